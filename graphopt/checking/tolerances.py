@@ -51,12 +51,6 @@ def stored(rounding: Rounding) -> Rounding:
     return replace(rounding, unit=2 * rounding.unit)
 
 
-ROUNDING: dict[Numerics, Rounding] = {
-    Numerics.REASSOCIATED: SINGLE,
-    Numerics.APPROXIMATE: SINGLE,
-    Numerics.FP16: HALF,
-    Numerics.BF16: BRAIN,
-}
 # In units, times the root of the number of terms: what rounding a sum's partial sums costs, on both sides. Without
 # it folded BatchNormalizations in the zoo's YOLO stood at up to 1.8 of their limit, with it at 0.5.
 PARTIAL_SUMS = 0.7

@@ -159,12 +159,9 @@ def optimize(
     limit = _limited(model, options, timing, tuning, max_error)
     with _all_or_nothing(out if written == out else None, json_file, report_file):
         report = _optimized(model, written or out, options, tuning, limit)
-        accuracy = _verified(model, written) if verify and written is not None else None
-        times, untimed = _timed(model, written, timing) if bench and written is not None else (None, None)
-        if report_file is not None:
-            _write_page(report_file, report, model, written, accuracy, times)
-        if json_file is not None:
-            _write_data(json_file, report, accuracy, times)
+        accuracy = _verified(model, written if verify else None)
+        times, untimed = _timed(model, written if bench else None, timing)
+        _write_reports(report_file, json_file, report, model, written, accuracy, times)
     if shown is not None and written is not None:
         streams.flush(shown, written)
     if not quiet:
@@ -270,13 +267,17 @@ def _optimized(
     return report
 
 
-def _verified(model: Path, written: Path) -> VerifyReport:
+def _verified(model: Path, written: Path | None) -> VerifyReport | None:
+    if written is None:
+        return None
     with screen.working("verifying") as say:
         return graphopt.verify(model, written, progress=say)
 
 
-def _timed(model: Path, written: Path, timing: _Timing) -> tuple[BenchReport | None, GraphoptError | None]:
+def _timed(model: Path, written: Path | None, timing: _Timing) -> tuple[BenchReport | None, GraphoptError | None]:
     """How the times of IN and OUT compare, or why they do not: all else is known by then, and is said first."""
+    if written is None:
+        return None, None
     with screen.working("timing") as say:
         try:
             return graphopt.bench(model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say), None
@@ -332,10 +333,21 @@ def _all_or_nothing(out: Path | None, *reports: Path | None) -> Iterator[None]:
         yield
 
 
-def _write_data(path: Path, report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> None:
-    from graphopt.strict_json import document
+def _write_reports(
+    page: Path | None,
+    data: Path | None,
+    report: Report,
+    model: Path,
+    written: Path | None,
+    accuracy: VerifyReport | None,
+    times: BenchReport | None,
+) -> None:
+    if page is not None:
+        _write_page(page, report, model, written, accuracy, times)
+    if data is not None:
+        from graphopt.strict_json import document
 
-    streams.write_text(path, document("optimize", _data(report, accuracy, times)) + "\n")
+        streams.write_text(data, document("optimize", _data(report, accuracy, times)) + "\n")
 
 
 def _write_page(
