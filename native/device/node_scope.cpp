@@ -1,7 +1,5 @@
 #include "device/node_scope.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include "device/driver.h"

@@ -3,7 +3,6 @@
 // wanted.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <initializer_list>
 #include <vector>

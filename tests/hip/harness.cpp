@@ -3,7 +3,6 @@
 //
 // Functions that can fail return null or non-zero and leave the message in graphopt_error().
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 

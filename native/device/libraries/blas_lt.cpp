@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "blocks/half.h"

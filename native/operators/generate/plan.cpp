@@ -1,4 +1,3 @@
-#include <stdexcept>
 
 #include "operators/generate/op.h"
 

@@ -1,10 +1,6 @@
 // Shape inference as the runtime asks a custom operator for it.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "operators/inference.h"
 #include "runtime/abi/attributes.h"
 #include "runtime/abi/error.h"

@@ -2,7 +2,6 @@
 // bodies read and write on the device, and only the condition and the number of trips come to the host.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "device/device.h"

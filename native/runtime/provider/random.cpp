@@ -6,7 +6,6 @@
 #include <mutex>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "blocks/half.h"

@@ -1,7 +1,6 @@
 #include "runtime/provider/region.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
