@@ -62,11 +62,7 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     if softcap < 0.0:
         raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
     scale = _scale(node, shapes.dim(q_operand.value, 3))
-    causal = attribute_int(node, "is_causal", 0) == 1
-    window = _window(node, causal)
-    if (causal or window is not None) and rows != keys:
-        what = "causal" if causal else "a window"
-        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} from the top left, and S = T is not known", node)
+    causal, window = _seen_keys(node, rows, keys)
     k_perm = k_operand.perm
     found = Attention(
         softmax=node,
@@ -81,7 +77,7 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         inner=(node,),
         scale=scale,
         softcap=softcap or None,
-        causal=causal and window is None,
+        causal=causal,
         window=window,
         gqa=_heads(q_operand, shapes) != _heads(k_operand, shapes),
         prepared=tuple(prepared),
@@ -99,6 +95,16 @@ def _require_version(node: ir.Node, shapes: Shapes) -> None:
 def _require_known_attributes(node: ir.Node) -> None:
     if unknown := sorted(node.attributes.keys() - KNOWN - {*WINDOWS}):
         raise Refusal(Code.ATTRIBUTE, f"Attention has no attribute {unknown[0]} that is known here", node)
+
+
+def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, int] | None]:
+    """Whether later keys are hidden, or else the window of keys that a query sees, which then says that, too."""
+    causal = attribute_int(node, "is_causal", 0) == 1
+    window = _window(node, causal)
+    if (causal or window is not None) and rows != keys:
+        what = "causal" if causal else "a window"
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} from the top left, and S = T is not known", node)
+    return causal and window is None, window
 
 
 def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
