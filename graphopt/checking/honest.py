@@ -98,11 +98,12 @@ class HonestErrors:
         """How far BEFORE is from itself where nothing rounds at random.
 
         Its norms are computed another way, and weights are rounded that lie in half precision where nothing is computed
-        in it. That is the same in every draw, so FACTOR is not in it, as it is in the noise; and few draws of other
-        weights say what these do where a step follows.
+        in it, or where steps follow: few draws of other weights say what these do then. That is the same in every draw,
+        so FACTOR is not in it, as it is in the noise.
         """
         proto, types = self._read_once()
-        stored = frozenset[str]() if self.rewritten.coarse else self.rewritten.stored
+        drawn = self.rewritten.coarse and not has_steps(proto.graph, types)
+        stored = frozenset[str]() if drawn else self.rewritten.stored
         if (numerics, case.name) in self._fixed or not (has_norms(proto.graph) or stored):
             return
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)

@@ -668,21 +668,31 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
     assert not verify(before, after)
 
 
-def test_weights_stored_in_half_precision_before_a_quantization() -> None:
+@pytest.mark.parametrize(("target", "layers", "seed"), [("cpu", 1, 5), ("rocm", 2, 7)])
+def test_weights_stored_in_half_precision_before_a_quantization(target: str, layers: int, seed: int) -> None:
     """One rounding of the weights moves a quantized value that a softmax chooses by; few draws of other weights do."""
-    rng = np.random.default_rng(5)
-    values = {"w": (rng.standard_normal((8, 8, 3, 1)) / 5).astype(np.float32), "k": np.float32(60)}
-    text = """g (float[N, 8, 12, 1] x) => (float[N, 8, 12, 1] y) {
-        c = Conv <pads: ints = [1, 0, 1, 0]> (x, w)
-        q, s, z = DynamicQuantizeLinear(c) d = DequantizeLinear(q, s, z)
-        e = Mul(d, k) y = Softmax <axis: int = 1> (e) }"""
-    before = model_from_text(text, values)
-    after, _ = graphopt.optimize(before, target="cpu", precision="fp16", all_sites=True)
+    rng = np.random.default_rng(seed)
+    numbers = (rng.standard_normal((layers, 8, 8, 3, 1)) / 5).astype(np.float32)
+    body = ""
+    for i in range(layers):
+        body += f"""c{i} = Conv <pads: ints = [1, 0, 1, 0]> ({f"d{i - 1}" if i else "x"}, w{i})
+            q{i}, s{i}, z{i} = DynamicQuantizeLinear(c{i}) d{i} = DequantizeLinear(q{i}, s{i}, z{i}) """
+    text = f"""g (float[N, 8, 12, 1] x) => (float[N, 8, 12, 1] y) {{
+        {body} e = Mul(d{layers - 1}, k) y = Softmax <axis: int = 1> (e) }}"""
+
+    def model(factor: float) -> onnx.ModelProto:
+        weights = {f"w{i}": w * np.float32(factor) for i, w in enumerate(numbers)}
+        return model_from_text(text, weights | {"k": np.array(60, np.float32)})
+
+    before = model(1)
+    # The fault is 32 times what is lost at most.
+    after, fault = (
+        graphopt.optimize(model(factor), target=target, precision="fp16", all_sites=True)[0]
+        for factor in (1, 1 + 2**-6)
+    )
     report = verify(before, after)
     assert report.equal, report.summary
-    values["w"] = values["w"] * np.float32(1 + 2**-6)  # 32 times what is lost at most
-    other, _ = graphopt.optimize(model_from_text(text, values), target="cpu", precision="fp16", all_sites=True)
-    assert not verify(before, other)
+    assert not verify(before, fault)
 
 
 def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
