@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import onnx
 import pytest
 from typer.testing import CliRunner
 
+import graphopt
 from graphopt.cli.root import app
+from graphopt.ops import OPS
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
+from models import ZOO
 from scripts import pages
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -169,19 +175,75 @@ def test_files_that_are_named_exist() -> None:
     assert len(texts) > 500 and not missing
 
 
-@pytest.mark.once
-def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
+def steps_of_the_architecture() -> list[list[tuple[list[str], list[str]]]]:
+    """Of each table of steps the rows: files and functions."""
     text = (DOCS / "architecture.md").read_text()
     tables = re.findall(r"^\| step \| file \| functions \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
-    steps = [row.strip("|").split(" | ") for rows in tables for row in rows.splitlines()]
+    cells = [[row.split(" | ")[1:] for row in rows.splitlines()] for rows in tables]
+    return [[(re.findall(r"`(.*?)`", files), re.findall(r"`(.*?)`", named)) for files, named in rows] for rows in cells]
+
+
+@pytest.mark.once
+def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
+    tables = steps_of_the_architecture()
     missing = []
-    for _, files, functions in steps:
+    for files, functions in (step for steps in tables for step in steps):
         defined = set()
-        for file in re.findall(r"`(.*?)`", files):
+        for file in files:
             rule = r"\b(?:def|class) (\w+)" if file.endswith(".py") else r"\b(\w+)(?:\(| = \[|\"| (?:final )?[:{])"
             defined |= set(re.findall(rule, (DOCS.parent / file).read_text()))
-        missing += [name for name in re.findall(r"`(.*?)`", functions) if name not in defined]
-    assert len(tables) == 3 and len(steps) > 20 and not missing
+        missing += [name for name in functions if name not in defined]
+    assert len(tables) == 3 and sum(map(len, tables)) > 20 and not missing
+
+
+def called(run: Callable[[], object]) -> list[tuple[str, str]]:
+    """File and name of each function of ours, in the order of first calls; a pass's are also those of its base."""
+    root = str(DOCS.parent)
+    first: dict[tuple[str, str], None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            file, name = frame.f_code.co_filename[len(root) + 1 :], frame.f_code.co_name
+            first.setdefault((file, name))
+            if file.startswith("graphopt/passes/"):
+                first.setdefault(("graphopt/passes/base.py", name))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return list(first)
+
+
+@pytest.mark.once
+def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path) -> None:
+    """Into a file in half precision, in memory, and of a file in which nothing is left to do."""
+    model, paths = ZOO["resnet18"](small=True), [tmp_path / f"{name}.onnx" for name in ("in", "out", "again")]
+    onnx.save(model, paths[0])
+    named = {
+        (f, name): n
+        for n, (f, name) in enumerate(
+            (f, name) for files, names in steps_of_the_architecture()[0] for name in names for f in files
+        )
+    }
+    options = graphopt.Options(target="rocm", precision="fp16", all_sites=True, only=["winograd_conv"])
+    seen = set()
+    for run in (
+        lambda: graphopt.optimize(paths[0], paths[1], options, external_data=True, freeze_initializers=True),
+        lambda: graphopt.optimize(model, options=options, precision="bf16", target="cpu"),
+        lambda: graphopt.optimize(paths[1], paths[2], options, precision=None),
+    ):
+        order = [step for step in called(run) if step in named]
+        assert order == sorted(order, key=named.__getitem__)
+        seen |= {name for _, name in order}
+    assert seen == {name for _, names in steps_of_the_architecture()[0] for name in names}
+
+
+def test_the_guide_counts_the_operators() -> None:
+    found = re.search(r"^CPU kernels +(\d+) of (\d+) operators$", (DOCS / "guide.md").read_text(), re.M)
+    assert found is not None and found[1] == found[2] == str(len(OPS))
 
 
 @pytest.mark.once
