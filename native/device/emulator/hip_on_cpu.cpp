@@ -59,8 +59,8 @@ struct Machine {
   std::vector<Item> items;
   std::vector<Fiber> fibers;
   std::vector<Fiber*> idle;
-  std::vector<size_t> order;  // of the items, in this pass over them
-  size_t next = 0;            // in it
+  std::vector<size_t> order;  // of the items: those of a wave follow each other
+  size_t next = 0, end = 0;   // in it, of this pass over a wave
   // A lane writes into one while others still read what it wrote into the other.
   alignas(64) char exchanged[2][kMaxThreads][kExchangeBytes];
   alignas(64) char lds[kLdsBytes];
@@ -84,7 +84,7 @@ Item& self() { return *static_cast<Item*>(current); }
 
 // The next item of this pass that can run, or null at its end.
 Item* next_item() {
-  while (m.next < m.threads) {
+  while (m.next < m.end) {
     Item& item = m.items[m.order[m.next++]];
     if (item.state == State::kReady) return &item;
   }
@@ -138,23 +138,28 @@ void work() {
   }
 }
 
-// Everything that can run, once, in the order of the pass; whether anything could.
-bool run_pass() {
-  m.next = 0;
+// The items at `begin` to `end` of the order that can run, once each; whether any could.
+bool run_pass(size_t begin, size_t end) {
+  m.next = begin;
+  m.end = end;
   Item* const first = next_item();
   if (first == nullptr) return false;
   if (_setjmp(m.scheduler) == 0) leave_for(first);
   return true;
 }
 
-bool all(size_t begin, size_t end, State state) {
-  return std::all_of(m.items.begin() + static_cast<ptrdiff_t>(begin),
-                     m.items.begin() + static_cast<ptrdiff_t>(end),
-                     [state](const Item& item) { return item.state == state; });
+// Lets the items at `begin` to `end` of the order go on if all of them wait in this state; whether they do.
+bool release(size_t begin, size_t end, State state) {
+  for (size_t i = begin; i < end; ++i) {
+    if (m.items[m.order[i]].state != state) return false;
+  }
+  for (size_t i = begin; i < end; ++i) m.items[m.order[i]].state = State::kReady;
+  return true;
 }
 
-void release(size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i) m.items[i].state = State::kReady;
+// Runs a wave until its items have finished or wait at a barrier of the work-group.
+void run_wave(size_t begin, size_t end) {
+  while (run_pass(begin, end)) release(begin, end, State::kAtExchange);
 }
 
 void run_group(Dim3 block_index, const std::function<void()>& reorder) {
@@ -169,23 +174,15 @@ void run_group(Dim3 block_index, const std::function<void()>& reorder) {
     item.fiber = nullptr;
     item.exchange = 0;
   }
-  const size_t wave = kWaveSize;
   for (;;) {
     reorder();
-    bool progress = run_pass();
-    for (size_t w = 0; w < m.threads; w += wave) {
-      const size_t end = std::min(w + wave, m.threads);
-      if (all(w, end, State::kAtExchange)) {
-        release(w, end);
-        progress = true;
-      }
+    // One wave after the other: were all to go from shuffle to shuffle together, a shuffle would do for a barrier.
+    for (size_t begin = 0; begin < m.threads; begin += kWaveSize) run_wave(begin, begin + kWaveSize);
+    const auto finished = [](const Item& item) { return item.state == State::kFinished; };
+    if (std::all_of(m.items.begin(), m.items.begin() + static_cast<ptrdiff_t>(m.threads), finished)) return;
+    if (!release(0, m.threads, State::kAtBarrier)) {
+      fail("some work-items never reach a barrier or shuffle that others wait at");
     }
-    if (all(0, m.threads, State::kFinished)) return;
-    if (all(0, m.threads, State::kAtBarrier)) {
-      release(0, m.threads);
-      progress = true;
-    }
-    if (!progress) fail("some work-items never reach a barrier or shuffle that others wait at");
   }
 }
 
@@ -264,13 +261,21 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
   };
   std::vector<size_t> blocks(size_t{grid[0]} * grid[1] * grid[2]);
   arrange(blocks);
+  std::vector<size_t> waves(m.threads / kWaveSize), lanes(kWaveSize);
   m.order.resize(m.threads);
-  arrange(m.order);
+  const auto arrange_items = [&] {
+    arrange(waves);
+    for (size_t i = 0; i < m.threads; ++i) {
+      if (i % kWaveSize == 0) arrange(lanes);
+      m.order[i] = waves[i / kWaveSize] * kWaveSize + lanes[i % kWaveSize];
+    }
+  };
+  arrange_items();
   for (const size_t b : blocks) {
     const auto x = static_cast<uint32_t>(b % grid[0]), y = static_cast<uint32_t>(b / grid[0] % grid[1]),
                z = static_cast<uint32_t>(b / grid[0] / grid[1]);
     run_group({x, y, z}, [&] {
-      if (order == 2) arrange(m.order);
+      if (order == 2) arrange_items();
     });
   }
   return 0;

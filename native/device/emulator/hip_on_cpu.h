@@ -1,7 +1,8 @@
-// Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a
-// time. Work-items run in an order chosen at run time (forward, reverse, seeded random), so that a missing
-// barrier gives different numbers; LDS is filled with NaN before each work-group, so that a read of unwritten
-// LDS shows. A barrier or shuffle that some work-items never reach ends the process with a message.
+// Runs the device kernels on the CPU, for tests: one fiber for each work-item, one work-group at a time. Waves run
+// from barrier to barrier one after the other, and they and their work-items go in an order chosen at run time (forward,
+// reverse, seeded random), so that a missing barrier gives different numbers; LDS is filled with NaN before each
+// work-group, so that a read of unwritten LDS shows. A barrier or shuffle that some work-items never reach ends the
+// process with a message.
 //
 // Compile with -DGRAPHOPT_WAVE=32 or 64.
 #pragma once
