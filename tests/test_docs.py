@@ -10,11 +10,13 @@ from types import FrameType
 
 import onnx
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import graphopt
 from graphopt.cli.root import app
 from graphopt.ops import OPS
+from graphopt.ops.cases import family_of
 from graphopt.passes import PASSES
 from graphopt.remarks import Code
 from models import ZOO
@@ -244,6 +246,22 @@ def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path)
 def test_the_guide_counts_the_operators() -> None:
     found = re.search(r"^CPU kernels +(\d+) of (\d+) operators$", (DOCS / "guide.md").read_text(), re.M)
     assert found is not None and found[1] == found[2] == str(len(OPS))
+
+
+def test_the_page_on_gpus_says_how_each_operator_runs() -> None:
+    """But for those that have no GPU kernel: docs/ops.md names them."""
+    for_cpus = {"AxisSoftmax", "InvertedResidual", "MaxPool"}
+    families = {family_of(name) for name in OPS if not name.endswith("Bf16")} - for_cpus
+    rows = re.findall(r"^\| (.*?) \| `\w+`", (DOCS / "gpu.md").read_text(), re.M)
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)", row)}
+    assert len(families) > 10 and not families - named
+
+
+def test_the_page_on_use_has_every_option_of_optimize() -> None:
+    command = typer.main.get_command(app).commands["optimize"]  # type: ignore[attr-defined]
+    options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    long = {name for name in options if name.startswith("--")} - {"--help"}
+    assert len(long) > 20 and not long - {*re.findall(r"--[a-z0-9-]+", (DOCS / "usage.md").read_text())}
 
 
 @pytest.mark.once

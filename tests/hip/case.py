@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,3 @@ def tolerance_of(dtype: Any, float32: float = 1e-5) -> float:
 def signed(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Array:
     """Signed values of magnitude about 1."""
     return np.ascontiguousarray(rng.standard_normal(shape).astype(dtype))
-
-
-Cases = Callable[[], Iterator[Case]]

@@ -1,4 +1,4 @@
-"""Scale and shift of each image behind a LayerNorm; exported models are in test_exported_forms.py; what is refused."""
+"""Scale and shift of each image behind a LayerNorm, and what is refused; test_exported_forms.py has exported models."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from tests.checking.planted.registry import (
     Sites,
     become,
     each,
+    first_for_all,
     integer,
     kind,
     nodes,
@@ -23,7 +24,7 @@ from tests.checking.planted.registry import (
     times,
     where,
 )
-from tests.checking.planted.values import MAIN
+from tests.checking.planted.values import MAIN, main_values
 
 
 def _rolled(patch: Patch, x: str, axis: int) -> str:
@@ -51,11 +52,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("heads: all keys or values of the first head")
 def _(facts: Facts) -> Sites:
-    def change(patch: Patch, x: str, dtype: DType) -> str:
-        zero, one = integer(patch, [0]), integer(patch, [1])
-        return patch.op("Expand", patch.op("Slice", x, zero, one, one), patch.op("Shape", x))
-
-    return each(_products(facts, 1), change)
+    return each(_products(facts, 1), first_for_all)
 
 
 @kind("heads: the halves of each query exchanged")
@@ -128,12 +125,6 @@ def _(facts: Facts) -> Sites:
     return each(wide, _rolled)
 
 
-def _floats(facts: Facts) -> Iterator[tuple[str, DType]]:
-    for rank in (2, 3, 4):
-        for value in facts.values(rank, ops=MAIN):
-            yield value, facts.dtype(value)
-
-
 @kind("a value through 8 bits")
 def _(facts: Facts) -> Sites:
     """Rounded to 255 steps of 1/16 and saturated."""
@@ -143,7 +134,7 @@ def _(facts: Facts) -> Sites:
         steps = patch.op("Round", times(patch, x, 16, dtype))
         return times(patch, patch.op("Max", patch.op("Min", steps, high), low), 1 / 16, dtype)
 
-    return each(_floats(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("a quantized value saturates at 127")

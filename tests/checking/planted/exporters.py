@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -10,7 +10,6 @@ from onnx import TensorProto
 
 from tests.checking.planted.registry import (
     FLOATS,
-    DType,
     Edit,
     Facts,
     Patch,
@@ -20,6 +19,8 @@ from tests.checking.planted.registry import (
     become,
     bfloat16,
     each,
+    each_weight,
+    first_for_all,
     integer,
     kind,
     nodes,
@@ -27,6 +28,7 @@ from tests.checking.planted.registry import (
     set_attributes,
     set_constant,
     tap,
+    times,
     where,
 )
 from tests.rewriting import Array
@@ -35,14 +37,6 @@ from tests.rewriting import Array
 STEPS = 127
 # Constants of so few elements are scales, bounds and epsilons.
 SMALL = 4
-
-
-def _each(facts: Facts, change: Callable[[Product], Array | None]) -> Sites:
-    """One site for each product whose weights `change` changes."""
-    for p in products(facts):
-        array = change(p)
-        if array is not None and not np.array_equal(array, p.weight):
-            yield p.name, set_constant(p.name, array)
 
 
 def _largest(p: Product, axis: int) -> Array:
@@ -57,7 +51,7 @@ def _(facts: Facts) -> Sites:
         most = np.take(_largest(p, p.out), [0], axis=p.out)
         return np.clip(p.weight, -most, most)
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("quantizer: every two input channels exchanged")
@@ -68,7 +62,7 @@ def _(facts: Facts) -> Sites:
         order = np.arange(p.weight.shape[p.inner]) ^ 1
         return np.take(p.weight, order, axis=p.inner) if len(order) % 2 == 0 else None
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("quantizer: scales along the other axis")
@@ -79,12 +73,12 @@ def _(facts: Facts) -> Sites:
             return None
         return np.asarray(p.weight / scale * scale.T)
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("quantizer: weights half a step of 8 bits too high")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: p.weight + np.abs(p.weight).max() / p.weight.dtype.type(2 * STEPS))
+    return each_weight(facts, lambda p: p.weight + np.abs(p.weight).max() / p.weight.dtype.type(2 * STEPS))
 
 
 @kind("quantizer: weights cut off to bfloat16")
@@ -93,7 +87,7 @@ def _(facts: Facts) -> Sites:
         bits = np.ascontiguousarray(p.weight, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
         return np.asarray(bits.view(np.float32).astype(p.weight.dtype))
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("quantizer: bias in steps of 8 bits")
@@ -237,11 +231,7 @@ def _(facts: Facts) -> Sites:
     for _, turned in _attentions(facts):
         size = facts.dim(turned, 2) if facts.rank(turned) == 4 else None
         if isinstance(size, int) and size > 1:
-            yield turned, tap(turned, _scaled, size**-0.5, facts.dtype(turned))
-
-
-def _scaled(patch: Patch, x: str, factor: float, dtype: DType) -> str:
-    return patch.op("Mul", x, patch.const(factor, dtype))
+            yield turned, tap(turned, times, size**-0.5, facts.dtype(turned))
 
 
 @kind("exporter: linear for nearest, nearest for linear")
@@ -256,10 +246,5 @@ def _(facts: Facts) -> Sites:
 @kind("exporter: what a norm reads in the first token for all")
 def _(facts: Facts) -> Sites:
     """Its mean is that of the first token."""
-
-    def change(patch: Patch, x: str) -> str:
-        first = patch.op("Slice", x, integer(patch, [0]), integer(patch, [1]), integer(patch, [1]))
-        return patch.op("Expand", first, patch.op("Shape", x))
-
     means = (n.output[0] for n in nodes(facts, "ReduceMean") if facts.rank(n.output[0]) == 3)
-    return each(((name,) for name in means), change)
+    return each(((name,) for name in means), first_for_all)

@@ -15,6 +15,7 @@ from tests.checking.planted.registry import (
     attribute,
     become,
     each,
+    first_for_all,
     integer,
     integers,
     kind,
@@ -104,12 +105,7 @@ def _(facts: Facts) -> Sites:
 @kind("ids: the first position only")
 def _(facts: Facts) -> Sites:
     """Every position reads the id of the first."""
-
-    def change(patch: Patch, x: str) -> str:
-        zero, one = integer(patch, [0]), integer(patch, [1])
-        return patch.op("Expand", patch.op("Slice", x, zero, one, one), patch.op("Shape", x))
-
-    return each(((name,) for name in facts.hints.ids if facts.rank(name) == 2), change)
+    return each(((name,) for name in facts.hints.ids if facts.rank(name) == 2), first_for_all)
 
 
 @kind("one-hot: on and off exchanged")

@@ -261,6 +261,12 @@ def plus(patch: Patch, x: str, summand: Array | float, dtype: DType) -> str:
     return patch.op("Add", x, patch.const(summand, dtype))
 
 
+def first_for_all(patch: Patch, x: str, *_: object) -> str:
+    """The first along axis 1 in the place of all."""
+    zero, one = integer(patch, [0]), integer(patch, [1])
+    return patch.op("Expand", patch.op("Slice", x, zero, one, one), patch.op("Shape", x))
+
+
 def plant(model: onnx.ModelProto, edit: Edit) -> onnx.ModelProto:
     """The faulty copy."""
     patch = Patch(model)
@@ -320,6 +326,14 @@ def products(facts: Facts) -> Iterator[Product]:
             yield Product(node, node.input[1], weight, 0 if trans else 1, 1 if trans else 0, bias)
         elif node.op_type == "MatMul" and weight.ndim == 2:
             yield Product(node, node.input[1], weight, 1, 0, _added(facts, node.output[0]))
+
+
+def each_weight(facts: Facts, change: Callable[[Product], Array | None]) -> Sites:
+    """One site for each product whose weights `change` changes."""
+    for p in products(facts):
+        array = change(p)
+        if array is not None and not np.array_equal(array, p.weight):
+            yield p.name, set_constant(p.name, array)
 
 
 def _added(facts: Facts, value: str) -> str | None:

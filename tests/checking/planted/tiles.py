@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from onnx import TensorProto
 
 from tests.checking.planted.registry import DType, Facts, Patch, Sites, each, integer, kind, nodes, times
-from tests.checking.planted.values import MAIN
-
-
-def _floats(facts: Facts) -> Iterator[tuple[str, DType]]:
-    for rank in (2, 3, 4):
-        for value in facts.values(rank, ops=MAIN):
-            yield value, facts.dtype(value)
+from tests.checking.planted.values import main_values
 
 
 def _numbered(patch: Patch, x: str) -> str:
@@ -35,7 +27,7 @@ def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, dtype: DType) -> str:
         return patch.op("Where", _every(patch, x, 64, 63), patch.const([0], dtype), x)
 
-    return each(_floats(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("tiles: one element of 256 off by 5 %")
@@ -43,7 +35,7 @@ def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, dtype: DType) -> str:
         return patch.op("Where", _every(patch, x, 256, 17), times(patch, x, 1.05, dtype), x)
 
-    return each(_floats(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("tiles: the element at the end of a line of 32 is the one before")
@@ -55,7 +47,7 @@ def _(facts: Facts) -> Sites:
         back = patch.op("Sub", here, patch.op("Cast", last, to=TensorProto.INT64))
         return patch.op("Reshape", patch.op("Gather", flat, back, axis=0), shape)
 
-    return each(_floats(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("probabilities: their sum is 0.99")

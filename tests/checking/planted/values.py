@@ -167,10 +167,11 @@ def _(facts: Facts) -> Sites:
 
 
 def _floats(facts: Facts) -> Iterator[tuple[str]]:
-    return ((value,) for value, dtype in _main(facts) if facts.elem_type(value) == TensorProto.FLOAT)
+    return ((value,) for value, dtype in main_values(facts) if facts.elem_type(value) == TensorProto.FLOAT)
 
 
-def _main(facts: Facts) -> Iterator[tuple[str, DType]]:
+def main_values(facts: Facts) -> Iterator[tuple[str, DType]]:
+    """Results of the main operators, with their type."""
     for rank in (2, 3, 4):
         for value in facts.values(rank, ops=MAIN):
             yield value, facts.dtype(value)
@@ -181,7 +182,7 @@ def _(facts: Facts) -> Sites:
     def change(patch: Patch, x: str, dtype: DType) -> str:
         return patch.op("Clip", x, patch.const(-40, dtype), patch.const(40, dtype))
 
-    return each(_main(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("values below 0.01 flushed to zero")
@@ -190,12 +191,12 @@ def _(facts: Facts) -> Sites:
         small = patch.op("Less", patch.op("Abs", x), patch.const(0.01, dtype))
         return patch.op("Where", small, patch.const(0, dtype), x)
 
-    return each(_main(facts), change)
+    return each(main_values(facts), change)
 
 
 @kind("a channel of a value is zero")
 def _(facts: Facts) -> Sites:
-    for value, dtype in _main(facts):
+    for value, dtype in main_values(facts):
         axis = 1 if facts.rank(value) == 4 else -1
         channels = facts.dim(value, axis)
         if isinstance(channels, int) and channels > 2:

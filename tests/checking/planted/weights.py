@@ -12,6 +12,7 @@ from tests.checking.planted.registry import (
     Sites,
     attribute,
     bfloat16,
+    each_weight,
     kind,
     mantissa,
     products,
@@ -22,14 +23,6 @@ from tests.checking.planted.registry import (
 from tests.rewriting import Array
 
 NORMS = ("LayerNormalization", "FusedLayerNorm", "FusedLayerNormAdd", "FusedLayerNormAddSum", "InstanceNormalization")
-
-
-def _each(facts: Facts, change: Callable[[Product], Array | None]) -> Sites:
-    """One site for each product whose weights `change` changes."""
-    for p in products(facts):
-        array = change(p)
-        if array is not None and not np.array_equal(array, p.weight):
-            yield p.name, set_constant(p.name, array)
 
 
 def _exchanged(array: Array, axis: int, first: int, second: int) -> Array:
@@ -49,12 +42,12 @@ def _(facts: Facts) -> Sites:
         array[np.unravel_index(np.abs(array).argmax(), array.shape)] *= -1
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("weights off by 0.1 %")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: p.weight * p.weight.dtype.type(1.001))
+    return each_weight(facts, lambda p: p.weight * p.weight.dtype.type(1.001))
 
 
 @kind("an output channel is zero")
@@ -64,7 +57,7 @@ def _(facts: Facts) -> Sites:
         array[_along(p, p.out, array.shape[p.out] // 2)] = 0
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("the last output channel is zero")
@@ -74,12 +67,12 @@ def _(facts: Facts) -> Sites:
         array[_along(p, p.out, -1)] = 0
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("two output channels exchanged")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: _exchanged(p.weight, p.out, 0, 1) if p.weight.shape[p.out] > 1 else None)
+    return each_weight(facts, lambda p: _exchanged(p.weight, p.out, 0, 1) if p.weight.shape[p.out] > 1 else None)
 
 
 @kind("an output channel off by 1 %")
@@ -89,12 +82,12 @@ def _(facts: Facts) -> Sites:
         array[_along(p, p.out, 1 % array.shape[p.out])] *= array.dtype.type(1.01)
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("two input channels exchanged")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: _exchanged(p.weight, p.inner, 0, 1) if p.weight.shape[p.inner] > 1 else None)
+    return each_weight(facts, lambda p: _exchanged(p.weight, p.inner, 0, 1) if p.weight.shape[p.inner] > 1 else None)
 
 
 @kind("the last input channel is not read")
@@ -106,12 +99,12 @@ def _(facts: Facts) -> Sites:
         array[_along(p, p.inner, -1)] = 0
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("convolution kernel transposed")
 def _(facts: Facts) -> Sites:
-    return _each(
+    return each_weight(
         facts,
         lambda p: p.weight.swapaxes(2, 3) if p.weight.ndim == 4 and p.weight.shape[2] == p.weight.shape[3] else None,
     )
@@ -119,7 +112,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("convolution kernel flipped")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: p.weight[..., ::-1, ::-1] if p.weight.ndim == 4 else None)
+    return each_weight(facts, lambda p: p.weight[..., ::-1, ::-1] if p.weight.ndim == 4 else None)
 
 
 @kind("one tap of a convolution kernel lost")
@@ -131,12 +124,12 @@ def _(facts: Facts) -> Sites:
         array[..., 0, -1] = 0
         return array
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("square weights transposed")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: p.weight.T if p.weight.ndim == 2 and len(set(p.weight.shape)) == 1 else None)
+    return each_weight(facts, lambda p: p.weight.T if p.weight.ndim == 2 and len(set(p.weight.shape)) == 1 else None)
 
 
 @kind("groups of a convolution shifted by one")
@@ -145,22 +138,22 @@ def _(facts: Facts) -> Sites:
         group = attribute(p.node, "group", 1)
         return np.asarray(np.roll(p.weight, p.weight.shape[0] // group, axis=0)) if group > 1 else None
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("weights rounded to bfloat16")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: bfloat16(p.weight))
+    return each_weight(facts, lambda p: bfloat16(p.weight))
 
 
 @kind("weights rounded to TF32")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: mantissa(p.weight, 10) if p.weight.dtype == np.float32 else None)
+    return each_weight(facts, lambda p: mantissa(p.weight, 10) if p.weight.dtype == np.float32 else None)
 
 
 @kind("weights rounded to half precision")
 def _(facts: Facts) -> Sites:
-    return _each(
+    return each_weight(
         facts, lambda p: p.weight.astype(np.float16).astype(np.float32) if p.weight.dtype == np.float32 else None
     )
 
@@ -171,7 +164,7 @@ def _(facts: Facts) -> Sites:
         step = np.abs(p.weight).max() / 127
         return np.asarray(np.round(p.weight / step) * step).astype(p.weight.dtype)
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("a kernel with an error of 3e-4")
@@ -180,12 +173,12 @@ def _(facts: Facts) -> Sites:
         noise = np.random.default_rng(5).uniform(-3e-4, 3e-4, p.weight.shape)
         return np.asarray(p.weight * (1 + noise)).astype(p.weight.dtype)
 
-    return (s for s in _each(facts, change) if not facts.half)
+    return (s for s in each_weight(facts, change) if not facts.half)
 
 
 @kind("small weights flushed to zero")
 def _(facts: Facts) -> Sites:
-    return _each(facts, lambda p: np.where(np.abs(p.weight) < 0.02 * np.abs(p.weight).max(), 0, p.weight))
+    return each_weight(facts, lambda p: np.where(np.abs(p.weight) < 0.02 * np.abs(p.weight).max(), 0, p.weight))
 
 
 @kind("large weights clipped")
@@ -194,7 +187,7 @@ def _(facts: Facts) -> Sites:
         bound = 0.8 * np.abs(p.weight).max()
         return np.clip(p.weight, -bound, bound)
 
-    return _each(facts, change)
+    return each_weight(facts, change)
 
 
 @kind("bias dropped")
