@@ -53,6 +53,8 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
         q, c = editor.shapes.dims(node.inputs[0]), editor.shapes.dims(factor)
         if q is None or c is None or len(q) < 3 or len(c) > len(q) or any(size.value != 1 for size in c[-2:]):
             return None
+        if (editor.shapes.rank(node.inputs[1]) or 0) < 2:
+            return None  # by a vector the product has an axis less than Q, and c lies along others of it
         fits = all(size.value == 1 or size == of for size, of in zip(c[:-2], q[len(q) - len(c) :]))
         types = {editor.dtype(v) for v in (node.inputs[0], factor)}
         return HeadScale(node, scaled, factor) if fits and types == {ir.DataType.FLOAT} else None

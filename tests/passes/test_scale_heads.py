@@ -81,3 +81,12 @@ def test_a_number_is_the_attentions_own_scale() -> None:
 
 def test_targets_without_our_operators_keep_it() -> None:
     assert rewrite(attention("4, 1, 1"), [ScaleHeads()], device="portable").remarks == []
+
+
+def test_a_factor_behind_a_product_with_a_vector_stays() -> None:
+    """Without K's columns c lies along the batch: [3, 3, 5] c, and no longer along the heads of Q [3, 3, 5, 8]."""
+    text = """g (float[3, 3, 5, 8] q, float[8] k, float[3, 1, 1] c) => (float[3, 3, 5] y) {
+        p = MatMul(q, k)
+        s = Mul(p, c)
+        y = Softmax <axis: int = -1> (s) }"""
+    assert rewrite(model_from_text(text), [ScaleHeads()]).op_types == ["MatMul", "Mul", "Softmax"]
