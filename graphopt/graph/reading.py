@@ -261,13 +261,12 @@ def is_graphsurgeon(original: Any) -> bool:
     return type(original).__module__.startswith("onnx_graphsurgeon.")
 
 
-# Elements for each entry of a typed field of TensorProto, where that is not one.
-_ELEMENTS_PER_ENTRY: dict[int, float] = {
-    onnx.TensorProto.COMPLEX64: 0.5,
-    onnx.TensorProto.COMPLEX128: 0.5,
-    onnx.TensorProto.INT4: 2,
-    onnx.TensorProto.UINT4: 2,
-}
+def _elements_per_entry(data_type: int) -> float:
+    """How many elements an entry of a typed field of TensorProto holds."""
+    if data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        return 0.5
+    # Elements of 2 and of 4 bits are packed into bytes.
+    return {2: 4, 4: 2}.get(element_bits(data_type), 1)
 
 
 def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
@@ -286,8 +285,7 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
         have, need, unit = len(proto.raw_data), (size * element_bits(data_type) + 7) // 8, "bytes"
     else:
         entries = max(len(getattr(proto, f)) for f in _TYPED_FIELDS)
-        per_entry = _ELEMENTS_PER_ENTRY.get(data_type, 1)
-        have, need, unit = entries, math.ceil(size / per_entry), "elements"
+        have, need, unit = entries, math.ceil(size / _elements_per_entry(data_type)), "elements"
     if have != need:
         label = f"{what}: initializer '{proto.name}'"
         raise ModelLoadError(f"{label} has {have} {unit}, its shape and type need {need}")

@@ -240,3 +240,18 @@ def test_loading_does_not_change_the_argument(model: onnx.ModelProto) -> None:
     before = model.SerializeToString(deterministic=True)
     load(model)
     assert model.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("number", ["INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2"])
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_packed_elements_in_a_typed_field(number: str, size: int) -> None:
+    data_type = getattr(onnx.TensorProto, number, None)
+    if data_type is None:
+        pytest.skip("this onnx has no such type")
+    weight = onnx.helper.make_tensor("w", data_type, [size], [1] * size)
+    assert weight.int32_data and not weight.raw_data
+    node = onnx.helper.make_node("Identity", ["w"], ["y"])
+    output = onnx.helper.make_tensor_value_info("y", data_type, [size])
+    graph = onnx.helper.make_graph([node], "g", [], [output], [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)])
+    np.testing.assert_array_equal(load(model).model.graph.initializers["w"].const_value.numpy().astype(float), 1)
