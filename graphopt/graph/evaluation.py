@@ -129,9 +129,11 @@ def _divide(a: Array, b: Array) -> Array:
         raise CannotEvaluateError
     if a.dtype.kind == "u":
         return np.asarray(a // b)
-    # Integers are divided towards zero (ONNX Div).
-    quotient = np.abs(a) // np.abs(b)
-    return np.asarray(np.where((a < 0) != (b < 0), -quotient, quotient), a.dtype)
+    if np.any((a == np.iinfo(a.dtype).min) & (b == -1)):
+        raise CannotEvaluateError  # the quotient is beyond the type
+    # Integers are divided towards zero (ONNX Div), numpy's downwards. The lowest number has no absolute value.
+    below = a // b
+    return np.asarray(below + ((below * b != a) & ((a < 0) != (b < 0))), a.dtype)
 
 
 def _mod(c: Call) -> Array:
@@ -215,9 +217,10 @@ def _slice(c: Call) -> Array:
 
 def _concat(c: Call) -> Array:
     arrays = [c.input(i) for i in range(len(c.inputs))]
-    if sum(a.size for a in arrays) > c.limit:
+    axis = c.attribute("axis")  # below opset 4 it may be left out, where numpy would flatten the arrays
+    if axis is None or sum(a.size for a in arrays) > c.limit:
         raise CannotEvaluateError
-    return np.concatenate(arrays, axis=c.attribute("axis"))
+    return np.concatenate(arrays, axis=axis)
 
 
 def _squeeze(c: Call) -> Array:

@@ -236,6 +236,8 @@ def test_a_zero_bias_made_at_run_time() -> None:
         ("Sub(a, b)", {"a": draw(3, 1, dtype=np.float16), "b": draw(4, dtype=np.float16)}),
         ("Mul(a, b)", {"a": np.array([2**62, 3]), "b": np.array([4, -5])}),
         ("Div(a, b)", {"a": np.array([7, -7, 7, -7, 6]), "b": np.array([2, 2, -2, -2, 3])}),
+        ("Div(a, b)", {"a": np.array([-(2**63), -(2**63), -(2**63) + 1]), "b": np.array([2, -3, -1])}),
+        ("Div(a, b)", {"a": np.array([-(2**31)], np.int32), "b": np.array([3, 1], np.int32)}),
         ("Div(a, b)", {"a": draw(5), "b": np.array([0, -0.0, 1, 3, np.inf], np.float32)}),
         ("Mod(a, b)", {"a": np.array([7, -7, 7, -7]), "b": np.array([3, 3, -3, -3])}),
         ("Mod <fmod = 1> (a, b)", {"a": np.array([7, -7, 7, -7]), "b": np.array([3, 3, -3, -3])}),
@@ -301,6 +303,8 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
     ("node", "inputs"),
     [
         ("Div(a, b)", {"a": np.array([7]), "b": np.array([0])}),
+        ("Div(a, b)", {"a": np.array([-(2**63)]), "b": np.array([-1])}),
+        ("Concat(a, b)", {"a": draw(2, 2), "b": draw(2, 2)}),  # as before opset 4, when it had a default axis
         ("Cast <to = 7> (a)", {"a": np.array([1e30, np.nan], np.float32)}),
         ("Pow(a, b)", {"a": draw(3), "b": draw(3)}),
         ("Exp(a)", {"a": draw(3)}),
