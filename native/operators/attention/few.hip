@@ -2,7 +2,7 @@
 // nothing between the products.
 //
 // Bound by memory: K and V are read once, 16 bytes a lane, several keys at a time. A key is read by as many lanes
-// as hold a head; each such group takes every kGroups-th key with its own online softmax (softmax.h). The groups
+// as hold a head; each such group takes every kGroups-th key with an online softmax of its own (FewSoftmax). The groups
 // merge in the wave and then through LDS. Where memory reaches LDS without passing through registers, the next
 // kStages - 1 turns of a lane are on their way to its own places there while one is computed: registers for as many
 // would leave too few waves. The keys are split among work-groups, whose results fused_attention_combine_* merges.
@@ -226,14 +226,16 @@ DEVICE void attention_few(const AttentionArgs& args, typename FewRows<T, kHead>:
       if (r < place.rows) softmax[r].add(keys, values, place.end - turn - group, exponent);
     }
   }
-  // Of turns beyond the last one: what follows is in their places.
-  if constexpr (kFewAhead) wait_for_copies();
+  // What follows takes the places of all lanes' copies, of which some are of turns beyond the last one.
+  if constexpr (kFewAhead) {
+    wait_for_copies();
+    barrier();
+  }
 
   typename Few::Merge& waves = lds.merge;
   UNROLL for (int r = 0; r < kAttentionFewRows; ++r) {
     if (r >= place.rows) continue;
     softmax[r].merge(exponent);
-    barrier();
     const bool first_group = lane_id() < Few::kLanes;
     if (lane_id() == 0) {
       waves.highest[wave_id()][r] = softmax[r].highest;

@@ -84,6 +84,7 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
                        static_cast<size_t>(args.length) * static_cast<size_t>(H);
   const T* query = q + static_cast<int64_t>(b) * args.q_b + static_cast<int64_t>(n) * args.q_n + s * args.q_s;
   for (int h = thread; h < H; h += kGqaThreads) lds.query[h] = to_float(query[h]) * args.scale;
+  barrier();
   // A work-item adds up one number of the output over every `parts`th key.
   int across = 1;
   while (across < H) across *= 2;
@@ -94,7 +95,6 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
     total = 1.0f;
   }
   NO_UNROLL for (int block = from; block < last; block += kGqaThreads) {
-    barrier();
     const int key = block + thread;
     float score = -infinity();
     if (key < last) {
@@ -116,10 +116,11 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
     const float p = key < last ? exp_fast(score - base) : 0.0f;
     lds.p[thread] = p;
     const float shrink = exp_fast(most - base);
+    // Its barrier lies between p's being written and read, that of the next block's group_max between p's being read
+    // and written again.
     total = total * shrink + group_sum(p, lds.sum, kGqaThreads);
     sum *= shrink;
     most = highest;
-    barrier();
     const int count = min_int(last - block, kGqaThreads);
     if (column < H) {
       for (int j = part; j < count; j += parts) {
@@ -128,7 +129,6 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
       }
     }
   }
-  barrier();
   lds.partial[thread] = sum;
   barrier();
   if (thread >= H) return;
