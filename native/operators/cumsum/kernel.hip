@@ -3,7 +3,7 @@
 // Bound by memory. Along the last axis work-groups sum tiles; few long rows are cut into parts, whose totals
 // a first pass makes and a second one sums, so that x is read twice. Along other axes neighbouring work-items
 // walk neighbouring lines, and ask for several numbers before they wait for the first. Floats are added in
-// float.
+// float, whole numbers without sign: their sums wrap around.
 #include "device/platform.h"
 #include "operators/cumsum/args.h"
 
@@ -11,8 +11,8 @@ namespace graphopt::hip {
 
 DEVICE float summand(float x) { return x; }
 DEVICE float summand(half_t x) { return to_float(x); }
-DEVICE int64_t summand(int32_t x) { return x; }
-DEVICE int64_t summand(int64_t x) { return x; }
+DEVICE uint64_t summand(int32_t x) { return static_cast<uint64_t>(x); }
+DEVICE uint64_t summand(int64_t x) { return static_cast<uint64_t>(x); }
 
 template <class S>
 struct CumSumTotals {
@@ -20,11 +20,10 @@ struct CumSumTotals {
 };
 
 DEVICE float from_lane(float x, int lane) { return shuffle(x, lane); }
-DEVICE int64_t from_lane(int64_t x, int lane) {
-  const auto bits = static_cast<uint64_t>(x);
-  const uint32_t low = shuffle(static_cast<uint32_t>(bits), lane),
-                 high = shuffle(static_cast<uint32_t>(bits >> 32), lane);
-  return static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low);
+DEVICE uint64_t from_lane(uint64_t x, int lane) {
+  const uint32_t low = shuffle(static_cast<uint32_t>(x), lane),
+                 high = shuffle(static_cast<uint32_t>(x >> 32), lane);
+  return static_cast<uint64_t>(high) << 32 | low;
 }
 
 // What the work-items before this one have, and all of them. A second call needs a barrier in between.
@@ -128,5 +127,5 @@ using namespace graphopt::hip;
 
 CUMSUM_KERNELS(float, float, f32)
 CUMSUM_KERNELS(half_t, float, f16)
-CUMSUM_KERNELS(int32_t, int64_t, i32)
-CUMSUM_KERNELS(int64_t, int64_t, i64)
+CUMSUM_KERNELS(int32_t, uint64_t, i32)
+CUMSUM_KERNELS(int64_t, uint64_t, i64)
