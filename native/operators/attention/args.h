@@ -21,8 +21,8 @@ struct AttentionSizes {
 enum AttentionFlags : int32_t {
   kAttentionCausal = 1,
   kAttentionGuard = 2,
-  kAttentionSkips =
-      4,  // keys that causality or a window hides have probability 0 whatever the mask: they are not read
+  // Keys that causality or a window hides have probability 0 whatever the mask: they are not read.
+  kAttentionSkips = 4,
   kAttentionVectorQ = 8,  // rows of Q are whole vectors; for K and V, a block also has 32-bit offsets
   kAttentionVectorK = 16,
   kAttentionVectorV = 32,

@@ -4,8 +4,8 @@
 // A work item is a block of up to kItemRows query rows of one key/value head (rows of all query heads that
 // share it), and one chunk of keys. It walks over the keys in blocks; each block of K (transposed) and V is
 // packed once into the lane's scratch and then met by all the item's rows, a tile of them at a time:
-//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far) -> O = O exp(old - new highest) + p
-//   V
+//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
+//   -> O = O exp(old - new highest) + p V
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
 // In bfloat16 the same products multiply words of two neighbouring numbers (blocks/cpu/product.h): along D of

@@ -35,9 +35,9 @@ struct AttentionPlace {
   int64_t first_head;      // of Q
   uint32_t all_heads, id;  // (b, head) as one number; the work-group's, where they are in order
   int rows, first_row;     // of all rows that share K and V
-  int ahead,
-      first_hidden;  // key - query of the last one seen; the first one that causality hides of some row
-  int begin, end;    // keys
+  int ahead;               // the last key that a query sees, less the query
+  int first_hidden;        // the first key that causality hides from one of the rows
+  int begin, end;          // keys
   bool causal;
 
   DEVICE AttentionRow row_at(int r) const {
@@ -45,7 +45,7 @@ struct AttentionPlace {
     return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
   }
   DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
-  // Of fused_attention_values_*: those before all that this work-group and others with its rows read.
+  // The parts of fused_attention_values_* before all keys that this work-group, or another with its rows, reads.
   DEVICE int unread_parts() const {
     const AttentionRow low = row_at(first_row), high = row_or_last(P::kBlockRows - 1);
     const int lowest = low.head == high.head ? low.query : 0;

@@ -371,7 +371,7 @@ class Attention final : public gpu::DeviceKernel {
                    {Ref::input(kQ), from_k, from_v, mask}, {to});
   }
 
-  // Query i stands at key past + i and sees those around it. Ours counts from the last key.
+  // Query i stands at key past + i and sees those around it; an AttentionProblem counts from the last key.
   void set_places(AttentionProblem& p, int64_t past) const {
     const int64_t beyond = p.T - p.S - past, all = p.S + p.T;
     if (causal_ && left_ < 0 && beyond >= 0) {  // no query sees the keys beyond the last one's

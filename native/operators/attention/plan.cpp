@@ -25,7 +25,7 @@ constexpr const char* kKernels[2][2][3] = {
 constexpr const char* kManyRows[2][2] = {
     {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
     {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
-// In float16 on NVIDIA, and where no head has more elements than this.
+// float16 on NVIDIA; the narrow ones for heads of at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128
 constexpr const char *kManyHalf = "fused_attention_plain_many_64_f16",
                      *kManyHalfNarrow = "fused_attention_plain_many_48_f16",
                      *kPlainHalfNarrow = "fused_attention_plain_96_f16",
@@ -95,7 +95,7 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
   c.copies = arch.matrix == hip::Matrix::kMma;
   const int64_t pack = half ? 8 : 4;
   c.plain = !p.has_bias && !p.has_mask && !p.window && p.softcap == 0.0f && p.scale > 0.0f;
-  // There, blocks are copied beside the work-items in whole vectors only.
+  // Where memory reaches LDS directly, the plain kernels copy blocks in whole vectors only.
   if (c.matrix && c.copies) {
     const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
     c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
@@ -267,14 +267,13 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
   const Choice choice = choose(p, half, aligned, device, wanted);
   const AttentionShape& shape = choice.shape;
-  const bool copies = architecture(device.arch).matrix == hip::Matrix::kMma;
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
   const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
-  const Splits splits = choice.few ? split_few(p, groups, device.compute_units, copies)
+  const Splits splits = choice.few ? split_few(p, groups, device.compute_units, choice.copies)
                                    : split(p, shape, groups, device.compute_units);
   hip::AttentionScores scores = scores_of(p, choice, half, aligned);
   if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
-  // What is longer than the sequences hides no more, and a place and a window are less than 2^31 together.
+  // A window is cut to the sequences, beyond which it hides nothing; with a query's place it is less than 2^31.
   if (p.window) to_i31(p.S + p.T);
   const hip::AttentionSizes sizes{to_u31(rows),
                                   to_i31(p.S),
@@ -315,15 +314,15 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.layout = layout;
   if (choice.few) {
     Launch& launch = plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
-    if (copies) launch.lds = hip::kAttentionFewLds;
+    if (choice.copies) launch.lds = hip::kAttentionFewLds;
     if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
     return plan;
   }
-  const Architecture& arch = architecture(device.arch);
-  Launch& launch = plan.launch(kernel_of(choice, p, half), {grid},
-                               static_cast<uint32_t>(shape.all_waves() * arch.wave), args);
+  Launch& launch =
+      plan.launch(kernel_of(choice, p, half), {grid},
+                  static_cast<uint32_t>(shape.all_waves() * architecture(device.arch).wave), args);
   // device/platform.h, LARGE_SHARED
-  if (arch.matrix == hip::Matrix::kMma) {
+  if (choice.copies) {
     launch.lds = static_cast<uint32_t>(
         shape.lds_bytes(choice.matrix, true, choice.matrix && choice.plain, half ? 2 : 4));
   }

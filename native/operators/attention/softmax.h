@@ -76,7 +76,7 @@ DEVICE float power(float score, float shift, float exponent) {
 }
 
 // What the products and the sum take, all 2^10 times as large in float16: the factor cancels, 1,024 is far
-// from overflow, and what is 17 below the highest score is no subnormal yet. Those have few bits, and none at
+// from overflow, and what is 16 below the highest score is no subnormal yet. Those have few bits, and none at
 // all in the matrix units of gfx90a.
 template <class T>
 DEVICE float probability(float score, float shift, float exponent) {

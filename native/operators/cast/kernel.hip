@@ -120,7 +120,7 @@ DEVICE void write_number(void* y, uint32_t i, ElementType type, const Number& n)
   }
 }
 
-// What is beside each other in memory, moved at once.
+// Neighbours in memory, moved at once.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T v[4];

@@ -11,8 +11,8 @@
 
 namespace graphopt::hip {
 
-// The pixels of Y of a work-item: the image of X that each reads, from where on each axis, and where it goes,
-// null for what is none.
+// The pixels of Y that a work-item computes: the image of X that each reads, where on each axis it begins to read, and
+// where in Y it is written (null beyond the last pixel).
 template <class T>
 struct ConvolutionPixels {
   static constexpr int kPixels = kConvolutionPixels;

@@ -31,7 +31,7 @@ struct Work {
   Ref bias() const { return p.has_bias ? Ref::input(2) : Ref(); }
 };
 
-// Outputs beyond the input lie in padding.
+// Why it is not a product of pixels, or null. An output whose pixel is beyond the input reads padding.
 const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
@@ -74,7 +74,8 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
 }
 
 // `why` the convolution is no product; else why the library takes none.
-const char* refuse_by_library(Work& work, const char* why) {
+template <class AnyWork>
+const char* refuse_by_library(AnyWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).why_not();
 }
 
@@ -291,8 +292,7 @@ void plan_last_epilogue(LastWork& work) {
 }
 
 const char* refuse_last_pixels(LastWork& work) {
-  const char* why = refuse_unless_pointwise(work.p);
-  return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).why_not();
+  return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
 
 void plan_last_pixels(LastWork& work) {

@@ -1,7 +1,7 @@
 // DFT and STFT by their definition: a work-item adds up one output of several lines, whose inputs lie in LDS; the
 // roots of unity come from a table, exact to their last bit, at (k n) mod L.
 //
-// Bound by arithmetic: L K multiplications of complex numbers a line. That is right for the frames of speech
+// Bound by arithmetic: N K multiplications of complex numbers a line. That is right for the frames of speech
 // (L of 200 to 2048); a transform of a million points wants another algorithm.
 #include "device/platform.h"
 #include "operators/dft/args.h"
@@ -41,7 +41,7 @@ DEVICE void dft(const DftArgs& args, DftInputs& lds) {
   T* const y = args.y;
   const uint32_t first = static_cast<uint32_t>(block_x()) * kDftLines;
   const int k = block_y() * kDftThreads + thread_x();
-  // Beyond the last output nothing is written, and the table is not left.
+  // A work-item beyond the last output writes nothing, and must not read beyond the table.
   const int turn = k < args.K ? k : 0;
   float re[kDftLines] = {}, im[kDftLines] = {};
   int at = 0;

@@ -98,7 +98,7 @@ constexpr Implementation<Product> kProducts[] = {
     {"a product of our own", take_all<Product>, plan_own},
 };
 
-// A tensor by labels; each once, 0 where it is broadcast.
+// A tensor and the stride of each of its labels, 0 where it is broadcast.
 struct View {
   Ref memory;
   std::map<int, int64_t> strides;

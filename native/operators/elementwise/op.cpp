@@ -52,7 +52,7 @@ class Gelu final : public gpu::DeviceKernel {
   bool tanh_;
 };
 
-// Gelu(A + B), or of A alone where B is left out; with one of the activations for Gelu.
+// op(A + B), or op(A) where B is left out.
 class BiasGelu final : public gpu::DeviceKernel {
  public:
   BiasGelu(const Node&, gpu::Device& device, hip::ElementwiseOp op) : DeviceKernel(device), op_(op) {}

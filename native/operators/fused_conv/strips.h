@@ -43,7 +43,7 @@ struct Strip {
       words *= phases[i];
     }
     // An odd number of vectors: the words of one pixel are spread over all sets of the cache.
-    words = (round_up(words * plane, L) | L);
+    words = round_up(words * plane, L) | L;
   }
 
   // Pixels, in the order of s, from the first to the last one of y.

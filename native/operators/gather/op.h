@@ -1,4 +1,4 @@
-// Gather on a GPU.
+// Gather, GatherElements and GatherND on a GPU.
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
@@ -6,7 +6,7 @@
 
 namespace graphopt::gpu {
 
-// x [outer, size, inner], y [outer, indices, inner], elements of `bytes` (2, 4 or 8) bytes.
+// x [outer, size, inner], y [outer, indices, inner], elements of 1, 2, 4 or 8 bytes.
 struct GatherProblem {
   int64_t outer = 1, size = 1, inner = 1, indices = 1;
   int64_t bytes = 4;

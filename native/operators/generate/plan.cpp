@@ -1,4 +1,3 @@
-
 #include "operators/generate/op.h"
 
 namespace graphopt::gpu {

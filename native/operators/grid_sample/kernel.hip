@@ -20,7 +20,7 @@ DEVICE float grid_round(float x) {
   return part > 0.5f || (part == 0.5f && odd) ? down + 1 : down;
 }
 
-// Back into [low, high], to and fro.
+// x mirrored at low and at high until it is between them.
 DEVICE float reflect(float x, float low, float high) {
   const float range = high - low;
   if (range <= 0) return low;
@@ -43,7 +43,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // No coordinate beyond has neighbours in x; this one can be a whole number, also where there was none.
+  // Such coordinates have no neighbours in X; limited, they and NaN can be made a whole number.
   const float most = 16777216;
   x = x > -most ? (x < most ? x : most) : -most;
   if (kTaps == 1) x = grid_round(x);
@@ -75,7 +75,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   return taps;
 }
 
-// One of a few values that lie in registers, by a number that is not known before.
+// values[which]. An index that the compiler does not know would move them from registers to memory.
 template <int kTaps, class V>
 DEVICE V one_of(const V (&values)[kTaps], int which) {
   V value = values[0];
@@ -104,7 +104,7 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
   T* y = static_cast<T*>(args.y) + static_cast<size_t>(plane) * args.points.d + point;
   NO_UNROLL for (int channel = first; channel < last; ++channel) {
     float sum = 0;
-    // What has no weight may be infinite.
+    // An element whose weight is 0 may be infinite: their product would be NaN.
     NO_UNROLL for (int l = 0; l < depth; ++l) {
       const float of_layer = one_of<kTaps>(layers.weight, l);
       if (of_layer == 0) continue;

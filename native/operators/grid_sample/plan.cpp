@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <stdexcept>
 
 #include "operators/grid_sample/args.h"
 #include "operators/grid_sample/op.h"

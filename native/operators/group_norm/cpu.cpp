@@ -137,8 +137,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
 
   const int64_t chunks = chunks_of(p, parallel.lanes());
   if (chunks == 0) {
-    // Statistics and result in one go, while the set is in the cache. Small sets
-    // are handed out several at a time.
+    // Statistics and result in one go, while the set is in the cache. Small sets are handed out several at a time.
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
     parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
       for (int64_t set = item * at_once; set < std::min(sets, (item + 1) * at_once); ++set) {

@@ -4,7 +4,7 @@
 //
 // Bound by memory. A group that fits into the registers of one work-group is read once and written once
 // (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and leaves a mean and a sum
-// of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1979) in a
+// of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
 // fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
 // (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch: operators/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"

@@ -1,4 +1,3 @@
-
 #include "operators/group_query_attention/args.h"
 #include "operators/group_query_attention/op.h"
 

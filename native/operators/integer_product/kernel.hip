@@ -72,7 +72,8 @@ DEVICE size_t element_of(int row, int columns, int column) {
   return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
 }
 
-// z counts matrices. From makes a number of one of `left` and its row, and of `right` and its column.
+// z counts matrices. from_left(x, m) makes a factor of x, a number of row m of `left`; from_right(x, n) of column n of
+// `right`.
 template <class Sum, class T, class Lds, class FromLeft, class FromRight>
 DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
                            const FromRight& from_right) {

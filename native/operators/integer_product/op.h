@@ -9,13 +9,14 @@
 
 namespace graphopt::gpu {
 
-// What numbers of 8 bits are less, and whether there is one for each row, column or filter.
+// Whether something is subtracted from 8-bit numbers, and whether each row, column or filter has its own.
 struct ZeroPoint {
   bool given = false, many = false;
 };
 
 struct IntegerProblem {
-  ElementType left = ElementType::kUint8, right = ElementType::kUint8;  // as of 8 bits, else the same
+  ElementType left = ElementType::kUint8,
+              right = ElementType::kUint8;  // two types of 8 bits, or twice the same
   ZeroPoint left_zero, right_zero;
   bool has_bias = false;
   int64_t bias_m = 1, bias_n = 0;  // its strides over rows and columns
