@@ -20,7 +20,8 @@ SIZES = (
 
 
 def sums(x: Array, axis: int, reverse: bool, exclusive: bool) -> Array:
-    wide = x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x.astype(np.int64)  # which wraps around
+    # Sums of whole numbers wrap around.
+    wide: Array = x.astype(np.float64 if np.issubdtype(x.dtype, np.floating) else np.int64)
     if reverse:
         wide = np.flip(wide, axis)
     y = np.cumsum(wide, axis)
