@@ -70,7 +70,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return [n.op_type for n in model.graph.node]
 
 
-# -- B1: dimensions that say nothing -------------------------------------------------------------------------------
+# -- dimensions that say nothing -------------------------------------------------------------------------------------
 
 UNKNOWN_DIMS = ["-1", "-2", "0", "2147483647", "9223372036854775807", "'?'", "'-1'", "'None'", "'unknown'", "''"]
 
@@ -184,7 +184,7 @@ def test_what_only_the_file_knows_still_counts() -> None:
     assert operators(after) == ["Pad", "FusedLayerNormAdd"]
 
 
-# -- B2: values without a type -------------------------------------------------------------------------------------
+# -- values without a type -------------------------------------------------------------------------------------------
 
 MICROSOFT = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 
@@ -214,7 +214,7 @@ def test_behind_an_operator_that_onnx_does_not_know(untyped: bool) -> None:
                 assert_same_outputs(loadable, after, {"x": x}, tolerance=1e-4)  # two Winograd convolutions in a row
 
 
-# -- B3: the default domain ----------------------------------------------------------------------------------------
+# -- the default domain ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_operators_of_the_default_domain_that_the_model_defines() -> None:
     assert any("left as it is" in note for note in report.notes)
 
 
-# -- B4, B9: bugs of the runtime's own rewrites ----------------------------------------------------------------------
+# -- bugs of the runtime's own rewrites ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("perm", ["[1,0,2]", "[0,2,1]"])
@@ -404,7 +404,7 @@ def test_an_identity_that_alone_reads_goes() -> None:
     assert [operators(after) for after, _ in check(model, {"a": draw(4, 3)}).values()] == [["Relu"]] * len(TARGETS)
 
 
-# -- B5: versions ----------------------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ir_version", [3, 4, 7])
@@ -430,7 +430,7 @@ def test_a_model_with_nothing_to_do_comes_back_as_it_came() -> None:
     assert after == model
 
 
-# -- B6: operands of two types ---------------------------------------------------------------------------------------
+# -- operands of two types -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("opset", [11, 16])
@@ -449,7 +449,7 @@ def test_the_runtimes_own_layer_normalization(opset: int, residual: bool) -> Non
         assert "MIXED_DTYPE" in {r.code for r in report.remarks}
 
 
-# -- B7: operands of another rank ------------------------------------------------------------------------------------
+# -- operands of another rank ----------------------------------------------------------------------------------------
 
 
 def test_slice_with_scalars() -> None:
@@ -481,7 +481,7 @@ def test_no_traceback_for_operands_of_another_rank(op: str, rank: int) -> None:
             graphopt.optimize(m, target=target, all_sites=True, check=True)
 
 
-# -- B8: types without words -------------------------------------------------------------------------------------------
+# -- types without words ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -99,7 +99,7 @@ def test_options(graphopt_command: Command, tmp_path: Path) -> None:
     everything = graphopt_command("explain", path, "--target", "cpu").stdout
     attribute = graphopt_command("explain", path, "--target", "cpu", "--code", "ATTRIBUTE").stdout
     assert ": NO_GAIN" in everything and "ATTRIBUTE" in attribute
-    # What else is said of the same nodes stays with them.
+    # A group is shown whole: other refusals of its nodes, too.
     assert attribute.count("refused winograd_conv") == attribute.count(": ATTRIBUTE") > 0
     assert "winograd_conv" not in graphopt_command("explain", path, "--target", "cpu", "--skip", "winograd_conv").stdout
     assert "there is no code 'NO'" in graphopt_command("explain", path, "--code", "NO").stderr

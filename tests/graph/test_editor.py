@@ -1,4 +1,4 @@
-"""What the editor says of a graph, and that to ask changes nothing."""
+"""What the editor says of a graph; asking changes nothing."""
 
 from __future__ import annotations
 

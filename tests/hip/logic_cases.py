@@ -72,7 +72,7 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = ()) -> Case:
 def cases() -> Iterator[Case]:
     for i, (op, (_, types)) in enumerate(OPS.items()):
         for j, dtype in enumerate(types):
-            for k in (i + j, i + j + 5) if dtype in (np.int32, np.int64) else (i + j,):
+            for k in (i + j, i + j + 5) if dtype in (np.int32, np.int64, np.bool_) else (i + j,):
                 a, b = PAIRS[k % len(PAIRS)]
                 size = "_".join("x".join(map(str, d)) or "1" for d in (a, b))
                 yield case(f"logic_{op.lower()}_{np.dtype(dtype).name}-{size}", dtype, op, a, b if op in BINARY else ())

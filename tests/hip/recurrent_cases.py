@@ -39,7 +39,7 @@ SIZES = (
     Sizes(1, 1, 3, 5), Sizes(2, 3, 4, 17, states=True), Sizes(1, 5, 2, 40, backward=True, lengths=True),
     Sizes(2, 9, 3, 33, lengths=True, states=True, batch_first=True), Sizes(1, 2, 2, 64, bias=False, peepholes=True),
     Sizes(1, 4, 2, 8, clip=0.3, peepholes=True, states=True), Sizes(2, 1, 5, 1), Sizes(1, 2, 0, 7, states=True),
-    # More units than others keep weights of: kinds with fewer gates than LSTM alone.
+    # More units than LSTM keeps weights of in registers; GRU and RNN have fewer gates and keep them.
     Sizes(2, 3, 3, 65, lengths=True, states=True, backward=True), Sizes(1, 2, 4, 128), Sizes(1, 1, 3, 100, clip=0.4),
     Sizes(1, 2, 2, 120, batch_first=True, lengths=True),
     # A launch for each step.

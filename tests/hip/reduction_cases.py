@@ -34,7 +34,7 @@ def softmax(name: str, dtype: Any, sizes: tuple[int, int, int], log: bool) -> Ca
 
 def lp_norm(name: str, dtype: Any, sizes: tuple[int, int, int], order: int) -> Case:
     x = (2 * signed(np.random.default_rng(sizes), *sizes)).astype(dtype)
-    x[:, :, ::5] = 0  # among them, where there is one column, whole vectors
+    (x[1::5] if sizes[2] == 1 else x[:, :, ::5])[:] = 0  # some of the vectors that are divided by their norms
     wide = x.astype(np.float64)
     norm = np.abs(wide).sum(1, keepdims=True) if order == 1 else np.sqrt((wide**2).sum(1, keepdims=True))
     half = c_int(dtype == np.float16)
@@ -271,7 +271,7 @@ def resize(
 
     def plan(harness: Harness, facts: int) -> Plan:
         half = c_int(dtype == np.float16)
-        rows_each = c_int64(3 * (OH % 2))  # as many as are best where there is an even number of them
+        rows_each = c_int64(3 * (OH % 2))  # 0: the plan's own choice
         return harness.plan("resize", facts, half, *codes, numbers, *scales, c_int64(channels), rows_each)
 
     return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))

@@ -15,7 +15,7 @@ from tests.hip.code_objects import tool
 from tests.hip.harness import ROOT
 
 NATIVE = ROOT / "native"
-# The first holds what the others are made of.
+# But for device/args.h, which holds what they are made of.
 HEADERS = sorted(path for path in NATIVE.rglob("*args.h") if path.parent != NATIVE / "device")
 
 pytestmark = pytest.mark.once

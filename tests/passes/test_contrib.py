@@ -1,4 +1,4 @@
-"""com.microsoft operators are forms like any spelling."""
+"""com.microsoft operators end as any other spelling of the same computation does."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def runtime_of_a_gpu() -> Any:
 
 
 def _machine(folder: Path, files: dict[str, str]) -> None:
-    """What the system shows from now on; a file of this text is a node that can't be opened."""
+    """From now on the system shows these files; one whose text is UNOPENABLE is a device node that can't be opened."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from tests.provider.worker import kernels_on_the_cpu, start_worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Runtimes before 1.24 load no providers: there a test that needs one is none, and the other way round."""
+    """Leaves out tests of providers before 1.24, whose runtimes load none, and tests of those runtimes from 1.24 on."""
     others = {"old_runtime"} if loads_providers() else {"worker", "gpu", "kernels"}
     needing = [item for item in items if others & {*getattr(item, "fixturenames", ())}]
     config.hook.pytest_deselected(items=needing)
