@@ -164,6 +164,9 @@ def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
     numbers = {name: 1 + np.abs(weight(32, seed=i)) for i, name in enumerate("sbmv")}
     with pytest.raises(GraphoptError, match="with all layers in float32"):  # but for the folded normalization
         graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12)
+    kept = graphopt.Options(target="cpu", precision="bf16", keep_float=("Conv",))
+    with pytest.raises(GraphoptError, match="with all layers in float32"):  # where there is no layer to leave out
+        graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12, kept)
 
 
 def test_a_limit_that_makes_no_sense() -> None:

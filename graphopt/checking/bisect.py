@@ -11,10 +11,10 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import files, pipeline
-from graphopt.checking.verify import Verdict, verify
+from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
-from graphopt.metadata import Numerics
+from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.passes import PASSES
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.remarks import Remark
@@ -74,9 +74,9 @@ def bisect(
         inference.forget(source.model)
         return source.model, result
 
-    def report(limit: int | None) -> Any:
+    def report(limit: int | None) -> VerifyReport:
         after, result = rewritten(limit)
-        after.metadata_props["graphopt.numerics"] = max(result.numerics, Numerics.REASSOCIATED).name.lower()
+        after.metadata_props[METADATA_NUMERICS] = max(result.numerics, Numerics.REASSOCIATED).name.lower()
         return verify(model, after, inputs=inputs, seed=seed)
 
     total = sum(r.applied for r in rewritten(None)[1].remarks)
@@ -86,10 +86,11 @@ def bisect(
     good, bad = 0, total
     while bad - good > 1:
         middle = (good + bad) // 2
-        if report(middle).equal:
-            good = middle
-        else:
+        # What the model makes at random is no rewrite's fault.
+        if report(middle).verdict == Verdict.DIFFERENT:
             bad = middle
+        else:
+            good = middle
     before, _ = rewritten(good)
     after, result = rewritten(bad)
     culprit = [r for r in result.remarks if r.applied][-1]

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt import files
-from graphopt.checking.verify import VerifyReport, verify
+from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import reading, writing
 
 # How many values are outputs at once: all values of a model may not fit into memory together.
@@ -30,14 +30,16 @@ class Parting:
 
     Attributes:
         values: how many values the model has.
-        value: the first that differs; None when the outputs agree.
+        verdict: of `verify` on the whole model; where it is RANDOM no provider can be blamed.
+        value: the first that differs; None when the outputs do not.
         node: what computes it, as "Conv 'layer1.conv'".
         alone: it differs only while no other value is an output: a provider computes it together with what follows.
-        summary: what `verify` said about it, or about the whole model when the outputs agree.
+        summary: what `verify` said about it, or about the whole model when the outputs do not differ.
         minimal: a model of that node alone; None when there is none.
     """
 
     values: int
+    verdict: Verdict
     value: str | None
     node: str
     alone: bool
@@ -69,8 +71,8 @@ def first_parting(
     proto = onnx.load(source.path) if source.path is not None else ir.serde.serialize_model(source.model)
     nodes = {name: node for node in proto.graph.node for name in node.output if name}
     whole = verify(proto, proto, providers=providers, inputs=inputs, seed=seed)
-    if whole.equal:
-        return Parting(len(nodes), None, "", False, whole.summary, None)
+    if whole.verdict != Verdict.DIFFERENT:
+        return Parting(len(nodes), whole.verdict, None, "", False, whole.summary, None)
     # The input set that shows it most is enough from here on.
     feeds = whole.feeds
     types = _types(proto)
@@ -93,10 +95,10 @@ def first_parting(
     good, bad = -1, len(values) - 1
     while bad - good > 1:
         middle = (good + bad) // 2
-        if observed([values[middle]]).equal:
-            good = middle
-        else:
+        if observed([values[middle]]).verdict == Verdict.DIFFERENT:
             bad = middle
+        else:
+            good = middle
     return _found(source.model, nodes, values[bad], whole.summary, alone=True)
 
 
@@ -108,7 +110,7 @@ def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
 def _found(model: ir.Model, nodes: Mapping[str, onnx.NodeProto], value: str, summary: str, *, alone: bool) -> Parting:
     node = nodes[value]
     named = f"{node.op_type} '{node.name}'" if node.name else node.op_type
-    return Parting(len(nodes), value, named, alone, summary, _alone(model, value))
+    return Parting(len(nodes), Verdict.DIFFERENT, value, named, alone, summary, _alone(model, value))
 
 
 def _alone(model: ir.Model, value: str) -> ir.Model | None:

@@ -57,13 +57,15 @@ def bisect(
 def _bisect_providers(path: Path, out: Path | None, providers: Sequence[str], inputs: Path | None, seed: int) -> None:
     from graphopt.checking.parting import first_parting_in_file
     from graphopt.report.layout import say
+    from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
         result = first_parting_in_file(path, out, providers, inputs=inputs, seed=seed)
     console = screen.out()
     if result.value is None:
-        say(f"[green]equal[/]: {plain(result.summary)}", console)
+        say(f"{verdict(result.verdict)}: {plain(result.summary)}", console)
+        exit_with_verdict(result.verdict)
         return
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:

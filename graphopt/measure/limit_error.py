@@ -120,7 +120,7 @@ def _fewest(
         _, errors = work.errors(order[:count])
         if _worst(errors) <= max_error:
             high, found = count, errors
-        elif count == len(order):
+        elif count >= len(order):  # it may be that no layer is rounded at all
             raise GraphoptError(
                 f"with all layers in float32 the error is {_worst(errors):.1e}, more than {max_error:.1e}: other "
                 "rewrites move numbers as far (--explain lists them, --skip leaves a pass out)"
