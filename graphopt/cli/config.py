@@ -21,7 +21,7 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
     """The nearest file with a configuration, and what stands in it.
 
     Raises:
-        OptionError: a file is no TOML.
+        OptionError: a file is no TOML, or holds something else in the place of the table.
     """
     for folder in (start, *start.parents):
         for name, keys in (("graphopt.toml", ()), ("pyproject.toml", ("tool", "graphopt"))):
@@ -31,6 +31,8 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
             table = _read(path)
             for key in keys:
                 table = table.get(key, {})
+                if not isinstance(table, dict):
+                    raise OptionError(f"{path}: '{key}' is no table")
             if table or not keys:
                 return path, table
     return None
@@ -47,7 +49,8 @@ def defaults(path: Path, table: Mapping[str, Any], commands: Mapping[str, Any]) 
     Raises:
         OptionError: a name that no command has, or a value of another kind than the option's.
     """
-    shared = {key: value for key, value in table.items() if key not in commands}
+    # `verify` is a command, and an option of others: a table is for the command.
+    shared = {key: value for key, value in table.items() if key not in commands or not isinstance(value, dict)}
     found: dict[str, Options] = {name: {} for name in commands}
     for key, value in shared.items():
         having = [name for name, command in commands.items() if key in _options(command)]

@@ -5,6 +5,7 @@ A parser is given to typer, which calls it for each text; a repeatable option's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -119,8 +120,8 @@ def value_range(text: str) -> Range:
         ends = float(low), float(high)
     except ValueError:
         ends = 1.0, 0.0
-    if not name or ends[0] > ends[1]:
-        raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI")
+    if not name or not -math.inf < ends[0] <= ends[1] < math.inf:
+        raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI, with finite numbers, LO not above HI")
     return Range(name, ends)
 
 

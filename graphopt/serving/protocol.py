@@ -62,9 +62,11 @@ def decode(body: Any, binary: bytes = b"") -> dict[str, Array]:
         ):
             raise RequestError("an input needs 'name', 'shape', 'datatype', and 'data' or 'binary_data_size'")
         name, shape, datatype = given["name"], given["shape"], given["datatype"]
+        if not isinstance(name, str):
+            raise RequestError(f"the name of an input is {name!r}, no text")
         if name in feeds:
             raise RequestError(f"input '{name}' is given twice")
-        if datatype not in DATATYPES:
+        if not isinstance(datatype, str) or datatype not in DATATYPES:
             raise RequestError(f"input '{name}': datatype {datatype} is none of {', '.join(DATATYPES)}")
         if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
             raise RequestError(f"input '{name}': its shape is no list of sizes")
@@ -145,9 +147,11 @@ def encode(
         binary: whether the engine can send bytes; where it can't, numbers are what a client gets that asks for bytes.
 
     Raises:
-        RequestError: the request asks for an output that there is not.
+        RequestError: the request asks for an output that there is not, or not in the protocol's form.
     """
     asked = body.get("outputs") or [{"name": name} for name in outputs]
+    if not isinstance(asked, list) or not all(isinstance(o, dict) and isinstance(o.get("name"), str) for o in asked):
+        raise RequestError("'outputs' is no list of outputs, each with its 'name'")
     all_binary = _parameter(body, "binary_data_output")
     datatypes = {tensor.name: tensor.datatype for tensor in deployment.outputs}
     found, behind = [], []

@@ -47,6 +47,10 @@ def test_options_from_a_file(folder: Path, graphopt_command: Command) -> None:
     data = tomllib.loads(config)
     assert data["optimize"] == {"target": "cpu", "all-sites": True, "skip": ["fuse_epilogue"]}
     assert data["explain"] == {"target": "cpu"} and data["verify"] == {}
+    # A command's name that is no table is an option of others.
+    (folder / "models" / "graphopt.toml").write_text("verify = true\n")
+    data = tomllib.loads(graphopt_command("--show-config").stdout)
+    assert data["optimize"] == data["lower"] == {"verify": True} and data["verify"] == {}
     (folder / "models" / "graphopt.toml").write_text('[explain]\ntarget = "migraphx"\n')
     assert tomllib.loads(graphopt_command("--show-config").stdout)["optimize"] == {}
 
@@ -56,6 +60,10 @@ def test_without_a_file(folder: Path, graphopt_command: Command) -> None:
     config = graphopt_command("--show-config").stdout
     assert config.startswith("# no graphopt.toml, and no [tool.graphopt] in pyproject.toml\n")
     assert not any(tomllib.loads(config).values())
+    (folder / "pyproject.toml").write_text('[tool]\ngraphopt = "cpu"\n')
+    result = graphopt_command("--show-config")
+    assert result.exit_code == OptionError.exit_code
+    assert result.stderr == f"graphopt: {folder / 'pyproject.toml'}: 'graphopt' is no table\n"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,7 @@ def test_without_a_file(folder: Path, graphopt_command: Command) -> None:
     [
         ("nonsense = 1", "there is no option 'nonsense'"),
         ("[nonsense]\na = 1", "there is no command 'nonsense'"),
+        ("doctor = true", "there is no option 'doctor'"),
         ("[optimize]\nnonsense = 1", "graphopt optimize has no option 'nonsense'; it has target, "),
         ('[optimize]\nskip = "winograd_conv"', 'optimize.skip is "winograd_conv", not a list'),
         ("[optimize]\nverify = 1", "optimize.verify is 1, not true or false"),

@@ -194,6 +194,8 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
         ("verify", "--rtol", "y:z", "OUTPUT:number"),
         ("verify", "--atol", "none", "OUTPUT:number"),
         ("verify", "--range", "x:3:1", "NAME:LO:HI"),
+        ("verify", "--range", "x:0:inf", "NAME:LO:HI"),
+        ("verify", "--range", "x:nan:1", "NAME:LO:HI"),
         ("verify", "--batch", "1,b", "1,8,64"),
         ("bench", "--threads", "one", "1,8,64"),
         ("bench", "--dim", "batch=1,", "NAME=64,128"),

@@ -269,12 +269,21 @@ def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
         ({"datatype": "FP32", "data": ["a", "b", "c"]}, "not float32 values"),
         ({"datatype": "FP32", "data": [1, 2]}, "do not fill"),
         ({"datatype": "BF16", "data": [1, 2, 3]}, "datatype BF16"),
+        ({"datatype": ["FP32"], "data": [1, 2, 3]}, "datatype"),
         ({"datatype": "FP32", "data": [1, 2, 3], "shape": [-3]}, "no list of sizes"),
+        ({"datatype": "FP32", "data": [1, 2, 3], "name": ["x"]}, "no text"),
     ],
 )
 def test_numbers_that_are_none(given: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         decode({"inputs": [{"name": "x", "shape": [3]} | given]})
+
+
+@pytest.mark.parametrize("asked", ["y", 1, ["y"], [{}], [{"name": ["y"]}]])
+def test_outputs_that_are_none(asked: Any) -> None:
+    tensors = (Tensor("y", "FP32", (-1,)),)
+    with pytest.raises(RequestError, match="no list of outputs"):
+        encode(Deployment("m", 1, tensors, tensors), {"y": np.zeros(1, np.float32)}, {"outputs": asked})
 
 
 def test_numbers_of_every_type() -> None:
