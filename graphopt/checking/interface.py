@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from graphopt.checking.declared import required_inputs
+from graphopt.checking.declared import required_inputs, symbol_of
 
 
 def interface_difference(before: onnx.ModelProto, after: onnx.ModelProto, *, half_io: bool = False) -> str:
@@ -51,12 +51,12 @@ def fixed_sizes(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, in
         dims, new_dims = a.type.tensor_type.shape.dim, b.type.tensor_type.shape.dim
         for axis, (old, new) in enumerate(zip(dims, new_dims)):
             if old.dim_value <= 0 < new.dim_value:
-                fixed[old.dim_param or f"{a.name}[{axis}]"] = new.dim_value
+                fixed[symbol_of(a, axis)] = new.dim_value
     return fixed
 
 
 def _initializers(model: onnx.ModelProto) -> set[str]:
-    return {t.name for t in (*model.graph.initializer,)} | {t.values.name for t in model.graph.sparse_initializer}
+    return {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
 
 
 def _value_difference(old: onnx.TypeProto, new: onnx.TypeProto, half_io: bool) -> str:

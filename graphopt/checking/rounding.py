@@ -157,8 +157,8 @@ def noisy(
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
         steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
             that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
-        still: no number is moved; what is left is norms written out, and
-        stored: names of weights that are then rounded to their precision, to nearest.
+        still: nothing is moved at random: norms are written out, and the weights in `stored` are rounded.
+        stored: names of weights that are rounded to nearest, to the precision of weights, where `still` is set.
     """
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
     if opset < OLDEST_OPSET:

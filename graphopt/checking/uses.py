@@ -160,11 +160,12 @@ class _Tracer:
             self.numbers[name] = numpy_helper.to_array(tensor).reshape(-1)
 
     def graph(self, graph: onnx.GraphProto, traces: dict[str, _Trace], origins: dict[str, frozenset[str]]) -> None:
-        """
+        """Notes what the nodes of a graph, and of the bodies in it, do with the inputs that they read.
+
         Args:
             graph: to be walked.
-            traces: of what is known before it.
-            origins: the inputs that integers, or what becomes such, are computed from.
+            traces: of the values that are known before it.
+            origins: value -> the inputs that it is computed from; of integers, and of what becomes such.
         """
         softmaxed = _before_softmax(graph)
         for tensor in graph.initializer:

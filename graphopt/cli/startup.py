@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# sympy takes 0.4 s of CPU, twice what all else takes; onnx_ir imports it for arithmetic on symbolic dimensions, which
-# nobody here does: graphopt.graph.shapes has its own.
-# Models as JSON and as text, which onnx reads and writes as well, nobody asks for here.
+# Loading sympy takes twice the time of all else; onnx_ir imports it for arithmetic on symbolic dimensions, for which
+# graphopt.graph.shapes has its own. onnx imports the two modules of protobuf to read and write models as JSON and as
+# text, which nothing here does.
 LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes", "google.protobuf.json_format", "google.protobuf.text_format"})
 
 
@@ -28,6 +28,6 @@ class _LateFinder:
 
 
 def sympy_when_needed() -> None:
-    """From now on sympy is loaded by who uses it, not by who imports onnx_ir."""
+    """From now on the modules in LATE, sympy above all, are loaded when they are first used, not when imported."""
     if _LateFinder not in sys.meta_path:
         sys.meta_path.insert(0, _LateFinder)

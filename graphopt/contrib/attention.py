@@ -478,7 +478,7 @@ def _draw_multi_head(rng: np.random.Generator) -> Case:
 
 
 def _draw_decoder(rng: np.random.Generator) -> Case:
-    N, H, D = int(either(rng, 1, 2)), int(either(rng, 4, 8)), 0
+    N, H = int(either(rng, 1, 2)), int(either(rng, 4, 8))
     beams = int(either(rng, 1, 2))
     B = beams * int(either(rng, 1, 2))
     D = N * H

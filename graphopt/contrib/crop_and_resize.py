@@ -81,7 +81,7 @@ def _pixels(
 ) -> ir.Value:
     """Pixels of images [N, H, W, C], by image [R, 1, 1], row y [R, h] and column x [R, w]: [R, h, w, C].
 
-    Places outside are drawn in.
+    For a place outside of an image it is the nearest pixel of its edge.
     """
     zero = w.number(0.0, FLOAT)
     rows, columns = (w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, h), (x, width)))

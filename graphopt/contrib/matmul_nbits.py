@@ -53,7 +53,7 @@ def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
         dims = w.editor.shapes.dims(call[name]) or ()
         sizes = [d.value for d in dims if d.value is not None]
         if dims and len(sizes) == len(dims) and math.prod(sizes) != count:
-            raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, and holds {count} numbers")
+            raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, but must hold {count} numbers")
 
 
 def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | None, T: ir.DataType) -> ir.Value:

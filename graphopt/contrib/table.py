@@ -11,8 +11,6 @@ WITHOUT_KERNEL = frozenset(
 )
 # The same for onnxruntime 1.22 alone, or its kernel computes something else (the operator's file says what).
 WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
-
-
 # What has no definition, and why.
 UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
 
@@ -48,17 +46,16 @@ def rows() -> list[str]:
     """A line of Markdown for each operator."""
     lines = []
     for op in sorted(CONTRIB.values(), key=lambda op: op.name):
-        module = op.define.__module__ if op.define.__module__ != __name__ else ""
         cells = (
             op.name,
-            f"contrib/{module.rsplit('.', 1)[-1]}.py",
+            f"contrib/{op.define.__module__.rpartition('.')[2]}.py",
             op.form,
             "stays: " + op.stays_on_cpu if op.stays_on_cpu else "read",
             "stays: " + op.stays_on_gpu if op.stays_on_gpu else "read",
             on_provider(op),
             kernels(op),
             tests(op),
-            op.refuses or "",
+            op.refuses,
         )
         lines.append("| " + " | ".join(cells) + " |")
     lines += [f"| {name} | | | stays | stays | no kernel | none | | all: {why} |" for name, why in UNDEFINED.items()]

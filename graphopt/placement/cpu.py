@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from graphopt.errors import one_line
 from graphopt.ops import DOMAIN, OPS
-from graphopt.runtime.sessions import import_onnxruntime
+from graphopt.runtime.sessions import CPU, import_onnxruntime
 
 _WITHOUT_END = 2**31 - 1
 _RECURRENT = ("GRU", "LSTM", "RNN")
@@ -39,7 +39,7 @@ class CpuKernels:
         except RuntimeError as error:
             told, self.unknown = [], one_line(error)
         for kernel in told:
-            if kernel.provider == "CPUExecutionProvider":
+            if kernel.provider == CPU:
                 self._kernels[kernel.domain, kernel.op_name].append(kernel)
         self._schemas: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for schema in state.get_all_operator_schema():
@@ -84,7 +84,7 @@ class CpuKernels:
     def definition(self, node: ir.Node, opset: int) -> list[ir.Node]:
         """The nodes by which the operator is defined, whose values have the node's names at their borders.
 
-        None where it is not, or not for such a node.
+        Empty where it is not defined, or not for such a node.
         """
         if node.domain not in ("", "ai.onnx"):
             return []

@@ -30,7 +30,7 @@ from typing import Any
 
 from graphopt import files
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import import_onnxruntime, library_version, session
+from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, library_version, session
 from graphopt.serving.deployment import MODEL, SETTINGS
 
 FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
@@ -192,7 +192,6 @@ def write_as_it_runs(model: Path, out: Path) -> None:
     from graphopt.checking.declared import symbols
     from graphopt.checking.inputs import normal_feeds
     from graphopt.graph.reading import read_proto
-    from graphopt.runtime.sessions import CPU, configure
 
     ort = import_onnxruntime()
     options = ort.SessionOptions()
@@ -227,7 +226,7 @@ def write_as_it_runs(model: Path, out: Path) -> None:
 def load_as_it_runs(model: Path, **options: Any) -> Any:
     """A session over what `write_as_it_runs` wrote, on the CPU: nothing is left to be optimized."""
     level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
-    return session(model, ["CPUExecutionProvider"], graph_optimization_level=level, **options)
+    return session(model, [CPU], graph_optimization_level=level, **options)
 
 
 if __name__ == "__main__":

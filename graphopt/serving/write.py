@@ -70,7 +70,9 @@ def write(
         raise OptionError(f"--for {engine}: choose one of {', '.join(ENGINES)}")
     name = name or re.sub(r"[^A-Za-z0-9_-]", "_", model.name.removesuffix(".onnx"))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise OptionError(f"--name '{name}' is not a name of letters, digits, _ and -")
+        raise OptionError(
+            f"--name '{name}' is not a name of letters, digits, _, - and ., that begins with none of the last two"
+        )
     for what, number in {"--version": version, "--instances": instances}.items():
         if number < 1:
             raise OptionError(f"{what} {number}: give a number from 1 on")
