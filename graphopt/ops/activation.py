@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import MIN_OPSET, VALUE_FLOAT_OPSET, Array, Dialect, attribute, number
+from graphopt.ops.schema import MIN_OPSET, VALUE_OPSET, Array, Dialect, attribute, number
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _clip(dialect: Dialect) -> str:
     if dialect.opset < 11:
         return "{y} = Clip <min: float = @min, max: float = @max> ({x})\n"
     bounds = attribute("act_min", "min", dialect, "{x}") + attribute("act_max", "max", dialect, "{x}")
-    if dialect.opset < VALUE_FLOAT_OPSET:
+    if dialect.opset < VALUE_OPSET:
         return bounds + "act_low = Max({x}, act_min)\n{y} = Min(act_low, act_max)\n"
     return bounds + "{y} = Clip({x}, act_min, act_max)\n"
 

@@ -29,6 +29,7 @@ SPECS = (
         min_opset=AXES_INPUT_OPSET,  # Softmax is over one axis from then on
         reference=_reference,
         summary="Y = Softmax(X) over an axis that others follow",
+        keeps_shape=True,
         gpu_kernel=False,
     ),
 )

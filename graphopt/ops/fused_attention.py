@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
+    VALUE_OPSET,
     Array,
     Dialect,
     OpSpec,
@@ -38,7 +39,6 @@ from graphopt.ops.schema import (
 )
 
 MIN_ATTENTION_OPSET = 11  # Range, and Softmax along a negative axis
-CONSTANT_INT_OPSET = 12  # Constant has the attribute value_int.
 SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap", "Window")
 
 
@@ -202,9 +202,7 @@ def _spec(v: Variant) -> OpSpec:
         outputs=("O",),
         attributes=attributes,
         body=lambda dialect: _body(v, dialect),
-        min_opset=max(
-            MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET if v.brain else 0, CONSTANT_INT_OPSET if v.window else 0
-        ),
+        min_opset=max(MIN_ATTENTION_OPSET, CAST_BFLOAT16_OPSET if v.brain else 0, VALUE_OPSET if v.window else 0),
         reference=reference,
         summary=f"O = softmax(scale Q K^T + ...) V{' with products in bfloat16' if v.brain else ''}",
         gpu_kernel=not v.brain,

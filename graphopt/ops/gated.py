@@ -10,10 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, Dialect, OpSpec, dim, ints, widen
+from graphopt.ops.schema import VALUE_OPSET, Array, Dialect, OpSpec, dim, ints, widen
 
 GATES = ("Relu", "Sigmoid", "Silu", "Gelu", "GeluTanh")
-VALUE_INT_OPSET = 12  # Constant has the attribute value_int, which can refer to an int attribute of the function.
 
 
 def _spec(activation: Activation) -> OpSpec:
@@ -32,6 +31,7 @@ def _spec(activation: Activation) -> OpSpec:
         min_opset=activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix}(A) B",
+        keeps_shape=True,
     )
 
 
@@ -61,7 +61,7 @@ def _halves_spec(activation: Activation) -> OpSpec:
         outputs=("Y",),
         attributes={"gate": ir.AttributeType.INT},
         body=body,
-        min_opset=VALUE_INT_OPSET,
+        min_opset=VALUE_OPSET,
         reference=reference,
         summary=f"Y = {activation.suffix}(A) B of the halves A and B of X",
     )

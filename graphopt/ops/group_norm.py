@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
 from graphopt.ops.schema import (
-    VALUE_FLOAT_OPSET,
+    VALUE_OPSET,
     Array,
     Dialect,
     OpSpec,
@@ -27,7 +27,7 @@ from graphopt.ops.schema import (
 def _groups(dialect: Dialect) -> str:
     """num_groups as a tensor of shape [1]."""
     reshape = ints("one_dim", 1) + "groups_1d = Reshape(groups, one_dim)\n"
-    if dialect.opset >= VALUE_FLOAT_OPSET:
+    if dialect.opset >= VALUE_OPSET:
         return "groups = Constant <value_int: int = @num_groups> ()\n" + reshape
     # Constant cannot refer to an attribute yet; EyeLike can: its only one in a row of C + 1 is at num_groups <= C.
     return (
@@ -92,6 +92,7 @@ def _spec(activation: Activation) -> OpSpec:
         min_opset=9,  # ConstantOfShape, EyeLike
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(gamma (X - mean) / sqrt(var + epsilon) + beta), per group",
+        keeps_shape=True,
     )
 
 

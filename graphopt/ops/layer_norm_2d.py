@@ -53,5 +53,6 @@ SPECS = (
         min_opset=9,  # ConstantOfShape
         reference=_reference,
         summary="Y = norm(X) gamma + beta over axis 1",
+        keeps_shape=True,
     ),
 )

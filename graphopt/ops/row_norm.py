@@ -83,6 +83,7 @@ def _spec(base: str, add: bool, sum_output: bool) -> OpSpec:
         min_opset=11,  # negative indices of Gather and ReduceSum
         reference=reference,
         summary="Y = norm(X + R) gamma + beta over the last axis" + (", gamma and beta of each image" if ada else ""),
+        keeps_shape=True,
     )
 
 

@@ -30,6 +30,7 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
         min_opset=activation.min_opset,
         reference=reference,
         summary=f"Y = {activation.suffix or 'id'}(X * scale + shift{' + R' if add else ''}), per channel",
+        keeps_shape=True,
     )
 
 

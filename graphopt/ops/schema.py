@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 
 NUMPY_BROADCASTING_OPSET = 7  # Element-wise operators broadcast as in numpy.
 MIN_OPSET = NUMPY_BROADCASTING_OPSET
-VALUE_FLOAT_OPSET = 12  # Constant has the attribute value_float, which can refer to a float attribute of the function.
+# Constant has the attributes value_float and value_int, which can refer to attributes of the function.
+VALUE_OPSET = 12
 AXES_INPUT_OPSET = 13  # Squeeze, Unsqueeze, Split and ReduceSum take axes or sizes as an input
 REDUCE_AXES_INPUT_OPSET = 18  # so do the other reductions
 CAST_BFLOAT16_OPSET = 13  # Cast takes and gives bfloat16.
@@ -61,6 +62,7 @@ class OpSpec:
         summary: the equation in a line.
         gpu_kernel: whether the library has kernels for GPUs, as it has one for CPUs.
         float32_only: its tensors are float32; float32 or float16 otherwise.
+        keeps_shape: the first output has the shape of the first input, whatever that is.
         bfloat16: formal names of outputs in bfloat16; a node may leave the others of such an operator out.
         X_types: element types of input X, where it has others than the rest; R may be of bfloat16 then, too.
     """
@@ -75,6 +77,7 @@ class OpSpec:
     min_opset: int = MIN_OPSET
     gpu_kernel: bool = True
     float32_only: bool = False
+    keeps_shape: bool = False
     bfloat16: tuple[str, ...] = ()
     X_types: tuple[str, ...] = ()
 
@@ -119,7 +122,7 @@ def attribute(name: str, attribute_name: str, dialect: Dialect, like: str | None
     """A float attribute of the node as a tensor of size 1, of the type of `like` (see `number`) or float32."""
     setup = ""
     literal = f"Constant <value_float: float = @{attribute_name}> ()\n"
-    if dialect.opset < VALUE_FLOAT_OPSET:
+    if dialect.opset < VALUE_OPSET:
         # Constant cannot refer to a float attribute yet; Gemm's alpha can: alpha * 1 * 1 + 0.
         setup = f"{name}_one = Constant <value: tensor = float[1, 1] {{1.0}}> ()\n"
         setup += f"{name}_zero = Constant <value: tensor = float[1, 1] {{0.0}}> ()\n"

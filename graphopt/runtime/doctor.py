@@ -87,7 +87,8 @@ def examine() -> Findings:
     if failure:
         found.problems.append(f"the native library cannot be used: {failure}")
     else:
-        found.rows.append(("CPU kernels", f"{kernels} of {len(OPS)} operators"))
+        count = "every operator" if kernels == len(OPS) else f"{kernels} of {len(OPS)} operators"
+        found.rows.append(("CPU kernels", count))
         if (gain := bfloat16_gain()) is not None:
             found.rows.append(("--precision bf16", f"a layer on the CPU is {gain:.2f} times as fast as in float32"))
         _look_for_gpus(found)

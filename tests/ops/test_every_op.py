@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -51,7 +52,12 @@ def disagreements(cases: list[Case], outputs: list[Array], dtype: str) -> list[s
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels(dtype: str, threads: int) -> None:
     cases = all_cases(dtype=dtype)
-    assert disagreements(cases, run(cases, 17, kernels=True, threads=threads), dtype) == []
+    outputs = run(cases, 17, kernels=True, threads=threads)
+    assert disagreements(cases, outputs, dtype) == []
+    # Each that says that it keeps its first input's shape does, and no other.
+    at = itertools.accumulate((len(case.spec.outputs) for case in cases), initial=0)
+    others = {case.spec.name for case, i in zip(cases, at) if outputs[i].shape != case.inputs[0].shape}
+    assert others == {case.spec.name for case in cases if not case.spec.keeps_shape}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -47,8 +47,7 @@ def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
 
 
 def test_the_doctor_finds_every_cpu_kernel(gpu: Machine) -> None:
-    found = re.search(r"^CPU kernels +(\d+) of (\d+) operators", gpu.run("graphopt doctor"), re.M)
-    assert found is not None and found[1] == found[2]
+    assert re.search(r"^CPU kernels +every operator$", gpu.run("graphopt doctor"), re.M)
 
 
 def test_the_doctor_as_data(gpu: Machine) -> None:

@@ -5,7 +5,7 @@ A rule tells what the ONNX operator specification says about one output of a nod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -19,6 +19,7 @@ from graphopt.graph.shapes.facts import (
     rule_for,
 )
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product, total
+from graphopt.ops import OPS
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
@@ -468,12 +469,22 @@ REDUCTIONS = frozenset(
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
     "ReduceSumSquare".split()
 )
-# Operators of our own, by the beginnings of their names.
 SAME_SHAPE_MICROSOFT = (
     "BiasAdd BiasGelu FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding "
     "Trilu".split()
 )
-SAME_SHAPE_OWN = ("ScaleShift", "FusedGroupNorm", "FusedLayerNorm", "FusedAdaLayerNorm", "FusedRmsNorm")
+
+
+def _own(like_first: Rule, others: Mapping[str, Rule]) -> dict[str, Rule]:
+    """The rule of each of our operators: whether it keeps its first input's shape is said where it is defined.
+
+    Args:
+        like_first: for those that do.
+        others: by the beginnings of names.
+    """
+    rules = dict.fromkeys((spec.name for spec in OPS.values() if spec.keeps_shape), like_first)
+    return rules | {name: rule for start, rule in others.items() for name in OPS if name.startswith(start)}
+
 
 # What the dimensions of an output are.
 DIMS: dict[str, Rule] = {
@@ -525,14 +536,15 @@ DIMS: dict[str, Rule] = {
     "Unsqueeze": Rule(_unsqueeze, dims=(0, 1), elements=(1,)),
     "Upsample": Rule(_rank_of_first, dims=FIRST),
 }
-DIMS_OWN: dict[str, Rule] = {
-    **dict.fromkeys(SAME_SHAPE_OWN, Rule(_like_first, dims=FIRST)),
-    "FusedRotary": Rule(_transpose, dims=FIRST),
-    "GatedHalves": Rule(_halves, dims=FIRST),
-    "Gated": Rule(_like_first, dims=FIRST),
-    "Linear": Rule(_linear, dims=(0, 1)),
-    "WinogradConv": Rule(_winograd, dims=(0, 1)),
-}
+DIMS_OWN = _own(
+    Rule(_like_first, dims=FIRST),
+    {
+        "FusedRotary": Rule(_transpose, dims=FIRST),
+        "GatedHalves": Rule(_halves, dims=FIRST),
+        "Linear": Rule(_linear, dims=(0, 1)),
+        "WinogradConv": Rule(_winograd, dims=(0, 1)),
+    },
+)
 
 # What the last dimension of an output is when the rank is not known: inference loses it behind a Reshape to a shape of
 # unknown length, and a product has that of its weight all the same.
@@ -541,10 +553,7 @@ LAST: dict[str, Rule] = {
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
     "MatMul": Rule(_last_of_product, dims=(1,)),
 }
-LAST_OWN: dict[str, Rule] = {
-    **dict.fromkeys(SAME_SHAPE_OWN, Rule(_last_of_first)),
-    "Linear": Rule(_last_of_product, dims=(1,)),
-}
+LAST_OWN = _own(Rule(_last_of_first), {"Linear": Rule(_last_of_product, dims=(1,))})
 
 
 def keeps_shape(node: ir.Node) -> bool:

@@ -194,6 +194,4 @@ def rule_for(node: ir.Node, standard: dict[str, Rule], own: dict[str, Rule]) -> 
     """The rule for a node's operator, if there is one."""
     if node.domain in ("", MICROSOFT):
         return standard.get(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
-    if node.domain != DOMAIN:
-        return None
-    return next((rule for name, rule in own.items() if node.op_type.startswith(name)), None)
+    return own.get(node.op_type) if node.domain == DOMAIN else None
