@@ -254,4 +254,6 @@ def test_packed_elements_in_a_typed_field(number: str, size: int) -> None:
     output = onnx.helper.make_tensor_value_info("y", data_type, [size])
     graph = onnx.helper.make_graph([node], "g", [], [output], [weight])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)])
-    np.testing.assert_array_equal(load(model).model.graph.initializers["w"].const_value.numpy().astype(float), 1)
+    loaded = load(model).model.graph.initializers["w"].const_value
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded.numpy().astype(float), 1)
