@@ -55,6 +55,8 @@ GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
     covered += total;
   }
   CHECK(covered == p.N * p.C * p.inner);
+  // A plane that leaves no room for a whole work-group in 31 bits has a launch of its own.
+  CHECK(scale_shift_plan({1, 2, 2147483647, false, {}}, true, true).launches.size() == 2);
 }
 
 // A launch has at most 2^32 - 1 work-items along x on AMD, 2^31 - 1 work-groups on NVIDIA.

@@ -102,7 +102,7 @@ void InvertedResidualOp::infer(const ShapeInference& node) const {
 
 namespace {
 
-// Of float alone, whatever it is made for.
+// It computes in float alone: the type that add_cpu makes it for is not used.
 template <class>
 class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
  public:

@@ -55,7 +55,7 @@ namespace graphopt::cpu {
 template <class T>
 using InvertedResidualWeights = std::array<const T*, InvertedResidualOp::kWeights>;
 
-// Bytes of the packed weights, which hang on C, M, O and the kernel.
+// Bytes of the packed weights, which depend on C, M, O and the size of the window.
 GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_weights, (const InvertedResidualProblem& p), (p))
 // Writes them, at a cache line.
 GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,

@@ -47,7 +47,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds& lds) {
   // f(channel, value) of the slice
   const auto each = [&](const auto& f) {
     if constexpr (kKept > 0) {
-      // Or the conditions of all channels stay in registers for the next time.
+      // Else the compiler keeps the conditions of all channels in registers for the next call.
       const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
       UNROLL for (int i = 0; i < kKept; ++i) {
         const uint32_t c = own + static_cast<uint32_t>(i) * kLayerNorm2dSlices;

@@ -2,6 +2,7 @@
 
 #include "device/libraries/libraries.h"
 #include "operators/linear/cpu.h"
+#include "operators/matmul/product.h"
 #include "operators/room.h"
 
 namespace graphopt {
@@ -71,7 +72,7 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
   }
 };
 
-// One layer, or several of the same X, on the way.
+// One layer, or several of the same X, that are being planned.
 struct Work {
   LinearProblem p;
   bool half;
@@ -146,7 +147,6 @@ void plan_library(Work& work) {
 void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
   gpu::blas_lt(device, libraries);
 }
-void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
 void plan_own_of(Work& work, const LinearProblem& p, const Work::Layer& layer) {
   work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.device.facts()),
@@ -194,7 +194,8 @@ class LinearGpu final : public GpuKernelOf<LinearOp> {
   }
 };
 
-// Layers of one X: inputs X, the W, the b; outputs in their order, each kSiblingAlignment behind another.
+// Layers of one X. Inputs: X, then the W of all layers, then their b. Outputs: in the order of the layers, and each
+// begins at a multiple of kSiblingAlignment behind the one before it.
 class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
  public:
   LinearLayersGpu(const LinearOp& op, const Node& node, gpu::Device& device, size_t layers)

@@ -29,12 +29,12 @@ struct GemmProblem {
 
 namespace graphopt {
 
-// The product of A and B as of numpy's matmul, of tensors whose last two axes lie turned where it says so, and the shape
-// of the result. Throws Error.
 struct MatmulShapes {
   gpu::GemmProblem problem;
   Shape y;
 };
+// The product of A and B as numpy's matmul defines it, and the shape of its result. `transpose_a`: the last two axes of
+// A change places before; the same for B. Throws Error.
 MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b);
 
 }  // namespace graphopt

@@ -1,4 +1,4 @@
-// A product as an implementation of MatMul and of what comes to one.
+// A product of two tensors, for MatMul and other operators that begin with one.
 #pragma once
 
 #include "operators/matmul/op.h"
@@ -6,7 +6,7 @@
 
 namespace graphopt {
 
-// One product on the way, Y = A B. The problem is used up.
+// A product that is being planned, Y = A B. Planning moves the problem out.
 struct Product {
   gpu::GemmProblem problem;
   bool half;
@@ -15,7 +15,7 @@ struct Product {
   gpu::Device& device;
   Ref a, b, y;
 };
-// By the vendor's library, and by a kernel of our own: an implementation of its own each.
+// Parts of two implementations: by the vendor's library, and by a kernel of our own (plan_own).
 const char* refuse_library(Product& product);
 void plan_library(Product& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);

@@ -77,13 +77,13 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
   }
 }
 
-// Whether a row of y is what two neighbouring columns each give, without padding.
+// Whether each number of a row of y comes from two neighbouring columns of x, without padding.
 bool halves_columns(const PoolProblem& p) {
   return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
          2 * p.out[1] <= p.in[1];
 }
 
-// That row, of rows `first` to `last` of x, each `step` apart.
+// A row of y where halves_columns, from rows `first` to `last` of x, each `step` apart.
 template <class T>
 void halved_row(const PoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
   constexpr int64_t kCount = kChannels<T>;

@@ -16,7 +16,8 @@ struct NmsProblem {
   std::optional<float> score;   // boxes have more than this
 };
 
-// Inputs boxes, scores; outputs the number of rows, and rows of image, class and box. Of a problem with boxes.
+// Inputs boxes, scores; outputs the number of rows, and rows of image, class and box. Throws std::invalid_argument
+// where there is nothing to select, as with `most` of 0.
 Plan nms_plan(const NmsProblem& p);
 
 }  // namespace graphopt::gpu

@@ -12,7 +12,7 @@ constexpr int kNonzeroTile = kNonzeroThreads * kNonzeroElements;
 constexpr int kNonzeroPart = kNonzeroTile * kNonzeroTiles;
 constexpr int kNonzeroMostAxes = 8;
 
-// A number is zero when none of `mask` is set of it: minus zero is zero, NaN is not.
+// A number counts as zero when it has no bit of `mask` set: minus zero does, NaN does not.
 struct NonzeroCountArgs {
   static constexpr int kSlots = 2;
   In x;

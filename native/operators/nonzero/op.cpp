@@ -63,8 +63,8 @@ class NonZero final : public gpu::DeviceKernel {
 
 constexpr int64_t kFlat = INT64_MIN;  // no axis: of the data as one row
 
-// The conditions that there is something for: there may be fewer, and what is beyond the data is not looked
-// at.
+// How many conditions are read: there may be fewer than places along the axis, and those beyond its end do not
+// count.
 int64_t conditions(const Call& call, int64_t axis) {
   const Shape& x = call.input(0).shape;
   const int64_t size = axis == kFlat ? x.elements() : x[axis_of(axis, x.rank())];

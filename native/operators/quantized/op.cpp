@@ -301,7 +301,6 @@ std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples
   return "";
 }
 
-// What the output's type is of: the numbers of the first triple.
 std::string refuse_unary(const Node& node) { return refuse_triples(node, {kX, kY}); }
 
 std::string refuse_binary(const Node& node) {

@@ -100,8 +100,8 @@ class Recurrent final : public gpu::DeviceKernel {
   float clip_;
 };
 
-// The names of a node's activations, as far as they are not what the operator takes by itself. Only those are
-// known: numbers of their own, which others have, the runtime tells no kernel on a device.
+// Why we do not take a node. `usual`: the operator's default activations, for one direction. We have no others: some of
+// them have parameters (activation_alpha, activation_beta), which the runtime does not hand to a kernel on a device.
 std::string refuse_recurrent(const Node& node, const std::vector<const char*>& usual) {
   const std::string direction = node.find_string("direction").value_or("forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {

@@ -98,12 +98,12 @@ DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
   return x;
 }
 
-// All threads' numbers, in all of them.
 struct FloatLds {
   WaveSums first, second;
   float values[kReduceThreads];
 };
 
+// All threads' numbers, in thread 0.
 DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
   switch (join) {
     case Join::kSum:
@@ -124,8 +124,8 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
     barrier();
     if (thread_x() < half) lds.values[thread_x()] *= lds.values[thread_x() + half];
   }
-  barrier();
-  return {lds.values[0], 0.0f};
+  // No barrier behind the last round: thread 0 reads what it has written itself.
+  return {lds.values[thread_x()], 0.0f};
 }
 
 // Elements from, from + step, ... below end.

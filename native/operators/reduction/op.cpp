@@ -63,7 +63,7 @@ std::string refuse_numbers(const Node& node) {
   return is_float(type) || (is_whole(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
 }
 
-// Of what has an order: of bytes, too.
+// Of Max and Min, which bytes have, too.
 std::string refuse_extremes(const Node& node) {
   const ElementType type = node.type();
   return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);

@@ -204,7 +204,7 @@ Plan reduce_plan(const ReduceProblem& p, bool aligned) {
     reduced *= part.size;
     ++steps;
   }
-  if (steps == 0) {  // numbers of one
+  if (steps == 0) {  // each number is the reduction of itself alone
     parts.push_back({1, true});
     steps = 1;
   }

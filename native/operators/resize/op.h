@@ -26,7 +26,7 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
 // multiples of 16.
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
 
-// One axis, in any way.
+// One axis, with any interpolation and any coordinates.
 struct ResizeOneProblem {
   int64_t outer = 1, inner = 1;
   ResizeAxis axis = {1, 1, 1.0f, 0.0f, 1.0f};

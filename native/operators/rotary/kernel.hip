@@ -1,5 +1,5 @@
-// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number; the other of its pair comes from a cache. A
-// position that is out of range gives zeros, where other devices can raise an error.
+// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number; the other of its
+// pair comes from a cache. A position that is out of range gives zeros, where other devices can raise an error.
 #include "blocks/gpu/rotary.h"
 #include "device/platform.h"
 #include "operators/rotary/args.h"

@@ -1,5 +1,5 @@
-// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, s = x + r (rounded to T, as the
-// Add that it replaces does), statistics in float32, the variance from deviations.
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]]: over the last axis D, of
+// s = x + r (rounded to T, as by the Add that it replaces), statistics in float32, the variance from deviations.
 //
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
 // S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned

@@ -109,7 +109,7 @@ struct Statistics {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
-    // One that the node leaves out between others is not told from one that is asked for: its copy is not run.
+    // An output that the node leaves out between others looks like one that it asks for; then its copy is not run.
     const auto asked = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
     p.writes_statistics = asked(mean) || asked(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
@@ -165,7 +165,7 @@ class StandardRowNorm final : public gpu::DeviceKernel {
   float epsilon_;
 };
 
-// Norm of input + skip + bias: inputs input, skip, gamma, (beta unless rms,) bias; outputs the norm, each row's mean and
+// Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean and
 // inverse deviation, and the sum.
 class SkipNorm final : public gpu::DeviceKernel {
  public:

@@ -24,7 +24,7 @@ struct RowNormProblem {
   bool writes_statistics = false;  // of each row, on a GPU
 };
 
-// FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, whose gamma and beta are inputs of each image.
+// FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, which can have a gamma and a beta for each image.
 class RowNormOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormOp> all();
@@ -43,8 +43,8 @@ class RowNormOp final : public Operator<RowNormProblem> {
 
 namespace graphopt::cpu {
 
-// T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta unless p is a LayerNorm, sum
-// unless p.writes_sum. y may be x.
+// T is float or graphopt::half. gamma and beta are [images, D]. residual is null unless p.has_residual, beta if
+// p.rms, sum unless p.writes_sum. y may be x.
 GRAPHOPT_CPU_KERNEL(size_t, row_norm_workspace, (const RowNormProblem& p, size_t lanes), (p, lanes))
 GRAPHOPT_CPU_KERNEL(void, row_norm,
                     (const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta,
@@ -55,8 +55,8 @@ GRAPHOPT_CPU_KERNEL(void, row_norm,
 
 namespace graphopt::gpu {
 
-// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any, and if asked for in float the
-// means of all rows and 1 / sqrt(variance + epsilon) of all rows behind them. `aligned`: all pointers are multiples
+// Inputs X, R if any, gamma, beta unless p.rms; outputs Y, S if any, and where p.writes_statistics, in float, the
+// means of all rows and behind them 1 / sqrt(variance + epsilon) of all rows. `aligned`: all pointers are multiples
 // of 16. Throws std::invalid_argument when D or the number of rows is 2^31 or more.
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
 

@@ -8,7 +8,7 @@ namespace graphopt::gpu {
 namespace {
 
 // A launch of Args for each part of the planes that fits into one: fill(args, part) sets what the two kernels
-// differ in, where part(b) is what of a buffer like X the launch is about.
+// differ in, where part(b) is the launch's part of a buffer that is shaped like X.
 template <class Args, class Fill>
 void add_launches(Plan& plan, const ScaleShiftProblem& p, int64_t element, bool aligned, const char* name,
                   const Fill& fill) {
@@ -17,7 +17,7 @@ void add_launches(Plan& plan, const ScaleShiftProblem& p, int64_t element, bool 
   if (planes * p.inner == 0) return;
   // A launch counts elements in 31 bits. Every launch but the last has a multiple of 8 planes, so that the
   // next one starts at a multiple of 16 bytes.
-  int64_t step = ((int64_t{1} << 31) - kBytes) / to_u31(p.inner);
+  int64_t step = std::max<int64_t>(1, ((int64_t{1} << 31) - kBytes) / to_u31(p.inner));
   if (step > 8) step -= step % 8;
   for (int64_t first = 0; first < planes; first += step) {
     const int64_t total = std::min(step, planes - first) * p.inner;

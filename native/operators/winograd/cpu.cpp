@@ -22,8 +22,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// --- Tiles
-
 constexpr int64_t L = kWidth;
 
 // --- Algorithms

@@ -59,7 +59,7 @@ void WinogradConvOp::infer(const ShapeInference& node) const {
   const SymbolicShape w = node.input(1);
   const std::vector<int64_t> pads = node.get_ints("pads");
   if (x.size() != 4 || w.size() != 4 || pads.size() != 4) return;
-  // The same symbol means the same size in a whole model, so a symbol made from one is as good as one.
+  // A symbol stands for one size in the whole model, and so does a symbol that is made of it.
   const auto spatial = [](const Dim& in, int64_t growth) {
     if (in.known()) return Dim{in.value + growth, ""};
     if (in.symbol.empty() || growth == 0) return in;

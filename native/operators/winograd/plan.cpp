@@ -89,9 +89,9 @@ double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, i
   // Two work-groups share a compute unit; one alone does not keep its pipes busy.
   const double slots = 2.0 * d.compute_units;
   const double rounds = std::ceil(static_cast<double>(groups) / slots);
-  const double occupied = groups <= d.compute_units ? 0.6 : 0.5 * rounds * 2.0;
+  const double occupied = groups <= d.compute_units ? 0.6 : rounds;
   const double group_flops = 2.0 * static_cast<double>(tile.m() * tile.n()) * static_cast<double>(depth);
-  return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz) / 1.0;
+  return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz);
 }
 
 // Measured on an H200: `sharing` work-groups keep a compute unit busy, and it then does so many FLOPs a
