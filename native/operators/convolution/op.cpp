@@ -152,29 +152,34 @@ bool pads_evenly(const ConvolutionProblem& p) {
   return true;
 }
 
-const char* refuse_dnn(Work& work) {
+template <class AnyWork>
+const char* refuse_dnn_of(AnyWork& work, const ConvolutionProblem& p, bool half) {
   if (work.call.input(0).shape.elements() == 0) return "X is empty";
-  if (!pads_evenly(work.p)) return "the padding differs at the ends of an axis";
+  if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
   const auto opened = gpu::dnn(work.device, work.call.libraries);
   if (opened.library == nullptr) return opened.why;
+  if (p.act.kind != ActivationKind::kNone && !opened.library->has_relu()) return "it has no activations";
   const char* why = nullptr;
-  const auto bytes = opened.library->conv_workspace(work.p, work.half, work.call.stream, why);
+  const auto bytes = opened.library->conv_workspace(p, half, work.call.stream, why);
   if (!bytes) return why;
   work.library_bytes = *bytes;
   return nullptr;
 }
 
-void plan_dnn(Work& work) {
+template <class AnyWork>
+void plan_dnn_of(AnyWork& work, const ConvolutionProblem& p, bool half, Ref bias, Ref residual) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::dnn(work.device, work.call.libraries).library, p = work.p,
-       half = work.half](const Program::Addresses& at) {
-        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], nullptr, at.outputs[0],
+      [library = gpu::dnn(work.device, work.call.libraries).library, p, half](const Program::Addresses& at) {
+        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
                              at.outputs[1], at.stream);
       },
-      {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0), workspace});
+      {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), workspace});
 }
+
+const char* refuse_dnn(Work& work) { return refuse_dnn_of(work, work.p, work.half); }
+void plan_dnn(Work& work) { plan_dnn_of(work, work.p, work.half, work.bias(), Ref()); }
 
 void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
 
@@ -308,39 +313,15 @@ void plan_last_pixels(LastWork& work) {
   work.add_tail();
 }
 
-const char* refuse_dnn_of(LastWork& work, const ConvolutionProblem& p) {
-  if (work.call.input(0).shape.elements() == 0) return "X is empty";
-  if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
-  const auto opened = gpu::dnn(work.device, work.call.libraries);
-  if (opened.library == nullptr) return opened.why;
-  if (p.act.kind != ActivationKind::kNone && !opened.library->has_relu()) return "it has no activations";
-  const char* why = nullptr;
-  const auto bytes = opened.library->conv_workspace(p, true, work.call.stream, why);
-  if (!bytes) return why;
-  work.library_bytes = *bytes;
-  return nullptr;
-}
-
-void plan_dnn_of(LastWork& work, const ConvolutionProblem& p, Ref bias, Ref residual) {
-  const Ref workspace =
-      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
-  work.program.call(
-      [library = gpu::dnn(work.device, work.call.libraries).library, p](const Program::Addresses& at) {
-        return library->conv(p, true, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
-                             at.outputs[1], at.stream);
-      },
-      {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), workspace});
-}
-
 const char* refuse_dnn_with_relu(LastWork& work) {
   if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "what follows is not Relu";
-  return refuse_dnn_of(work, work.p);
+  return refuse_dnn_of(work, work.p, true);
 }
-void plan_dnn_with_relu(LastWork& work) { plan_dnn_of(work, work.p, work.bias(), work.residual()); }
+void plan_dnn_with_relu(LastWork& work) { plan_dnn_of(work, work.p, true, work.bias(), work.residual()); }
 
-const char* refuse_last_dnn(LastWork& work) { return refuse_dnn_of(work, work.alone()); }
+const char* refuse_last_dnn(LastWork& work) { return refuse_dnn_of(work, work.alone(), true); }
 void plan_last_dnn(LastWork& work) {
-  plan_dnn_of(work, work.alone(), Ref(), Ref());
+  plan_dnn_of(work, work.alone(), true, Ref(), Ref());
   work.add_tail();
 }
 
