@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx.inliner
 from onnx import helper
 
 from graphopt.checking.declared import is_given, required_inputs, symbol_of
 from graphopt.checking.inputs import Case
+from graphopt.checking.protos import inlined, opset_of
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 
@@ -107,12 +107,12 @@ def _same(a: Any, b: Any) -> bool:
 
 def _branches(model: Model, proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:
     """Branches of an If that no case took, and Loops whose body never ran, in branches and bodies too."""
-    inlined = onnx.inliner.inline_local_functions(proto) if proto.functions else proto
-    if not any(node.op_type in WATCHED for node in inlined.graph.node):  # spares a copy of the weights
+    whole = inlined(proto)
+    if not any(node.op_type in WATCHED for node in whole.graph.node):  # spares a copy of the weights
         return
     copy = onnx.ModelProto()
-    copy.CopyFrom(inlined)
-    opset = max((o.version for o in copy.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    copy.CopyFrom(whole)
+    opset = opset_of(copy)
     watched = _Watch(opset).graph(copy.graph)
     if not watched:
         return

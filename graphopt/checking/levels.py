@@ -16,6 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from graphopt.checking.inputs import Case
+from graphopt.checking.protos import bodies
 from graphopt.checking.run import Model, open_session, run_case
 from graphopt.errors import VerifyError
 
@@ -105,10 +106,9 @@ def _values(side: Side, names: list[str], case: Case) -> Mapping[str, Any]:
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """What a node reads, its bodies included."""
     yield from node.input
-    for attribute in node.attribute:
-        for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-            for inner in body.node:
-                yield from _read(inner)
+    for body in bodies(node):
+        for inner in body.node:
+            yield from _read(inner)
 
 
 def _equal(want: Any, got: Any) -> bool:

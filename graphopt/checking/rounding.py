@@ -29,6 +29,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
+from graphopt.checking.protos import bodies, opset_of
 from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
@@ -160,7 +161,7 @@ def noisy(
         still: nothing is moved at random: norms are written out, and the weights in `stored` are rounded.
         stored: names of weights that are rounded to nearest, to the precision of weights, where `still` is set.
     """
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    opset = opset_of(model)
     if opset < OLDEST_OPSET:
         return None
     rng = np.random.default_rng(seed)
@@ -235,8 +236,8 @@ def _searches(node: onnx.NodeProto) -> bool:
 
 def has_softmax(graph: onnx.GraphProto) -> bool:
     """Whether there is a softmax: where its largest scores are far apart it chooses one number, as a step does."""
-    bodies = (a.g for node in graph.node for a in node.attribute if a.HasField("g"))
-    return any(node.op_type in SOFTMAXES | SCALED for node in graph.node) or any(map(has_softmax, bodies))
+    inner = (body for node in graph.node for body in bodies(node))
+    return any(node.op_type in SOFTMAXES | SCALED for node in graph.node) or any(map(has_softmax, inner))
 
 
 def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
@@ -392,19 +393,18 @@ class _Noise:
     ) -> list[_Kind]:
         """The same in the bodies of a node, which reads what these name of the graphs around them."""
         inside: list[_Kind] = []
-        for attribute in node.attribute:
-            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                # What a body gets of its node is as noisy as what the node gets.
-                noisy = any(k.noisy for k in (*kinds, *inside))
-                for value in body.input:
-                    floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
-                    known[value.name] = _Kind(noisy=noisy and floating)
-                self.graph(body, known, weights)
-                if _searches(node):
-                    if self.steps > 1:
-                        self._other_choice(body)
-                    self._declare_constants(body)
-                inside += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
+        for body in bodies(node):
+            # What a body gets of its node is as noisy as what the node gets.
+            noisy = any(k.noisy for k in (*kinds, *inside))
+            for value in body.input:
+                floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
+                known[value.name] = _Kind(noisy=noisy and floating)
+            self.graph(body, known, weights)
+            if _searches(node):
+                if self.steps > 1:
+                    self._other_choice(body)
+                self._declare_constants(body)
+            inside += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
         return inside
 
     def _node(

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from graphopt.checking.protos import bodies
+
 # A factor of this size turns what is not 0 into "hidden".
 HIDES = 1e3
 MOVES = frozenset(
@@ -173,13 +175,12 @@ class _Tracer:
         for node in graph.node:
             self._node(node, traces, softmaxed)
             self._sizes(node, origins)
-            for attribute in node.attribute:
-                for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                    inner = dict(origins)
-                    self.graph(body, dict(traces), inner)
-                    made = frozenset[str]().union(*(inner.get(v.name, ()) for v in body.output))
-                    for name in node.output if made else ():
-                        origins[name] = origins.get(name, frozenset()) | made
+            for body in bodies(node):
+                inner = dict(origins)
+                self.graph(body, dict(traces), inner)
+                made = frozenset[str]().union(*(inner.get(v.name, ()) for v in body.output))
+                for name in node.output if made else ():
+                    origins[name] = origins.get(name, frozenset()) | made
 
     def _node(self, node: onnx.NodeProto, traces: dict[str, _Trace], softmaxed: set[str]) -> None:
         if node.op_type == "Constant":

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
@@ -32,6 +31,7 @@ from graphopt.checking.interface import fixed_sizes, interface_difference, witho
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
 from graphopt.checking.keyless import differing, only_where_hidden
 from graphopt.checking.levels import Side, has_levels, levels_part
+from graphopt.checking.protos import bodies, inlined
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
 from graphopt.checking.tables import OtherRows, cases_that_read, other_rows
@@ -547,7 +547,7 @@ def _tried(
             accepts(case)
     else:
         with about(pair.called):
-            before, after = _inlined(pair.before_proto), pair.after_proto
+            before, after = inlined(pair.before_proto), pair.after_proto
             plan(before, wishes, accepts, exhausted, lambda case: _has_numbers(wanted[case]), after)
         for case in [*cases_that_read(pair.tables, cases)]:
             accepts(case)
@@ -568,18 +568,13 @@ def _has_numbers(outputs: Outputs) -> bool:
     return all(np.isfinite(a).any() for a in arrays if is_real(a))
 
 
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
-
-
 def _has_random_operators(model: onnx.ModelProto) -> bool:
     waiting = [model.graph.node, *(f.node for f in model.functions)]
     while waiting:
         for node in waiting.pop():
             if node.op_type in MAY_BE_RANDOM:
                 return True
-            waiting += [a.g.node for a in node.attribute if a.HasField("g")]
-            waiting += [g.node for a in node.attribute for g in a.graphs]
+            waiting += [body.node for body in bodies(node)]
     return False
 
 
@@ -1045,7 +1040,7 @@ def _conclude(pair: _Pair, report: VerifyReport, cases: Sequence[Case], wanted: 
 
 def _where_hidden(pair: _Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[str]:
     """A sentence where AFTER differs in nothing but queries that see no key."""
-    masks = masks_of(_inlined(pair.before_proto))
+    masks = masks_of(inlined(pair.before_proto))
     ways = [[row for row in report.rows if not row.equal and row.optimized == level] for level in (False, True)]
     bad, optimized = ({(row.case, row.name): row for row in rows} for rows in ways)
     if not masks or not bad or optimized.keys() - bad.keys():

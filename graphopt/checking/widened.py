@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnx.inliner
 from onnx import TensorProto, numpy_helper
 
 from graphopt.checking.compare import deviation
 from graphopt.checking.inputs import Case
+from graphopt.checking.protos import bodies, inlined
 from graphopt.checking.run import Outputs, open_session, run_case
 from graphopt.checking.tolerances import LIMITS
 from graphopt.errors import VerifyError
@@ -47,7 +47,7 @@ def agree_in_single(model: onnx.ModelProto, case: Case, got: Outputs) -> list[bo
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with float32 in place of float16 and bfloat16."""
     copy = onnx.ModelProto()
-    copy.CopyFrom(onnx.inliner.inline_local_functions(model) if model.functions else model)
+    copy.CopyFrom(inlined(model))
     _widen(copy.graph)
     return copy
 
@@ -65,8 +65,8 @@ def _widen(graph: onnx.GraphProto) -> None:
                 attribute.i = TensorProto.FLOAT
             if attribute.HasField("t"):
                 _widen_tensor(attribute.t)
-            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                _widen(body)
+        for body in bodies(node):
+            _widen(body)
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:

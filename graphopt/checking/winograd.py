@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from graphopt.checking.protos import bodies, opset_of
 from graphopt.contrib.writer import SLICE_INPUTS_OPSET
 from graphopt.graph import inference, traversal
 from graphopt.ops import DOMAIN
@@ -51,7 +52,7 @@ _AT = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0
 
 def approximated(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which each WinogradConv node is defined by this algorithm, but where that cannot be written."""
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+    opset = opset_of(model)
     # Below, Slice has its ends as attributes, and the results' size must be known.
     dynamic = opset >= SLICE_INPUTS_OPSET
     sizes = {} if dynamic else _sizes(model)
@@ -98,9 +99,8 @@ def _sizes(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _nodes(body)
+        for body in bodies(node):
+            yield from _nodes(body)
 
 
 def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> list[int]:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx.inliner
 
 import graphopt
 from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
+from graphopt.checking.protos import inlined
 from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
@@ -299,7 +299,7 @@ def _taken(
         return grid
     with about(path.name):
         takes = _takes(open_session(path, setting.provider, setting.threads))
-        found = taken_sizes(_inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
+        found = taken_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
 
 
@@ -312,10 +312,6 @@ def _takes(session: Any) -> Callable[[dict[str, Any]], bool]:
         return True
 
     return takes
-
-
-def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
-    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
 
 
 def _conditions(providers: Sequence[str]) -> list[str]:
@@ -356,7 +352,7 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
             return feeds
         session = open_session(path, setting.provider, setting.threads)
-        return taken_feeds(_inlined(proto), setting.sizes, _takes(session)) or feeds
+        return taken_feeds(inlined(proto), setting.sizes, _takes(session)) or feeds
 
 
 def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -> Run:

@@ -1,0 +1,26 @@
+"""What several files here ask of a model's message: the bodies of a node, the opset, the model without functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx.inliner
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that a node holds: branches of an If, the body of a Loop or Scan."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators; 0 where none is imported."""
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its functions inlined; itself where it has none."""
+    return onnx.inliner.inline_local_functions(model) if model.functions else model
