@@ -45,6 +45,7 @@ from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, MIN_OPSET, Array
 from graphopt.passes.clean_up import cast_before_transposing, is_matrix, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
+from graphopt.transposed_products import MATRIX_PRODUCTS
 
 NAME = "half_precision"
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -259,7 +260,7 @@ class _Conversion:
     # -- a node --------------------------------------------------------------------------------------------------
 
     def _convert_node(self, node: ir.Node) -> None:
-        if node.op_type == "Constant" and node.domain == "":
+        if is_op(node, "Constant"):
             return
         if is_op(node, "Cast"):
             self._convert_cast(node)
@@ -315,7 +316,7 @@ class _Conversion:
             return Code.KEPT, "as asked"
         if node.op_type in QUANTIZATION:
             return Code.QUANTIZED, f"{node.op_type} is left as it is"
-        if any(_comes_from(v, QUANTIZATION) for v in node.inputs):
+        if any(made_by(v, *QUANTIZATION) for v in node.inputs):
             return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
         if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
             return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
@@ -526,9 +527,9 @@ class _Conversion:
     def _make_view(self, value: ir.Value, dtype: ir.DataType, saturate: bool) -> ir.Value:
         if dtype == HALF and self.editor.is_constant(value):
             return self._half_constant(value, saturate)
-        producer = value.producer()
-        if producer is not None and is_op(producer, "Cast"):
-            source = producer.inputs[0]
+        cast = made_by(value, "Cast")
+        if cast is not None:
+            source = cast.inputs[0]
             assert source is not None
             if source.dtype == dtype:
                 return source
@@ -627,7 +628,7 @@ def _transpose_behind_products(editor: Editor) -> None:
     The sums are the same, and no more numbers are moved. onnxruntime 1.31.1 ends the process where such a product meets
     its CPU at the default level, with Casts that it puts in itself; so it does with two nodes of float16 and no others.
     """
-    for node in editor.nodes([("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]):
+    for node in editor.nodes(MATRIX_PRODUCTS):
         transpose, weight = made_by(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
         if transpose is None or weight is None or len(weight.shape) != 2 or (node.domain and len(node.inputs) > 3):
             continue
@@ -656,20 +657,15 @@ def _makes_integers(node: ir.Node) -> bool:
     return is_op(node, "Cast") and not ir.DataType(attribute_int(node, "to", 0)).is_floating_point()
 
 
-def _comes_from(value: ir.Value | None, op_types: frozenset[str]) -> bool:
-    producer = value.producer() if value is not None else None
-    return producer is not None and producer.domain == "" and producer.op_type in op_types
-
-
 def _is_attention_bias(node: ir.Node, index: int) -> bool:
     if node.domain == DOMAIN:
         return OPS[node.op_type].inputs[index] == "bias" and node.op_type.startswith("FusedAttention")
-    return node.domain == "" and node.op_type == "Attention" and index == 3
+    return is_op(node, "Attention") and index == 3
 
 
 def _is_bound(node: ir.Node, index: int) -> bool:
     """A bound beyond the range bounds nothing."""
-    return node.domain == "" and node.op_type == "Clip" and index > 0
+    return is_op(node, "Clip") and index > 0
 
 
 __all__ = ["HalfPrecisionResult", "convert", "range_of", "require_known"]

@@ -18,6 +18,7 @@ from graphopt.contrib.schema import DOMAIN as MICROSOFT
 from graphopt.errors import OptionError, one_line
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import is_op
 from graphopt.ops import DOMAIN
 from graphopt.passes.contrib import Contrib
 from graphopt.remarks import Remark
@@ -92,7 +93,7 @@ def _write_constants_as_tensors(work: ir.Model) -> None:
     """Constants as plain numbers are newer than those as tensors: not all engines read them in all opsets."""
     for graph in traversal.graphs(work):
         for node in graph:
-            if node.domain or node.op_type != "Constant" or len(node.attributes) != 1:
+            if not is_op(node, "Constant") or len(node.attributes) != 1:
                 continue
             attribute = next(iter(node.attributes.values()))
             dtype = {"value_float": np.float32, "value_int": np.int64}.get(attribute.name.removesuffix("s"))

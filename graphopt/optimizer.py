@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ModelT = TypeVar("ModelT")
 StrPath: TypeAlias = str | os.PathLike[str]
 
-# The newest ONNX release whose operators the passes know; a model that imports a later one passes through.
+# The newest opset whose operators the passes know; a model that imports a later one comes out as it went in.
 NEWEST_KNOWN_OPSET = 26
 
 

@@ -1,7 +1,7 @@
 """What was done and what was not, site by site.
 
-Nothing is silent: each candidate site that a pass looks at ends as `Applied` or as `Refused` with one of the stable
-codes below. The codes are part of the public interface (docs/refusals); a released code keeps its meaning.
+Nothing is silent: each candidate site that a pass looks at ends as APPLIED, or refused with one of the stable codes
+below. The codes are part of the public interface (docs/refusals); a released code keeps its meaning.
 """
 
 from __future__ import annotations

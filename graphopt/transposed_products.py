@@ -22,7 +22,7 @@ from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.remarks import node_label
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-PRODUCTS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
+MATRIX_PRODUCTS = [("", "MatMul"), *((DOMAIN, name) for name in OPS if name.startswith("Linear"))]
 ATTENTIONS = [(DOMAIN, name) for name in OPS if name.startswith("FusedAttention")]
 RESIDUAL = 3  # the input of LinearAdd that has the rank of the result
 
@@ -32,7 +32,7 @@ def keep_ranks_apart(editor: Editor) -> None:
 
     Where both have one rank, it is declared, also for the operands of attention, whose body holds such products.
     """
-    for node in editor.nodes(PRODUCTS):
+    for node in editor.nodes(MATRIX_PRODUCTS):
         for i in (0,) if node.domain else (0, 1):
             factor, other = node.inputs[i], editor.shapes.rank(node.inputs[1 - i])
             cast = made_by(factor, "Cast")

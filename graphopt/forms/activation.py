@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_float, attribute_string, use_count
-from graphopt.graph.vocabulary import is_op, other_input
+from graphopt.graph.vocabulary import is_op, made_by, other_input
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -336,8 +336,8 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
     """`value` as x times a number: itself, and what it is a multiple of."""
     yield value, 1.0, ()
-    node = value.producer()
-    if not is_op(node, "Mul", "Div"):
+    node = made_by(value, "Mul", "Div")
+    if node is None:
         return
     for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
         number = _number(other, x, editor)
@@ -401,8 +401,8 @@ def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor
 
 def _is_softplus(value: ir.Value | None, x: ir.Value, nodes: list[ir.Node], editor: Editor) -> bool:
     """Whether `value` is ln(1 + exp(x)), the nodes that compute it appended to `nodes`."""
-    last = None if value is None else value.producer()
-    if not is_op(last, "Softplus", "Log"):
+    last = made_by(value, "Softplus", "Log")
+    if last is None:
         return False
     if last.op_type == "Softplus":
         nodes.append(last)
@@ -511,8 +511,8 @@ def _multiple(value: ir.Value | None, x: ir.Value | None, editor: Editor) -> tup
 def _where(gate: ir.Node, editor: Editor) -> Form | None:
     """Where(x > 0, x, alpha x) and its mirror images."""
     condition, yes, no = gate.inputs
-    test = None if condition is None else condition.producer()
-    if not is_op(test) or len(test.inputs) != 2:
+    test = made_by(condition)
+    if test is None or len(test.inputs) != 2:
         return None
     sign = {"Greater": 1, "GreaterOrEqual": 1, "Less": -1, "LessOrEqual": -1}.get(test.op_type)
     x, zero = test.inputs

@@ -134,17 +134,15 @@ def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
 
 
 def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
-    variance_eps = sqrt.inputs[0]
-    add = variance_eps.producer() if variance_eps is not None else None
-    if not is_op(add, "Add"):
+    add = made_by(sqrt.inputs[0], "Add")
+    if add is None:
         return None
     variance, epsilon = _split_constant(add, editor)
-    mean_square = variance.producer() if variance is not None else None
-    if epsilon is None or not is_op(mean_square, "ReduceMean"):
+    mean_square = made_by(variance, "ReduceMean")
+    if epsilon is None or mean_square is None:
         return None
-    squares = mean_square.inputs[0]
-    square = squares.producer() if squares is not None else None
-    base = _squared(square, editor) if square is not None else None
+    square = made_by(mean_square.inputs[0], "Mul", "Pow")
+    base = None if square is None else _squared(square, editor)
     if base is None or square is None:
         return None
     return _Deviation((square, mean_square, add, sqrt), base, epsilon)
@@ -205,9 +203,7 @@ def _split_constant(node: ir.Node, editor: Editor) -> tuple[ir.Value | None, flo
 
 
 def _squared(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """X when the node computes x * x or x ^ 2."""
-    if node.domain != "":
-        return None
+    """X when a Mul or Pow computes x * x or x ^ 2."""
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
     if node.op_type == "Pow" and editor.scalar(node.inputs[1]) == 2.0:
@@ -219,9 +215,7 @@ def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, .
     """The nodes that divide `base` by the Sqrt's result: Div, or Reciprocal (or 1 / x) and Mul."""
     deviation = sqrt.outputs[0]
     for user in deviation.consumers():
-        if user.domain != "":
-            continue
-        if user.op_type == "Div" and user.inputs[0] is base and user.inputs[1] is deviation:
+        if is_op(user, "Div") and user.inputs[0] is base and user.inputs[1] is deviation:
             return (user,)
         if _inverts(user, deviation, editor):
             inverse = user.outputs[0]

@@ -165,6 +165,16 @@ class Editor:
         if use_count(value) != 1:
             raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
 
+    def require_readers(self, value: ir.Value, readers: Collection[ir.Node], maker: ir.Node) -> None:
+        """Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES unless nothing but `readers` reads what `maker` gives.
+        """
+        if value.is_graph_output():
+            raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", maker)
+        for reader in value.consumers():
+            if reader not in readers:
+                raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", maker, reader)
+
     def require_contained(self, nodes: Sequence[ir.Node], result: ir.Value) -> None:
         """Raises:
         Refusal: GRAPH_OUTPUT or OTHER_USES unless `result` is the only value of `nodes` that anything else reads.
@@ -326,10 +336,7 @@ class Editor:
     ) -> ir.Node:
         """A new node of our domain, named after `anchor`; its function body joins the model.
 
-        Raises:
-            Refusal: TARGET when the target takes no node of ours; passes call this only in `rewrite`, so they check
-                `require_custom_ops` in `legal`.
-
+        Whether the model may have it is asked before, in `legal`, by `require_op`.
         """
         spec = OPS[name]
         assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from graphopt.forms.modulation import Modulation, is_row_of_each_image, modulation_of
 from graphopt.graph.editor import Editor, attribute_float
+from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -68,9 +69,7 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
             if dims is None or given is None:
                 raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}, or of {x.name}", norm)
             if len(dims) < 2 or not is_row_of_each_image(given, dims):
-                raise Refusal(
-                    Code.WRONG_SHAPE, f"{what} [{', '.join(map(str, given))}] is not a row of each image", norm
-                )
+                raise Refusal(Code.WRONG_SHAPE, f"{what} {shape_text(given)} is not a row of each image", norm)
             if given[0] != dims[0] and given[0].value != 1:
                 code = Code.UNKNOWN_SHAPE if None in (given[0].value, dims[0].value) else Code.WRONG_SHAPE
                 raise Refusal(code, f"{what} is of {given[0]} images, {x.name} of {dims[0]}", norm)

@@ -97,14 +97,13 @@ class _CleanUp:
         for node in graph:
             if self._compute(node):
                 continue
-            op = node.op_type
-            if op == "If" and is_op(node) and self._branches.take(node):
+            if is_op(node, "If") and self._branches.take(node):
                 self.done["If of a constant condition, its branch put in its place"] += 1
                 self.computed = True
                 continue
-            if op == "Range" and is_op(node):
+            if is_op(node, "Range"):
                 self._read_scalars(node)
-            same = _unchanged(node, self.editor) if op in CANDIDATES else None
+            same = _unchanged(node, self.editor) if node.op_type in CANDIDATES else None
             if same is not None and self.editor.bypass(node, same):
                 self.done[f"{node.op_type} that changes nothing, removed"] += 1
                 continue
@@ -270,7 +269,7 @@ def cast_before_transposing(editor: Editor) -> int:
             continue
         x, result = transpose.inputs[0], node.outputs[0]
         wide = editor.dtype(result) == ir.DataType.FLOAT and editor.dtype(x) not in (None, ir.DataType.FLOAT)
-        if x is None or not wide or not any(u.op_type == "MatMul" for u in result.consumers()):
+        if x is None or not wide or not any(is_op(u, "MatMul") for u in result.consumers()):
             continue
         attributes = {
             name: a.as_ints() for name, a in transpose.attributes.items() if name == "perm" and not a.is_ref()

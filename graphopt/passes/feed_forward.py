@@ -25,7 +25,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import FLOATS, Form, form_of
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_dims
-from graphopt.graph.vocabulary import other_input, require_input, sole_reader
+from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
@@ -198,7 +198,7 @@ def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
 
 def _comes_as_an_input(value: ir.Value | None) -> bool:
     """Whether callers give it, as it is or for the graph to transpose: parameters that an exporter has kept apart."""
-    while value is not None and (node := value.producer()) is not None and node.op_type in ("Cast", "Transpose"):
+    while (node := made_by(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor, use_count
-from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import is_op, other_input, require_input
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -83,17 +83,17 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
             match.form.require_closed()
             if match.form.nodes[-1].graph is not node.graph:
                 raise Refusal(Code.ESCAPES, "the activation is in another graph", match.form.nodes[-1])
-            _require_readers(y, match.form.nodes, node)
+            editor.require_readers(y, match.form.nodes, node)
             return match
         add, residual = match.add, match.residual
         assert add is not None
-        _require_readers(y, (add,), node)
+        editor.require_readers(y, (add,), node)
         if add.graph is not node.graph:
             raise Refusal(Code.ESCAPES, "the sum is in another graph", add)
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
         dims, other = editor.shapes.dims(y), editor.shapes.dims(residual)
-        both = f"{y.name} {_text(dims)}, {residual and residual.name} {_text(other)}"
+        both = f"{y.name} {shape_text(dims)}, {residual and residual.name} {shape_text(other)}"
         if dims is None or other is None:
             raise Refusal(Code.UNKNOWN_SHAPE, both, add)
         if other != dims:
@@ -119,15 +119,3 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         new = editor.emit(plan.name, inputs, attributes, anchor=last)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
-
-
-def _text(dims: tuple[Size, ...] | None) -> str:
-    return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
-
-
-def _require_readers(y: ir.Value, nodes: tuple[ir.Node, ...], node: ir.Node) -> None:
-    if y.is_graph_output():
-        raise Refusal(Code.GRAPH_OUTPUT, f"{y.name} is a graph output", node)
-    for reader in y.consumers():
-        if reader not in nodes:
-            raise Refusal(Code.OTHER_USES, f"{y.name} is also read by {reader.op_type}", node, reader)

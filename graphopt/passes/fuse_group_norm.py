@@ -25,6 +25,7 @@ from operator import ne
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.forms.activation import FLOATS
 from graphopt.forms.row_statistics import match_row_norm
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
 from graphopt.graph.traversal import tensor_dims
@@ -34,8 +35,6 @@ from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
-
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import FLOATS
 from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, turned_by
 from graphopt.graph.editor import Editor, attribute_ints
+from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import made_by
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
@@ -84,7 +85,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             if given is None:
                 raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}", anchor)
             columns = D // 2 if rotary.apart else D
-            text = f"{what} [{', '.join(map(str, given))}] for [{', '.join(map(str, dims))}]"
+            text = f"{what} {shape_text(given)} for {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:
                 raise Refusal(Code.WRONG_SHAPE, text, anchor)
             for size, of in zip(given[:-1], dims[len(dims) - len(given) :]):

@@ -22,9 +22,9 @@ Why it is legal: LayerNorm of X - c is that of X, for any c that is one number a
 these equations, with statistics in float32 at least, which is what half-precision models ask for with the Casts that
 this pass absorbs.
 
-Conditions: the last axis alone is reduced, in both means, or of a LayerNorm axis 1 of three or more, where our
-operators run; its length is static, and not 1; gamma and beta are constants along it; epsilon is a constant;
-nothing in between is read elsewhere; both operands of the sum are proven to have one shape.
+Conditions: both means are over the last axis alone, or, of a LayerNorm where our operators run, over axis 1 of three or
+more; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a constant; nothing
+in between is read elsewhere; both operands of the sum are proven to have one shape.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.forms.activation import FLOATS
 from graphopt.forms.modulation import is_modulated
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
 from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints
@@ -45,7 +46,6 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 RMS_NORMALIZATION_OPSET = 23
 
 

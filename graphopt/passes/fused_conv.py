@@ -7,8 +7,9 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
-Where it pays: the runtime's own convolutions are as fast as the processor, keep a blocked layout from one to the next
-and take most activations along; groups of a few channels it runs one by one (docs/measurements/fused_conv_cpu.md).
+Where it pays: for groups of a few channels, which the runtime runs one by one. Its other convolutions are as fast as
+the processor, keep a blocked layout from one to the next and take most activations along
+(docs/measurements/fused_conv_cpu.md).
 """
 
 from __future__ import annotations
@@ -121,13 +122,18 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
 
 def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> str:
     """Puts the operator of that name, with `rest` as its inputs behind the bias, in the node's place."""
-    node, bias = match.node, match.bias
-    if bias is None:
-        dtype = editor.dtype(match.W) or editor.dtype(match.X) or ir.DataType.FLOAT
-        bias = editor.initializer(node, np.zeros(match.M, dtype.numpy()), f"{match.W.name}_zero_bias")
-    new = editor.emit(name, [match.X, match.W, bias, *rest], match.attributes, anchor=node)
+    node = match.node
+    new = editor.emit(name, [match.X, match.W, bias_of(match, editor), *rest], match.attributes, anchor=node)
     editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
     return f"{match.C} to {match.M} channels, {'x'.join(map(str, match.kernel))}"
+
+
+def bias_of(match: ConvMatch, editor: Editor) -> ir.Value:
+    """The bias, or zeros where there is none: our operators have one always."""
+    if match.bias is not None:
+        return match.bias
+    dtype = editor.dtype(match.W) or editor.dtype(match.X) or ir.DataType.FLOAT
+    return editor.initializer(match.node, np.zeros(match.M, dtype.numpy()), f"{match.W.name}_zero_bias")
 
 
 def resolved_pads(

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from graphopt.forms.activation import FLOATS, Form, simple_form, written_form
 from graphopt.forms.halves import half_of
 from graphopt.graph.editor import Editor
+from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.vocabulary import made_by, other_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
@@ -28,7 +29,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# No written-out activation that has an operator here ends in these.
+# Standard operators in which no written-out activation of these operators ends: what they compute is all of it.
 WHOLE = ("Relu", "Gelu")
 
 
@@ -66,7 +67,7 @@ class Gate(Pass[GateMatch, GateMatch]):
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
         whole = node.op_type in WHOLE
         if whole and sole_reader(node.outputs[0], "Mul") is None:
-            return None  # as most: a form is not worth making
+            return None  # true of most activations, and asked before a form is made
         form = (None if whole else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
@@ -122,10 +123,8 @@ class Gate(Pass[GateMatch, GateMatch]):
         return became(len(nodes), plan.name)
 
 
-def _spreads(dims: tuple[object, ...] | None, others: tuple[object, ...] | None) -> bool:
+def _spreads(dims: tuple[Size, ...] | None, others: tuple[Size, ...] | None) -> bool:
     """Whether one of two is certainly spread over the other: of another rank, or by a dimension of 1."""
     if dims is None or others is None:
         return False
-    return len(dims) != len(others) or any(
-        a != b and 1 in (getattr(a, "value", None), getattr(b, "value", None)) for a, b in zip(dims, others)
-    )
+    return len(dims) != len(others) or any(a != b and ONE in (a, b) for a, b in zip(dims, others))

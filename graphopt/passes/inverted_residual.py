@@ -7,12 +7,12 @@ of 1x1, depthwise and 1x1: MobileNetV2 (M. Sandler et al., CVPR 2018) and what i
 Why it is legal: the operator is defined by this equation; the kernel computes some rows of all three convolutions at a
 time, and adds in another order.
 
-Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no gaps and no
-negative pads; one activation with the same numbers stands twice; what lies between the convolutions is read by nobody
-else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
+Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no dilations and
+no negative pads; behind both stands the same activation, with the same numbers; what lies between the convolutions is
+read by nobody else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
 
-Where it pays: for windows of 3x3 and 5x5 over tensors of some size, and four times as many channels
-between the convolutions as X has, but for 3x3 with Relu (docs/measurements/inverted_residual_cpu.md).
+Where it pays: for windows of 3x3 and 5x5, except 3x3 with Relu, where the tensors between the convolutions do not fit
+the caches and have at least four times as many channels as X (docs/measurements/inverted_residual_cpu.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
@@ -31,7 +30,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.inverted_residual import NAME
 from graphopt.passes.base import Pass
-from graphopt.passes.fused_conv import ConvMatch, conv_at, require_conv
+from graphopt.passes.fused_conv import ConvMatch, bias_of, conv_at, require_conv
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.cpu import inverted_residual_doubt
 from graphopt.targets.profit import Candidate
@@ -95,12 +94,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
             raise Refusal(Code.ATTRIBUTE, f"dilations {list(match.convs[1].attributes['dilations'])}", match.last)
         for conv, form in zip(match.convs, match.forms):
             form.require_closed()
-            y = conv.node.outputs[0]
-            if y.is_graph_output():
-                raise Refusal(Code.GRAPH_OUTPUT, f"{y.name} is a graph output", conv.node)
-            for reader in y.consumers():
-                if reader not in form.nodes:
-                    raise Refusal(Code.OTHER_USES, f"{y.name} is also read by {reader.op_type}", conv.node, reader)
+            editor.require_readers(conv.node.outputs[0], form.nodes, conv.node)
             editor.require_only_use(form.y, conv.node)
         return match
 
@@ -116,7 +110,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         first, second, _ = plan.convs
         inputs = [first.X]
         for conv in plan.convs:
-            inputs += [conv.W, conv.bias or _zeros(conv, editor)]
+            inputs += [conv.W, bias_of(conv, editor)]
         if plan.residual is not None:
             inputs.append(plan.residual)
         window: dict[str, Any] = {name: second.attributes[name] for name in ("pads", "strides", "group")}
@@ -155,7 +149,3 @@ def _sum_behind(node: ir.Node, editor: Editor) -> ir.Node | None:
         return None
     dims, other = editor.shapes.dims(y), editor.shapes.dims(other_input(add, y))
     return add if dims is not None and dims == other else None
-
-
-def _zeros(conv: ConvMatch, editor: Editor) -> ir.Value:
-    return editor.initializer(conv.node, np.zeros(conv.M, np.float32), f"{conv.W.name}_zero_bias")

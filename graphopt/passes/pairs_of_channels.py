@@ -100,12 +100,17 @@ def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
     _rename(node, PAIRS, node.inputs, editor)
     node.resize_outputs(2)
     pairs = node.outputs[1]
-    pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
     pairs.type = ir.TensorType(ir.DataType.BFLOAT16)
+    describe_pairs(pairs, y, editor)
+    return pairs
+
+
+def describe_pairs(pairs: ir.Value, y: ir.Value, editor: Editor) -> None:
+    """Names what holds y in pairs of channels after y, and says its shape where the channels of y are known."""
+    pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
     if y.shape is not None and isinstance(M := y.shape[1], int):
         pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
         inference.declare(editor.model, pairs)
-    return pairs
 
 
 def _named(kind: str, node: ir.Node) -> str:
@@ -154,7 +159,7 @@ def _is_plane_by_plane(M: int, C: int, group: int) -> bool:
 def result_of(node: ir.Node, editor: Editor) -> ir.Value:
     """What a convolution gives behind its activation."""
     form = form_of(node.outputs[0], editor)
-    return node.outputs[0] if form is None else form.nodes[-1].outputs[0]
+    return node.outputs[0] if form is None else form.y
 
 
 def is_convolution(node: ir.Node) -> bool:

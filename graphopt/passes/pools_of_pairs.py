@@ -17,13 +17,19 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.pool import Window, window_of
-from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PAIRS, PLANES
 from graphopt.passes.base import Pass
-from graphopt.passes.pairs_of_channels import SUFFIX, PairsOfChannels, add_pairs, gives_pairs, read_pairs, takes_pairs
+from graphopt.passes.pairs_of_channels import (
+    PairsOfChannels,
+    add_pairs,
+    describe_pairs,
+    gives_pairs,
+    read_pairs,
+    takes_pairs,
+)
 from graphopt.remarks import Code, Refusal
 
 
@@ -78,10 +84,7 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
         x = plan.maker.outputs[1] if len(plan.maker.outputs) > 1 else add_pairs(plan.maker, editor)
         new = editor.emit(PAIRS, [x], plan.window, anchor=node)
         pairs = new.outputs[0]
-        pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
-        if y.shape is not None and isinstance(M := y.shape[1], int):
-            pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
-            inference.declare(editor.model, pairs)
+        describe_pairs(pairs, y, editor)
         editor.replace([], [new], {}, anchor=node)
         read_pairs(plan.readers, pairs, plan.maker, editor)
         return f"{len(plan.readers)} readers"

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.forms.activation import FLOATS
 from graphopt.forms.affine import (
     ELEMENTWISE,
     Affine,
@@ -105,7 +106,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)
-        if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        if dtype is None or dtype not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)
         dims = editor.shapes.dims(x)
         if dims is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from graphopt.forms.activation import FLOATS
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.vocabulary import require_input
@@ -61,7 +62,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
         if min(match.attributes["pads"], default=0) < 0:
             raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", node)
         dtype = editor.dtype(match.W) or editor.dtype(match.X)
-        if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        if dtype not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", node)
         return match
 

@@ -450,7 +450,7 @@ def _last_elementwise(known: Known) -> Size | None:
     return numbers[0] if len(numbers) == 1 and known.opset >= NUMPY_BROADCASTING_OPSET else None
 
 
-# -- the tables- -------------------------------------------------------------------------------------------------------
+# -- the tables --------------------------------------------------------------------------------------------------------
 
 SAME_SHAPE = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "

@@ -100,6 +100,11 @@ def total(sizes: Iterable[Size]) -> Size:
     return sum(sizes, start=ZERO)
 
 
+def shape_text(dims: Iterable[Size] | None) -> str:
+    """Dimensions for people: [B, 2*S + 1]; ? for an unknown rank."""
+    return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
+
+
 def _sum(terms: Iterable[tuple[Product, int]]) -> Size:
     sums: dict[Product, int] = {}
     for symbols, coefficient in terms:

@@ -15,10 +15,10 @@ from graphopt.graph.vocabulary import MOVES, made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
-# Their results are numbers of their first operand, or 0.
-_KEEP_OR_CLEAR = MOVES | {"Trilu"}
-# Their result is 0 or 1 where both operands are.
-CLOSED = frozenset("Concat Max Min Mul".split())
+# Their results are numbers of their first operand, of another type perhaps, or 0.
+_KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
+# Their result is 0 or 1 where all operands are.
+_CLOSED = frozenset("Concat Max Min Mul".split())
 
 
 def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PATH) -> bool:
@@ -33,11 +33,9 @@ def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PAT
     node = made_by(value)
     if node is None:
         return False
-    if node.op_type == "Cast":
-        return is_zero_or_one(node.inputs[0], editor, budget - 1)
     if node.op_type in _KEEP_OR_CLEAR:
         return is_zero_or_one(node.inputs[0], editor, budget - 1)
-    if node.op_type in CLOSED:
+    if node.op_type in _CLOSED:
         return all(is_zero_or_one(v, editor, budget - 1) for v in node.inputs)
     if node.op_type == "Where":
         return all(is_zero_or_one(v, editor, budget - 1) for v in node.inputs[1:])

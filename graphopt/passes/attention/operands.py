@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor, attribute_ints, attribute_string, use_count
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.vocabulary import is_op, made_by
 from graphopt.passes.attention.match import (
     Attention,
     Operand,
@@ -265,7 +265,7 @@ def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
 def absorb_result(found: Attention) -> Attention:
     """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
     while (node := sole_data_reader(found.output)) is not None:
-        if node.domain != "" or node.graph is not found.context.graph:
+        if not is_op(node) or node.graph is not found.context.graph:
             return found
         if node.op_type == "Transpose":
             own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))

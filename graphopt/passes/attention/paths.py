@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.engine import Shapes
-from graphopt.graph.vocabulary import PRODUCTS, is_op, made_by
+from graphopt.graph.vocabulary import PRODUCTS, is_op, made_by, sole_reader
 from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
 from graphopt.passes.attention.step import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
@@ -79,11 +79,9 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) ->
     """The output of Where(IsNaN(p), 0, p) when these are all the readers of p."""
     if len(consumers) != 2 or value.is_graph_output():
         return None
-    is_nan = next((c for c in consumers if c.op_type == "IsNaN"), None)
-    where = next((c for c in consumers if c.op_type == "Where"), None)
-    if is_nan is None or where is None or where.inputs[0] is not is_nan.outputs[0] or where.inputs[2] is not value:
-        return None
-    if is_nan.outputs[0].is_graph_output() or len(is_nan.outputs[0].uses()) != 1:
+    is_nan = next((c for c in consumers if is_op(c, "IsNaN")), None)
+    where = None if is_nan is None else sole_reader(is_nan.outputs[0], "Where")
+    if where is None or where not in consumers or where.inputs[2] is not value:
         return None
     zero = where.inputs[1]
     return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.shapes.rank(zero) or 0) <= 1 else None
