@@ -25,6 +25,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from graphopt.runtime.sessions import library_path
+
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = (".venv", ".venv-ort")
 LOWEST = float(np.finfo(np.float32).min)
@@ -221,7 +223,7 @@ def measure(case: Case, library: Path, threads: int, seconds: float) -> Timing:
 
 def run_here(arguments: argparse.Namespace) -> int:
     """The whole table on this interpreter's runtime; the number of ratios under their floors."""
-    library = arguments.library or ROOT / "graphopt" / "lib" / "libgraphopt.so"
+    library = arguments.library or library_path()
     print(f"\nonnxruntime {ort.__version__}\n")
     rule = "|---|--:|--:|--:|--:|--:|--:|--:|--:|" if arguments.markdown else ""
     print("| case | threads | nodes us | ours us | ratio | quartiles | floor | GFLOP/s | error/RMS |")

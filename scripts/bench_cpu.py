@@ -49,7 +49,7 @@ NOISE = 0.95  # "never slower": below this is a bug, not noise
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the issue's table."""
+    """One line of the table."""
 
     name: str
     floor: float

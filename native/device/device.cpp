@@ -24,8 +24,7 @@ void refuse_fork() {
   if (forked) {
     throw std::runtime_error(
         "this process was forked after its parent had used the GPU, and no GPU can be used in it: start it "
-        "with "
-        "the method 'spawn' (multiprocessing.set_start_method), or fork before the first session");
+        "with the method 'spawn' (multiprocessing.set_start_method), or fork before the first session");
   }
 }
 

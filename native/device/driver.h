@@ -268,8 +268,8 @@ class DriverDevice final : public Device {
   // What other threads do with the device does not matter to a recording, and what this one may not do
   // meanwhile (allocate, wait) fails.
   static constexpr int kThreadLocal = 1;
-  static constexpr int kNotReady =
-      600;  // before HIP 7 it, too, is the thread's last error until the next call
+  // Before HIP 7 it, too, is the thread's last error until the next call.
+  static constexpr int kNotReady = 600;
 
   // Found by the address of its name, which plans have as a constant, in most calls.
   DriverFunctions::Function function(const char* kernel) {

@@ -37,8 +37,7 @@ namespace graphopt::gpu {
 // here. Codes of a route:
 //   no_runtime      the runtime's library is nowhere (text: where was looked, or why it can't be loaded)
 //   broken_runtime  it lacks functions, or fails when asked
-//   no_device       the runtime shows none; of AMD's, what the system shows says more: no_gpu,
-//   not_in_container,
+//   no_device       the runtime shows none; of AMD's, what the system shows says more: no_gpu, not_in_container,
 //                   no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found, no_dxg,
 //                   no_device_in_wsl (docs/provider.md)
 // of a device:

@@ -499,6 +499,25 @@ def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, work
     check_fused(model, feeds, count, worker)
 
 
+def test_a_sum_of_images_of_unknown_numbers_of_channels(worker: ProcessPoolExecutor) -> None:
+    """Two numbers of filters that nobody knows are not one: the sum of 4 channels and of 1 broadcasts."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("Conv", ["x", "v"], ["d"], pads=[1] * 4),
+        helper.make_node("Add", ["c", "d"], ["y"]),
+    ]
+    dims = {"x": ["n", 4, 5, 7], "w": [None, 4, 3, 3], "v": [None, 4, 3, 3]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in dims.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    rng = np.random.default_rng(8)
+    feeds: list[Feeds] = [
+        {"x": signed(rng, n, 4, 5, 7), "w": signed(rng, 4, 4, 3, 3), "v": signed(rng, m, 4, 3, 3)}
+        for n, m in ((2, 1), (3, 4), (1, 1))
+    ]
+    check_fused(model, feeds, 0, worker)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("name", TAILS)
 def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolExecutor) -> None:

@@ -199,7 +199,7 @@ DEVICE void multiply_panels(typename P::Product& product, typename P::Lds& lds, 
 }
 
 // Which tile of a product of `down` x `across` tiles this work-group has: kTilesAtOnce rows of tiles are done
-// together, that they find their operands in the L2.
+// together, so that they find their operands in the L2.
 constexpr int kTilesAtOnce = 8;
 struct TilePlace {
   int down, across;

@@ -39,8 +39,6 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-enum class Order { kForward, kReverse, kRandom };
-
 // Calls a kernel with arguments given by address, in parameter order.
 using Entry = void (*)(void (*kernel)(), void** args);
 
@@ -49,7 +47,7 @@ void call_with(void (*kernel)(P...), void** args, std::index_sequence<I...>) {
   kernel(*static_cast<P*>(args[I])...);
 }
 
-// Adds a kernel to the table that launch() looks names up in.
+// Adds a kernel to the table that graphopt_host_launch looks names up in.
 class Registration {
  public:
   template <class... P>

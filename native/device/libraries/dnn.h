@@ -248,9 +248,8 @@ class DnnOf final : public Dnn {
   void start(Stream& of, void* stream) {
     if (of.loading) return;
     if (of.loader.joinable()) of.loader.join();  // it has done its last work
-    of.loading = true;
     of.loader = std::thread([this, &of, stream] {
-      const std::lock_guard<StreamLock> lock(of.lock);
+      const std::lock_guard<StreamLock> lock(of.lock);  // which whoever starts it holds
       while (!of.wanted.empty()) {
         const Wanted one = std::move(of.wanted.back());
         of.wanted.pop_back();
@@ -261,6 +260,8 @@ class DnnOf final : public Dnn {
       raise_library_generation();
       of.idle.notify_all();
     });
+    // Not before there is a thread: where none can be made, nobody is to wait for its end.
+    of.loading = true;
   }
 
   void prepare(Stream& of, const Wanted& one, void* stream) {

@@ -1,6 +1,6 @@
 // The part of the ONNX Runtime C ABI, interface revision 18, that we use, declared by ourselves: no header of
-// ONNX Runtime is needed, and one binary runs on every runtime from 1.18 on. Only files in
-// native/runtime/abi/ include this one.
+// ONNX Runtime is needed, and one binary runs on every runtime from 1.18 on. Kernels see
+// none of it: only the files beside it and custom_ops/custom_op.h include it.
 //
 // The API is a table of function pointers that only ever grows; a Slot knows its index in it. Revision 18 has
 // 280 slots, and reading a slot that the runtime does not have calls garbage, hence the static_assert.

@@ -91,7 +91,7 @@ Sizes::Dims Sizes::output(const GraphNode& node) const {
     return x;
   }
   const auto& w = node.inputs.size() > 1 ? node.inputs[1].shape : std::optional<Shape>();
-  if (!is_convolution(node) || !w || w->rank() != x.size() || x.size() < 3) return {};
+  if (!is_convolution(node) || !w || w->rank() != x.size() || x.size() < 3 || (*w)[0] < 0) return {};
   const Window window(node);
   if (window.auto_pad() != "NOTSET") return {};
   try {
