@@ -506,7 +506,7 @@ def test_a_sum_of_images_of_unknown_numbers_of_channels(worker: ProcessPoolExecu
         helper.make_node("Conv", ["x", "v"], ["d"], pads=[1] * 4),
         helper.make_node("Add", ["c", "d"], ["y"]),
     ]
-    dims = {"x": ["n", 4, 5, 7], "w": [None, 4, 3, 3], "v": [None, 4, 3, 3]}
+    dims: dict[str, list[str | int | None]] = {"x": ["n", 4, 5, 7], "w": [None, 4, 3, 3], "v": [None, 4, 3, 3]}
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in dims.items()]
     graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name="y")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
