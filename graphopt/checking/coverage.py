@@ -56,7 +56,7 @@ def numbers_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
     said = []
     for value in required_inputs(proto):
         given = (case.feeds[value.name] for case in cases if value.name in case.feeds)
-        finite = [a[np.isfinite(a)] for a in given if isinstance(a, np.ndarray) and a.dtype.kind in "fiu"]
+        finite = (a[np.isfinite(a)] for a in given if isinstance(a, np.ndarray) and a.dtype.kind in "fiu")
         ends = [end for a in finite if a.size for end in (float(a.min()), float(a.max()))]
         if ends:
             said.append(f"{value.name} {min(ends):.4g} to {max(ends):.4g}")

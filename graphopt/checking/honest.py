@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx.inliner
 import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
+from graphopt.checking.protos import inlined
 from graphopt.checking.rewritten import Rewritten
 from graphopt.checking.rounding import (
     FLOATS,
@@ -234,8 +234,7 @@ class HonestErrors:
             sizes = (int(e.value) for t in proto.graph.initializer for e in t.external_data if e.key == "length")
             if sum(sizes) <= MAX_WEIGHTS_READ:
                 proto = onnx.load(self.model)
-        if proto.functions:
-            proto = onnx.inliner.inline_local_functions(proto)
+        proto = inlined(proto)
         self._weights = sum(math.prod(t.dims) * ir.DataType(t.data_type).bitwidth // 8 for t in proto.graph.initializer)
         return proto, types_of(proto)
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphopt.checking.uses import HIDES
+
 Flags = npt.NDArray[np.bool_]
-# What is added to a score to hide its key is lower than this.
-HIDES = -1e3
 
 
 def differing(want: npt.NDArray[Any], got: npt.NDArray[Any], limit: float) -> Flags | None:
@@ -34,7 +34,7 @@ def hides_all(mask: npt.NDArray[Any]) -> Flags:
 
     A mask is 0 where it hides, or a low number where it is added to scores, of floats.
     """
-    shown = mask > HIDES if mask.dtype.kind in "fV" and (mask < 0).any() else mask != 0
+    shown = mask > -HIDES if mask.dtype.kind in "fV" and (mask < 0).any() else mask != 0
     seen = shown.any(axis=-1)
     queries = seen if seen.ndim == 1 else np.any(seen, axis=tuple(range(1, seen.ndim - 1)))
     return np.logical_not(queries)

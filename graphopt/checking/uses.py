@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from graphopt.checking.protos import bodies
 
-# A factor of this size turns what is not 0 into "hidden".
+# A factor of this size turns what is not 0 into "hidden"; so does minus this, added to a score.
 HIDES = 1e3
 MOVES = frozenset(
     "Cast CastLike Compress Expand Flatten Identity Pad Reshape ScatterElements Slice Split Squeeze Tile Transpose "

@@ -92,7 +92,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether a frame belongs to an import that `run` began: compiled ones crash on an exception in their set-up."""
+    """Whether `run` has begun an import that a frame belongs to: compiled modules crash on an exception in it."""
     while frame is not None and frame.f_code is not run.__code__:
         if frame.f_code.co_filename.startswith("<frozen importlib."):
             return True

@@ -18,8 +18,8 @@ from graphopt.errors import ModelLoadError, OptionError
 
 DASH = Path("-")
 _cleanup = ExitStack()
-# What was spooled, by its place, as messages call it.
-_spooled: dict[Path, str] = {}
+# The place of what was spooled -> the path that was asked for.
+_spooled: dict[Path, Path] = {}
 
 
 def reset() -> None:
@@ -41,17 +41,17 @@ def read(path: Path) -> Path:
         if not path.is_fifo():
             return path
         with path.open("rb") as pipe:
-            return _spool(pipe, path.name, str(path))
-    if "stdin" in _spooled.values():
+            return _spool(pipe, path)
+    if DASH in _spooled.values():
         raise OptionError("- stands for stdin, which can be read once")
-    return _spool(sys.stdin.buffer, "stdin", "stdin")
+    return _spool(sys.stdin.buffer, path)
 
 
-def _spool(stream: BinaryIO, name: str, called: str) -> Path:
-    place = _folder() / name
+def _spool(stream: BinaryIO, path: Path) -> Path:
+    place = _folder() / ("stdin" if path == DASH else path.name)
     with place.open("wb") as spooled:
         shutil.copyfileobj(stream, spooled)
-    _spooled[place] = called
+    _spooled[place] = path
     return place
 
 
@@ -81,8 +81,8 @@ def write_text(path: Path, text: str) -> None:
 
 def named(message: str) -> str:
     """A message in which what was spooled is called as the user calls it."""
-    for place, called in _spooled.items():
-        message = message.replace(str(place), called)
+    for place, path in _spooled.items():
+        message = message.replace(str(place), "stdin" if path == DASH else str(path))
     return message
 
 

@@ -100,15 +100,15 @@ def _of_nodes(
 
 def _of_values(values: Iterable[onnx.ValueInfoProto], where: str) -> Iterator[str]:
     for value in values:
-        tensor: TypeProto.Tensor | None = value.type.tensor_type
-        # Of what is no tensor this reads 0.
-        if tensor.elem_type == 0:  # type: ignore[union-attr]
-            tensor = _tensor_type(value.type)
-            if tensor is None:
+        tensor = value.type.tensor_type
+        if tensor.elem_type == 0:  # which is read of what is no tensor, too
+            inner = _tensor_type(value.type)
+            if inner is None:
                 continue
-            if tensor.elem_type == 0:
+            if inner.elem_type == 0:
                 yield f"'{value.name}' in {where} has the element type 0"
-        for dim in tensor.shape.dim:  # type: ignore[union-attr]
+            tensor = inner
+        for dim in tensor.shape.dim:
             if dim.dim_value < 0:
                 yield f"'{value.name}' in {where} has a negative dimension"
                 break

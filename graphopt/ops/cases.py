@@ -312,7 +312,7 @@ def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]
         ((0, 3, 8, 8), 4, 2, (3, 3), (1, 1, 1, 1), (1, 1)),
     ]
     every = spec.name in ("InvertedResidualClip", "InvertedResidualAddSilu")
-    for i, (x, M, O, kernel, pads, strides) in enumerate(geometries):  # noqa: E741
+    for i, (x, M, O, kernel, pads, strides) in enumerate(geometries):  # noqa: E741 (O channels of Y)
         if not every and i % 5 != len(spec.name) % 5:
             continue
         inputs = [rng.normal(size=x)]

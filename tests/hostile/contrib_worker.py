@@ -79,9 +79,8 @@ def alone(work: Callable[[], list[Array]]) -> Outcome:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         try:
             outcome = Outcome(work())
-        except (*ERRORS, GraphoptError, MemoryError) as error:
-            outcome = Outcome(said=one_line(error))
-        except RuntimeError as error:  # the Python interface has one for outputs that numpy has no type for
+        # The Python interface has a RuntimeError for outputs that numpy has no type for.
+        except (*ERRORS, GraphoptError, MemoryError, RuntimeError) as error:
             outcome = Outcome(said=one_line(error))
         except Exception:
             outcome = Outcome(died=" / ".join(traceback.format_exc().splitlines()[-7:]))
