@@ -19,40 +19,64 @@ from graphopt.errors import GraphoptError, ModelSaveError
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
+# Whether the command has done its work, or undone it: an interrupt has nothing left to end.
+_ended = False
+
+
 def run() -> None:
-    """Runs the command of `sys.argv`: failures become one line on stderr and their exit code."""
+    """Runs the command of `sys.argv` and exits: failures are one line on stderr and their exit code."""
+    global _ended
+    _ended = False
     sympy_when_needed()
     screen.reset()
+    code = EXIT_INTERRUPTED
     try:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _leave)
-        signal.signal(signal.SIGTERM, _leave)
+        try:
+            _take_interrupts()
+            code = _exit_code()
+        finally:
+            _ended = True  # Python looks for signals at calls and at jumps back: none comes between the work and this
+    except KeyboardInterrupt:
+        print("graphopt: interrupted", file=sys.stderr)
+    except SystemExit as terminated:
+        code = int(terminated.code or 0)
+    finally:
+        # While Python takes itself apart it has no handlers any more, and the signal would end it.
+        for late in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(late, signal.SIG_IGN)
+        streams.reset()
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Does the work and tells of its failure.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted.
+        SystemExit: It was terminated.
+    """
+    try:
         code = app(prog_name="graphopt", standalone_mode=False)
         if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
             raise KeyboardInterrupt
         sys.stdout.flush()
-        sys.exit(code)
+        return int(code or 0)
     except _USAGE as error:
-        sys.exit(_show_usage(error))
+        return _show_usage(error)
     except GraphoptError as error:
-        _fail(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except MemoryError as error:
         what = f" ({error})" if str(error) else ""
-        _fail(f"not enough memory{what}: give smaller sizes (--dim, --input-shape) or more", GraphoptError.exit_code)
+        advice = "give smaller sizes (--dim, --input-shape) or more"
+        return _fail(f"not enough memory{what}: {advice}", GraphoptError.exit_code)
     except BrokenPipeError:  # who read has read enough, as typer has it
         _let_go_of_stdout()
-        sys.exit(1)
+        return 1
     except OSError as error:  # a report, a cache: models have messages of their own
         _let_go_of_stdout()
-        _fail(str(error), ModelSaveError.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        print("graphopt: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    finally:
-        # The work is done or undone: an interrupt while Python takes itself apart would end it by the signal.
-        for late in (signal.SIGINT, signal.SIGALRM):
-            signal.signal(late, signal.SIG_IGN)
-        streams.reset()
+        return _fail(str(error), ModelSaveError.exit_code)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
 
 
 def _let_go_of_stdout() -> None:
@@ -63,13 +87,14 @@ def _let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> int:
+    """Says what failed on stderr; the exit code."""
     from graphopt.report.text import visible
 
     color = False if "NO_COLOR" in os.environ else None  # None: where stderr is a terminal
     typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
     print(visible(streams.named(message)), file=sys.stderr)
-    sys.exit(code)
+    return code
 
 
 def _show_usage(error: Exception) -> int:
@@ -80,15 +105,38 @@ def _show_usage(error: Exception) -> int:
     return int(getattr(error, "exit_code", 2))
 
 
+def _take_interrupts() -> None:
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
+        signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGTERM, _leave)
+    sys.unraisablehook = _unraisable
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
     """Ends the work by an exception, so that what is half-written goes; while a module is imported, in a moment."""
+    if _ended:
+        return
     if _importing(frame):
-        signal.signal(signal.SIGALRM, lambda _alarm, later: _leave(number, later))
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        _leave_later(number)
     elif number == signal.SIGINT:
         raise KeyboardInterrupt
     else:
         sys.exit(128 + number)
+
+
+def _leave_later(number: int) -> None:
+    signal.signal(signal.SIGALRM, lambda _alarm, later: _leave(number, later))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Where Python drops an interrupt, as in a finalizer, it comes again."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _leave_later(signal.SIGINT)
+    elif isinstance(lost.exc_value, SystemExit):
+        _leave_later(signal.SIGTERM)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _importing(frame: FrameType | None) -> bool:

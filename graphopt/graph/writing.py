@@ -83,6 +83,7 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check
         ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
     """
     created: list[Path] = []
+    data = b""
     try:
         every = list(graphs(model))
         _place_external_data(every, out, external_data, created)
@@ -92,14 +93,20 @@ def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check
         data = message.SerializeToString(deterministic=True)
         check(message, data)
         files.write(out, data)
-    except OSError as error:
-        for path in created:
-            path.unlink(missing_ok=True)
-        raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        for path in created:
-            path.unlink(missing_ok=True)
+    except BaseException as error:
+        if not _holds(out, data):  # an interrupt may come when it has just been put into place
+            for path in created:
+                path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
         raise
+
+
+def _holds(out: Path, data: bytes) -> bool:
+    try:
+        return bool(data) and out.read_bytes() == data
+    except OSError:
+        return False
 
 
 def copy_unchanged(source: Source, out: Path) -> None:
