@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_float, attribute_string, use_count
-from graphopt.graph.vocabulary import is_op, made_by, other_input
+from graphopt.graph.editor import Editor, attribute_float, attribute_string
+from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
 from graphopt.remarks import Code, Refusal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -328,9 +328,10 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
         value = node.outputs[0]
         for x, factor, extra in factors:
             yield _Product(x, slope * factor, offset * factor, (*extra, *nodes))
-        if use_count(value) != 1 or value.is_graph_output():
+        reader = sole_reader(value)
+        if reader is None:
             return
-        (node,) = value.consumers()
+        node = reader
 
 
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
@@ -485,9 +486,9 @@ def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
     factor = 1.0
     if not _near(clamp.high, 1.0, x, editor):
         value = gate.outputs[0]
-        if use_count(value) != 1 or value.is_graph_output():
+        last = sole_reader(value)
+        if last is None:
             return None
-        (last,) = value.consumers()
         scaled = _polynomial(last.outputs[0], value, editor, [])
         if scaled is None or not _matches(scaled, {1: 1.0 / clamp.high}, x, editor):
             return None

@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import use_count
+from graphopt.graph.editor import Editor, attribute_int, use_count
 from graphopt.remarks import Code, Refusal
 
 # -- operator traits
@@ -49,6 +49,16 @@ def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
     """The other one of two inputs: not this value."""
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def drops_nothing(node: ir.Node, editor: Editor) -> bool:
+    """Whether a Dropout gives its input as it is: outside of training, or where its ratio is 0."""
+    if editor.opset(node) < 7:
+        return attribute_int(node, "is_test", 0) == 1
+    if editor.opset(node) < 12:
+        return True
+    ratio, training = [*node.inputs[1:3], None, None][:2]
+    return training is None or editor.scalar(training) == 0.0 or (ratio is not None and editor.scalar(ratio) == 0.0)
 
 
 def require_input(node: ir.Node, index: int) -> ir.Value:

@@ -8,8 +8,8 @@ specification define exactly are computed (evaluation.py); dimensions are follow
 (graph/shapes).
 
 Conditions:
-- Random operators (Bernoulli too) are neither computed nor merged, Dropout stays in training mode, quantization nodes
-  are not merged (runtimes look for one pair for each reader), nodes of foreign domains are not merged or removed.
+- Random operators (Bernoulli too) are neither computed nor merged, a Dropout that drops numbers stays, quantization
+  nodes are not merged (runtimes look for one pair for each reader), nodes of foreign domains are not merged or removed.
 - Initializers that callers may override are not constants.
 - Matrices and filters that are stored in float16 stay so: a Cast of them is not computed.
 - A constant may not make the file larger: results have at most 64 KiB, or at most the bytes of inputs that go with
@@ -35,7 +35,7 @@ from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_eva
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.graph.traversal import bodies, tensor_dims
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, drops_nothing, is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -337,16 +337,6 @@ def _flattens_a_matrix(node: ir.Node, editor: Editor) -> bool:
     return editor.shapes.rank(node.inputs[0]) == 2 and axis in (1, -1)
 
 
-def _is_inference_dropout(node: ir.Node, editor: Editor) -> bool:
-    opset = editor.opset(node)
-    if opset < 7:
-        return "is_test" in node.attributes and node.attributes["is_test"].as_int() == 1
-    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
-        return True
-    training = editor.constant(node.inputs[2])
-    return training is not None and not training.any()
-
-
 def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
     if "perm" in node.attributes:
         perm = list(node.attributes["perm"].as_ints())
@@ -421,7 +411,7 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
 _KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
     "Identity": lambda node, editor: True,
     **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _has_one_input),
-    "Dropout": _is_inference_dropout,
+    "Dropout": drops_nothing,
     **dict.fromkeys(("Cast", "CastLike"), _casts_to_its_own),
     "Transpose": _is_identity_transpose,
     "Reshape": _keeps_shape,

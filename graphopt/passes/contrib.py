@@ -54,6 +54,8 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
     def legal(self, match: ContribMatch, editor: Editor) -> ContribMatch:
         if match.op.quantized and editor.target.device != "portable":
             raise Refusal(Code.QUANTIZED, match.op.stays_on_cpu, match.node)
+        # Written to see whether it can be, and again by the rewrite: nodes that were kept would count as readers of the
+        # inputs for whoever asks in between, and for good where the node stays.
         writer, _ = define(match.op, match.node, editor)
         why = _contradiction(writer)
         writer.discard()

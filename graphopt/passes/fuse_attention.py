@@ -279,7 +279,7 @@ def _require_same_heads(match: Attention) -> None:
     kinds: dict[str, str] = {}
     for name, operand in (("Q", match.q), ("K", match.k), ("V", match.v)):
         if len(operand.perm) == 4:
-            kind = _origin(operand.value, operand.perm[1], match.shapes, MAX_PATH)
+            kind = _origin(operand.value, operand.perm[1], match.shapes)
             if kind is not None:
                 kinds[name] = kind
     named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
@@ -303,30 +303,33 @@ def _require_head_size(match: Attention) -> None:
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
-def _origin(value: ir.Value | None, axis: int, shapes: Shapes, budget: int) -> str | None:
+def _origin(value: ir.Value | None, axis: int, shapes: Shapes) -> str | None:
     """Where a batch axis comes from: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
-    if value is None or shapes.rank(value) != 4 or budget == 0:
-        return None
-    node = value.producer()
-    if node is None:
-        return f"axis {axis}" if not shapes.editor.is_constant(value) else None
-    x = node.inputs[0] if node.inputs else None
-    if is_op(node, "Transpose"):
-        perm = attribute_ints(node, "perm", (3, 2, 1, 0))
-        return _origin(x, perm[axis], shapes, budget - 1)
-    if is_op(node, "Reshape"):
-        before, after = shapes.dims(x), shapes.reshaped(node)
-        if before is None or after is None or len(before) != 3 or after[:2] != before[:2]:
-            return None
-        return {1: "row", 2: "head"}.get(axis)
-    several = node.domain == "" and (node.op_type in BROADCASTING or node.op_type == "Concat")
     found: str | None = None
-    if several or keeps_shape(node) or is_op(node, "Slice", "Split"):
-        for source in node.inputs if several else [x]:
-            kind = _origin(source, axis, shapes, budget - 1)
-            if kind in ("head", "row"):
-                return kind
-            found = found or kind
+    waiting = [(value, axis, MAX_PATH)]
+    # With how many steps left each was followed: many paths lead to a value that is read twice at every step.
+    followed: dict[tuple[ir.Value, int], int] = {}
+    while waiting:
+        value, axis, budget = waiting.pop()
+        if value is None or shapes.rank(value) != 4 or followed.get((value, axis), 0) >= budget:
+            continue
+        followed[value, axis] = budget
+        node = value.producer()
+        if node is None:
+            found = found or (None if shapes.editor.is_constant(value) else f"axis {axis}")
+            continue
+        x = node.inputs[0] if node.inputs else None
+        if is_op(node, "Transpose"):
+            waiting.append((x, attribute_ints(node, "perm", (3, 2, 1, 0))[axis], budget - 1))
+        elif is_op(node, "Reshape"):
+            before, after = shapes.dims(x), shapes.reshaped(node)
+            splits = before is not None and after is not None and len(before) == 3 and after[:2] == before[:2]
+            if splits and axis in (1, 2):
+                return "row" if axis == 1 else "head"
+        elif node.domain == "" and (node.op_type in BROADCASTING or node.op_type == "Concat"):
+            waiting += [(source, axis, budget - 1) for source in reversed(node.inputs)]
+        elif keeps_shape(node) or is_op(node, "Slice", "Split"):
+            waiting.append((x, axis, budget - 1))
     return found
 
 

@@ -82,7 +82,8 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
     def rewrite(self, plan: GroupNormMatch, editor: Editor) -> str:
         anchor = plan.Y.producer()
         assert anchor is not None
-        dtype = plan.X.dtype or ir.DataType.FLOAT
+        dtype = editor.dtype(plan.X)
+        assert dtype is not None  # one of FLOATS
         name = plan.Y.name or "group_norm"
         if not editor.target.custom_ops:
             return _write_out(plan, anchor, editor)

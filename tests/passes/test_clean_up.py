@@ -51,6 +51,7 @@ X23 = {"x": draw(2, 3)}
         "Transpose <perm = [0, 1, 2]> (x)",
         "Dropout(x)",
         "Dropout(x, r, no)",
+        "Dropout(x, none, yes)",
         "Reshape(x, same)",
         "Reshape(x, zeros)",
         "Reshape(x, inferred)",
@@ -72,7 +73,9 @@ def test_nodes_that_change_nothing(node: str, place: str) -> None:
     weights = {
         "f": np.float32(3),
         "r": np.float32(0.4),
+        "none": np.float32(0),
         "no": np.array(False),
+        "yes": np.array(True),
         "same": np.array([2, 3, 4]),
         "zeros": np.array([0, 0, 4]),
         "inferred": np.array([0, 3, -1]),

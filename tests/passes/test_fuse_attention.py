@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -1099,6 +1102,37 @@ def test_ten_thousand_nodes_take_less_than_two_seconds() -> None:
     seconds = time.perf_counter() - start
     assert result.passes["fuse_attention"].applied == 24
     assert seconds < 2.0
+
+
+def doubled(op: str, first: str, last: str) -> str:
+    """A value that thirty nodes in a row read twice each: 2^30 paths lead from the last to the first."""
+    names = [first, *(f"{last}{i}" for i in range(29)), last]
+    return "\n ".join(f"{after} = {op}({before}, {before})" for before, after in itertools.pairwise(names))
+
+
+MANY_PATHS = {
+    "a factor": f"f = Cast <to = 1> (keep)\n {doubled('Mul', 'f', 'm')}\n a = Mul(s, m)\n h = Sub(one, m)\n b = Add(a, h)",
+    "a term": f"m = Cast <to = 1> (keep)\n a = Mul(s, m)\n h = Sub(one, m)\n {doubled('Add', 'h', 'g')}\n b = Add(a, g)",
+    "an operand": f"{doubled('Add', 'q', 'x')}\n z = MatMul(x, kt)\n b = Where(keep, z, one)",
+}
+
+
+@pytest.mark.parametrize("form", MANY_PATHS)
+def test_a_value_is_looked_at_once_however_many_paths_lead_to_it(form: str) -> None:
+    text = f"{MANY_PATHS[form]}\n p = Softmax <axis = -1> (b)"
+    model = core(text, {"one": np.float32(1)}, extra=", bool[B, 1, 7, 7] keep", rows="7", keys="7")
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+        assert calls < 2_000_000
+
+    sys.setprofile(count)
+    try:
+        fuse(model)
+    finally:
+        sys.setprofile(None)
 
 
 def test_packed_heads_that_are_split_apart() -> None:

@@ -6,6 +6,9 @@ every finite score. What a caller gives may be another number, so the mask must 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 import onnx_ir as ir
 
@@ -21,30 +24,44 @@ _KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
 _CLOSED = frozenset("Concat Max Min Mul".split())
 
 
-def is_zero_or_one(value: ir.Value | None, editor: Editor, budget: int = MAX_PATH) -> bool:
+def is_zero_or_one(value: ir.Value | None, editor: Editor) -> bool:
     """Whether every number of a value is 0 or 1, or true or false, for every input of the model."""
-    if value is None or budget == 0:
-        return False
+    asked = {value}
+    nearest = [value]
+    for _ in range(MAX_PATH):
+        found = [_zero_or_one_if(v, editor) for v in nearest]
+        if any(sources is None for sources in found):
+            return False
+        # Each value once: one that is read twice at every step would be reached along 2^MAX_PATH paths.
+        nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in asked))
+        if not nearest:
+            return True
+        asked.update(nearest)
+    return False
+
+
+def _zero_or_one_if(value: ir.Value | None, editor: Editor) -> Sequence[ir.Value | None] | None:
+    """The values of which all numbers must be 0 or 1 for those of `value` to be; None where they may be others."""
     array = editor.constant(value)
     if array is not None:
-        return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
-    if editor.dtype(value) == ir.DataType.BOOL:
-        return True
+        return () if array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all() else None
+    if value is not None and editor.dtype(value) == ir.DataType.BOOL:
+        return ()
     node = made_by(value)
     if node is None:
-        return False
+        return None
     if node.op_type in _KEEP_OR_CLEAR:
-        return is_zero_or_one(node.inputs[0], editor, budget - 1)
+        return node.inputs[:1]
     if node.op_type in _CLOSED:
-        return all(is_zero_or_one(v, editor, budget - 1) for v in node.inputs)
+        return node.inputs
     if node.op_type == "Where":
-        return all(is_zero_or_one(v, editor, budget - 1) for v in node.inputs[1:])
+        return node.inputs[1:]
     if node.op_type == "Sub":
-        return editor.scalar(node.inputs[0]) == 1.0 and is_zero_or_one(node.inputs[1], editor, budget - 1)
+        return node.inputs[1:] if editor.scalar(node.inputs[0]) == 1.0 else None
     if node.op_type == "ConstantOfShape":
         filled = node.attributes.get("value")
-        return filled is None or filled.as_tensor().numpy().reshape(-1)[0] in (0, 1)
-    return False
+        return () if filled is None or filled.as_tensor().numpy().reshape(-1)[0] in (0, 1) else None
+    return None
 
 
 def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, shapes: Shapes) -> float | None:
@@ -65,7 +82,7 @@ def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, shapes: Shapes)
             return None
         ends: list[Array | None] = [added[stored == 0], added[stored == 1]]
     else:
-        ends = [_at(bias, _origin(mask), number, editor, MAX_PATH) for number in (0, 1)]
+        ends = [_Computed(_origin(mask), number, editor).of(bias) for number in (0, 1)]
     zeros, ones = ends
     if zeros is None or ones is None or np.any(ones) or zeros.size == 0 or np.any(zeros != zeros.reshape(-1)[0]):
         return None
@@ -90,33 +107,54 @@ def _origin(value: ir.Value) -> ir.Value:
     return value
 
 
-def _at(value: ir.Value | None, mask: ir.Value, number: int, editor: Editor, budget: int) -> Array | None:
-    """What a value computed from one mask and numbers is, where the mask is `number`; in its own type."""
-    if value is None or budget == 0:
-        return None
-    dtype = editor.dtype(value)
-    if _origin(value) is mask:
-        return None if dtype is None else np.asarray(number, dtype.numpy())
-    array = editor.constant(value)
-    if array is not None:
-        return array.reshape(()) if array.size == 1 else None
-    node = made_by(value)
-    if node is None:
-        return None
-    operands = [_at(v, mask, number, editor, budget - 1) for v in node.inputs]
-    known = [o for o in operands if o is not None]
-    if len(known) < len(operands) or not known:
-        return None
+@dataclass
+class _Computed:
+    """What values computed from one mask and numbers are, where the mask is `number`; in their own types.
+
+    Each value is computed once, however many paths lead to it.
+    """
+
+    mask: ir.Value
+    number: int
+    editor: Editor
+    _known: dict[ir.Value, Array | None] = field(default_factory=dict)
+
+    def of(self, value: ir.Value | None, budget: int = MAX_PATH) -> Array | None:
+        if value is None or budget == 0:
+            return None
+        if value not in self._known:
+            self._known[value] = self._of(value, budget)
+        return self._known[value]
+
+    def _of(self, value: ir.Value, budget: int) -> Array | None:
+        dtype = self.editor.dtype(value)
+        if _origin(value) is self.mask:
+            return None if dtype is None else np.asarray(self.number, dtype.numpy())
+        array = self.editor.constant(value)
+        if array is not None:
+            return array.reshape(()) if array.size == 1 else None
+        node = made_by(value)
+        if node is None:
+            return None
+        known = [o for v in node.inputs if (o := self.of(v, budget - 1)) is not None]
+        if len(known) < len(node.inputs) or not known:
+            return None
+        return _applied(node, known)
+
+
+def _applied(node: ir.Node, operands: Sequence[Array]) -> Array | None:
+    """What a node makes of one number each; None of an operator that no mask is written with."""
+    first = operands[0]
     with np.errstate(all="ignore"):
         if node.op_type == "Cast":
-            return known[0].astype(ir.DataType(attribute_int(node, "to", 0)).numpy())
+            return first.astype(ir.DataType(attribute_int(node, "to", 0)).numpy())
         if node.op_type in ("Identity", "Neg"):
-            return np.asarray(known[0] if node.op_type == "Identity" else -known[0])
+            return np.asarray(first if node.op_type == "Identity" else -first)
         if node.op_type == "Not":
-            return np.asarray(~known[0])
+            return np.asarray(~first)
         if node.op_type == "Where":
-            return known[1] if known[0] else known[2]
-        if node.op_type in ("Add", "Sub", "Mul", "Div") and known[0].dtype.kind == "f":
+            return operands[1] if first else operands[2]
+        if node.op_type in ("Add", "Sub", "Mul", "Div") and first.dtype.kind == "f":
             function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[node.op_type]
-            return np.asarray(function(known[0], known[1]))
+            return np.asarray(function(first, operands[1]))
     return None

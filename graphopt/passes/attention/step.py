@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, require_input
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, drops_nothing, require_input
 from graphopt.passes.attention.gate import is_zero_or_one
 from graphopt.passes.attention.match import Condition, Term
 from graphopt.passes.attention.scores import Scores
@@ -195,16 +195,7 @@ _READINGS: dict[str, Callable[[ir.Node, Shapes], Iterable[Reading]]] = {
 
 
 def dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
-    """None when the Dropout does nothing: inference, or a ratio of 0."""
-    if editor.opset(node) < 7:
-        inference = attribute_int(node, "is_test", 0) == 1
-    elif editor.opset(node) < 12:
-        inference = True
-    else:
-        mode = node.inputs[2] if len(node.inputs) > 2 else None
-        ratio = node.inputs[1] if len(node.inputs) > 1 else None
-        inference = mode is None or editor.scalar(mode) == 0.0 or (ratio is not None and editor.scalar(ratio) == 0.0)
-    return None if inference else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
+    return None if drops_nothing(node, editor) else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
 
 
 def code_of(op_type: str) -> Code:
