@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,23 @@ def assert_same_outputs(
                 rms = float(np.sqrt(np.nanmean(want.astype(np.float64) ** 2))) or 1.0
                 worst = float(np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0))
                 assert worst <= tolerance * rms, f"library={library}: {worst / rms:.3g} of RMS"
+
+
+def python_calls(work: Callable[[], object], most: int = 1 << 62) -> int:
+    """Calls of Python functions: a measure of work that depends on no machine, nor on what else it does."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+        assert calls <= most, "the work has no end"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def assert_runs(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:

@@ -98,8 +98,7 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphopt", "optimize-all", str(folder), str(out), "--target", "cpu"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not ((out / MANIFEST).exists() and lines(out)) and time.monotonic() < deadline:
+    while running.poll() is None and not ((out / MANIFEST).exists() and "\n" in (out / MANIFEST).read_text()):
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -122,7 +121,7 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
 
 
 def test_one_that_takes_too_long(folder: Path, tmp_path: Path) -> None:
-    outcomes = optimize_all(folder, tmp_path / "out", timeout=0.05)
+    outcomes = optimize_all(folder, tmp_path / "out", timeout=0.001)
     assert {o.exit_code for o in outcomes} == {124}
     assert not [*(tmp_path / "out").rglob("*.onnx")]
 

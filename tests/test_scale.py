@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,28 +16,17 @@ from onnx import external_data_helper
 import graphopt
 from graphopt.forms import scaled_weight
 from models.scale import SHAPES, large_weights
-from tests.rewriting import model_from_text, run
-
-
-def python_calls(model: onnx.ModelProto) -> int:
-    """Calls of Python functions during `optimize`: a measure of work that does not depend on the machine."""
-    calls = Counter[str]()
-
-    def count(frame: FrameType, event: str, _: Any) -> None:
-        calls[event] += 1
-
-    sys.setprofile(count)
-    try:
-        graphopt.optimize(model, target="cpu")
-    finally:
-        sys.setprofile(None)
-    return calls["call"]
+from tests.rewriting import model_from_text, python_calls, run
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_work_grows_linearly(shape: str) -> None:
-    python_calls(SHAPES[shape](100))  # what is cached for good
-    small, large = (python_calls(SHAPES[shape](n)) for n in (500, 2000))
+    def calls(nodes: int) -> int:
+        model = SHAPES[shape](nodes)
+        return python_calls(lambda: graphopt.optimize(model, target="cpu"))
+
+    calls(100)  # what is cached for good
+    small, large = calls(500), calls(2000)
     assert large < 4.4 * small
 
 

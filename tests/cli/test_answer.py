@@ -308,7 +308,7 @@ def test_a_model_out_of_a_pipe(tmp_path: Path) -> None:
     for model, code, words in ((path.read_bytes(), 0, b""), (b"no model", 3, no_model)):
         with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
             pipe.write_bytes(model)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate()
         assert (process.returncode, err) == (code, words)
     assert out.read_bytes() == path.read_bytes()
     with pytest.raises(ModelLoadError, match="is a pipe"):

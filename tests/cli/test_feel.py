@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,9 +120,8 @@ def test_ctrl_c_says_so(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait() == 130
         assert process.stderr.read() == b"graphopt: interrupted\n"
 
 
@@ -305,7 +303,7 @@ def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
         for version in PYTHONS
     }
     for version, check in checks.items():
-        said, _ = check.communicate(timeout=600)
+        said, _ = check.communicate()
         assert check.returncode == 0, f"{version}: {said}"
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import resource
 import signal
 import sys
 import tempfile
@@ -44,6 +43,7 @@ from graphopt.lower import lower
 from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 from tests.contrib.nodes import variadic
+from tests.hostile.limits import bound_memory, bound_processor
 from tests.hostile.native_worker import ERRORS, HEALTHY, MEMORY, PROVIDER, Example, damaged, input_of, model_of
 
 DRAWS = 12
@@ -75,8 +75,8 @@ def alone(work: Callable[[], list[Array]]) -> Outcome:
     child = os.fork()
     if child == 0:
         os.close(read)
-        signal.alarm(SECONDS)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        bound_processor(SECONDS)
+        bound_memory(MEMORY)
         try:
             outcome = Outcome(work())
         # The Python interface has a RuntimeError for outputs that numpy has no type for.

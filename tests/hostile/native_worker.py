@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +27,7 @@ from graphopt.ops.cases import cases_of
 from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 from tests.conformance.node_cases import node_cases
+from tests.hostile.limits import bound_memory
 
 OPSET = 21
 PROVIDER = "GraphoptExecutionProvider"
@@ -275,7 +275,7 @@ def main() -> None:
         domains.append(standard_examples(taken_by_the_provider()))
         print(f"{len(domains[1])} standard operators", flush=True)
     if kernels != "gpu":  # whose driver reserves more addresses than that
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        bound_memory(MEMORY)
     ran = [0, 0]
 
     @seed(first)

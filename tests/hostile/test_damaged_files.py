@@ -23,7 +23,6 @@ def test_damaged_files(first: int, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=250,
         check=False,
     )
     lines = done.stdout.splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import tempfile
 import traceback
@@ -20,6 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt import cli
+from tests.hostile.limits import bound_memory, bound_processor
 from tests.rewriting import model_from_text
 
 pytestmark = pytest.mark.once
@@ -43,9 +43,8 @@ def command(*arguments: object) -> Done:
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if child == 0:
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            bound_memory(MEMORY)
+            bound_processor(SECONDS)
             code = 1
             try:
                 sys.stdout, sys.stderr = out, err

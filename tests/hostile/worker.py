@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import resource
-import signal
 import sys
 from pathlib import Path
 
 import onnx
 
 from graphopt import cli
+from tests.hostile.limits import bound_memory, bound_processor
 from tests.hostile.mutation import damaged, originals
 
 MEMORY = 4 * 2**30
@@ -60,18 +59,17 @@ def check(folder: Path, data: bytes) -> str:
 
 def main() -> int:
     folder, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    bound_memory(MEMORY)
     models = originals()
     failures = 0
     for seed in range(first, first + count):
         print("seed", seed, flush=True)
-        signal.alarm(SECONDS)
+        bound_processor(SECONDS)
         try:
             wrong = check(folder, damaged(seed, models))
         except Exception as error:
             wrong = f"{type(error).__name__}: {error}"
-        signal.alarm(0)
+        bound_processor(0)
         if wrong:
             failures += 1
             print("WRONG", seed, wrong[:600].replace("\n", " "), flush=True)

@@ -310,10 +310,11 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def resident_megabytes() -> float:
+def megabytes() -> float:
+    """What this process has written to, wherever the system keeps it; pages of files may come and go."""
     with open("/proc/self/status", encoding="ascii") as status:
-        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", status.read())
-    return float(kilobytes) / 1024
+        kilobytes = re.findall(r"(?:RssAnon|VmSwap):\s+(\d+) kB", status.read())
+    return sum(map(int, kilobytes)) / 1024
 
 
 def test_sessions_share_transformed_weights_and_free_them() -> None:
@@ -327,14 +328,14 @@ def test_sessions_share_transformed_weights_and_free_them() -> None:
         session(serialized(1))  # what the runtime and malloc keep for good
         gc.collect()
         mine = serialized(2)
-        base = resident_megabytes()
+        base = megabytes()
         first = session(mine)
-        one = resident_megabytes() - base
+        one = megabytes() - base
         second = session(mine)
-        two = resident_megabytes() - base
+        two = megabytes() - base
         del first, second
         gc.collect()
-        print(one, two - one, resident_megabytes() - base)
+        print(one, two - one, megabytes() - base)
     """
     result = run_script(script, MALLOC_MMAP_THRESHOLD_="65536")  # free() then gives large blocks back at once
     assert result.returncode == 0, result.stderr
@@ -358,7 +359,7 @@ def test_sessions_come_and_go_without_growth() -> None:
             session(serialized).run(None, x)
             if i in (99, 99 + {counted}):
                 gc.collect()
-                marks.append(resident_megabytes())
+                marks.append(megabytes())
         print(marks[1] - marks[0])
     """)
     assert result.returncode == 0, result.stderr

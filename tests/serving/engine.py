@@ -26,6 +26,7 @@ Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parent.parent.parent
 JSON_ALONE = {"mlserver", "litserve"}  # the others take and give the protocol's binary form as well
 SECONDS_TO_START = 900  # on a machine that is busy with other things; 10 otherwise
+PATIENCE = 240  # below the limit of a test: who waits so long on a busy machine waits for ever
 # Ray ends what does not answer in seconds, and on a busy machine a process takes a minute to start.
 PATIENT_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -49,10 +50,16 @@ TRITON = Path(
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """A port that nobody is given for the next minute, but whoever asks for it by its number as servers do.
+
+    A connection that its listening side has closed first keeps the port in TIME_WAIT, from where SO_REUSEADDR takes it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+        with socket.create_connection(address) as client:
+            listening.accept()[0].close()
+            client.recv(1)
+    return int(address[1])
 
 
 def put_python_backend(place: Path) -> None:
@@ -203,7 +210,7 @@ for step in (
         """A client of its own for one thread."""
         import tritonclient.http
 
-        return tritonclient.http.InferenceServerClient(self.url, connection_timeout=10, network_timeout=60)
+        return tritonclient.http.InferenceServerClient(self.url, connection_timeout=PATIENCE, network_timeout=PATIENCE)
 
     def workers(self) -> list[int]:
         """The processes in which models run: those that have our library open."""
@@ -292,7 +299,7 @@ def load(
     meanwhile: Callable[[], object] = lambda: None,
     attempts: int = 1,
     binary: bool = False,
-    patience: float = 120,
+    patience: float = PATIENCE,
 ) -> Load:
     """Each client asks `requests` questions, one after the other, all clients at once.
 
@@ -337,7 +344,7 @@ def load(
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(clients)]
     for thread in threads:
         thread.start()
-    quarter.wait(60)
+    quarter.wait(patience)
     meanwhile()
     deadline = time.monotonic() + patience
     for thread in threads:
@@ -346,7 +353,7 @@ def load(
     return result
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> bool:
+def wait_for(what: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Asks until it is so, or the time is over."""
     deadline = time.monotonic() + seconds
     while not what():
