@@ -113,8 +113,8 @@ def test_tests_that_are_named_exist() -> None:
     tests = DOCS.parent / "tests"
     known = {n for f in tests.rglob("*.py") for n in re.findall(r"^def (test_\w+)", f.read_text(), re.M)}
     for file in (tests / "native").glob("*.cpp"):
-        known.update(re.findall(r"^GRAPHOPT_TEST\((\w+)\)", file.read_text(), re.M))
-    named = {n for page in PAGES for n in re.findall(r"`(test_\w+|\w+(?=` in `tests/native/))`", page.read_text())}
+        known.update(re.findall(r'^TEST_CASE\("([^"]+)"\)', file.read_text(), re.M))
+    named = {n for page in PAGES for n in re.findall(r"`(test_\w+|[\w ]+(?=` in `tests/native/))`", page.read_text())}
     assert len(named) > 30 and not named - known
 
 

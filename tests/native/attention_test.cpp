@@ -1,5 +1,6 @@
 // FusedAttention on the CPU against the definition in double, over features, shapes and layouts. Most of the time goes
 // into the definition, so all instruction sets of the machine are held against it in one process.
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -9,9 +10,9 @@
 #include <vector>
 
 #include "blocks/half.h"
-#include "check.h"
 #include "device/cpu/isa.h"
 #include "operators/attention/op.h"
+#include "testing.h"
 
 namespace {
 
@@ -71,7 +72,6 @@ struct Case {
   }
 };
 
-int failures = 0, cases = 0;
 double worst[4][3] = {};  // by instruction set and by type
 
 // To bfloat16 by the definition: eight significant bits, ties to even.
@@ -119,7 +119,7 @@ std::vector<Kernel<T>> kernels() {
 // kernels round a multiple of them.
 template <class T, bool kBrain = false>
 void check(const Case& c) {
-  ++cases;
+  INFO(c.text());
   AttentionProblem p;
   p.bfloat16 = kBrain;
   p.B = c.B, p.H = c.H, p.S = c.S, p.T = c.T, p.D = c.D, p.Dv = c.Dv, p.group = c.group;
@@ -227,7 +227,7 @@ void check(const Case& c) {
   for (const double x : values) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0);
   const double limit = kBrain ? 0x1p-9 * largest / rms + 1e-5 : sizeof(T) == 2 ? 2e-3 : 1e-5;
   for (const Kernel<T>& kernel : kernels<T>()) {
-    const char* isa = graphopt::cpu::isa_name(kernel.isa);
+    INFO(graphopt::cpu::isa_name(kernel.isa), kBrain ? " bf16" : sizeof(T) == 2 ? " fp16" : " fp32");
     std::vector<T> first;
     for (size_t lanes : {1, 2, 3}) {
       std::vector<T> got(static_cast<size_t>(o.elements), static_cast<T>(77.0f));
@@ -237,9 +237,9 @@ void check(const Case& c) {
                  heap.allocate(kernel.workspace(p, lanes)));
       if (lanes == 1) {
         first = got;
-      } else if (!got.empty() && std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) != 0) {
-        std::printf("FAIL %s: %zu lanes give other bits: %s\n", isa, lanes, c.text().c_str());
-        ++failures;
+      } else if (!got.empty()) {
+        const bool same = std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) == 0;
+        CHECK_MESSAGE(same, lanes, " lanes give other bits");
       }
       if (o.elements > 200000) break;
     }
@@ -257,14 +257,8 @@ void check(const Case& c) {
     }
     double& seen = worst[size_t(kernel.isa)][kBrain ? 2 : sizeof(T) == 2];
     seen = std::max(seen, error);
-    if (differing > 0 || error > limit) {
-      std::printf("FAIL %s %s: %lld special values differ, error %.2e of RMS: %s\n", isa,
-                  kBrain           ? "bf16"
-                  : sizeof(T) == 2 ? "fp16"
-                                   : "fp32",
-                  static_cast<long long>(differing), error, c.text().c_str());
-      ++failures;
-    }
+    CHECK(differing == 0);  // infinities and NaNs
+    CHECK(error <= limit);  // of the root mean square
   }
 }
 
@@ -275,7 +269,7 @@ void both(const Case& c) {
   if (n++ % 3 == 0) check<float, true>(c);  // which differs in its products alone
 }
 
-void shapes() {
+TEST_CASE("attention: shapes") {
   const int64_t sizes[] = {1, 2, 3, 7, 17, 64, 65, 130, 600};
   const int64_t heads[] = {1, 8, 40, 64, 33, 80, 5, 128, 16};
   int n = 0;
@@ -296,7 +290,7 @@ void shapes() {
   }
 }
 
-void features() {
+TEST_CASE("attention: features") {
   const char* layouts[][4] = {{"bhrc", "bhrc", "bhrc", "bhrc"},
                               {"brhc", "brhc", "brhc", "brhc"},
                               {"bhrc", "bhcr", "bhrc", "brhc"},
@@ -329,7 +323,7 @@ void features() {
   }
 }
 
-void specials() {
+TEST_CASE("attention: specials") {
   const float nan = std::nanf("");
   const float values[] = {nan, kInfinity, -kInfinity};
   const int64_t sizes[][2] = {{1, 40}, {5, 5}, {40, 70}, {70, 40}, {30, 600}, {600, 30}, {300, 700}};
@@ -377,7 +371,7 @@ void specials() {
   }
 }
 
-void windows() {
+TEST_CASE("attention: windows") {
   const int64_t sizes[][2] = {{1, 40}, {5, 5}, {40, 70}, {70, 40}, {30, 600}, {600, 30}, {300, 1100}};
   const int64_t windows[][2] = {{0, 0}, {3, 1}, {100, 0}, {0, INT32_MAX}, {INT32_MAX, 7}, {-9, 12}};
   int n = 0;
@@ -399,7 +393,7 @@ void windows() {
   }
 }
 
-void edges() {
+TEST_CASE("attention: edges") {
   for (int64_t zero = 0; zero < 5; ++zero) {
     Case c;
     c.B = 2, c.H = 2, c.S = 3, c.T = 5;
@@ -430,23 +424,12 @@ void edges() {
 
 }  // namespace
 
-void graphopt::test::check(bool ok, const char* file, int line, const std::string& what) {
-  if (ok) return;
-  std::printf("FAIL %s:%d: %s\n", file, line, what.c_str());
-  ++failures;
-}
-
-int main() {
-  shapes();
-  features();
-  specials();
-  windows();
-  edges();
+int main(int argc, char** argv) {
+  const int status = doctest::Context(argc, argv).run();
   for (const Kernel<float>& kernel : kernels<float>()) {
     const double* seen = worst[size_t(kernel.isa)];
     std::printf("%s: worst error %.2e (fp32), %.2e (fp16) and %.2e (bf16) of RMS\n",
                 graphopt::cpu::isa_name(kernel.isa), seen[0], seen[1], seen[2]);
   }
-  std::printf("%d cases, %d failures\n", cases, failures);
-  return failures == 0 ? 0 : 1;
+  return status;
 }

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <map>
 
-#include "check.h"
 #include "device/amd_system.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -69,7 +69,7 @@ class Folder {
   fs::path path_;
 };
 
-GRAPHOPT_TEST(why_there_is_no_amd_gpu) {
+TEST_CASE("why there is no amd gpu") {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
     unsetenv(name);
   struct Case {
@@ -135,18 +135,19 @@ GRAPHOPT_TEST(why_there_is_no_amd_gpu) {
   for (const Case& c : cases) {
     const Problem why = why_no_gpu(c.told, c.system);
     const std::string said = why.code + ": " + why.text + " -> " + why.mend;
-    CHECK_MSG(why.code == c.code, said);
-    CHECK_MSG(*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos, said);
-    CHECK_MSG(!why.text.empty(), said);
+    CHECK_MESSAGE(why.code == c.code, said);
+    CHECK_MESSAGE((*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos), said);
+    CHECK_MESSAGE(!why.text.empty(), said);
   }
 }
 
-GRAPHOPT_TEST(devices_that_are_hidden) {
+TEST_CASE("devices that are hidden") {
   const auto code = [] { return why_no_gpu(kNone, desktop()).code; };
   {
     const Variable hidden("HIP_VISIBLE_DEVICES", "7");
     const Problem why = why_no_gpu(kNone, desktop());
-    CHECK(why.code == "hidden" && why.mend == "unset HIP_VISIBLE_DEVICES");
+    CHECK(why.code == "hidden");
+    CHECK(why.mend == "unset HIP_VISIBLE_DEVICES");
     CHECK(why.text.find("HIP_VISIBLE_DEVICES=7") != std::string::npos);
   }
   {
@@ -161,7 +162,7 @@ GRAPHOPT_TEST(devices_that_are_hidden) {
   CHECK(code() == "hidden");
 }
 
-GRAPHOPT_TEST(what_linux_shows_of_amd_gpus) {
+TEST_CASE("what linux shows of amd gpus") {
   const Folder folder({{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
                        {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},
                        {"sys/bus/pci/devices/0000:03:00.1/vendor", "0x1002\n"},
@@ -174,24 +175,34 @@ GRAPHOPT_TEST(what_linux_shows_of_amd_gpus) {
                        {"proc/sys/kernel/osrelease", "6.8.0-generic\n"}});
   unsetenv("KUBERNETES_SERVICE_HOST");
   const AmdSystem system = look_around(folder);
-  CHECK(system.gpus == 2 && system.kfd && system.kfd_refusal.empty() && system.render_refusal.empty());
+  CHECK(system.gpus == 2);
+  CHECK(system.kfd);
+  CHECK(system.kfd_refusal.empty());
+  CHECK(system.render_refusal.empty());
   CHECK(system.render_nodes == std::vector<std::string>{folder / "dev/dri/renderD128"});
   CHECK((system.unbound == std::vector<std::string>{"0000:03:00.0: no driver", "0000:41:00.0: no driver"}));
   CHECK(system.rocm == std::vector<std::string>{folder / "opt/rocm-7.1.0/lib"});
-  CHECK(system.kfd_gpus == -1 && !system.wsl && !system.container && !system.dxg);
+  CHECK(system.kfd_gpus == -1);
+  CHECK(!system.wsl);
+  CHECK(!system.container);
+  CHECK(!system.dxg);
 
   const AmdSystem nothing = look_around(folder / "nowhere");
-  CHECK(!nothing.may_have_gpu() && nothing.rocm.empty() && nothing.unreadable.empty());
+  CHECK(!nothing.may_have_gpu());
+  CHECK(nothing.rocm.empty());
+  CHECK(nothing.unreadable.empty());
 }
 
-GRAPHOPT_TEST(device_nodes_that_cannot_be_opened) {
+TEST_CASE("device nodes that cannot be opened") {
   const AmdSystem system = look_around(Folder({{"dev/kfd", nullptr}, {"dev/dri/renderD128", nullptr}}));
-  CHECK(system.kfd && system.kfd_refusal == "Is a directory" && system.render_refusal == "Is a directory");
+  CHECK(system.kfd);
+  CHECK(system.kfd_refusal == "Is a directory");
+  CHECK(system.render_refusal == "Is a directory");
   const AmdSystem two = look_around(Folder({{"dev/dri/renderD128", nullptr}, {"dev/dri/renderD129", ""}}));
-  CHECK_MSG(two.render_refusal.empty(), "one of two GPUs is enough");
+  CHECK_MESSAGE(two.render_refusal.empty(), "one of two GPUs is enough");
 }
 
-GRAPHOPT_TEST(gpus_of_the_kernel_s_drivers) {
+TEST_CASE("gpus of the kernel s drivers") {
   const Folder folder(
       {{"sys/bus/pci/devices/0000:03:00.0/vendor", "0x1002\n"},
        {"sys/bus/pci/devices/0000:03:00.0/class", "0x030000\n"},
@@ -213,10 +224,13 @@ GRAPHOPT_TEST(gpus_of_the_kernel_s_drivers) {
         std::vector<std::string>{folder / "sys/class/kfd/kfd/topology/nodes/2/properties"});
 }
 
-GRAPHOPT_TEST(wsl_and_containers) {
+TEST_CASE("wsl and containers") {
   const AmdSystem wsl = look_around(
       Folder({{"dev/dxg", ""}, {"proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n"}}));
-  CHECK(wsl.wsl && wsl.dxg && wsl.may_have_gpu() && !wsl.kfd);
+  CHECK(wsl.wsl);
+  CHECK(wsl.dxg);
+  CHECK(wsl.may_have_gpu());
+  CHECK(!wsl.kfd);
   CHECK(look_around(Folder({{".dockerenv", ""}, {"dev", nullptr}})).container);
 }
 

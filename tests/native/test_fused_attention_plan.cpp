@@ -1,10 +1,10 @@
 // How FusedAttention is cut into work-groups: rows, splits of the keys, workspace, what is refused.
 #include <stdexcept>
 
-#include "check.h"
 #include "device/traits.h"
 #include "operators/attention/args.h"
 #include "operators/attention/op.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -59,7 +59,7 @@ bool refused(const Call& call) {
   return false;
 }
 
-GRAPHOPT_TEST(attention_kernel_is_that_of_the_head_and_the_options) {
+TEST_CASE("attention kernel is that of the head and the options") {
   CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 40), true)).kernel) ==
         "fused_attention_plain_64_f16");
   CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 65), true)).kernel) ==
@@ -80,7 +80,7 @@ GRAPHOPT_TEST(attention_kernel_is_that_of_the_head_and_the_options) {
   }
 }
 
-GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
+TEST_CASE("attention takes many rows where they fill the device") {
   const auto many = [](const char* arch, const AttentionProblem& p, bool half = false) {
     return has(plan_on(arch, p, half), "many");
   };
@@ -101,21 +101,23 @@ GRAPHOPT_TEST(attention_takes_many_rows_where_they_fill_the_device) {
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 64), true), "plain_many_64_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 48), true), "plain_many_48_f16"));
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64), true));
-  CHECK(!many("gfx1100", problem(8, 8, 4096, 4096, 64), true) &&
-        !many("gfx942", problem(8, 8, 4096, 4096, 64), true));
+  CHECK(!many("gfx1100", problem(8, 8, 4096, 4096, 64), true));
+  CHECK(!many("gfx942", problem(8, 8, 4096, 4096, 64), true));
   AttentionProblem p = problem(8, 8, 4096, 4096, 64);
   p.has_bias = true;
   CHECK(!many("sm_90", p, true));
 }
 
-GRAPHOPT_TEST(attention_shares_keys_among_teams_where_a_unit_has_one_work_group) {
+TEST_CASE("attention shares keys among teams where a unit has one work group") {
   // 128 and 96 work-groups of 128 rows on 132 units.
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_teams_128_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_teams_96_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_teams_64_f16"));
   // 64 of them: two splits are one work-group for each unit.
   const Plan split = plan_on("sm_90", problem(1, 8, 1024, 1024, 128), true);
-  CHECK(has(split, "plain_teams_128_f16") && attention_of(split).grid.x == 128 && split.launches.size() == 2);
+  CHECK(has(split, "plain_teams_128_f16"));
+  CHECK(attention_of(split).grid.x == 128);
+  CHECK(split.launches.size() == 2);
   // Two work-groups for a unit, few keys, few rows, something between the products, another device.
   CHECK(has(plan_on("sm_90", problem(2, 16, 1024, 1024, 128), true), "plain_128_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 1024, 1024, 80), true), "plain_96_f16"));
@@ -128,7 +130,7 @@ GRAPHOPT_TEST(attention_shares_keys_among_teams_where_a_unit_has_one_work_group)
   CHECK(!has(plan_on("sm_90", p, true), "teams"));
 }
 
-GRAPHOPT_TEST(attention_copies_whole_vectors_beside_the_work_items) {
+TEST_CASE("attention copies whole vectors beside the work items") {
   // 36 elements are no whole vectors of 8: the kernel that loads any rows takes them on NVIDIA.
   CHECK(has(plan_on("sm_90", problem(1, 8, 128, 128, 40), true), "plain_64_f16"));
   CHECK(std::string(attention_of(plan_on("sm_90", problem(1, 8, 128, 128, 36), true)).kernel) ==
@@ -136,14 +138,14 @@ GRAPHOPT_TEST(attention_copies_whole_vectors_beside_the_work_items) {
   CHECK(has(plan_on("gfx942", problem(1, 8, 128, 128, 36), true), "plain_64_f16"));
 }
 
-GRAPHOPT_TEST(attention_reads_keys_of_few_rows_with_one_work_group_a_unit) {
+TEST_CASE("attention reads keys of few rows with one work group a unit") {
   // 128 heads on 132 units: splits would only have to be merged. Four rows are computed by two work-groups.
   CHECK(plan_on("sm_90", problem(8, 16, 1, 16384, 128), true).launches.size() == 1);
   CHECK(attention_of(plan_on("sm_90", problem(1, 16, 1, 16384, 128), true)).grid.x == 16 * 8);
   CHECK(attention_of(plan_on("sm_90", problem(1, 16, 4, 16384, 128), true)).grid.x == 16 * 16);
 }
 
-GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
+TEST_CASE("attention work groups cover all rows") {
   for (const Architecture& arch : kArchitectures) {
     for (const int64_t D : {64, 128, 256}) {
       for (const bool half : {false, true}) {
@@ -162,33 +164,40 @@ GRAPHOPT_TEST(attention_work_groups_cover_all_rows) {
           const hip::AttentionShape shape = hip::attention_shape(matrix, arch.wave, kernel_lds(arch),
                                                                  static_cast<int>(D), element, true, rows);
           const Plan plan = fused_attention_plan(p, half, true, facts, rows);
-          CHECK(plan.launches.size() == 1 && plan.workspace.empty());
+          CHECK(plan.launches.size() == 1);
+          CHECK(plan.workspace.empty());
           const Launch& launch = plan.launches[0];
           CHECK(launch.grid.x == p.H * divide_up(p.S, shape.block_rows()));
-          CHECK(launch.block == static_cast<uint32_t>(shape.all_waves() * arch.wave) && launch.block <= 256);
+          CHECK(launch.block == static_cast<uint32_t>(shape.all_waves() * arch.wave));
+          CHECK(launch.block <= 256);
           const int lds = shape.lds_bytes(matrix, copies, matrix && copies, element);
-          CHECK(lds <= arch.lds_bytes && (!copies || launch.lds == static_cast<uint32_t>(lds)));
+          CHECK(lds <= arch.lds_bytes);
+          CHECK((!copies || launch.lds == static_cast<uint32_t>(lds)));
         }
       }
     }
   }
 }
 
-GRAPHOPT_TEST(attention_splits_the_keys_when_there_are_few_rows) {
+TEST_CASE("attention splits the keys when there are few rows") {
   const DeviceFacts facts = typical_facts("gfx942");
   const hip::AttentionShape shape = hip::attention_shape(true, 64, 65536, 128, 2, true, AttentionRows::kFew);
   for (const int64_t S : {1, 16}) {  // by the kernel for few rows, and by the one of whole blocks
     const AttentionProblem p = problem(1, 8, S, 4096, 128);
     const Plan plan = plan_on("gfx942", p, true);
-    CHECK(plan.launches.size() == 2 && has(plan, "combine"));
+    CHECK(plan.launches.size() == 2);
+    CHECK(has(plan, "combine"));
     const Launch& launch = attention_of(plan);
     CHECK((std::string(launch.kernel) == "fused_attention_few_128_f16") == (S == 1));
     const auto splits = launch.grid.x / 8;
-    CHECK(splits > 1 && launch.grid.x == 8 * splits);
+    CHECK(splits > 1);
+    CHECK(launch.grid.x == 8 * splits);
     // Splits of whole blocks of keys, that together are all keys and none of them empty.
     const auto sizes = sizes_of(launch);
-    CHECK(sizes.T == 4096 && sizes.split_keys % shape.keys == 0);
-    CHECK(int64_t{sizes.split_keys} * splits >= p.T && int64_t{sizes.split_keys} * (splits - 1) < p.T);
+    CHECK(sizes.T == 4096);
+    CHECK(sizes.split_keys % shape.keys == 0);
+    CHECK(int64_t{sizes.split_keys} * splits >= p.T);
+    CHECK(int64_t{sizes.split_keys} * (splits - 1) < p.T);
     // O of each split, not normalised, and two numbers a row.
     const int64_t rows = S == 1 ? hip::kAttentionFewRows : shape.block_rows();
     const int64_t partial_rows = int64_t{8} * splits * rows;
@@ -199,12 +208,13 @@ GRAPHOPT_TEST(attention_splits_the_keys_when_there_are_few_rows) {
   CHECK(plan_on("gfx942", problem(facts.compute_units, 3, 1, 4096, 128), true).launches.size() == 1);
 }
 
-GRAPHOPT_TEST(attention_looks_for_values_that_are_not_finite_only_where_they_matter) {
+TEST_CASE("attention looks for values that are not finite only where they matter") {
   AttentionProblem p = problem(2, 1000, 64, 1100, 64);
   CHECK(!has(plan_on("gfx1100", p, true), "values"));
   p.guard = true;
   Plan plan = plan_on("gfx1100", p, true);
-  CHECK(plan.launches.size() == 2 && std::string(plan.launches[0].kernel) == "fused_attention_values_f16");
+  CHECK(plan.launches.size() == 2);
+  CHECK(std::string(plan.launches[0].kernel) == "fused_attention_values_f16");
   const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
   CHECK(plan.workspace == std::vector<int64_t>({p.B * p.H * parts * p.Dv * 4}));
   CHECK(plan.launches[0].grid.x == p.B * p.H * parts);
@@ -220,14 +230,14 @@ GRAPHOPT_TEST(attention_looks_for_values_that_are_not_finite_only_where_they_mat
   CHECK(!has(plan_on("gfx1100", p, true), "values"));
 }
 
-GRAPHOPT_TEST(attention_plan_of_nothing_is_empty) {
+TEST_CASE("attention plan of nothing is empty") {
   CHECK(plan_on("gfx1100", problem(0, 8, 64, 64, 64), false).launches.empty());
   CHECK(plan_on("gfx1100", problem(1, 8, 0, 64, 64), false).launches.empty());
   // Without keys O is still written.
   CHECK(plan_on("gfx1100", problem(1, 8, 64, 0, 64), false).launches.size() == 1);
 }
 
-GRAPHOPT_TEST(attention_plan_refuses_what_its_numbers_cannot_hold) {
+TEST_CASE("attention plan refuses what its numbers cannot hold") {
   CHECK(refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 257), true); }));
   CHECK(!refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 256), true); }));
   CHECK(refused([] { plan_on("gfx1100", problem(1, 1, int64_t{1} << 31, 8, 8), true); }));
@@ -238,7 +248,7 @@ GRAPHOPT_TEST(attention_plan_refuses_what_its_numbers_cannot_hold) {
   CHECK(refused([] { plan_on("gfx000", problem(1, 1, 8, 8, 8), true); }));
 }
 
-GRAPHOPT_TEST(attention_reads_vectors_only_where_rows_are_whole_vectors) {
+TEST_CASE("attention reads vectors only where rows are whole vectors") {
   const auto flags = [](const AttentionProblem& p, bool aligned) {
     const Launch launch = attention_of(fused_attention_plan(p, true, aligned, typical_facts("gfx1100")));
     return launch.arguments<hip::AttentionArgs>().layout.scores.flags &

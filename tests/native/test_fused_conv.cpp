@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "check.h"
 #include "operators/fused_conv/cpu.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -164,7 +164,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   }
 }
 
-GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
+TEST_CASE("pairs of channels of many shapes") {
   std::vector<ConvolutionProblem> problems(17);
   for (ConvolutionProblem& p : problems) {
     p.bfloat16 = true;
@@ -244,7 +244,7 @@ GRAPHOPT_TEST(pairs_of_channels_of_many_shapes) {
   }
 }
 
-GRAPHOPT_TEST(infinite_numbers_stay_in_their_windows) {
+TEST_CASE("infinite numbers stay in their windows") {
   ConvolutionProblem p;
   p.bfloat16 = true;
   p.C = 3;
@@ -269,7 +269,7 @@ GRAPHOPT_TEST(infinite_numbers_stay_in_their_windows) {
   }
 }
 
-GRAPHOPT_TEST(fused_conv_of_many_shapes) {
+TEST_CASE("fused conv of many shapes") {
   std::vector<ConvolutionProblem> problems(16);
   ConvolutionProblem::Axes ends[16] = {};  // the padding there
   for (ConvolutionProblem& p : problems) {

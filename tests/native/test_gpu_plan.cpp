@@ -1,7 +1,6 @@
 // Launch plans are plain data: what they promise the kernels is checked without a device.
 #include <stdexcept>
 
-#include "check.h"
 #include "operators/group_norm/op.h"
 #include "operators/reduction/op.h"
 #include "operators/row_norm/args.h"
@@ -11,6 +10,7 @@
 #include "operators/softmax/op.h"
 #include "operators/winograd/args.h"
 #include "operators/winograd/plan.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -22,7 +22,7 @@ uint32_t divide(uint32_t n, const Divisor& d) {
   return (static_cast<uint32_t>(uint64_t{n} * d.multiplier >> 32) + n) >> d.shift;
 }
 
-GRAPHOPT_TEST(divisors_divide_every_31_bit_number) {
+TEST_CASE("divisors divide every 31 bit number") {
   std::mt19937 random(1);
   std::vector<uint32_t> divisors = {1, 2, 3, 5, 7, 9, 49, 255, 256, 257, 3136, 65535, 65536, 2147483647};
   for (int i = 0; i < 200; ++i) divisors.push_back(random() % 2147483646 + 1);
@@ -38,14 +38,15 @@ GRAPHOPT_TEST(divisors_divide_every_31_bit_number) {
   }
 }
 
-GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
+TEST_CASE("large scale shift is cut into launches that cover it") {
   const ScaleShiftProblem p{3, 1001, 1048583, false, {}};
   const Plan plan = scale_shift_plan(p, true, true);
   CHECK(plan.launches.size() > 1);
   int64_t covered = 0;
   for (const Launch& launch : plan.launches) {
     const auto args = launch.arguments<hip::ScaleShiftArgs>();
-    CHECK(launch.slot(0).offset == covered * 2 && launch.slot(4).offset == covered * 2);
+    CHECK(launch.slot(0).offset == covered * 2);
+    CHECK(launch.slot(4).offset == covered * 2);
     const uint32_t total = args.total;
     CHECK(total % p.inner == 0);
     CHECK(args.first_channel == covered / p.inner % p.C);
@@ -63,7 +64,8 @@ GRAPHOPT_TEST(large_scale_shift_is_cut_into_launches_that_cover_it) {
 void check_rows(const Plan& plan, int64_t rows, int64_t in_bytes, int64_t out_bytes) {
   int64_t covered = 0;
   for (const Launch& launch : plan.launches) {
-    CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX && launch.grid.x <= INT32_MAX);
+    CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX);
+    CHECK(launch.grid.x <= INT32_MAX);
     CHECK(launch.slot(0).offset == covered * in_bytes);
     CHECK(launch.slot(1).offset == covered * out_bytes);
     covered += launch.grid.x;
@@ -71,7 +73,7 @@ void check_rows(const Plan& plan, int64_t rows, int64_t in_bytes, int64_t out_by
   CHECK(covered == rows);
 }
 
-GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
+TEST_CASE("rows beyond one launch are cut") {
   for (const char* arch : {"gfx90a", "gfx1100", "sm_90"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t rows : {int64_t{1} << 22, (int64_t{1} << 24) + 3, INT64_C(2147483647)}) {
@@ -81,8 +83,10 @@ GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
       for (const Launch& launch :
            reduce_plan({{rows, 7}, {false, true}, Reduction::kMean, ElementType::kHalf}, true).launches) {
         const auto args = launch.arguments<hip::ReduceRowsArgs>();
-        CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX && launch.grid.x <= INT32_MAX);
-        CHECK(launch.slot(0).offset == short_rows * 14 && launch.slot(1).offset == short_rows * 2);
+        CHECK(uint64_t{launch.grid.x} * launch.block <= UINT32_MAX);
+        CHECK(launch.grid.x <= INT32_MAX);
+        CHECK(launch.slot(0).offset == short_rows * 14);
+        CHECK(launch.slot(1).offset == short_rows * 2);
         CHECK(uint64_t{launch.grid.x} * (launch.block / args.lanes) >= args.rows);
         short_rows += args.rows;
       }
@@ -104,7 +108,7 @@ GRAPHOPT_TEST(rows_beyond_one_launch_are_cut) {
   }
 }
 
-GRAPHOPT_TEST(unaligned_pointers_take_the_scalar_path) {
+TEST_CASE("unaligned pointers take the scalar path") {
   const Plan plan = scale_shift_plan({1, 4, 64, false, {}}, false, false);
   CHECK(plan.launches[0].arguments<hip::ScaleShiftArgs>().vectors == 0);
   const DeviceFacts device = typical_facts("gfx1100");
@@ -114,7 +118,7 @@ GRAPHOPT_TEST(unaligned_pointers_take_the_scalar_path) {
   CHECK(group_norm_plan({1, 8, 64, 2, 1e-5f, {}}, false, false, device).launches.size() == 2);
 }
 
-GRAPHOPT_TEST(empty_tensors_launch_nothing) {
+TEST_CASE("empty tensors launch nothing") {
   const DeviceFacts device = typical_facts("gfx942");
   CHECK(scale_shift_plan({0, 4, 64, false, {}}, false, true).launches.empty());
   CHECK(group_norm_plan({0, 8, 64, 2, 1e-5f, {}}, false, true, device).launches.empty());
@@ -123,7 +127,7 @@ GRAPHOPT_TEST(empty_tensors_launch_nothing) {
   CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());
 }
 
-GRAPHOPT_TEST(a_convolution_smaller_than_its_window_is_left_to_the_operator_to_refuse) {
+TEST_CASE("a convolution smaller than its window is left to the operator to refuse") {
   for (const bool half : {false, true}) {
     for (const int64_t W : {0, 1}) {
       CHECK(choose_conv(convolution_3x3(4, 1, 3, W, 1, {0, 0, 0, 0}), half, typical_facts("sm_90")).chunk ==
@@ -132,7 +136,7 @@ GRAPHOPT_TEST(a_convolution_smaller_than_its_window_is_left_to_the_operator_to_r
   }
 }
 
-GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) {
+TEST_CASE("float16 convolutions go to the matrix units where they are large") {
   const auto algorithm = [](const char* arch, bool half, int64_t N, int64_t C, int64_t H) {
     return choose_conv(convolution_3x3(N, C, H, H, C, {1, 1, 1, 1}), half, typical_facts(arch)).algorithm;
   };
@@ -153,7 +157,7 @@ GRAPHOPT_TEST(float16_convolutions_go_to_the_matrix_units_where_they_are_large) 
   CHECK(refused);
 }
 
-GRAPHOPT_TEST(convolution_on_the_matrix_units_covers_pixels_filters_and_its_workspace) {
+TEST_CASE("convolution on the matrix units covers pixels filters and its workspace") {
   ConvolutionProblem p = convolution_3x3(3, 33, 10, 12, 130, {1, 2, 0, 1});
   p.has_residual = true;
   for (const char* arch : {"sm_90", "gfx942", "gfx1100"}) {
@@ -166,15 +170,17 @@ GRAPHOPT_TEST(convolution_on_the_matrix_units_covers_pixels_filters_and_its_work
       CHECK(plan.workspace == std::vector<int64_t>({3 * 11 * 15 * 64 * 2}));
       CHECK(plan.launches[0].grid.x == divide_up(3 * 11 * 15 * 64 / 16, 256));
       const Launch& product = plan.launches[1];
-      CHECK(product.grid.x == divide_up(3 * 9 * 13, side) && product.grid.y == divide_up(130, side));
-      CHECK(product.block % static_cast<uint32_t>(device.wave) == 0 && product.block <= 256);
+      CHECK(product.grid.x == divide_up(3 * 9 * 13, side));
+      CHECK(product.grid.y == divide_up(130, side));
+      CHECK(product.block % static_cast<uint32_t>(device.wave) == 0);
+      CHECK(product.block <= 256);
       CHECK((product.lds > 0) == (device.arch == "sm_90"));
     }
   }
   CHECK(winograd_conv_prepare_plan(p, true, ConvAlgorithm::kMatrix).weights == 256 * 9 * 64 * 2);
 }
 
-GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
+TEST_CASE("convolution chunks cover all tiles within the workspace") {
   for (const char* arch : {"gfx90a", "gfx942", "gfx1100", "sm_90"}) {
     const DeviceFacts device = typical_facts(arch);
     for (const int64_t N : {1, 3, 64}) {
@@ -187,9 +193,11 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
         const auto args = plan.launches[i].arguments<hip::WinogradInputArgs>();
         const hip::Tiles& tiles = args.tiles;
         const uint32_t stride = args.stride.d;
-        CHECK(tiles.first == next && stride % 4 == 0 && stride >= tiles.count);
-        CHECK(36 * 64 * int64_t{stride} * 4 <= plan.workspace[0] &&
-              36 * 96 * int64_t{stride} * 4 <= plan.workspace[1]);
+        CHECK(tiles.first == next);
+        CHECK(stride % 4 == 0);
+        CHECK(stride >= tiles.count);
+        CHECK(36 * 64 * int64_t{stride} * 4 <= plan.workspace[0]);
+        CHECK(36 * 96 * int64_t{stride} * 4 <= plan.workspace[1]);
         next += tiles.count;
       }
       CHECK(next == N * 57 * 56);
@@ -198,18 +206,24 @@ GRAPHOPT_TEST(convolution_chunks_cover_all_tiles_within_the_workspace) {
   }
 }
 
-GRAPHOPT_TEST(a_slot_holds_a_buffer_and_arguments_keep_their_type) {
+TEST_CASE("a slot holds a buffer and arguments keep their type") {
   hip::ScaleShiftArgs args = {};
   const Buffer part = {Role::kInput, 3, (int64_t{1} << 46) + 6};
   args.shift = part;
   args.y = output(7);
   Launch launch("scale_shift_f32", {}, 256, args);
-  CHECK(launch.slots == 5 && launch.slot(0).role == Role::kNull && args.x.address == nullptr);
-  CHECK(launch.slot(2).role == Role::kInput && launch.slot(2).index == 3 &&
-        launch.slot(2).offset == part.offset);
-  CHECK(launch.slot(4).role == Role::kOutput && launch.slot(4).index == 7 && launch.slot(4).offset == 0);
+  CHECK(launch.slots == 5);
+  CHECK(launch.slot(0).role == Role::kNull);
+  CHECK(args.x.address == nullptr);
+  CHECK(launch.slot(2).role == Role::kInput);
+  CHECK(launch.slot(2).index == 3);
+  CHECK(launch.slot(2).offset == part.offset);
+  CHECK(launch.slot(4).role == Role::kOutput);
+  CHECK(launch.slot(4).index == 7);
+  CHECK(launch.slot(4).offset == 0);
   launch.set_slot(0, workspace(1));
-  CHECK(launch.slot(0).role == Role::kWorkspace && launch.slot(0).index == 1);
+  CHECK(launch.slot(0).role == Role::kWorkspace);
+  CHECK(launch.slot(0).index == 1);
   bool refused = false;
   try {
     launch.arguments<hip::WinogradInputArgs>();

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "check.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -26,17 +26,17 @@ uint16_t to_bits(half h) {
   return bits;
 }
 
-GRAPHOPT_TEST(half_holds_every_value) {
+TEST_CASE("half holds every value") {
   for (uint32_t i = 0; i < 65536; ++i) {
     const auto bits = static_cast<uint16_t>(i);
     const double expected = value_of(bits);
     const float got = from_bits(bits);
-    CHECK(std::isnan(expected) ? std::isnan(got) : static_cast<double>(got) == expected);
+    CHECK((std::isnan(expected) ? std::isnan(got) : static_cast<double>(got) == expected));
     if (!std::isnan(expected)) CHECK(to_bits(half(got)) == bits);
   }
 }
 
-GRAPHOPT_TEST(half_rounds_to_nearest_even) {
+TEST_CASE("half rounds to nearest even") {
   for (uint16_t bits = 0; bits < 0x7bff; ++bits) {  // all neighbours below infinity
     const double low = value_of(bits), high = value_of(static_cast<uint16_t>(bits + 1));
     const double middle = (low + high) / 2;  // exact in float

@@ -1,6 +1,6 @@
 // InvertedResidual against sums in double.
-#include "check.h"
 #include "operators/inverted_residual/op.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -81,7 +81,7 @@ void compare(const Problem& p) {
   for (const size_t lanes : {2, 5, 16}) CHECK(result(p, x, r, w, lanes) == one);
 }
 
-GRAPHOPT_TEST(inverted_residual_of_odd_sizes) {
+TEST_CASE("inverted residual of odd sizes") {
   // C, M, O, height, width, kernel, stride
   for (const auto& [C, M, O, H, W, kernel, stride] :
        {std::array<int64_t, 7>{5, 37, 11, 7, 9, 3, 1},

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <map>
 
-#include "check.h"
 #include "device/device_weights.h"
 #include "operators/kernels.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -176,17 +176,17 @@ void run_three(const Table& table, gpu::Device* device) {
     const Tensor result = machine.run(*create(table, "ScaleShiftAdd", sum), {normal, planes, more_planes, y});
     CHECK((result.shape == Shape{N, M, H, W}));
     const double error = relative_error(machine.values<T>(result), expected);
-    CHECK_MSG(error < (sizeof(T) == 2 ? 1e-2 : 1e-4), "off by " + std::to_string(error));
+    CHECK(error < (sizeof(T) == 2 ? 1e-2 : 1e-4));
   }
 }
 
-GRAPHOPT_TEST(three_kernels_in_a_row_without_a_session) {
+TEST_CASE("three kernels in a row without a session") {
   const Table table = cpu_kernels();
   run_three<float>(table, nullptr);
   run_three<half>(table, nullptr);
 }
 
-GRAPHOPT_TEST(three_kernels_in_a_row_on_a_device_without_a_session) {
+TEST_CASE("three kernels in a row on a device without a session") {
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
   const Table table = provider_kernels(*device);
   run_three<float>(table, device.get());
@@ -194,7 +194,7 @@ GRAPHOPT_TEST(three_kernels_in_a_row_on_a_device_without_a_session) {
 }
 
 // Two sessions of one model, or one weight in two nodes.
-GRAPHOPT_TEST(kernels_on_a_device_share_equal_weights) {
+TEST_CASE("kernels on a device share equal weights") {
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
   const Table table = provider_kernels(*device);
   Machine machine(device.get());
@@ -232,7 +232,7 @@ GRAPHOPT_TEST(kernels_on_a_device_share_equal_weights) {
   CHECK(y == run(*second, w));
 }
 
-GRAPHOPT_TEST(weights_on_a_device_are_compared_whole_and_go_with_their_last_user) {
+TEST_CASE("weights on a device are compared whole and go with their last user") {
   constexpr size_t kBytes = 10000;
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
   gpu::DeviceWeights weights;
@@ -244,9 +244,9 @@ GRAPHOPT_TEST(weights_on_a_device_are_compared_whole_and_go_with_their_last_user
     });
   };
   std::shared_ptr<void> a = get("a", 1), b = get("a", 1);
-  CHECK(a == b);
-  CHECK(get("a", 2) != a);
-  CHECK(get("another", 1) != a);
+  CHECK((a == b));
+  CHECK((get("a", 2) != a));
+  CHECK((get("another", 1) != a));
   CHECK(weights.size() == 1);
   void* const place = a.get();
   a.reset();
@@ -254,11 +254,11 @@ GRAPHOPT_TEST(weights_on_a_device_are_compared_whole_and_go_with_their_last_user
   b.reset();
   CHECK(weights.size() == 0);
   void* const again = device->allocate(kBytes);
-  CHECK(again == place);
+  CHECK((again == place));
   device->free(again);
 }
 
-GRAPHOPT_TEST(attributes_that_must_be_there) {
+TEST_CASE("attributes that must be there") {
   PlainNode node(ElementType::kFloat, 3);
   try {
     create(cpu_kernels(), "FusedGroupNorm", node);

@@ -1,6 +1,6 @@
 // Linear in float32, float16 and bfloat16 against sums in double.
-#include "check.h"
 #include "operators/linear/cpu.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -47,7 +47,7 @@ void compare(LinearProblem p, size_t lanes) {
   CHECK(worst < (sizeof(T) == 4 ? 1e-5 : 1e-2));
 }
 
-GRAPHOPT_TEST(linear_of_odd_sizes) {
+TEST_CASE("linear of odd sizes") {
   using A = ActivationKind;
   for (const auto& [rows, K, N] : {std::array<int64_t, 3>{1, 1, 1},
                                    {13, 7, 17},
@@ -79,7 +79,7 @@ GRAPHOPT_TEST(linear_of_odd_sizes) {
 }
 
 // More rows than the second-level cache takes.
-GRAPHOPT_TEST(linear_of_many_rows) {
+TEST_CASE("linear of many rows") {
   LinearProblem p;
   p.rows = 233;
   p.K = 2051;

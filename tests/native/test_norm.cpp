@@ -1,6 +1,6 @@
-#include "check.h"
 #include "operators/group_norm/op.h"
 #include "operators/row_norm/op.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -66,14 +66,14 @@ GroupNormProblem group_problem(int64_t N, int64_t C, int64_t inner, int64_t grou
   return p;
 }
 
-GRAPHOPT_TEST(group_norm_of_every_activation) {
+TEST_CASE("group norm of every activation") {
   for (const Activation& act : every_activation()) {
     compare_group_norm<float>(group_problem(2, 6, 35, 3, act), 2);
     compare_group_norm<half>(group_problem(2, 6, 35, 3, act), 2);
   }
 }
 
-GRAPHOPT_TEST(group_norm_of_odd_shapes) {
+TEST_CASE("group norm of odd shapes") {
   const int64_t shapes[][4] = {{1, 1, 1, 1},      {2, 4, 1, 2},     {3, 5, 7, 5},
                                {1, 32, 1024, 32}, {2, 10, 1023, 2}, {1, 3, 50001, 1},
                                {1, 4, 40000, 2},  {300, 4, 3, 2},   {1, 640, 9, 32}};
@@ -86,12 +86,12 @@ GRAPHOPT_TEST(group_norm_of_odd_shapes) {
   compare_group_norm<float>(group_problem(0, 4, 3, 2), 2);
 }
 
-GRAPHOPT_TEST(group_norm_of_a_distant_mean) {
+TEST_CASE("group norm of a distant mean") {
   compare_group_norm<float>(group_problem(1, 4, 3000, 2), 1, 1000.0f);
   compare_group_norm<float>(group_problem(1, 2, 70000, 1), 4, 1000.0f);
 }
 
-GRAPHOPT_TEST(group_norm_of_blocks_that_lie_apart) {
+TEST_CASE("group norm of blocks that lie apart") {
   for (const int64_t moved : {int64_t{1}, int64_t{1024}, int64_t{5000}}) {
     for (const size_t lanes : {1, 4}) {
       compare_group_norm<float>(group_problem(1, 1, 70001, 1), lanes, 1e5f, moved);
@@ -99,7 +99,7 @@ GRAPHOPT_TEST(group_norm_of_blocks_that_lie_apart) {
   }
 }
 
-GRAPHOPT_TEST(group_norm_of_infinity_is_nan) {
+TEST_CASE("group norm of infinity is nan") {
   std::vector<float> x(5000, 1.0f), y(x.size());
   x[3000] = std::numeric_limits<float>::infinity();
   const float one = 1, zero = 0;
@@ -156,7 +156,7 @@ void compare_row_norm(int64_t rows, int64_t D, bool rms, bool residual, bool wri
   }
 }
 
-GRAPHOPT_TEST(row_norms) {
+TEST_CASE("row norms") {
   for (int64_t D : {1, 3, 16, 31, 768, 1025, 9001}) {
     for (int64_t rows : {1, 5, 97}) {
       for (bool rms : {false, true}) {
@@ -170,7 +170,7 @@ GRAPHOPT_TEST(row_norms) {
   compare_row_norm<float>(0, 8, false, true, true, 2);
 }
 
-GRAPHOPT_TEST(layer_norm_of_a_distant_mean) {
+TEST_CASE("layer norm of a distant mean") {
   compare_row_norm<float>(3, 4096, false, false, false, 1, 1000.0f);
 }
 
@@ -199,7 +199,7 @@ void check_equal_numbers(int64_t D, bool residual) {
   }
 }
 
-GRAPHOPT_TEST(layer_norm_of_equal_numbers) {
+TEST_CASE("layer norm of equal numbers") {
   for (int64_t D : {2, 3, 20, 333, 768, 1025, 9001}) {
     for (const bool residual : {false, true}) {
       check_equal_numbers<float>(D, residual);

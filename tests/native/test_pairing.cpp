@@ -1,5 +1,5 @@
-#include "check.h"
 #include "runtime/provider/pairing.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -9,7 +9,7 @@ using provider::pair_devices;
 
 constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
 
-GRAPHOPT_TEST(devices_are_paired_by_their_bus) {
+TEST_CASE("devices are paired by their bus") {
   const std::vector<Hardware> devices = {
       {kAmd, "0000:03:00.0"}, {kAmd, "0000:c3:00.0"}, {kNvidia, "0000:41:00.0"}};
   // DRM's order is none; the domain may have eight digits, and letters may be large.
@@ -20,7 +20,7 @@ GRAPHOPT_TEST(devices_are_paired_by_their_bus) {
   CHECK((pair_devices(devices, hardware) == std::vector<int>{3, 1, 0}));
 }
 
-GRAPHOPT_TEST(a_device_without_its_hardware_takes_what_is_left_of_its_vendor) {
+TEST_CASE("a device without its hardware takes what is left of its vendor") {
   const std::vector<Hardware> devices = {
       {kAmd, "0000:03:00.0"}, {kAmd, "0000:13:00.0"}, {kAmd, "0000:23:00.0"}};
   // An older runtime says no bus; a partition of a GPU has none of its own.

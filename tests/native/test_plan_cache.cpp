@@ -2,9 +2,9 @@
 #include <atomic>
 #include <mutex>
 
-#include "check.h"
 #include "device/libraries/stream_lock.h"
 #include "runtime/plan_cache.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -23,12 +23,13 @@ void put(PlanCache& cache, uint64_t generation) {
   cache.put(std::move(planned));
 }
 
-GRAPHOPT_TEST(plan_cache_keeps_those_that_were_used_last) {
+TEST_CASE("plan cache keeps those that were used last") {
   PlanCache cache;
   CHECK(take(cache, 0) == nullptr);
   for (uint64_t i = 0; i < PlanCache::kMost; ++i) put(cache, i);
   auto first = take(cache, 0);
-  CHECK(first != nullptr && take(cache, 0) == nullptr);  // nobody else gets it
+  CHECK(first != nullptr);
+  CHECK(take(cache, 0) == nullptr);  // nobody else gets it
   cache.put(std::move(first));
   put(cache, PlanCache::kMost);
   CHECK(take(cache, 1) == nullptr);  // the one that was used the longest time ago
@@ -36,7 +37,7 @@ GRAPHOPT_TEST(plan_cache_keeps_those_that_were_used_last) {
   for (uint64_t i = 2; i <= PlanCache::kMost; ++i) CHECK(take(cache, i) != nullptr);
 }
 
-GRAPHOPT_TEST(plan_cache_gives_each_call_to_one_of_many_threads) {
+TEST_CASE("plan cache gives each call to one of many threads") {
   PlanCache cache;
   std::vector<std::thread> threads;
   for (size_t t = 0; t < 4; ++t) {
@@ -58,7 +59,7 @@ GRAPHOPT_TEST(plan_cache_gives_each_call_to_one_of_many_threads) {
   for (std::thread& t : threads) t.join();
 }
 
-GRAPHOPT_TEST(what_was_planned_while_a_library_was_in_use_is_planned_again) {
+TEST_CASE("what was planned while a library was in use is planned again") {
   gpu::StreamLock lock;
   const uint64_t before = gpu::library_generation();
   lock.lock();
@@ -76,7 +77,7 @@ GRAPHOPT_TEST(what_was_planned_while_a_library_was_in_use_is_planned_again) {
 }
 
 // Whoever is turned away with a generation sees another one once the lock is free, in whatever order it goes.
-GRAPHOPT_TEST(nobody_who_is_turned_away_is_forgotten) {
+TEST_CASE("nobody who is turned away is forgotten") {
   gpu::StreamLock lock;
   std::atomic<bool> done{false};
   std::thread holder([&] {
@@ -93,7 +94,7 @@ GRAPHOPT_TEST(nobody_who_is_turned_away_is_forgotten) {
     if (!turned_away) lock.unlock();
   }
   holder.join();
-  CHECK(!turned_away || gpu::library_generation() != planned);
+  CHECK((!turned_away || gpu::library_generation() != planned));
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 #include <random>
 #include <set>
 
-#include "check.h"
 #include "runtime/provider/arena.h"
 #include "runtime/provider/partition.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -15,7 +15,7 @@ using provider::PartitionNode;
 
 bool meet(const Lifetime& a, const Lifetime& b) { return a.first <= b.last && b.first <= a.last; }
 
-GRAPHOPT_TEST(tensors_that_live_at_once_lie_apart) {
+TEST_CASE("tensors that live at once lie apart") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<Lifetime> lives(random() % 40);
@@ -27,24 +27,24 @@ GRAPHOPT_TEST(tensors_that_live_at_once_lie_apart) {
     const ArenaLayout layout = provider::lay_out(lives);
     for (size_t i = 0; i < lives.size(); ++i) {
       CHECK(layout.offsets[i] % provider::kArenaAlignment == 0);
-      CHECK(lives[i].bytes == 0 || layout.offsets[i] + lives[i].bytes <= layout.bytes);
+      CHECK((lives[i].bytes == 0 || layout.offsets[i] + lives[i].bytes <= layout.bytes));
       for (size_t k = 0; k < i; ++k) {
         if (lives[i].bytes == 0 || lives[k].bytes == 0 || !meet(lives[i], lives[k])) continue;
-        CHECK(layout.offsets[i] + lives[i].bytes <= layout.offsets[k] ||
-              layout.offsets[k] + lives[k].bytes <= layout.offsets[i]);
+        CHECK((layout.offsets[i] + lives[i].bytes <= layout.offsets[k] ||
+               layout.offsets[k] + lives[k].bytes <= layout.offsets[i]));
       }
     }
   }
 }
 
-GRAPHOPT_TEST(a_chain_takes_two_of_its_tensors) {
+TEST_CASE("a chain takes two of its tensors") {
   std::vector<Lifetime> lives;
   for (size_t s = 0; s < 20; ++s) lives.push_back({4096, s, s + 1});
   const ArenaLayout layout = provider::lay_out(lives);
   CHECK(layout.bytes == 2 * 4096);
   // A wide one in the middle is what the most is needed for.
   lives[10].bytes = 1 << 20;
-  CHECK(provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11);
+  CHECK((provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11));
   CHECK(provider::lay_out({}).bytes == 0);
 }
 
@@ -52,7 +52,7 @@ std::vector<std::vector<size_t>> regions(const std::vector<PartitionNode>& nodes
   return provider::find_regions(nodes);
 }
 
-GRAPHOPT_TEST(a_path_that_leaves_a_region_ends_it) {
+TEST_CASE("a path that leaves a region ends it") {
   // a -> other -> b, and a -> b.
   CHECK(
       (regions(
@@ -66,7 +66,7 @@ GRAPHOPT_TEST(a_path_that_leaves_a_region_ends_it) {
 }
 
 // Fused to one node each, the graph must still be one without cycles.
-GRAPHOPT_TEST(regions_do_not_wait_for_each_other) {
+TEST_CASE("regions do not wait for each other") {
   std::mt19937 random(2);
   for (int round = 0; round < 300; ++round) {
     const size_t count = 4 + random() % 30;
@@ -85,9 +85,11 @@ GRAPHOPT_TEST(regions_do_not_wait_for_each_other) {
     const auto found = regions(nodes);
     std::set<size_t> seen;
     for (size_t r = 0; r < found.size(); ++r) {
-      CHECK(found[r].size() > 1 && std::is_sorted(found[r].begin(), found[r].end()));
+      CHECK(found[r].size() > 1);
+      CHECK(std::is_sorted(found[r].begin(), found[r].end()));
       for (const size_t i : found[r]) {
-        CHECK(nodes[i].member && seen.insert(i).second);
+        CHECK(nodes[i].member);
+        CHECK(seen.insert(i).second);
         group[i] = r;
       }
     }

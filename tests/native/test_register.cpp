@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "check.h"
 #include "runtime/abi/ort.h"
+#include "testing.h"
 
 extern "C" graphopt::abi::OrtStatus* RegisterCustomOps(graphopt::abi::OrtSessionOptions*,
                                                        const graphopt::abi::OrtApiBase*);
@@ -24,7 +24,7 @@ const abi::OrtApi* old_get_api(uint32_t revision) {
   return revision == 1 ? &api : nullptr;
 }
 
-GRAPHOPT_TEST(an_old_runtime_gets_an_error_and_not_silence) {
+TEST_CASE("an old runtime gets an error and not silence") {
   const abi::OrtApiBase base{old_get_api, [] { return "1.17.3"; }};
   CHECK(RegisterCustomOps(nullptr, &base) != nullptr);
   CHECK(last_message == "graphopt needs ONNX Runtime 1.18 or newer, this is 1.17.3");

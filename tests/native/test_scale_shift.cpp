@@ -1,5 +1,5 @@
-#include "check.h"
 #include "operators/scale_shift/op.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -37,7 +37,7 @@ void compare(const ScaleShiftProblem& p, size_t lanes) {
   }
 }
 
-GRAPHOPT_TEST(scale_shift_of_every_activation) {
+TEST_CASE("scale shift of every activation") {
   for (const Activation& act : every_activation()) {
     for (bool residual : {false, true}) {
       ScaleShiftProblem p;
@@ -52,7 +52,7 @@ GRAPHOPT_TEST(scale_shift_of_every_activation) {
   }
 }
 
-GRAPHOPT_TEST(scale_shift_of_odd_shapes) {
+TEST_CASE("scale shift of odd shapes") {
   const int64_t shapes[][3] = {{1, 1, 1},    {3, 1, 1},    {1, 7, 1},    {5, 33, 1},    {2, 3, 4},
                                {3, 5, 15},   {3, 5, 16},   {2, 3, 17},   {1, 2, 20011}, {64, 65, 9},
                                {7, 3, 1023}, {2, 9, 1025}, {40, 500, 1}, {1, 1, 16384}, {1, 3, 16385}};
@@ -70,7 +70,7 @@ GRAPHOPT_TEST(scale_shift_of_odd_shapes) {
   }
 }
 
-GRAPHOPT_TEST(scale_shift_of_nothing) {
+TEST_CASE("scale shift of nothing") {
   for (int64_t empty : {0, 1, 2}) {
     ScaleShiftProblem p;
     p.N = empty == 0 ? 0 : 2;

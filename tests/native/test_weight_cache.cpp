@@ -1,8 +1,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "check.h"
 #include "device/cpu/weight_cache.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -17,21 +17,21 @@ std::shared_ptr<const void> get(cpu::WeightCache& cache, const std::string& layo
   });
 }
 
-GRAPHOPT_TEST(weight_cache_compares_content_and_frees) {
+TEST_CASE("weight cache compares content and frees") {
   cpu::WeightCache cache;
   std::atomic<int> made{0};
   std::vector<float> w(1001, 1.0f);
   auto first = get(cache, "4 by 7", w, made);
   {
     const std::vector<float> copy = w;
-    CHECK(get(cache, "4 by 7", copy, made) == first);
+    CHECK((get(cache, "4 by 7", copy, made) == first));
   }
-  CHECK(get(cache, "4 by 8", w, made) != first);  // another transform
+  CHECK((get(cache, "4 by 8", w, made) != first));  // another transform
   const std::vector<float> before = w;
   w[1000] = 2.0f;  // the same address, other content
   const auto second = get(cache, "4 by 7", w, made);
-  CHECK(second != first);
-  CHECK(get(cache, "4 by 7", before, made) == first);
+  CHECK((second != first));
+  CHECK((get(cache, "4 by 7", before, made) == first));
   CHECK(cache.size() == 2);
   const std::weak_ptr<const void> watch = first;
   first.reset();
@@ -43,7 +43,7 @@ GRAPHOPT_TEST(weight_cache_compares_content_and_frees) {
 }
 
 // FNV-1a hides a change of a word by another one of the next word.
-GRAPHOPT_TEST(weight_cache_tells_weights_of_one_hash_apart) {
+TEST_CASE("weight cache tells weights of one hash apart") {
   constexpr uint64_t kPrime = 1099511628211ull;
   cpu::WeightCache cache;
   const std::string layout = "1";
@@ -58,14 +58,15 @@ GRAPHOPT_TEST(weight_cache_tells_weights_of_one_hash_apart) {
                      [&](void* prepared) { std::memcpy(prepared, weights.data(), bytes); });
   };
   const auto first = get(w), second = get(other);
-  CHECK(first != second);
+  CHECK((first != second));
   CHECK(std::memcmp(first.get(), w.data(), bytes) == 0);
   CHECK(std::memcmp(second.get(), other.data(), bytes) == 0);
-  CHECK(get(w) == first && get(other) == second);
+  CHECK((get(w) == first));
+  CHECK((get(other) == second));
   CHECK(cache.size() == 2);
 }
 
-GRAPHOPT_TEST(weight_cache_shares_among_many_threads) {
+TEST_CASE("weight cache shares among many threads") {
   cpu::WeightCache cache;
   std::atomic<int> made{0};
   const std::vector<float> w(50000, 3.0f);
@@ -73,7 +74,7 @@ GRAPHOPT_TEST(weight_cache_shares_among_many_threads) {
   std::vector<std::thread> threads;
   for (auto& result : results) threads.emplace_back([&] { result = get(cache, "1", w, made); });
   for (std::thread& t : threads) t.join();
-  for (const auto& result : results) CHECK(result == results[0]);
+  for (const auto& result : results) CHECK((result == results[0]));
 }
 
 }  // namespace

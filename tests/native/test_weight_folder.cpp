@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "check.h"
 #include "device/cpu/weight_cache.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -24,7 +24,7 @@ class Place {
  public:
   Place() {
     char name[] = "/tmp/graphopt-weights-XXXXXX";
-    CHECK(mkdtemp(name) != nullptr);
+    REQUIRE(mkdtemp(name) != nullptr);
     path_ = name;
   }
   ~Place() { fs::remove_all(path_); }
@@ -70,20 +70,25 @@ std::vector<float> reverse(std::vector<float> w) {
   return w;
 }
 
-GRAPHOPT_TEST(weights_are_packed_once_for_all_processes) {
+TEST_CASE("weights are packed once for all processes") {
   const Place place;
   const WeightFolder folder(place.path(), kMost);
   int made = 0;
   const std::vector<float> w = numbers(7);
-  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
-  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
-  CHECK(packed(&folder, numbers(8), made) == reverse(numbers(8)) && made == 2);  // other weights
+  CHECK(packed(&folder, w, made) == reverse(w));
+  CHECK(made == 1);
+  CHECK(packed(&folder, w, made) == reverse(w));
+  CHECK(made == 1);
+  CHECK(packed(&folder, numbers(8), made) == reverse(numbers(8)));
+  CHECK(made == 2);  // other weights
   packed(&folder, w, made, "another layout");
-  CHECK(made == 3 && place.files().size() == 3);
-  CHECK(packed(nullptr, w, made) == reverse(w) && made == 4);  // without a folder
+  CHECK(made == 3);
+  CHECK(place.files().size() == 3);
+  CHECK(packed(nullptr, w, made) == reverse(w));
+  CHECK(made == 4);  // without a folder
 }
 
-GRAPHOPT_TEST(equal_weights_of_one_process_share_a_mapping) {
+TEST_CASE("equal weights of one process share a mapping") {
   const Place place;
   const WeightFolder folder(place.path(), kMost);
   WeightCache cache(&folder);
@@ -93,10 +98,11 @@ GRAPHOPT_TEST(equal_weights_of_one_process_share_a_mapping) {
                      [&](void* to) { std::copy(v.begin(), v.end(), static_cast<float*>(to)); });
   };
   const auto first = get(w);
-  CHECK(get(equal) == first && get(other) != first);
+  CHECK((get(equal) == first));
+  CHECK((get(other) != first));
 }
 
-GRAPHOPT_TEST(a_damaged_file_of_weights_is_not_used) {
+TEST_CASE("a damaged file of weights is not used") {
   const Place place;
   const WeightFolder folder(place.path(), kMost);
   const std::vector<float> w = numbers(7);
@@ -110,15 +116,17 @@ GRAPHOPT_TEST(a_damaged_file_of_weights_is_not_used) {
        {std::streamoff{0}, std::streamoff{60}, std::streamoff{4096}, size / 2 + 4096}) {
     std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put(0x55);
     CHECK(packed(&folder, w, made) == reverse(w));
-    CHECK_MSG(made == ++expected, "damage at " + std::to_string(at));
-    CHECK(packed(&folder, w, made) == reverse(w) && made == expected);  // mended
+    CHECK_MESSAGE(made == ++expected, "damage at ", at);
+    CHECK(packed(&folder, w, made) == reverse(w));
+    CHECK(made == expected);  // mended
   }
   fs::resize_file(file, 100);
-  CHECK(packed(&folder, w, made) == reverse(w) && made == ++expected);
+  CHECK(packed(&folder, w, made) == reverse(w));
+  CHECK(made == ++expected);
   CHECK(place.files().size() == 1);
 }
 
-GRAPHOPT_TEST(a_folder_that_others_may_write_to_is_not_used) {
+TEST_CASE("a folder that others may write to is not used") {
   const Place place;
   chmod(place.path().c_str(), 0770);
   std::string said;
@@ -134,10 +142,10 @@ GRAPHOPT_TEST(a_folder_that_others_may_write_to_is_not_used) {
   const std::vector<float> w = numbers(7);
   packed(&folder, w, made);
   chmod(place.files().at(0).c_str(), 0666);  // nor is such a file
-  CHECK(packed(&folder, w, made) == reverse(w) && made == 2);
+  CHECK((packed(&folder, w, made) == reverse(w) && made == 2));
 }
 
-GRAPHOPT_TEST(a_writer_of_weights_that_is_killed_leaves_nothing_that_counts) {
+TEST_CASE("a writer of weights that is killed leaves nothing that counts") {
   const Place place;
   const WeightFolder folder(place.path(), kMost);
   const std::vector<float> w = numbers(7);
@@ -158,12 +166,15 @@ GRAPHOPT_TEST(a_writer_of_weights_that_is_killed_leaves_nothing_that_counts) {
   std::ofstream(young) << "half";
   const timespec long_ago[2] = {{1000, 0}, {1000, 0}};
   utimensat(AT_FDCWD, old.c_str(), long_ago, 0);
-  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
-  CHECK(!fs::exists(old) && fs::exists(young));
-  CHECK(packed(&folder, w, made) == reverse(w) && made == 1);
+  CHECK(packed(&folder, w, made) == reverse(w));
+  CHECK(made == 1);
+  CHECK(!fs::exists(old));
+  CHECK(fs::exists(young));
+  CHECK(packed(&folder, w, made) == reverse(w));
+  CHECK(made == 1);
 }
 
-GRAPHOPT_TEST(processes_that_write_the_same_weights_share_the_first_file) {
+TEST_CASE("processes that write the same weights share the first file") {
   const Place place;
   const WeightFolder folder(place.path(), kMost);
   std::vector<pid_t> children;
@@ -183,7 +194,8 @@ GRAPHOPT_TEST(processes_that_write_the_same_weights_share_the_first_file) {
   for (const pid_t child : children) {
     int status = 0;
     waitpid(child, &status, 0);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
   }
   CHECK(place.files().size() == 20);
   int made = 0;
@@ -191,7 +203,7 @@ GRAPHOPT_TEST(processes_that_write_the_same_weights_share_the_first_file) {
   CHECK(made == 0);
 }
 
-GRAPHOPT_TEST(a_folder_of_weights_stays_below_its_limit) {
+TEST_CASE("a folder of weights stays below its limit") {
   const Place place;
   constexpr uint64_t kFile = 4096 + 2 * 20480;  // a page, and 20,000 bytes twice
   const WeightFolder folder(place.path(), 3 * kFile);
@@ -201,14 +213,16 @@ GRAPHOPT_TEST(a_folder_of_weights_stays_below_its_limit) {
     packed(&folder, numbers(n), made);
     place.age();
   }
-  CHECK(made == 4 && place.files().size() == 3);
+  CHECK(made == 4);
+  CHECK(place.files().size() == 3);
   packed(&folder, numbers(1), made);
   CHECK(made == 4);
   place.age();
   packed(&folder, numbers(2), made);
-  CHECK(made == 5 && place.files().size() == 3);
+  CHECK(made == 5);
+  CHECK(place.files().size() == 3);
   const WeightFolder small(place.path(), kFile / 2);  // nothing fits: packed all the same
-  CHECK(packed(&small, numbers(9), made) == reverse(numbers(9)) && made == 6);
+  CHECK((packed(&small, numbers(9), made) == reverse(numbers(9)) && made == 6));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // WinogradConv against a direct convolution in double.
-#include "check.h"
 #include "operators/winograd/cpu.h"
+#include "testing.h"
 
 namespace graphopt::test {
 namespace {
@@ -78,7 +78,7 @@ struct Case {
                        p.has_residual ? residual.data() : nullptr, y.data(), parallel,
                        heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, lanes)));
     for (size_t i = n; i < y.size(); ++i)
-      CHECK_MSG(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
+      CHECK_MESSAGE(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
     y.resize(n);
     return y;
   }
@@ -97,7 +97,7 @@ void check_case(const ConvolutionProblem& p, size_t lanes, float scale = 1.0f) {
   for (ConvAlgorithm algorithm : kAlgorithms) {
     if (!std::is_same_v<T, float> && algorithm == ConvAlgorithm::kF4x4) continue;
     const double error = relative_error(c.run(algorithm, lanes), expected);
-    CHECK_MSG(error < limit<T>(algorithm), text(p, algorithm, error));
+    CHECK_MESSAGE(error < limit<T>(algorithm), text(p, algorithm, error));
   }
 }
 
@@ -126,10 +126,10 @@ void check_shapes() {
 
 }  // namespace
 
-GRAPHOPT_TEST(winograd_shapes_float) { check_shapes<float>(); }
-GRAPHOPT_TEST(winograd_shapes_half) { check_shapes<half>(); }
+TEST_CASE("winograd shapes float") { check_shapes<float>(); }
+TEST_CASE("winograd shapes half") { check_shapes<half>(); }
 
-GRAPHOPT_TEST(winograd_epilogue) {
+TEST_CASE("winograd epilogue") {
   for (const Activation& act : every_activation()) {
     for (bool residual : {false, true}) {
       ConvolutionProblem p = convolution_3x3(2, 6, 7, 21, 19, {1, 1, 1, 1});
@@ -143,7 +143,7 @@ GRAPHOPT_TEST(winograd_epilogue) {
 
 // Blocks of tiles that begin and end inside a row of the image: their rows of pixels are no whole vectors,
 // and what the epilogue does to one row must not reach the next.
-GRAPHOPT_TEST(winograd_epilogue_of_partial_rows) {
+TEST_CASE("winograd epilogue of partial rows") {
   for (const Activation& act : every_activation()) {
     for (ConvolutionProblem p :
          {convolution_3x3(1, 3, 64, 64, 4, {1, 1, 1, 1}), convolution_3x3(1, 5, 40, 61, 17, {1, 0, 1, 2})}) {
@@ -157,7 +157,7 @@ GRAPHOPT_TEST(winograd_epilogue_of_partial_rows) {
   }
 }
 
-GRAPHOPT_TEST(winograd_large_values_and_zeros) {
+TEST_CASE("winograd large values and zeros") {
   ConvolutionProblem p = convolution_3x3(1, 12, 10, 10, 12, {1, 1, 1, 1});
   check_case<float>(p, 1, 1e15f);
   check_case<float>(p, 1, 1e-15f);
@@ -165,19 +165,19 @@ GRAPHOPT_TEST(winograd_large_values_and_zeros) {
   check_case<float>(p, 1, 0.0f);
 }
 
-GRAPHOPT_TEST(winograd_lanes_do_not_change_the_result) {
+TEST_CASE("winograd lanes do not change the result") {
   // Few tiles and many channels share their input; many tiles have blocks of their own.
   for (const ConvolutionProblem& p :
        {convolution_3x3(1, 300, 9, 9, 200, {1, 1, 1, 1}), convolution_3x3(2, 20, 60, 60, 40, {1, 1, 1, 1})}) {
     const Case<float> c(p);
     for (ConvAlgorithm algorithm : kAlgorithms) {
       const std::vector<float> one = c.run(algorithm, 1);
-      for (size_t lanes : {2, 5}) CHECK_MSG(c.run(algorithm, lanes) == one, text(p, algorithm, 0));
+      for (size_t lanes : {2, 5}) CHECK_MESSAGE(c.run(algorithm, lanes) == one, text(p, algorithm, 0));
     }
   }
 }
 
-GRAPHOPT_TEST(winograd_empty) {
+TEST_CASE("winograd empty") {
   for (const ConvolutionProblem& p :
        {convolution_3x3(0, 3, 8, 8, 4, {1, 1, 1, 1}), convolution_3x3(1, 3, 8, 8, 0, {1, 1, 1, 1}),
         convolution_3x3(1, 3, 2, 8, 4, {0, 1, 0, 1}), convolution_3x3(1, 3, 8, 0, 4, {1, 1, 1, 1})}) {
@@ -186,6 +186,6 @@ GRAPHOPT_TEST(winograd_empty) {
 }
 
 // No input channels: the sum over nothing, plus the bias.
-GRAPHOPT_TEST(winograd_no_channels) { check_case<float>(convolution_3x3(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
+TEST_CASE("winograd no channels") { check_case<float>(convolution_3x3(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
 
 }  // namespace graphopt::test

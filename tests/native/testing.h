@@ -1,6 +1,7 @@
-// A test is GRAPHOPT_TEST(name) { ... }; it fails when a CHECK in it does. References are computed in double.
-// Registration and CHECK are 15 lines: GoogleTest would be a package of the machine, or sources to download and build.
+// What tests of native/ share beside doctest: threads, scratch memory, random tensors, references in double.
 #pragma once
+
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,23 +23,6 @@
 #include "operators/activation.h"
 
 namespace graphopt::test {
-
-struct Test {
-  const char* name;
-  void (*run)();
-};
-std::vector<Test>& all_tests();
-int register_test(const char* name, void (*run)());
-
-void check(bool ok, const char* file, int line, const std::string& what);
-
-#define GRAPHOPT_TEST(name)                                                                           \
-  static void name();                                                                                 \
-  [[maybe_unused]] static const int registered_##name = ::graphopt::test::register_test(#name, name); \
-  static void name()
-
-#define CHECK(condition) ::graphopt::test::check((condition), __FILE__, __LINE__, #condition)
-#define CHECK_MSG(condition, message) ::graphopt::test::check((condition), __FILE__, __LINE__, message)
 
 // A pool of real threads, so that races show; as many lanes as asked for.
 class ThreadParallel final : public cpu::Parallel {
@@ -67,7 +51,8 @@ class HeapWorkspace {
   HeapWorkspace& operator=(const HeapWorkspace&) = delete;
   ~HeapWorkspace() {
     for (const Block& block : blocks_) {
-      for (size_t i = block.words; i < block.words + kGuard; ++i) CHECK(block.memory.get()[i] == kNaN);
+      const uint32_t* guard = block.memory.get() + block.words;
+      CHECK(std::all_of(guard, guard + kGuard, [](uint32_t word) { return word == kNaN; }));
     }
   }
 
