@@ -148,6 +148,28 @@ def test_only_measurements_say_when() -> None:
     assert len(pages) > 50 and not said
 
 
+# Times that are set, not measured: verify's budgets, a server's wait for more requests, limits of tests.
+SET_TIMES = {
+    "measuring.md": ["2.5 seconds"],
+    "serving.md": ["2 ms"],
+    "fuzzing.md": ["20 seconds", "100 seconds"],
+    "CONTRIBUTING.md": ["15 minutes"],
+}
+MADE_BY_COMMANDS = {"CHANGELOG.md", "gallery.md", "transcripts.md"}
+
+
+@pytest.mark.once
+def test_only_measurements_say_how_long() -> None:
+    """A measured time ages; on the pages that people look things up in only what a command printed has some."""
+    time = r"\b\d[\d.,]* (?:ns|µs|us|ms|s|CPU s|seconds?|CPU seconds?|minutes?|hours?)\b"
+    said = {}
+    for page in (p for p in PAGES if p.parent.name != "measurements" and p.name not in MADE_BY_COMMANDS):
+        printed = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        if times := re.findall(time, printed):
+            said[page.name] = times
+    assert said == SET_TIMES
+
+
 # What stands in pages and comments and is no file of this repository: made when it is built or installed, a place for a
 # name, of other projects.
 MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/weights"}

@@ -89,14 +89,17 @@ def test_repeated_layers_are_said_once() -> None:
     assert [(g.kind, len(g.members)) for g in kinds] == [("1", 12), ("2", 12)]
 
 
-def on_a_terminal(*arguments: object) -> str:
-    """What the command prints on a terminal of 80 columns."""
+def on_a_terminal(folder: Path, *arguments: object) -> str:
+    """What the command prints in a folder, on a terminal of 80 columns."""
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {**os.environ, "TERM": "xterm"}
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(graphopt.__file__).parents[1])}
     environment.pop("COLUMNS", None)
     command = [sys.executable, "-m", "graphopt", *map(str, arguments)]
-    with subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=subprocess.DEVNULL, env=environment):
+    process = subprocess.Popen(
+        command, stdin=secondary, stdout=secondary, stderr=subprocess.DEVNULL, cwd=folder, env=environment
+    )
+    with process:
         os.close(secondary)
         text = b""
         try:
@@ -120,8 +123,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
     path, out = files
-    shown = on_a_terminal("optimize", path, out.name, "--target", "cpu", "--all-sites")
-    Path(out.name).unlink()
+    shown = on_a_terminal(path.parent, "optimize", path, out.name, "--target", "cpu", "--all-sites")
+    assert out.exists()
     first, *rest = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
     assert first == "30 -> 12 nodes, out.onnx"
     assert rest and all(len(line.split("\x1b")[0]) <= 80 for line in rest)

@@ -48,6 +48,9 @@ class Problem:
     bad: int = 0
     hidden_rows: int = 0
 
+    def __post_init__(self) -> None:
+        assert self.window is None or min(self.window) >= 0, "docs/ops.md: else a row may see no key"
+
 
 def strides(x: Array, axes: str = "BHST") -> list[int]:
     """Element strides of a [B, H, rows, columns] view; 0 for axes that it is broadcast along."""
@@ -166,7 +169,7 @@ BY_HEAD: dict[int, tuple[Problem, ...]] = {
         Problem(33, 50, 24, window=(0, 3), mask="ST", guard=True, hidden_rows=4, bad=2),
         Problem(70, 1200, 8, heads=2, window=(20, 5), bad=3),
         Problem(60, 40, 16, window=(2, 1), bias="HST", guard=True, bad=2),
-        Problem(20, 1100, 16, window=(-40, 60), bad=1),
+        Problem(20, 1100, 16, window=(40, 60), bad=1),
     ),
     128: (
         Problem(17, 45, 128),
