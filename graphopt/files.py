@@ -17,11 +17,18 @@ from graphopt.errors import ModelSaveError
 
 
 def cache_folder() -> Path:
-    """Graphopt's folder in the user's cache; it need not exist.
+    """Graphopt's folder in the user's cache, by the XDG rule; it need not exist.
 
-    By the XDG rule, which is all of platformdirs that a library for Linux would use.
+    platformdirs would be imported by every session for this, and its releases before 4.12 answer "~" below the working
+    directory to a user without a home.
+
+    Raises:
+        FileNotFoundError: the user has no home, as in some containers.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphopt"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphopt"
+    except RuntimeError:
+        raise FileNotFoundError("this user has no home: set XDG_CACHE_HOME") from None
 
 
 def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) -> None:

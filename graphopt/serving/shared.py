@@ -49,12 +49,12 @@ def weights_folder() -> Path | None:
     told = os.environ.get(FOLDER, "")
     if told == "off":
         return None
-    folder = Path(told) if told else files.cache_folder() / "weights"
     try:
+        folder = Path(told) if told else files.cache_folder() / "weights"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-        _say(f"{folder} can't be made: {error}")
+    except OSError as error:
+        _say(f"the folder of weights can't be made: {error}")
         return None
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         _say(f"others than this user may write to {folder}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -42,3 +45,24 @@ def test_every_kernel_passes() -> None:
         if family in ("FusedAttention", "FusedAttentionBf16"):
             named = [name for name in OPS if name.startswith("FusedAttention") and dtype in OPS[name].dtypes]
             assert int(passed) == sum(name.endswith("Bf16") == family.endswith("Bf16") for name in named)
+
+
+NO_HOME = """
+import os
+from graphopt.runtime import selftest_record
+from graphopt.runtime.machine import Device
+from graphopt.serving import shared
+os.setuid(54321)  # in no list of users, as in containers that take any number
+print(selftest_record.failures("P", Device("a GPU", "gfx942"), "1"), shared.weights_folder())
+"""
+
+
+@pytest.mark.once
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_user_without_a_home_has_no_record() -> None:
+    env = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME", "GRAPHOPT_WEIGHTS")
+    }
+    run = subprocess.run([sys.executable, "-c", NO_HOME], env=env, capture_output=True, text=True)
+    assert run.stdout == "{} None\n", run.stderr
+    assert "this user has no home: set XDG_CACHE_HOME" in run.stderr
