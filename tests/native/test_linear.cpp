@@ -1,4 +1,7 @@
 // Linear in float32, float16 and bfloat16 against sums in double.
+#include <cstring>
+#include <limits>
+
 #include "operators/linear/cpu.h"
 #include "testing.h"
 
@@ -32,8 +35,9 @@ void compare(LinearProblem p, size_t lanes) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };
   double worst = 0;
+  const int64_t step = p.rows * w_size < 1 << 22 ? 1 : 11;  // of the columns that are compared
   for (int64_t i = 0; i < p.rows; ++i) {
-    for (int64_t n = 0; n < p.N; ++n) {
+    for (int64_t n = 0; n < p.N; n += step) {
       double sum = at(b, n);
       for (int64_t k = 0; k < p.K; ++k) {
         const double a = at(x, i * p.K + k), c = at(w, k * p.N + n);
@@ -87,6 +91,76 @@ TEST_CASE("linear of many rows") {
   compare<float>(p, 2);
   p.bfloat16 = true;
   compare<float>(p, 2);
+}
+
+// A product of 101 rows, large enough for Strassen's algorithm, and one of its halves at a time, which are not.
+struct Large {
+  LinearProblem p;
+  std::vector<float> x = random_tensor<float>(101 * 512, 1, 1.0f),
+                     w = random_tensor<float>(512 * 512, 2, 0.05f);
+  std::vector<float> b = random_tensor<float>(512, 3, 1.0f);
+
+  Large() {
+    p.rows = 101;
+    p.K = p.N = 512;
+  }
+  std::vector<float> rows(int64_t begin, int64_t end, size_t lanes) {
+    p.rows = end - begin;
+    std::vector<float> y(static_cast<size_t>(p.rows * p.N));
+    ThreadParallel pool(lanes);
+    HeapWorkspace arena;
+    void* weights = arena.allocate(cpu::linear_weights<float>(p, {}));
+    cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
+    cpu::linear<float>(p, cpu::OnlyWay(), x.data() + begin * p.K, weights, b.data(), nullptr, y.data(), pool,
+                       arena.allocate(cpu::linear_workspace<float>(p, {}, lanes)));
+    return y;
+  }
+  // Whether no row joined what belongs to others: the bits are those of few rows.
+  bool is_plain() {
+    const std::vector<float> all = rows(0, 101, 1);
+    std::vector<float> few = rows(0, 50, 1);
+    const std::vector<float> rest = rows(50, 101, 1);
+    few.insert(few.end(), rest.begin(), rest.end());
+    return std::memcmp(all.data(), few.data(), all.size() * sizeof(float)) == 0;
+  }
+};
+
+TEST_CASE("linear by Strassen's algorithm") {
+  for (const auto& [rows, K, N] :
+       {std::array<int64_t, 3>{96, 512, 512}, {101, 1536, 576}, {197, 514, 512}, {400, 768, 512}}) {
+    for (const bool residual : {false, true}) {
+      LinearProblem p;
+      p.rows = rows;
+      p.K = K;
+      p.N = N;
+      p.has_residual = residual;
+      p.act.kind = residual ? ActivationKind::kNone : ActivationKind::kGelu;
+      compare<float>(p, 3);
+      if (residual) compare<half>(p, 1);
+    }
+  }
+  Large large;
+  CHECK(!large.is_plain());
+  CHECK(large.rows(0, 101, 1) == large.rows(0, 101, 5));
+}
+
+// Strassen's sums would round the smaller numbers' digits away.
+TEST_CASE("linear of numbers that Strassen's algorithm must not add") {
+  Large row, column_of_w, inner, nan, infinite;
+  for (int k = 0; k < 512; ++k) row.x[40 * 512 + k] *= 1e4f;
+  CHECK(row.is_plain());
+  for (int k = 0; k < 512; ++k) column_of_w.w[k * 512 + 7] *= 1e-4f;
+  CHECK(column_of_w.is_plain());
+  for (int i = 0; i < 101; ++i) inner.x[i * 512 + 300] = 1e4f;
+  CHECK(!inner.is_plain());  // each sum has this one's digits anyhow
+  for (int n = 0; n < 512; ++n) inner.w[300 * 512 + n] *= 1e-4f;
+  CHECK(inner.is_plain());
+  nan.x[99 * 512 + 5] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(nan.is_plain());
+  infinite.x[100 * 512] = std::numeric_limits<float>::infinity();
+  CHECK(infinite.is_plain());
+  infinite.x[100 * 512] = 1e30f;  // whose square is
+  CHECK(infinite.is_plain());
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // X W on panels of W: X is packed in blocks of rows that stay in the second-level cache while all panels pass
-// by, and each product is finished (bias, residual, activation) while it is in the first-level cache.
+// by, and each product is finished (bias, residual, activation) while it is in the first-level cache. Large
+// ones in float32 are seven eighths of that (strassen.h).
 #include "operators/linear/cpu.h"
 
-#include "blocks/cpu/activation.h"
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/linear/finish.h"
+#include "operators/linear/strassen.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
@@ -49,15 +51,6 @@ Blocks blocks_of(const LinearProblem& p) {
   return b;
 }
 
-// Fetches `rows` rows of a panel's columns, which will be written.
-template <class T>
-inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
-  for (int64_t i = 0; i < rows; ++i, y += y_stride) {
-    __builtin_prefetch(y, 1);
-    __builtin_prefetch(y + L, 1);
-  }
-}
-
 // Keeps the sums, and fetches what the next panel is multiplied by into the second-level cache meanwhile: `pace`
 // bytes for each step, at most two cache lines. A line is asked for again until the next one's turn has come, which
 // costs less than to ask whether it has.
@@ -73,38 +66,6 @@ struct KeepAndFetch {
   }
   void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
 };
-
-// `rows` rows of y from column n on, from their products o, which is overwritten. b, r and y are at that
-// column, r and y at the first row.
-template <class T>
-void finish(const LinearProblem& p, float* o, int64_t rows, int64_t vectors, int64_t columns, const T* b,
-            const T* r, T* y) {
-  const bool relu = p.act.kind == ActivationKind::kRelu;
-  const bool simple = relu || p.act.kind == ActivationKind::kNone;
-  const Vec zero = {};
-  for (int64_t j = 0; j < vectors; ++j) {
-    const int64_t here = columns - j * L;
-    const Vec bias = load_range(b + j * L, 0, here);
-    for (int64_t i = 0; i < rows; ++i) {
-      float* at = o + (i * vectors + j) * L;
-      Vec v = load_aligned(at) + bias;
-      if (p.has_residual) v += load_range(r + i * p.N + j * L, 0, here);
-      if (relu) v = v < zero ? zero : v;
-      if (simple) {
-        store_part(y + i * p.N + j * L, v, here, false);
-      } else {
-        store_aligned(at, v);
-      }
-    }
-  }
-  if (simple) return;
-  activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < vectors; ++j) {
-      store_part(y + i * p.N + j * L, load_aligned(o + (i * vectors + j) * L), columns - j * L, false);
-    }
-  }
-}
 
 template <class E, class T>
 void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y, Parallel& parallel,
@@ -149,7 +110,8 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
 template <class T>
 size_t linear_weights(const LinearProblem& p, OnlyWay) {
   const int64_t depth = p.bfloat16 ? Brain::kDepth : Single::kDepth;
-  return static_cast<size_t>(panels_words(ceil_div(p.K, depth), p.N)) * sizeof(Word);
+  const int64_t words = panels_words(ceil_div(p.K, depth), p.N) + (fits_halves(p) ? norm_words(p) : 0);
+  return static_cast<size_t>(words) * sizeof(Word);
 }
 
 template <class T>
@@ -157,13 +119,15 @@ void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) 
   auto* panels = static_cast<Word*>(weights);
   if (p.bfloat16) return prepare<Brain>(p, w, panels);
   prepare<Single>(p, w, panels);
+  if (fits_halves(p)) prepare_norms(p, panels);
 }
 
 template <class T>
-size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t) {
-  Workspace workspace(nullptr);
+size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t lanes) {
+  Workspace workspace(nullptr), halves(nullptr);
   (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
-  return workspace.bytes();
+  if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(lanes), halves);
+  return std::max(workspace.bytes(), halves.bytes());
 }
 
 template <class T>
@@ -172,7 +136,15 @@ void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, co
   if (p.rows <= 0 || p.N <= 0) return;
   const auto* panels = static_cast<const Word*>(weights);
   if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
-  run<Single>(p, x, panels, b, r, y, parallel, workspace);
+  if (!by_halves(p)) return run<Single>(p, x, panels, b, r, y, parallel, workspace);
+  const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);
+  halves.run([&](int64_t row, int64_t rows) {
+    LinearProblem part = p;
+    part.rows = rows;
+    const int64_t at = row * p.N;
+    run<Single>(part, x + row * p.K, panels, b, p.has_residual ? r + at : nullptr, y + at, parallel,
+                workspace);
+  });
 }
 
 GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, float)

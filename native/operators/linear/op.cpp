@@ -68,7 +68,7 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
  private:
   cpu::OnlyWay way(const LinearProblem&) const override { return {}; }
   std::string layout(const LinearProblem& p, cpu::OnlyWay) const override {
-    return p.bfloat16 ? "bfloat16 panels" : "panels";
+    return p.bfloat16 ? "bfloat16 panels" : "panels and norms";
   }
 };
 
