@@ -159,6 +159,8 @@ def verdict(source: Path, feeds: dict[str, Array] | None) -> tuple[str, str]:
             got = run(after, feeds)
         except Exception as error:
             return ("I", changed) if changed else ("B", str(error))
+        if len(got) != len(want):
+            return "I", changed
         for a, b in zip(want, got, strict=True):
             structure, _, moved, _, _ = difference(np.asarray(a), np.asarray(b))
             if structure or not moved <= LIMIT:

@@ -52,7 +52,7 @@ with Engine("mlserver", Path("served").absolute()) as engine:
     victim = before[-1]
     result = load(engine, questions, clients=CLIENTS, requests=EACH, attempts=60, patience=1200,
                   meanwhile=lambda: os.kill(victim, signal.SIGKILL))
-    back = wait_for(lambda: victim not in engine.workers() and len(engine.workers()) == len(before), 60)
+    back = wait_for(lambda: victim not in engine.workers() and len(engine.workers()) == len(before))
     print(f"{result.right} right, {len(result.wrong)} wrong, {len(result.errors)} asked again; "
           f"{len(before)} workers, after one was killed {len(engine.workers())}")
     sys.exit(0 if result.right == CLIENTS * EACH and not result.wrong and back else 1)

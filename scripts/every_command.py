@@ -63,9 +63,9 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
     sys.argv = ["graphopt", *arguments]
     # A command leaves it ignored, and so does a shell that starts this in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    over = threading.Event()
+    over, wrong = threading.Event(), list[str]()
     if arguments[0] == "view":
-        threading.Thread(target=look, args=(out, over), daemon=True).start()
+        threading.Thread(target=look, args=(out, over, wrong), daemon=True).start()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main()
@@ -75,15 +75,19 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
         finally:
             over.set()
     gc.collect()  # the command line leaves that to the end of its process
-    return code, out.getvalue(), err.getvalue()
+    return (-1 if wrong else code), out.getvalue(), "\n".join([err.getvalue(), *wrong])
 
 
-def look(out: io.StringIO, over: threading.Event) -> None:
-    """Reads the page whose address a command prints, and sends Ctrl-C."""
+def look(out: io.StringIO, over: threading.Event, wrong: list[str]) -> None:
+    """Reads the page whose address a command prints, and sends Ctrl-C; notes what is wrong with the page."""
     while not over.wait(0.02):
         if found := re.search(r"http://\S+", out.getvalue()):
-            with urllib.request.urlopen(found[0]) as page:
-                assert page.status == 200 and b"</html>" in page.read()
+            try:
+                with urllib.request.urlopen(found[0]) as page:
+                    if b"</html>" not in page.read():
+                        wrong.append(f"{found[0]} has no page")
+            except OSError as error:
+                wrong.append(f"{found[0]}: {error}")
             signal.raise_signal(signal.SIGINT)
             return
 

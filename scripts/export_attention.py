@@ -471,7 +471,7 @@ def einsum(attention: str, batch: int, length: int) -> Case:
 
 @model("masked_fill", "eager")
 def masked_fill(attention: str, batch: int, length: int) -> Case:
-    """Boolean mask of keys written with masked_fill, probabilities dropped out in training only."""
+    """Boolean mask of keys written with masked_fill."""
     import torch
 
     def f(q: Any, k: Any, v: Any, hidden: Any) -> Any:
@@ -485,48 +485,39 @@ def masked_fill(attention: str, batch: int, length: int) -> Case:
     return function_case(f, inputs, {**QKV_AXES, "hidden": {0: "batch", 1: "keys"}})
 
 
-class CrossAttention:
-    """Stable Diffusion's attention as its first code base wrote it: heads folded into the batch."""
-
-    @staticmethod
-    def module(attention: str) -> Any:
-        import torch
-
-        class Module(torch.nn.Module):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-                self.to_q = torch.nn.Linear(16, 24, bias=False)
-                self.to_k = torch.nn.Linear(12, 24, bias=False)
-                self.to_v = torch.nn.Linear(12, 24, bias=False)
-                self.to_out = torch.nn.Linear(24, 16)
-
-            def forward(self, x: Any, context: Any) -> Any:
-                heads = 3
-                b, n, _ = x.shape
-                q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
-                if attention == "sdpa":
-                    q, k, v = (t.view(b, -1, heads, 8).transpose(1, 2) for t in (q, k, v))
-                    o = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-                    return self.to_out(o.transpose(1, 2).reshape(b, n, 24))
-                q, k, v = (t.reshape(b, -1, heads, 8).permute(0, 2, 1, 3).reshape(b * heads, -1, 8) for t in (q, k, v))
-                if attention == "bmm":
-                    p = torch.bmm(q, k.transpose(1, 2)).mul(8**-0.5).softmax(dim=-1)
-                    o = torch.bmm(p, v)
-                else:
-                    p = (torch.einsum("bid,bjd->bij", q, k) * 8**-0.5).softmax(dim=-1)
-                    o = torch.einsum("bij,bjd->bid", p, v)
-                o = o.reshape(b, heads, -1, 8).permute(0, 2, 1, 3).reshape(b, n, 24)
-                return self.to_out(o)
-
-        return Module().eval()
-
-
 @model("sd_cross", "einsum", "bmm", "sdpa")
 def sd_cross(attention: str, batch: int, length: int) -> Case:
+    """Stable Diffusion's attention as its first code base wrote it: heads folded into the batch."""
     import torch
 
+    class Module(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.to_q = torch.nn.Linear(16, 24, bias=False)
+            self.to_k = torch.nn.Linear(12, 24, bias=False)
+            self.to_v = torch.nn.Linear(12, 24, bias=False)
+            self.to_out = torch.nn.Linear(24, 16)
+
+        def forward(self, x: Any, context: Any) -> Any:
+            heads = 3
+            b, n, _ = x.shape
+            q, k, v = self.to_q(x), self.to_k(context), self.to_v(context)
+            if attention == "sdpa":
+                q, k, v = (t.view(b, -1, heads, 8).transpose(1, 2) for t in (q, k, v))
+                o = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                return self.to_out(o.transpose(1, 2).reshape(b, n, 24))
+            q, k, v = (t.reshape(b, -1, heads, 8).permute(0, 2, 1, 3).reshape(b * heads, -1, 8) for t in (q, k, v))
+            if attention == "bmm":
+                p = torch.bmm(q, k.transpose(1, 2)).mul(8**-0.5).softmax(dim=-1)
+                o = torch.bmm(p, v)
+            else:
+                p = (torch.einsum("bid,bjd->bij", q, k) * 8**-0.5).softmax(dim=-1)
+                o = torch.einsum("bij,bjd->bid", p, v)
+            o = o.reshape(b, heads, -1, 8).permute(0, 2, 1, 3).reshape(b, n, 24)
+            return self.to_out(o)
+
     inputs = {"x": torch.randn(batch, length, 16), "context": torch.randn(batch, 5, 12)}
-    return Case(CrossAttention.module(attention), inputs, {"x": {0: "batch", 1: "length"}, "context": {0: "batch"}})
+    return Case(Module().eval(), inputs, {"x": {0: "batch", 1: "length"}, "context": {0: "batch"}})
 
 
 @model("sd_vae", "eager")
@@ -629,6 +620,7 @@ def export(cache: Path, cell: Cell, programs: dict[tuple[str, str, bool], Any]) 
         if cell.dynamic:
             other = BUILDERS[cell.model](cell.attention, *OTHER).inputs
             feeds |= {f"1:{n}": t.numpy() for n, t in other.items()}
+        np.savez(cache / f"{cell.name}.npz", **feeds)  # before the model, whose file says that the cell is done
         noise = io.StringIO()
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise), torch.no_grad():
             if cell.exporter == "torchscript":
@@ -658,7 +650,6 @@ def export(cache: Path, cell: Cell, programs: dict[tuple[str, str, bool], Any]) 
                     external_data=False,
                     verbose=False,
                 )
-        np.savez(cache / f"{cell.name}.npz", **feeds)
     except Exception as exception:  # whatever an exporter raises is the cell's result
         file.unlink(missing_ok=True)
         lines = [line for line in str(exception).splitlines() if line.strip()] or ["?"]
