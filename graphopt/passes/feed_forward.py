@@ -11,12 +11,13 @@ stays behind a Linear.
 
 Where it pays: our provider runs bias, activation and residual sum as kernels of their own, written-out activations as
 several; Linear is the product and one of them, or one launch of the vendor's library. On the CPU the runtime fuses them
-itself, and a product of ours is faster than its own for large weights in float32 alone (`linear_pays`), with a bias or
-without.
+itself, and a product of ours is faster than its own for large weights in float32 alone (`linear_pays`), and for smaller
+ones where X is known to have many rows, with a bias or without.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,7 +179,15 @@ def _pays(match: LinearMatch, editor: Editor) -> bool:
         return False
     columns = _columns(match.product)
     K, N = dims[1 - columns].value, dims[columns].value
-    return K is not None and N is not None and linear_pays(K, N)
+    return K is not None and N is not None and linear_pays(K, N, _rows(match.product, editor))
+
+
+def _rows(product: ir.Node, editor: Editor) -> int | None:
+    """Rows of X, where all its axes but the last are known."""
+    dims = editor.shapes.dims(product.inputs[0])
+    sizes = [] if dims is None else [d.value for d in dims[:-1]]
+    known = [n for n in sizes if n is not None]
+    return math.prod(known) if dims is not None and len(known) == len(sizes) else None
 
 
 def _is_transposed(product: ir.Node) -> bool:

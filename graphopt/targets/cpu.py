@@ -24,6 +24,9 @@ FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # Or from how many columns, and products for each.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
+# Or by Strassen's algorithm, which asks for the multiples (`fits_halves` in native/operators/linear/strassen.h).
+STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
+STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 FEWEST_HIDDEN = 27_000  # numbers between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
 
@@ -75,13 +78,21 @@ def fused_conv_doubt(C: int, group: int) -> str:
     return "" if C > 1 else "the runtime's own is faster on planes of one channel"
 
 
-def linear_pays(K: int, N: int) -> bool:
-    """Whether Linear in float32 with a weight of K x N is faster than the runtime's product, whatever the rows.
+def linear_pays(K: int, N: int, rows: int | None) -> bool:
+    """Whether Linear in float32 with a weight of K x N is faster than the runtime's product.
 
     On the other weights that were measured it takes as long (docs/measurements/linear_cpu.md).
+
+    Args:
+        K: rows of the weight.
+        N: its columns.
+        rows: of X; None where they are not known, so that it must be faster whatever they are.
     """
     deep = K >= LINEAR_DEPTH and N >= LINEAR_COLUMNS
-    return deep or (N >= WIDE_LINEAR_COLUMNS and K >= WIDE_LINEAR_DEPTH)
+    if deep or (N >= WIDE_LINEAR_COLUMNS and K >= WIDE_LINEAR_DEPTH):
+        return True
+    large = rows is not None and rows >= STRASSEN_ROWS and min(K, N) >= STRASSEN_SIDE
+    return large and K % STRASSEN_DEPTH_OF == 0 and N % STRASSEN_COLUMNS_OF == 0
 
 
 def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:

@@ -195,6 +195,29 @@ def test_a_large_layer_on_a_cpu(K: int, N: int, op: str, product: str) -> None:
         assert_same_outputs(model, result.proto, {"x": RNG.normal(size=(rows, K)).astype(np.float32)})
 
 
+@pytest.mark.parametrize(
+    ("x", "K", "N", "op"),
+    [
+        ("128", 768, 768, "LinearRelu"),
+        ("2, 64", 768, 832, "LinearRelu"),
+        ("127", 768, 768, ""),
+        ("M, 128", 768, 768, ""),
+        ("128", 736, 768, ""),
+        ("128", 768, 800, ""),
+    ],
+)
+def test_a_layer_of_many_rows_on_a_cpu(x: str, K: int, N: int, op: str) -> None:
+    w = RNG.normal(size=(K, N)).astype(np.float32) / np.float32(K**0.5)
+    text = f"g (float[{x}, {K}] x) => (float[{x}, {N}] y) {{ m = MatMul(x, w)  t = Add(m, b)  y = Relu(t) }}"
+    model = model_from_text(text, {"w": w, "b": RNG.normal(size=N).astype(np.float32)})
+    result = rewrite(model, [FeedForward()], device="cpu")
+    assert result.codes() == ["APPLIED" if op else "NO_GAIN"]
+    if op:
+        assert result.op_types == [op]
+        sizes = [int(n) for n in x.split(", ")]
+        assert_same_outputs(model, result.proto, {"x": RNG.normal(size=(*sizes, K)).astype(np.float32)})
+
+
 @pytest.mark.parametrize(("kind", "dtype"), [("float16", "float16"), ("double", "float64")])
 def test_a_large_layer_of_another_type_on_a_cpu(kind: str, dtype: str) -> None:
     text = f"g ({kind}[M, 2048] x) => ({kind}[M, 512] y) {{ m = MatMul(x, w)  y = Relu(m) }}"
