@@ -252,7 +252,6 @@ SAID_TWICE = {
     "Slots": "how many addresses each struct of arguments holds",
     "OutOfMemory": "the status codes of two drivers",
     "Residual": "the place of an input, of three operators",
-    "Largest": "of int32: which sizes two operators refuse",
     "Line": "bytes of a cache line",
     "Page": "bytes of a page of memory",
     "Most": "how many of three different things are kept",

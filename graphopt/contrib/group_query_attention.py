@@ -121,6 +121,8 @@ def _refuse(w: Writer, call: Call[ir.Value]) -> None:
             raise w.refuse(Code.QUANTIZED, "the cache is quantized")
     if "query_seqlens" in call:
         raise w.refuse(Code.UNSUPPORTED_OP, "the numbers of new tokens are an input")
+    if call.attribute("local_window_size") == 0:
+        raise w.refuse(Code.ATTRIBUTE, "runtimes differ in what a query sees through a window of no tokens")
     if call.attribute("sliding_window_cache"):
         raise w.refuse(Code.ATTRIBUTE, "a cache that drops old tokens itself has no definition")
     if call.asks_for("output_qk") and call.attribute("qk_output") == 1:
@@ -317,6 +319,7 @@ SPECS = (
         stays_on_gpu="its definition copies the whole cache at every step",
         on_provider="group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",
-        refuses="quantized caches; caches that drop tokens; `query_seqlens`; scores before the softmax as an output",
+        refuses="quantized caches; caches that drop tokens; windows of no tokens; `query_seqlens`; scores before the "
+        "softmax as an output",
     ),
 )

@@ -40,6 +40,23 @@ void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t le
   }
 }
 
+std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
+                                               int64_t least) {
+  std::optional<std::vector<int64_t>> numbers = a.find_ints(name);
+  const auto fits = [least](int64_t n) { return n >= least && n <= INT32_MAX; };
+  if (!numbers || numbers->size() != count || !std::all_of(numbers->begin(), numbers->end(), fits)) {
+    return std::nullopt;
+  }
+  return numbers;
+}
+
+std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least) {
+  std::vector<int64_t> numbers = a.get_ints(name);
+  if (find_sizes(a, name, count, least)) return numbers;
+  throw Error(std::string("attribute '") + name + "' must be " + std::to_string(count) + " numbers from " +
+              std::to_string(least) + " to " + std::to_string(INT32_MAX));
+}
+
 bool is_half(const Tensor& tensor) { return tensor.type == ElementType::kHalf; }
 
 Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type) {

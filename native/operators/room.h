@@ -199,8 +199,14 @@ std::string refuse_unless_last(const Node& node, int64_t axis);
 // From a negative axis, too. Throws Error when it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
 
-// An attribute of a window, where it is given, has `count` numbers and none below `least`.
+// An attribute of a window, where it is given, has `count` numbers, none below `least` or above 2^31 - 1: sizes that are
+// made of them have 64 bits. Throws Error.
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
+// Such an attribute of a node of ours, which must have it; nothing where it is not that.
+std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
+                                               int64_t least);
+// The same. Throws Error where it is not that.
+std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least);
 
 bool is_half(const Tensor& tensor);
 

@@ -63,6 +63,17 @@ def test_facts_are_those_of_the_runtime_s_schemas() -> None:
                 assert mine == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), (op.name, name)
 
 
+def test_a_window_of_no_tokens_has_no_definition() -> None:
+    """A query sees one key through it in onnxruntime 1.22 and none in 1.32, and neither says which is meant."""
+    op = CONTRIB["com.microsoft", "GroupQueryAttention"]
+    draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))
+    case = next(c for c in draws if c.attributes.get("local_window_size") == 1)
+    case.attributes["local_window_size"] = 0
+    _, refused = lowered(model_of(op, case, 17))
+    assert len(refused) == 1
+    assert "a window of no tokens" in refused[0]
+
+
 def test_verify_names_the_key_that_windows_differ_by() -> None:
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.contrib import CONTRIB, ContribOp
@@ -18,7 +19,7 @@ from tests.contrib.nodes import disagreement, model_of, run_node
 from tests.contrib.test_decoder import TOKENS, generate, tokens_of
 from tests.hip.harness import ROOT
 from tests.provider.test_ops import ALONE
-from tests.provider.worker import PROVIDER, new_session, run
+from tests.provider.worker import PROVIDER, Array, new_session, run
 
 TAKEN = [op for op in CONTRIB.values() if op.on_provider]
 SEEDS = range(8)
@@ -136,6 +137,55 @@ def _shared_cache() -> str:
     want = dict(op.reference(op.call(case)))
     case.tolerance = 1e-5
     return disagreement(case, want, outputs)
+
+
+@pytest.mark.parametrize("rows", [(1,), (2, 3)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_matmul_nbits_of_no_columns_is_the_bias(rows: tuple[int, ...], bias: bool, worker: ProcessPoolExecutor) -> None:
+    N = 5
+    inputs: dict[str, Array] = {
+        "A": np.ones((*rows, 0), np.float32),
+        "B": np.zeros((N, 0, 8), np.uint8),
+        "scales": np.zeros((N, 0), np.float32),
+    }
+    if bias:
+        inputs["bias"] = np.arange(N, dtype=np.float32) + 1
+    names = ["A", "B", "scales", *(["", "", "bias"] if bias else [])]
+    node = helper.make_node("MatMulNBits", names, ["Y"], domain=DOMAIN, K=0, N=N, bits=4, block_size=16)
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in inputs.items()
+    ]
+    graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    outcome = worker.submit(run, model, inputs, ALONE).result()
+    assert outcome.on_device("MatMulNBits") == 1
+    np.testing.assert_array_equal(outcome.outputs[0], np.broadcast_to(inputs.get("bias", np.zeros(N)), (*rows, N)))
+
+
+def _attention_over_a_window(window: int) -> tuple[ContribOp, Case]:
+    rng = np.random.default_rng(5)
+    inputs: dict[str, Array] = {
+        name: rng.normal(size=(1, 5, 16)).astype(np.float32) for name in ("query", "key", "value")
+    }
+    inputs |= {"seqlens_k": np.array([4], np.int32), "total_sequence_length": np.array(5, np.int32)}
+    attributes = {"num_heads": 2, "kv_num_heads": 2, "local_window_size": window}
+    return CONTRIB[DOMAIN, "GroupQueryAttention"], Case(inputs, attributes, ("output",))
+
+
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**40])
+def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolExecutor) -> None:
+    op, case = _attention_over_a_window(window)
+    outcome = worker.submit(run, model_of(op, case, 17).SerializeToString(), case.inputs, ALONE).result()
+    assert outcome.on_device(op.name) == 1
+    case.tolerance = 2e-5
+    assert disagreement(case, op.reference(op.call(case)), {"output": outcome.outputs[0]}) == ""
+
+
+def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
+    """Runtimes differ in what such a query sees: onnxruntime 1.22 one key, 1.32 none."""
+    op, case = _attention_over_a_window(0)
+    assert forecast(model_of(op, case, 17), "graphopt").nodes[0].reason == "a window of no tokens"
 
 
 def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:

@@ -59,6 +59,42 @@ def test_gemm_refuses_what_does_not_broadcast_to_its_result(worker: ProcessPoolE
         worker.submit(run, model, inputs, ALONE).result()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "outputs", "reason"),
+    [
+        ([2, 3], 2, "smaller than the axis"),
+        ([2, 5], 2, "larger than the axis"),
+        ([7, -1], 2, "larger than the axis"),
+        ([2**63 - 1, 2**63 - 1], 2, "larger than the axis"),
+        ([6], 2, "1 sizes for 2 outputs"),
+        ([2, 2, 2], 2, "3 sizes for 2 outputs"),
+    ],
+)
+def test_split_refuses_sizes_that_are_not_those_of_its_outputs(
+    sizes: list[int], outputs: int, reason: str, worker: ProcessPoolExecutor
+) -> None:
+    inputs: dict[str, Array] = {"x": np.ones((6, 2), np.float32), "sizes": np.array(sizes)}
+    names = [f"y{i}" for i in range(outputs)]
+    model = model_of([helper.make_node("Split", ["x", "sizes"], names)], inputs, names)
+    with pytest.raises(Exception, match=reason):
+        worker.submit(run, model, inputs, ALONE).result()
+
+
+def test_split_refuses_another_number_of_outputs_than_it_names(worker: ProcessPoolExecutor) -> None:
+    inputs = {"x": np.ones((6, 2), np.float32)}
+    model = model_of([helper.make_node("Split", ["x"], ["y", "z"], num_outputs=3)], inputs, ["y", "z"], opset=18)
+    with pytest.raises(Exception, match="num_outputs"):
+        worker.submit(run, model, inputs, ALONE).result()
+
+
+def test_slice_refuses_an_axis_that_is_named_twice(worker: ProcessPoolExecutor) -> None:
+    inputs: dict[str, Array] = {"x": np.ones((6, 2), np.float32), "a": np.array([1, 1]), "b": np.array([5, 2])}
+    inputs["axes"] = np.array([0, -2])
+    model = model_of([helper.make_node("Slice", ["x", "a", "b", "axes"], ["y"])], inputs, ["y"])
+    with pytest.raises(Exception, match="names an axis twice"):
+        worker.submit(run, model, inputs, ALONE).result()
+
+
 @pytest.mark.parametrize("axis", [3, -3, 2**63 - 1, -(2**63)])
 def test_flatten_refuses_an_axis_that_is_not_there(axis: int, worker: ProcessPoolExecutor) -> None:
     inputs = {"x": np.ones((2, 3), np.float32)}

@@ -113,6 +113,7 @@ SLICES = (
     ([-1, 0], [-100, 6], [1, 2], [-1, 2]),
     ([8], [0], [3], [-4]),
     ([0], [4], [-1], None),
+    ([0, -1], [4, -(2**63)], [0, 2], [2**63 - 1, -(2**63)]),
 )
 
 
@@ -597,6 +598,23 @@ def test_range(numbers: tuple[int, int, int], worker: ProcessPoolExecutor) -> No
             tolerance=0,
             expected=[np.arange(*numbers)],
         )
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (2**53, 2**53 + 3, 1),
+        (0, 2**62 + 1, 2**61),
+        (-(2**63), 2**63 - 1, 2**62),
+        (2**63 - 1, -(2**63), -(2**62)),
+        (9, 0, -(2**63)),
+        (0, 9, -(2**63)),
+    ],
+)
+def test_ranges_that_no_double_counts(numbers: tuple[int, int, int], worker: ProcessPoolExecutor) -> None:
+    feeds: dict[str, Array] = {name: np.array(n) for name, n in zip("abc", numbers)}
+    node = helper.make_node("Range", ["a", "b", "c"], ["y"])
+    check(worker, node, feeds, tolerance=0, expected=[np.array(range(*numbers), np.int64)])
 
 
 @pytest.mark.parametrize("upper", [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -164,6 +165,20 @@ def test_binary(op: str, shapes: Any, dtype: Any, worker: ProcessPoolExecutor) -
     case = elementwise_cases.case("binary", dtype, op, *shapes)
     node = helper.make_node(op, ["a", "b"], ["y"])
     check(worker, node, dict(zip("ab", case.inputs)), case.expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_powers_of_what_is_not_finite_and_of_zeros(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    numbers = [0.0, 0.5, 1, 2, 2.5, 3, 5, math.inf]
+    x, y = np.meshgrid([*numbers, *(-n for n in numbers), math.nan], [*numbers, *(-n for n in numbers), math.nan])
+    feeds: dict[str, Array] = {"x": x.astype(dtype), "y": y.astype(dtype)}
+    model = model_of([helper.make_node("Pow", ["x", "y"], ["z"])], feeds, ["z"])
+    got = worker.submit(run, model, feeds, ALONE).result().outputs[0]
+    with np.errstate(all="ignore"):
+        expected = np.power(x, y)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, err_msg=f"{x} to the power of {y}")
+    zeros = got == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros & (x == 0)]), np.signbit(expected[zeros & (x == 0)]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,7 @@ ATTENTION: dict[str, Any] = {"scale": 1.0, **PERMS}
 NORM: dict[str, Any] = {"num_groups": 2, "epsilon": 1e-5}
 PADS = {"pads": [1, 1, 1, 1]}
 WINDOW: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
+POOL: dict[str, Any] = {"kernel_shape": [2, 2], "pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1]}
 
 # op, input shapes, attributes, what the message must say
 MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
@@ -95,6 +97,7 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [1, 1]}, "'pads' must be"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [1] * 100}, "'pads' must be"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [-1, 0, 0, 0]}, "'pads' must be"),
+    ("WinogradConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], {"pads": [2**62, 0, 2**62, 0]}, "'pads' must be"),
     ("WinogradConv", [(1, 3, 8, 8), (4, 3, 5, 5), (4,)], PADS, r"W must be \[M,C,3,3\]"),
     ("WinogradConv", [(1, 2, 8, 8), (4, 3, 3, 3), (4,)], PADS, "has 2 channels"),
     ("WinogradConv", [(3, 8, 8), (4, 3, 3, 3), (4,)], PADS, r"X must be \[N,C,H,W\]"),
@@ -118,9 +121,27 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("FusedLayerNorm", [(2, 4), (4,), (2,)], {"epsilon": 1e-5}, r"beta must be \[4\]"),
     ("FusedLayerNorm", [(2, 4), (4,), (4,)], {}, "'epsilon' of type float is required"),
     ("FusedRmsNormAdd", [(2, 4), (1, 4), (4,)], {"epsilon": 1e-5}, "R must be like X"),
-    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "dilations": 1}, "'dilations'.* hold no numbers"),
-    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "pads": 0}, "'dilations' and 'pads' hold no numbers"),
+    (
+        "FusedConv",
+        [(1, 3, 8, 8), (4, 3, 2, 2), (4,)],
+        {**WINDOW, "dilations": 1},
+        "'dilations' must be 2 numbers from 1",
+    ),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "pads": 0}, "'pads' must be 4 numbers from 0"),
+    (
+        "FusedConv",
+        [(1, 3, 8, 8), (4, 3, 2, 2), (4,)],
+        {**WINDOW, "pads": [2**31, 0, 0, 0]},
+        "'pads' must be .* 2147483647",
+    ),
     ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "strides": 1}, "one to three numbers"),
+    (
+        "MaxPoolPlanes",
+        [(1, 3, 8, 8)],
+        {**POOL, "kernel_shape": [2**62 + 1, 2], "dilations": [2, 1]},
+        "'kernel_shape' must be",
+    ),
+    ("MaxPoolPlanes", [(1, 3, 8, 8)], {**POOL, "pads": [2**63 - 1] * 4}, "'pads' must be 4 numbers from 0"),
 ]
 
 
@@ -308,6 +329,19 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("limit", ["abc", "10x", "-1", str(2**60)])
+def test_a_limit_of_shared_weights_that_is_no_number_is_named(limit: str, tmp_path: Path) -> None:
+    script = """
+        shapes = [(1, 4, 8, 8), (4, 4, 2, 2), (4,)]
+        constants = {1: normal(4, 4, 2, 2), 2: normal(4)}
+        session(model("FusedConv", shapes, WINDOW, constants=constants)).run(None, {"x0": normal(1, 4, 8, 8)})
+    """
+    result = run_script(script, GRAPHOPT_WEIGHTS=str(tmp_path), GRAPHOPT_WEIGHTS_LIMIT=limit)
+    assert result.returncode == 0, result.stderr
+    assert f"GRAPHOPT_WEIGHTS_LIMIT must be a number of MiB, not '{limit}'" in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def megabytes() -> float:

@@ -14,18 +14,21 @@ namespace graphopt::hip {
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 
-// x to the power of y. Whole and half exponents that models use are exact to rounding.
+// x to the power of y, of zeros and what is not finite as in C. Whole and half exponents that models use are exact to
+// rounding.
 DEVICE float power(float x, float y) {
   if (y == 2.0f) return x * x;
   if (y == 3.0f) return x * x * x;
   if (y == 1.0f) return x;
   if (y == 0.0f) return 1.0f;
-  if (y == 0.5f) return sqrt_exact(x);
+  if (y == 0.5f && x > 0) return sqrt_exact(x);
   if (y == -1.0f) return 1.0f / x;
-  const float magnitude = exp2_fast(y * log2_fast(absolute(x)));
-  if (!(x < 0)) return x == 0 && y > 0 ? 0.0f : magnitude;
+  if (x == 1.0f) return 1.0f;
+  const float size = absolute(x);
+  const float magnitude = size == 1.0f ? 1.0f : size == 0.0f && y > 0 ? 0.0f : exp2_fast(y * log2_fast(size));
+  if (bit_cast<uint32_t>(x) >> 31 == 0) return magnitude;
   const float whole = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
-  if (whole != y) return (x - x) / (x - x);
+  if (whole != y) return size == 0.0f || size == infinity() ? magnitude : (x - x) / (x - x);
   const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
   return odd ? -magnitude : magnitude;
 }

@@ -5,9 +5,6 @@
 
 namespace graphopt {
 
-// So that sizes that are made of them have 64 bits.
-constexpr int64_t kLargest = 0x7fffffff;
-
 std::vector<FusedConvOp> FusedConvOp::all() {
   return with_tails<FusedConvOp>({false, true}, all_activations());
 }
@@ -45,24 +42,15 @@ Shape FusedConvOp::plain(const Shape& x) const {
 
 void FusedConvOp::read(const Node& node) {
   TailedOperator::read(node);
-  pads_ = node.get_ints("pads");
-  strides_ = node.get_ints("strides");
-  dilations_ = node.get_ints("dilations");
-  group_ = node.get_int("group");
-  const size_t axes = strides_.size();
+  const size_t axes = node.get_ints("strides").size();
   if (axes < 1 || axes > 3) throw Error("attribute 'strides' must have one to three numbers");
   if (pairs() && axes != 2) throw Error("attribute 'strides' must have two numbers");
-  require_sizes(axes, strides_, 1);
-  require_sizes(axes, dilations_, 1);
-  require_sizes(2 * axes, pads_, 0);
-  // An attribute of another type than it should have reads as none.
-  if (dilations_.empty() || pads_.empty()) throw Error("attributes 'dilations' and 'pads' hold no numbers");
-  for (const auto* numbers : {&pads_, &strides_, &dilations_}) {
-    for (const int64_t number : *numbers) {
-      if (number > kLargest) throw Error("an attribute of the window is " + std::to_string(number));
-    }
-  }
-  if (group_ < 1 || group_ > kLargest) throw Error("attribute 'group' must be 1 or more, and less than 2^31");
+  strides_ = get_sizes(node, "strides", axes, 1);
+  dilations_ = get_sizes(node, "dilations", axes, 1);
+  pads_ = get_sizes(node, "pads", 2 * axes, 0);
+  group_ = node.get_int("group");
+  if (group_ < 1 || group_ > INT32_MAX)
+    throw Error("attribute 'group' must be 1 or more, and less than 2^31");
 }
 
 ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
@@ -162,32 +150,28 @@ void FusedConvOp::infer(const ShapeInference& node) const {
   SymbolicShape x = node.input(0);
   const SymbolicShape w = node.input(1);
   if (pairs() && x.size() == 5) x.pop_back();  // whose channels are not looked at
-  const auto strides = node.get_ints("strides"), dilations = node.get_ints("dilations"),
-             pads = node.get_ints("pads");
-  const size_t axes = strides.size();
-  for (const auto* numbers : {&strides, &dilations, &pads}) {
-    for (const int64_t number : *numbers) {
-      if (number < 0 || number > kLargest) return;  // which the kernel refuses
-    }
-  }
-  if (x.size() != axes + 2 || w.size() != axes + 2 || dilations.size() != axes || pads.size() != 2 * axes)
-    return;
+  if (x.size() < 2 || w.size() != x.size()) return;
+  const size_t axes = x.size() - 2;
+  const auto strides = find_sizes(node, "strides", axes, 1),
+             dilations = find_sizes(node, "dilations", axes, 1), pads = find_sizes(node, "pads", 2 * axes, 0);
+  if (!strides || !dilations || !pads) return;
   SymbolicShape y = {x[0], w[0]};
   for (size_t i = 0; i < axes; ++i) {
     const Dim &in = x[2 + i], &kernel = w[2 + i];
-    if (!kernel.known() || strides[i] < 1) return;
-    const int64_t growth = pads[i] + pads[axes + i] - (kernel.value - 1) * dilations[i] - 1;
+    if (!kernel.known() || kernel.value > INT32_MAX) return;
+    const int64_t stride = (*strides)[i];
+    const int64_t growth = (*pads)[i] + (*pads)[axes + i] - (kernel.value - 1) * (*dilations)[i] - 1;
     if (in.known()) {
       if (in.value + growth < 0) return;
-      y.push_back(Dim{(in.value + growth) / strides[i] + 1, ""});
+      y.push_back(Dim{(in.value + growth) / stride + 1, ""});
     } else if (in.symbol.empty()) {
       return;
-    } else if (strides[i] == 1 && growth == -1) {
+    } else if (stride == 1 && growth == -1) {
       y.push_back(in);
     } else {
       // The same symbol means the same size in a whole model, so a symbol made from one is as good as one.
-      y.push_back(Dim{
-          -1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(strides[i]) + "+1"});
+      y.push_back(
+          Dim{-1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(stride) + "+1"});
     }
   }
   if (!pairs()) return node.set_output(0, y);

@@ -16,26 +16,44 @@ class Range final : public gpu::DeviceKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    gpu::RangeProblem p;
-    p.type = call.input(0).type;
-    double numbers[3] = {};
-    for (size_t i = 0; i < 3; ++i) {
-      if (p.type == ElementType::kFloat) {
-        numbers[i] = call.number(i, 0.0f);
-      } else {
-        const std::vector<int64_t> given = call.integers(i);
-        if (given.size() != 1) throw Error("input " + std::to_string(i) + " must hold one number");
-        numbers[i] = static_cast<double>(given[0]);
-        (i == 0 ? p.whole_start : p.whole_step) = given[0];
-      }
-    }
-    const double steps = std::ceil((numbers[1] - numbers[0]) / numbers[2]);
-    if (numbers[2] == 0 || !(steps <= INT32_MAX)) throw Error("a range without end");
-    p.start = static_cast<float>(numbers[0]);
-    p.step = static_cast<float>(numbers[2]);
-    p.total = steps > 0 ? static_cast<int64_t>(steps) : 0;
+    const gpu::RangeProblem p = call.input(0).type == ElementType::kFloat ? of_floats(call) : of_whole(call);
     const Ref y = set_output(call, 0, {p.total});
     program.launch(gpu::range_plan(p), {}, {y});
+  }
+
+  // The steps are counted in double, as the newest runtimes count them.
+  static gpu::RangeProblem of_floats(const Call& call) {
+    gpu::RangeProblem p;
+    p.start = call.number(0, 0.0f);
+    p.step = call.number(2, 0.0f);
+    const double distance = static_cast<double>(call.number(1, 0.0f)) - static_cast<double>(p.start);
+    const double steps = std::ceil(distance / static_cast<double>(p.step));
+    if (p.step == 0 || !(steps <= INT32_MAX)) throw Error("a range without end");
+    p.total = steps > 0 ? static_cast<int64_t>(steps) : 0;
+    return p;
+  }
+
+  // No double holds all of int64, and neither does int64 all distances between two of its numbers.
+  static gpu::RangeProblem of_whole(const Call& call) {
+    gpu::RangeProblem p;
+    p.type = call.input(0).type;
+    const int64_t start = whole(call, 0), limit = whole(call, 1), step = whole(call, 2);
+    if (step == 0) throw Error("a range without end");
+    p.whole_start = start;
+    p.whole_step = step;
+    if (step > 0 ? start >= limit : start <= limit) return p;
+    const auto bits = [](int64_t number) { return static_cast<uint64_t>(number); };
+    const uint64_t distance = step > 0 ? bits(limit) - bits(start) : bits(start) - bits(limit);
+    const uint64_t steps = (distance - 1) / (step > 0 ? bits(step) : 0 - bits(step)) + 1;
+    if (steps > INT32_MAX) throw Error("a range without end");
+    p.total = static_cast<int64_t>(steps);
+    return p;
+  }
+
+  static int64_t whole(const Call& call, size_t i) {
+    const std::vector<int64_t> given = call.integers(i);
+    if (given.size() != 1) throw Error("input " + std::to_string(i) + " must hold one number");
+    return given[0];
   }
 };
 

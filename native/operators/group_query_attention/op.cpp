@@ -39,7 +39,8 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
     p_.causal = node.find_int("causal").value_or(1) != 0;
     p_.smooth = node.find_int("smooth_softmax").value_or(-1) == 1;
     p_.interleaved = node.find_int("rotary_interleaved").value_or(0) != 0;
-    p_.window = std::max<int64_t>(node.find_int("local_window_size").value_or(-1), 0);
+    const int64_t window = node.find_int("local_window_size").value_or(-1);
+    p_.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // so wide a one holds every cache
     p_.scale = node.find_float("scale").value_or(0.0f);
     p_.softcap = node.find_float("softcap").value_or(0.0f);
   }
@@ -143,6 +144,7 @@ std::string refuse_gqa(const Node& node) {
     if (node.find_string(name).value_or("NONE") != "NONE") return "a quantized cache";
   }
   if (node.find_int("sliding_window_cache").value_or(0) != 0) return "a cache that drops old tokens";
+  if (node.find_int("local_window_size").value_or(-1) == 0) return "a window of no tokens";
   for (size_t i = kSink + 1; i < node.inputs.size(); ++i) {
     if (node.has_input(i)) return "scales of the cache, or weights that norm queries and keys";
   }

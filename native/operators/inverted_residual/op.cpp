@@ -4,8 +4,6 @@
 
 namespace graphopt {
 
-constexpr int64_t kLargest = 0x7fffffff;  // so that sizes that are made of them have 64 bits
-
 std::vector<InvertedResidualOp> InvertedResidualOp::all() {
   return with_tails<InvertedResidualOp>({false, true}, all_activations());
 }
@@ -16,17 +14,9 @@ std::vector<Operand> InvertedResidualOp::inputs() const {
 
 void InvertedResidualOp::read(const Node& node) {
   TailedOperator::read(node);
-  pads_ = node.get_ints("pads");
-  strides_ = node.get_ints("strides");
+  pads_ = get_sizes(node, "pads", 4, 0);
+  strides_ = get_sizes(node, "strides", 2, 1);
   group_ = node.get_int("group");
-  require_sizes(2, strides_, 1);
-  require_sizes(4, pads_, 0);
-  for (const auto* numbers : {&pads_, &strides_}) {
-    if (numbers->empty()) throw Error("an attribute of the window holds no numbers");
-    for (const int64_t number : *numbers) {
-      if (number > kLargest) throw Error("an attribute of the window is " + std::to_string(number));
-    }
-  }
 }
 
 InvertedResidualProblem InvertedResidualOp::of_weights(const std::vector<Shape>& weights) const {
@@ -85,17 +75,15 @@ Shape InvertedResidualOp::output(const Shapes& inputs) const {
 
 void InvertedResidualOp::infer(const ShapeInference& node) const {
   const SymbolicShape x = node.input(0), window = node.input(3), last = node.input(5);
-  const auto pads = node.get_ints("pads"), strides = node.get_ints("strides");
-  if (x.size() != 4 || window.size() != 4 || last.size() != 4 || pads.size() != 4 || strides.size() != 2) {
-    return;
-  }
+  const auto pads = find_sizes(node, "pads", 4, 0), strides = find_sizes(node, "strides", 2, 1);
+  if (x.size() != 4 || window.size() != 4 || last.size() != 4 || !pads || !strides) return;
   SymbolicShape y = {x[0], last[0], x[2], x[3]};
   for (size_t i = 0; i < 2; ++i) {
-    if (!window[2 + i].known() || strides[i] < 1 || pads[i] > kLargest || pads[2 + i] > kLargest) return;
-    const int64_t growth = pads[i] + pads[2 + i] - window[2 + i].value;
-    if (strides[i] == 1 && growth == -1) continue;
+    if (!window[2 + i].known()) return;
+    const int64_t growth = (*pads)[i] + (*pads)[2 + i] - window[2 + i].value, stride = (*strides)[i];
+    if (stride == 1 && growth == -1) continue;
     if (!x[2 + i].known() || x[2 + i].value + growth < 0) return;
-    y[2 + i] = Dim{(x[2 + i].value + growth) / strides[i] + 1, ""};
+    y[2 + i] = Dim{(x[2 + i].value + growth) / stride + 1, ""};
   }
   node.set_output(0, y);
 }

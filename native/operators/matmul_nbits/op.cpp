@@ -21,7 +21,8 @@ class MatMulNBits final : public gpu::DeviceKernel {
     const Tensor &a = call.input(0), &b = call.input(1), &scales = call.input(2);
     gpu::NBitsProblem p = p_;
     if (a.shape.rank() == 0 || a.shape[a.shape.rank() - 1] != p.K) throw Error("A must have K columns");
-    p.M = p.K == 0 ? 0 : a.shape.elements() / p.K;
+    p.M = 1;  // the rows: where K is 0, they have the bias alone
+    for (size_t d = 0; d + 1 < a.shape.rank(); ++d) p.M *= a.shape[d];
     const int64_t blocks = (p.K + p.size - 1) / p.size;
     const auto require = [](const Tensor& t, int64_t elements, const char* name) {
       if (t.shape.elements() == elements) return;

@@ -16,7 +16,7 @@ constexpr int64_t L = kWidth;
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
 // Columns of a row with its padding, and what vectors read beyond it.
-int64_t row_slot(const PoolProblem& p) {
+int64_t row_slot(const MaxPoolProblem& p) {
   const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
 }
@@ -78,14 +78,14 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
 }
 
 // Whether each number of a row of y comes from two neighbouring columns of x, without padding.
-bool halves_columns(const PoolProblem& p) {
+bool halves_columns(const MaxPoolProblem& p) {
   return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
          2 * p.out[1] <= p.in[1];
 }
 
 // A row of y where halves_columns, from rows `first` to `last` of x, each `step` apart.
 template <class T>
-void halved_row(const PoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
+void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
   constexpr int64_t kCount = kChannels<T>;
   for (int64_t w = 0; w < p.out[1]; w += L) {
     const int64_t n = p.in[1] - 2 * w;
@@ -108,12 +108,12 @@ void halved_row(const PoolProblem& p, const T* x, int64_t first, int64_t last, i
 }  // namespace
 
 template <class T>
-size_t max_pool_workspace(const PoolProblem& p, size_t lanes) {
+size_t max_pool_workspace(const MaxPoolProblem& p, size_t lanes) {
   return lanes * static_cast<size_t>(kChannels<T> * row_slot(p)) * sizeof(float);
 }
 
 template <class T>
-void max_pool(const PoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace) {
+void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace) {
   constexpr int64_t kCount = kChannels<T>;
   const int64_t slot = row_slot(p);
   const bool halves = halves_columns(p);
@@ -146,11 +146,11 @@ void max_pool(const PoolProblem& p, const T* x, T* y, Parallel& parallel, void* 
   });
 }
 
-template size_t max_pool_workspace<float>(const PoolProblem&, size_t);
-template size_t max_pool_workspace<half>(const PoolProblem&, size_t);
-template size_t max_pool_workspace<uint32_t>(const PoolProblem&, size_t);
-template void max_pool(const PoolProblem&, const float*, float*, Parallel&, void*);
-template void max_pool(const PoolProblem&, const half*, half*, Parallel&, void*);
-template void max_pool(const PoolProblem&, const uint32_t*, uint32_t*, Parallel&, void*);
+template size_t max_pool_workspace<float>(const MaxPoolProblem&, size_t);
+template size_t max_pool_workspace<half>(const MaxPoolProblem&, size_t);
+template size_t max_pool_workspace<uint32_t>(const MaxPoolProblem&, size_t);
+template void max_pool(const MaxPoolProblem&, const float*, float*, Parallel&, void*);
+template void max_pool(const MaxPoolProblem&, const half*, half*, Parallel&, void*);
+template void max_pool(const MaxPoolProblem&, const uint32_t*, uint32_t*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

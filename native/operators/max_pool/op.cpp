@@ -5,34 +5,23 @@
 
 namespace graphopt {
 
-void PoolOp::read(const Node& node) {
-  constexpr int64_t kLargest = 0x7fffffff;  // so that sizes that are made of them have 64 bits
-  kernel_ = node.get_ints("kernel_shape");
-  pads_ = node.get_ints("pads");
-  strides_ = node.get_ints("strides");
-  dilations_ = node.get_ints("dilations");
-  require_sizes(2, kernel_, 1);
-  require_sizes(2, strides_, 1);
-  require_sizes(2, dilations_, 1);
-  require_sizes(4, pads_, 0);
-  for (const auto* numbers : {&kernel_, &pads_, &strides_, &dilations_}) {
-    if (numbers->empty()) throw Error("an attribute of the window holds no numbers");
-    for (const int64_t number : *numbers) {
-      if (number > kLargest) throw Error("an attribute of the window is " + std::to_string(number));
-    }
-  }
+void MaxPoolOp::read(const Node& node) {
+  kernel_ = get_sizes(node, "kernel_shape", 2, 1);
+  pads_ = get_sizes(node, "pads", 4, 0);
+  strides_ = get_sizes(node, "strides", 2, 1);
+  dilations_ = get_sizes(node, "dilations", 2, 1);
   for (size_t i = 0; i < 4; ++i) {
     if (pads_[i] >= (kernel_[i % 2] - 1) * dilations_[i % 2] + 1) throw Error("pads as wide as the window");
   }
 }
 
-PoolProblem PoolOp::problem(const Shapes& inputs) const {
+MaxPoolProblem MaxPoolOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   if (pairs_ && (x.rank() != 5 || x[4] != 2)) {
     throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
   }
   if (!pairs_ && x.rank() != 4) throw Error("X must have rank 4, got " + x.text());
-  PoolProblem p;
+  MaxPoolProblem p;
   p.planes = x[0] * x[1];
   double padded = static_cast<double>(p.planes);
   for (size_t i = 0; i < 2; ++i) {
@@ -50,26 +39,25 @@ PoolProblem PoolOp::problem(const Shapes& inputs) const {
   return p;
 }
 
-Shape PoolOp::output(const Shapes& inputs) const {
-  const PoolProblem p = problem(inputs);
+Shape MaxPoolOp::output(const Shapes& inputs) const {
+  const MaxPoolProblem p = problem(inputs);
   Shape y = inputs[0];
   for (size_t i = 0; i < 2; ++i) y[2 + i] = p.out[i];
   return y;
 }
 
-void PoolOp::infer(const ShapeInference& node) const {
+void MaxPoolOp::infer(const ShapeInference& node) const {
   SymbolicShape y = node.input(0);
-  const auto kernel = node.get_ints("kernel_shape"), pads = node.get_ints("pads"),
-             strides = node.get_ints("strides"), dilations = node.get_ints("dilations");
-  if (y.size() != (pairs_ ? 5 : 4) || kernel.size() != 2 || pads.size() != 4 || strides.size() != 2 ||
-      dilations.size() != 2) {
-    return;
-  }
+  const auto kernel = find_sizes(node, "kernel_shape", 2, 1), pads = find_sizes(node, "pads", 4, 0),
+             strides = find_sizes(node, "strides", 2, 1), dilations = find_sizes(node, "dilations", 2, 1);
+  if (y.size() != (pairs_ ? 5 : 4) || !kernel || !pads || !strides || !dilations) return;
   for (size_t i = 0; i < 2; ++i) {
-    if (!y[2 + i].known() || strides[i] < 1) return;
-    const int64_t room = y[2 + i].value + pads[i] + pads[2 + i] - (kernel[i] - 1) * dilations[i] - 1;
-    if (pool_places(room, strides[i]) < 0) return;
-    y[2 + i] = Dim{pool_places(room, strides[i]), ""};
+    if (!y[2 + i].known()) return;
+    const int64_t room =
+        y[2 + i].value + (*pads)[i] + (*pads)[2 + i] - ((*kernel)[i] - 1) * (*dilations)[i] - 1;
+    const int64_t places = pool_places(room, (*strides)[i]);
+    if (places < 0) return;
+    y[2 + i] = Dim{places, ""};
   }
   node.set_output(0, y);
 }
@@ -77,7 +65,7 @@ void PoolOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class MaxPool final : public CpuKernel<PoolOp> {
+class MaxPool final : public CpuKernel<MaxPoolOp> {
  public:
   using CpuKernel::CpuKernel;
   bool run(Call& call) const override {
@@ -86,7 +74,7 @@ class MaxPool final : public CpuKernel<PoolOp> {
   }
 
  private:
-  size_t workspace(const PoolProblem& p, size_t lanes) const override {
+  size_t workspace(const MaxPoolProblem& p, size_t lanes) const override {
     return cpu::max_pool_workspace<T>(p, lanes);
   }
 };
@@ -97,8 +85,9 @@ using MaxPoolOfPairs = MaxPool<uint32_t>;
 }  // namespace
 
 void add_max_pool(Kernels& kernels) {
-  kernels.add_cpu<PoolOp, MaxPoolOfPairs>(Reuse::kNone, {ElementType::kBfloat16}, {PoolOp(true)});
-  kernels.add_cpu<PoolOp, MaxPool>(Reuse::kNone, {ElementType::kFloat, ElementType::kHalf}, {PoolOp(false)});
+  kernels.add_cpu<MaxPoolOp, MaxPoolOfPairs>(Reuse::kNone, {ElementType::kBfloat16}, {MaxPoolOp(true)});
+  kernels.add_cpu<MaxPoolOp, MaxPool>(Reuse::kNone, {ElementType::kFloat, ElementType::kHalf},
+                                      {MaxPoolOp(false)});
 }
 
 }  // namespace graphopt

@@ -244,10 +244,15 @@ class Slice final : public gpu::DeviceKernel {
     copy.shape = x.shape;
     copy.bytes = bytes_of(x.type);
     copy.x_strides = gpu::contiguous(x.shape);
+    std::vector<bool> seen(rank);
     for (size_t i = 0; i < axes.size(); ++i) {
       const size_t axis = axis_of(axes[i], rank);
-      const int64_t dim = x.shape[axis], step = steps[i];
-      if (step == 0) throw Error("a step of 0");
+      if (seen[axis]) throw Error("axes names an axis twice");
+      seen[axis] = true;
+      const int64_t dim = x.shape[axis];
+      if (steps[i] == 0) throw Error("a step of 0");
+      // A longer step than the axis leaves what the axis' own length does: an element.
+      const int64_t step = std::clamp<int64_t>(steps[i], -dim - 1, dim + 1);
       const auto clamp = [dim, step](int64_t at) {
         at = at < 0 ? std::max<int64_t>(at, -dim - 1) + dim : at;
         return step > 0 ? std::clamp<int64_t>(at, 0, dim) : std::clamp<int64_t>(at, -1, dim - 1);
@@ -322,6 +327,7 @@ class Split final : public gpu::DeviceKernel {
   Split(const Node& node, gpu::Device& device)
       : DeviceKernel(device),
         axis_(node.find_int("axis").value_or(0)),
+        parts_(node.find_int("num_outputs")),
         sizes_(node.find_ints("split").value_or(std::vector<int64_t>())) {}
 
  private:
@@ -329,19 +335,20 @@ class Split final : public gpu::DeviceKernel {
     const Tensor& x = call.input(0);
     const size_t axis = axis_of(axis_, x.shape.rank()), outputs = call.outputs.size();
     std::vector<int64_t> sizes = call.has_input(1) ? call.integers(1) : sizes_;
+    if (parts_ && *parts_ != static_cast<int64_t>(outputs)) throw Error("num_outputs is not their number");
     if (sizes.empty()) {
       const auto n = static_cast<int64_t>(outputs);
       const int64_t each = (x.shape[axis] + n - 1) / n;
       sizes.assign(outputs, each);
       sizes.back() = x.shape[axis] - each * (n - 1);
     }
+    require_parts(sizes, outputs, x.shape[axis]);
     const std::vector<int64_t> strides = gpu::contiguous(x.shape);
     int64_t at = 0;
     for (size_t i = 0; i < outputs; ++i) {
       StridedCopy copy;
       copy.shape = x.shape;
-      copy.shape[axis] = sizes.at(i);
-      if (sizes[i] < 0 || sizes[i] > x.shape[axis] - at) throw Error("the parts are larger than the axis");
+      copy.shape[axis] = sizes[i];
       copy.bytes = bytes_of(x.type);
       copy.x_strides = strides;
       copy.x_offset = at * strides[axis];
@@ -351,7 +358,19 @@ class Split final : public gpu::DeviceKernel {
     }
   }
 
+  static void require_parts(const std::vector<int64_t>& sizes, size_t outputs, int64_t dim) {
+    if (sizes.size() != outputs) {
+      throw Error(std::to_string(sizes.size()) + " sizes for " + std::to_string(outputs) + " outputs");
+    }
+    for (const int64_t size : sizes) {
+      if (size < 0 || size > dim) throw Error("the parts are larger than the axis");
+      dim -= size;
+    }
+    if (dim != 0) throw Error("the parts are smaller than the axis");
+  }
+
   int64_t axis_;
+  std::optional<int64_t> parts_;
   std::vector<int64_t> sizes_;
 };
 

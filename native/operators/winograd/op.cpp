@@ -18,10 +18,7 @@ std::vector<WinogradConvOp> WinogradConvOp::all() {
 
 void WinogradConvOp::read(const Node& node) {
   TailedOperator::read(node);
-  pads_ = node.get_ints("pads");
-  bool valid = pads_.size() == 4;
-  for (int64_t pad : pads_) valid = valid && pad >= 0;
-  if (!valid) throw Error("attribute 'pads' must be [top, left, bottom, right], all >= 0");
+  pads_ = get_sizes(node, "pads", 4, 0);  // top, left, bottom, right
 }
 
 ConvolutionProblem WinogradConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
@@ -57,16 +54,16 @@ Shape WinogradConvOp::output(const Shapes& inputs) const {
 void WinogradConvOp::infer(const ShapeInference& node) const {
   const SymbolicShape x = node.input(0);
   const SymbolicShape w = node.input(1);
-  const std::vector<int64_t> pads = node.get_ints("pads");
-  if (x.size() != 4 || w.size() != 4 || pads.size() != 4) return;
+  const auto pads = find_sizes(node, "pads", 4, 0);
+  if (x.size() != 4 || w.size() != 4 || !pads) return;
   // A symbol stands for one size in the whole model, and so does a symbol that is made of it.
   const auto spatial = [](const Dim& in, int64_t growth) {
     if (in.known()) return Dim{in.value + growth, ""};
     if (in.symbol.empty() || growth == 0) return in;
     return Dim{-1, "(" + in.symbol + ")" + (growth > 0 ? "+" : "") + std::to_string(growth)};
   };
-  const SymbolicShape y = {x[0], w[0], spatial(x[2], pads[0] + pads[2] - 2),
-                           spatial(x[3], pads[1] + pads[3] - 2)};
+  const SymbolicShape y = {x[0], w[0], spatial(x[2], (*pads)[0] + (*pads)[2] - 2),
+                           spatial(x[3], (*pads)[1] + (*pads)[3] - 2)};
   node.set_output(0, y);
 }
 
