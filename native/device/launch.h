@@ -139,6 +139,14 @@ inline constexpr Buffer no_buffer() { return {}; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
+// What plans ask of addresses, at most.
+constexpr size_t kMostAlignment = 256;
+// The largest power of two, at most kMostAlignment, that divides all addresses whose bits are joined by "or".
+inline size_t alignment_of(uintptr_t joined) {
+  const uintptr_t bits = joined | kMostAlignment;
+  return bits & (~bits + 1);
+}
+
 // A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
 // not fit.
 uint32_t to_u31(int64_t value);

@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <glob.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -35,10 +36,14 @@ std::string real_path(const std::string& path) {
   return result;
 }
 
-std::vector<std::string> matching(const std::string& pattern) {
+// What lies in a folder, whatever signs its own name holds.
+std::vector<std::string> matching(const std::string& folder, const char* pattern) {
+  std::string path;
+  for (const char sign : folder) (path += '\\') += sign;
+  path += pattern;
   glob_t found{};
   std::vector<std::string> paths;
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+  if (glob(path.c_str(), 0, nullptr, &found) == 0)
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   return paths;
@@ -67,7 +72,7 @@ std::vector<std::string> python_folders() {
     if (folder.empty()) continue;
     const std::string packages = folder_of(folder_of(folder));
     for (const char* pattern : {"/_rocm_sdk_core/lib", "/_rocm_sdk_libraries*/lib", "/torch/lib"}) {
-      for (std::string& found : matching(packages + pattern)) folders.push_back(std::move(found));
+      for (std::string& found : matching(packages, pattern)) folders.push_back(std::move(found));
     }
   }
   return folders;
@@ -135,7 +140,7 @@ SharedLibrary find_library(const LibrarySearch& search) {
     for (const std::string& folder : folders) {
       for (const std::string& name : search.names) {
         const std::string path = folder + "/" + name;
-        if (matching(path).empty()) continue;
+        if (access(path.c_str(), F_OK) != 0) continue;
         if (needs_another(path, search.beside)) {
           why += (why.empty() ? "" : "; ") + path + ": needs another HIP runtime than " + search.beside;
           continue;

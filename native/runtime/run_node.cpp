@@ -91,13 +91,13 @@ bool same_types_and_shapes(const Tensors& a, const Tensors& b) {
                     [](const Tensor& x, const Tensor& y) { return x.type == y.type && x.shape == y.shape; });
 }
 
-// A power of two, at most 256.
+// Of those on the device.
 size_t alignment_of(const Tensors& tensors) {
-  uintptr_t bits = 256;
+  uintptr_t joined = 0;
   for (const Tensor& t : tensors) {
-    if (t.place == Place::kDevice) bits |= reinterpret_cast<uintptr_t>(t.data);
+    if (t.place == Place::kDevice) joined |= reinterpret_cast<uintptr_t>(t.data);
   }
-  return bits & (~bits + 1);
+  return gpu::alignment_of(joined);
 }
 
 void make_outputs(const Context& context, Call& call) {
@@ -157,7 +157,9 @@ class Counted {
 
  private:
   static constexpr size_t kOutputs = 2;
-  static size_t gpu_bytes(size_t bytes) { return (bytes + 255) / 256 * 256; }
+  static size_t gpu_bytes(size_t bytes) {
+    return (bytes + gpu::kMostAlignment - 1) / gpu::kMostAlignment * gpu::kMostAlignment;
+  }
 
   std::vector<int64_t> host_;
   std::optional<abi::DeviceScratch> scratch_;

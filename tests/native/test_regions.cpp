@@ -4,6 +4,7 @@
 
 #include "runtime/provider/arena.h"
 #include "runtime/provider/partition.h"
+#include "runtime/provider/pool.h"
 #include "testing.h"
 
 namespace graphopt::test {
@@ -46,6 +47,30 @@ TEST_CASE("a chain takes two of its tensors") {
   lives[10].bytes = 1 << 20;
   CHECK((provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11));
   CHECK(provider::lay_out({}).bytes == 0);
+}
+
+TEST_CASE("blocks come in few sizes") {
+  for (const size_t steps : {1, 8, 16}) {
+    std::set<size_t> sizes;
+    for (size_t bytes = 0; bytes <= 1 << 16; ++bytes) {
+      const size_t size = provider::few_sizes(bytes, 512, steps);
+      if (size < bytes || size < 512 || size % 512 != 0 ||
+          (bytes > 512 * steps && (size - bytes) * steps >= 2 * bytes)) {
+        FAIL("a block of " << size << " bytes for " << bytes << ", in steps of " << steps);
+      }
+      sizes.insert(size);
+    }
+    CHECK(sizes.size() <= 8 * steps);
+  }
+}
+
+// None of which a power of two holds.
+TEST_CASE("more bytes than any device has are refused") {
+  for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, (size_t{1} << 63) + 1, (size_t{1} << 60) + 1}) {
+    for (const size_t steps : {1, 8, 16}) {
+      CHECK_THROWS_AS(provider::few_sizes(bytes, 512, steps), gpu::OutOfMemory);
+    }
+  }
 }
 
 std::vector<std::vector<size_t>> regions(const std::vector<PartitionNode>& nodes) {

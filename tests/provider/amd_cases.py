@@ -111,6 +111,7 @@ def product() -> dict[str, Any]:
         "error": float(np.abs(runs[0] - expected).max()),
         "same": all(np.array_equal(runs[0], y) for y in runs),
         "by_library": library.stand_in_blas_products() if library else 0,
+        "handles": library.stand_in_blas_handles() if library else 0,
         "waits_in_run": library.stand_in_waits_in_run() if library else 0,
     }
 

@@ -201,6 +201,16 @@ def test_a_rocblas_that_is_wrong_is_not_used(on_device: StandIn, tmp_path: Path)
     outcome = on_device.run("product", "gfx1201", **more, **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
     assert "rocBLAS: a product is wrong" in outcome.said
+    assert outcome.value["handles"] == 0
+
+
+@pytest.mark.parametrize("refused", ["no stream", "no mode"])
+def test_a_rocblas_that_is_refused_keeps_no_handle(refused: str, on_device: StandIn, tmp_path: Path) -> None:
+    more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": refused}
+    outcome = on_device.run("product", "gfx1201", **more, **products(on_device))
+    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
+    assert "rocBLAS can't be used" in outcome.said
+    assert outcome.value["handles"] == 0
 
 
 def test_hipblaslt_is_not_asked_where_it_crashes(on_device: StandIn, tmp_path: Path) -> None:
@@ -322,12 +332,13 @@ def test_a_forked_process_is_refused(on_device: StandIn) -> None:
     assert float(outcome["parent"]) < 1e-6
 
 
-def test_the_runtime_in_rocm_path(amd: StandIn, tmp_path: Path) -> None:
-    library = tmp_path / "lib" / NAMES["hip"]
-    library.parent.mkdir()
+@pytest.mark.parametrize("name", ["rocm", "rocm-[7]*"])
+def test_the_runtime_in_rocm_path(name: str, amd: StandIn, tmp_path: Path) -> None:
+    library = tmp_path / name / "lib" / NAMES["hip"]
+    library.parent.mkdir(parents=True)
     shutil.copy(amd.folder("hip") / NAMES["hip"], library)
     (tmp_path / "none").mkdir()
-    outcome = amd.run("runtime_library", folder=tmp_path / "none", ROCM_PATH=str(tmp_path)).value
+    outcome = amd.run("runtime_library", folder=tmp_path / "none", ROCM_PATH=str(tmp_path / name)).value
     assert outcome["loaded"] == [str(library)] and outcome["route"]["devices"]
 
 

@@ -80,6 +80,13 @@ def test_one_implementation_can_be_asked_for(model: Path, kernels: str) -> None:
     assert "there are 5 implementations" in run(model, kernels, implementation="5").stderr
 
 
+@pytest.mark.parametrize("number", ["4294967295", "99999999999999999999", "-1", "1x"])
+def test_an_implementation_is_asked_for_by_a_number(number: str, model: Path, kernels: str) -> None:
+    done = run(model, kernels, implementation=number)
+    assert done.returncode != 0
+    assert f"option implementation must be a number from 0 to 2147483647, not '{number}'" in done.stderr
+
+
 LAYERS, WIDTH = ("q", "k", "v"), 16
 
 

@@ -7,7 +7,7 @@
 
 namespace graphopt::cpu {
 WeightCache& WeightCache::process() {
-  static WeightCache cache(WeightFolder::of_process());
+  static auto& cache = *new WeightCache(WeightFolder::of_process());  // sessions may outlive static objects
   return cache;
 }
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -101,6 +102,19 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
+uint64_t limit_of_process() {
+  const char* given = std::getenv("GRAPHOPT_WEIGHTS_LIMIT");
+  if (given == nullptr) return 16384 * kMiB;
+  const char* end = given + std::strlen(given);
+  uint64_t limit = 0;
+  const auto [behind, error] = std::from_chars(given, end, limit);
+  if (error != std::errc() || behind != end || limit > UINT64_MAX / kMiB) {
+    throw std::runtime_error(std::string("GRAPHOPT_WEIGHTS_LIMIT must be a number of MiB, not '") + given +
+                             "'");
+  }
+  return limit * kMiB;
+}
+
 constexpr const char *kEnding = ".weights", *kUnfinished = ".unfinished";
 
 }  // namespace
@@ -143,10 +157,8 @@ const WeightFolder* WeightFolder::of_process() {
   static const WeightFolder* const folder = []() -> const WeightFolder* {
     const char* path = std::getenv("GRAPHOPT_WEIGHTS");
     if (path == nullptr || *path == '\0' || std::strcmp(path, "off") == 0) return nullptr;
-    const char* limit = std::getenv("GRAPHOPT_WEIGHTS_LIMIT");
     try {
-      return new WeightFolder(path,
-                              limit != nullptr ? std::strtoull(limit, nullptr, 10) * kMiB : 16384 * kMiB);
+      return new WeightFolder(path, limit_of_process());
     } catch (const std::exception& e) {
       std::fprintf(stderr, "graphopt: GRAPHOPT_WEIGHTS: each process packs its own weights: %s\n", e.what());
       return nullptr;

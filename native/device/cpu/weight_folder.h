@@ -32,7 +32,7 @@ class WeightFolder {
  public:
   // That of the environment variables GRAPHOPT_WEIGHTS (a folder, made where it is missing; or "off") and
   // GRAPHOPT_WEIGHTS_LIMIT (MiB, by default 16,384); null without the first. A folder that somebody else
-  // could write to is not used, which one line on stderr says.
+  // could write to, or whose limit is no number, is not used, which one line on stderr says.
   static const WeightFolder* of_process();
 
   // Throws std::runtime_error with the reason why a folder can't be used.

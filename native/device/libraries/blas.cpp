@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -81,22 +82,31 @@ class BlasOf final : public Blas {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = handles_.find(stream);
     if (found == handles_.end()) return;
-    library_.destroy(found->second.handle);
-    if (found->second.workspace != nullptr) device_.free(found->second.workspace);
     handles_.erase(found);
   }
 
  private:
+  // The library's, with a workspace of ours where it takes one.
   struct Handle {
+    BlasOf& of;
     void* handle = nullptr;
     void* workspace = nullptr;
+
+    explicit Handle(BlasOf& library) : of(library) {}
+    Handle(const Handle&) = delete;
+    Handle& operator=(const Handle&) = delete;
+    ~Handle() {
+      if (handle != nullptr) of.library_.destroy(handle);
+      if (workspace != nullptr) of.device_.free(workspace);
+    }
   };
 
   void* handle_of(void* stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = handles_.find(stream);
-    if (found != handles_.end()) return found->second.handle;
-    Handle made;
+    if (found != handles_.end()) return found->second->handle;
+    auto owner = std::make_unique<Handle>(*this);
+    Handle& made = *owner;
     if (library_.create(&made.handle) != 0 || library_.set_stream(made.handle, stream) != 0) {
       device_.forget_errors();
       throw std::runtime_error(std::string(Library::kName) + " can't be used");
@@ -110,7 +120,7 @@ class BlasOf final : public Blas {
       } catch (const OutOfMemory&) {  // the library has some of its own
       }
     }
-    handles_[stream] = made;
+    handles_[stream] = std::move(owner);
     return made.handle;
   }
 
@@ -118,7 +128,7 @@ class BlasOf final : public Blas {
   Library library_;
   std::atomic<bool> said_{false};
   std::mutex mutex_;
-  std::map<void*, Handle> handles_;  // by stream
+  std::map<void*, std::unique_ptr<Handle>> handles_;  // by stream
 };
 
 struct Cublas {

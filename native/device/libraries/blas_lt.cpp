@@ -121,7 +121,8 @@ class BlasLtOf final : public BlasLt {
       }
       device_.forget_errors();
       if (device_.is_capturing(stream)) return false;
-      choice.first = i + 1;
+      size_t first = i;
+      choice.first.compare_exchange_strong(first, i + 1);  // unless others have come further
     }
     return false;
   }

@@ -1,5 +1,6 @@
 #include "runtime/abi/error.h"
 
+#include <cstdio>
 #include <new>
 
 namespace graphopt::abi {
@@ -11,22 +12,46 @@ void check(const OrtApi* api, OrtStatus* status) {
   throw error;
 }
 
-OrtStatus* current_exception_status(const OrtApi* api, const std::string& where) noexcept {
+bool succeeded(const OrtApi* api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  ReleaseStatus(api, status);
+  return false;
+}
+
+OrtStatus* current_exception_status(const OrtApi* api,
+                                    std::initializer_list<std::string_view> where) noexcept {
+  const auto status = [api, where](ErrorCode code, const char* what) {
+    std::string message;
+    for (const std::string_view part : where) message += part;
+    if (!message.empty()) message += ": ";
+    return CreateStatus(api, code, (message + what).c_str());
+  };
   try {
     try {
       throw;
     } catch (const StatusError& e) {
-      return CreateStatus(api, e.code, (where + e.what()).c_str());
+      return status(e.code, e.what());
     } catch (const Error& e) {
-      return CreateStatus(api, ErrorCode::kInvalidArgument, (where + e.what()).c_str());
+      return status(ErrorCode::kInvalidArgument, e.what());
     } catch (const std::bad_alloc&) {
-      return CreateStatus(api, ErrorCode::kFail, (where + "out of memory").c_str());
+      return status(ErrorCode::kFail, "out of memory");
     } catch (const std::exception& e) {
-      return CreateStatus(api, ErrorCode::kRuntimeException, (where + e.what()).c_str());
+      return status(ErrorCode::kRuntimeException, e.what());
     }
   } catch (...) {  // no memory for the message, or not a std::exception
     return CreateStatus(api, ErrorCode::kFail, "com.graphopt: out of memory or unknown failure");
   }
+}
+
+OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept {
+  // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
+  const OrtApi* first = base->get_api(1);
+  if (first == nullptr) return nullptr;
+  const char* version = base->get_version_string != nullptr ? base->get_version_string() : "older";
+  char message[200];
+  std::snprintf(message, sizeof message, "%s needs ONNX Runtime %s or newer, this is %s", who, oldest,
+                version);
+  return CreateStatus(first, ErrorCode::kNotImplemented, message);
 }
 
 }  // namespace graphopt::abi

@@ -35,13 +35,6 @@ void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& valu
   values.push_back(names.back().empty() ? Value() : read_value(api, info));
 }
 
-// Drops the status of a question whose answer may be no.
-bool succeeded(const OrtApi* api, OrtStatus* status) {
-  if (status == nullptr) return true;
-  ReleaseStatus(api, status);
-  return false;
-}
-
 // Empty where it was given to none.
 std::string_view provider_of(const OrtApi24* api, const OrtNode* node) {
   const char* given = nullptr;

@@ -6,9 +6,7 @@ namespace graphopt::abi {
 
 const OrtOpAttr* ShapeInference::attribute(const char* name) const {
   const OrtOpAttr* found = nullptr;
-  OrtStatus* status = ShapeInferContext_GetAttribute(api_, context_, name, &found);
-  if (status != nullptr) ReleaseStatus(api_, status);
-  return status == nullptr ? found : nullptr;
+  return succeeded(api_, ShapeInferContext_GetAttribute(api_, context_, name, &found)) ? found : nullptr;
 }
 
 SymbolicShape ShapeInference::input(size_t i) const {

@@ -8,13 +8,6 @@
 namespace graphopt::abi {
 namespace {
 
-// Drops the status of a question whose answer may be no.
-bool succeeded(const OrtApi* api, OrtStatus* status) {
-  if (status == nullptr) return true;
-  ReleaseStatus(api, status);
-  return false;
-}
-
 // What is known of an input; it is not present when the node leaves it out.
 Value read_value(const OrtApi* api, const OrtKernelInfo* info, size_t i) {
   Value value;

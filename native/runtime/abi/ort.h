@@ -121,7 +121,6 @@ inline constexpr Slot<249, OrtStatus*(const OrtKernelInfo*, size_t, int*, const 
     KernelInfoGetConstantInput_tensor;
 
 inline constexpr Slot<88, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetInputCount;
-inline constexpr Slot<89, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetOutputCount;
 inline constexpr Slot<90, OrtStatus*(const OrtKernelContext*, size_t, const OrtValue**)>
     KernelContext_GetInput;
 inline constexpr Slot<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)>
@@ -140,7 +139,6 @@ inline constexpr Slot<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, s
                                       size_t num_batch, void* user)>
     KernelContext_ParallelFor;
 
-inline constexpr Slot<267, OrtStatus*(const OrtShapeInferContext*, size_t*)> ShapeInferContext_GetInputCount;
 // The result is owned by the context. An input of unknown rank arrives as rank 0.
 inline constexpr Slot<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTensorTypeAndShapeInfo**)>
     ShapeInferContext_GetInputTypeShape;

@@ -67,7 +67,6 @@ inline constexpr Slot24<238, OrtStatus*(const OrtSessionOptions*, const char*, c
 inline constexpr Slot24<247, OrtStatus*(const OrtLogger*, LogSeverity, const char*, const char* file,
                                         int line, const char* function)>
     Logger_LogMessage;
-inline constexpr Slot24<248, OrtStatus*(const OrtLogger*, LogSeverity*)> Logger_GetLoggingSeverityLevel;
 
 inline constexpr Slot24<295, void(OrtKeyValuePairs**)> CreateKeyValuePairs;
 inline constexpr Slot24<296, void(OrtKeyValuePairs*, const char*, const char*)> AddKeyValuePair;
@@ -294,10 +293,6 @@ inline constexpr EpSlot<31, OrtStatus*(OrtKernelDefBuilder*, const int*, const i
     KernelDefBuilder_AddInputOutputMutableAliases;
 inline constexpr EpSlot<32, OrtStatus*(OrtKernelDefBuilder*, OrtKernelDef**)> KernelDefBuilder_Build;
 inline constexpr EpSlot<33, void(OrtKernelDef*)> ReleaseKernelDef;
-inline constexpr EpSlot<41, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode*, const OrtKernelDef**)>
-    EpGraphSupportInfo_LookUpKernel;
-// The provider that the kernel is created for.
-inline constexpr EpSlot<43, OrtStatus*(const OrtKernelInfo*, const OrtEp**)> KernelInfo_GetEp;
 
 // Kernels of the runtime's that walk through bodies. The helper belongs to the kernel, if one was made.
 inline constexpr EpSlot<45, OrtStatus*(const OrtKernelInfo*, OrtKernelImpl**)> CreateIfKernel;

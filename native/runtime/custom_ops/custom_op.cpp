@@ -48,7 +48,7 @@ OrtStatus* create_kernel(const abi::OrtCustomOp* raw, const abi::OrtApi* api, co
       handle->bound.kernel = op.registration.create(node);
       handle->bound.kernel->prepare(node);
     } catch (...) {
-      return abi::current_exception_status(api, handle->where() + known_shapes(node) + ": ");
+      return abi::current_exception_status(api, {handle->where(), known_shapes(node)});
     }
     *out = handle.release();
     return nullptr;
@@ -65,7 +65,7 @@ OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
     return nullptr;
   } catch (...) {
     try {
-      return abi::current_exception_status(context.api(), handle.where() + input_shapes(context) + ": ");
+      return abi::current_exception_status(context.api(), {handle.where(), input_shapes(context)});
     } catch (...) {
       return abi::current_exception_status(context.api(), {});
     }

@@ -28,7 +28,8 @@
 namespace graphopt {
 namespace {
 
-bool log_enabled() {
+// Asked at each registration; the choices of log_enabled() are asked for once.
+bool logs_kernels() {
   const char* value = std::getenv("GRAPHOPT_LOG");
   return value != nullptr && std::string(value) == "1";
 }
@@ -132,7 +133,7 @@ abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtAp
       *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
   const char* variable = std::getenv("GRAPHOPT_DISABLE");
   const std::string disabled = variable != nullptr ? variable : "";
-  const bool log = log_enabled();
+  const bool log = logs_kernels();
   const std::lock_guard<std::mutex> lock(mutex);
   auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
   if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, log);
@@ -147,19 +148,12 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
   using namespace graphopt;
   gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
   const abi::OrtApi* api = base->get_api(abi::kApiRevision);
-  if (api == nullptr) {
-    // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
-    const abi::OrtApi* oldest = base->get_api(1);
-    if (oldest == nullptr) return nullptr;
-    const std::string message = std::string("graphopt needs ONNX Runtime 1.18 or newer, this is ") +
-                                (base->get_version_string != nullptr ? base->get_version_string() : "older");
-    return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
-  }
+  if (api == nullptr) return abi::too_old_status(base, "graphopt", "1.18");
   try {
     abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api)));
     return nullptr;
   } catch (...) {
-    return abi::current_exception_status(api, "graphopt: ");
+    return abi::current_exception_status(api, {"graphopt"});
   }
 }
 

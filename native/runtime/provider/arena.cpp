@@ -5,11 +5,8 @@
 #include <numeric>
 
 namespace graphopt::provider {
-namespace {
 
-size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
-
-}  // namespace
+size_t arena_bytes(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
 ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   ArenaLayout layout;
@@ -21,7 +18,7 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const Lifetime& life = lifetimes[i];
-    const size_t bytes = round_up(life.bytes);
+    const size_t bytes = arena_bytes(life.bytes);
     if (bytes == 0) continue;
     size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of what was passed
     for (const size_t k : placed) {
@@ -31,7 +28,7 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
         best = end;
         best_gap = begin - end;
       }
-      end = std::max(end, begin + round_up(lifetimes[k].bytes));
+      end = std::max(end, begin + arena_bytes(lifetimes[k].bytes));
     }
     const size_t offset = best != SIZE_MAX ? best : end;
     layout.offsets[i] = offset;
@@ -45,7 +42,7 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   for (const Lifetime& at : lifetimes) {
     size_t need = 0;
     for (const Lifetime& life : lifetimes) {
-      if (life.first <= at.first && at.first <= life.last) need += round_up(life.bytes);
+      if (life.first <= at.first && at.first <= life.last) need += arena_bytes(life.bytes);
     }
     if (need > most) {
       most = need;

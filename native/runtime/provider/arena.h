@@ -10,6 +10,9 @@ namespace graphopt::provider {
 // Offsets and sizes are multiples of this.
 constexpr size_t kArenaAlignment = 256;
 
+// What a tensor of so many bytes takes there.
+size_t arena_bytes(size_t bytes);
+
 struct Lifetime {
   size_t bytes = 0;
   size_t first = 0, last = 0;  // steps, both included

@@ -237,8 +237,7 @@ void SessionMemory::on_shortage(std::function<bool()> give_back) {
 }
 
 void* PinnedMemory::allocate(size_t bytes) {
-  size_t size = 4096;
-  while (size < bytes) size *= 2;
+  const size_t size = few_sizes(bytes, 4096, 1);
   const std::lock_guard<std::mutex> lock(mutex_);
   void* memory = nullptr;
   const auto found = free_.find(size);

@@ -1,19 +1,25 @@
 #include "runtime/provider/pool.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 
 #include "device/devices.h"
 
 namespace graphopt::provider {
 
-// Blocks of equal size serve each other: a few sizes in each power of two.
-size_t Pool::block_size(size_t bytes) {
-  constexpr size_t kLeast = 512;
-  if (bytes <= kLeast) return kLeast;
-  size_t step = kLeast;
-  while (step * 16 < bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
+size_t few_sizes(size_t bytes, size_t least, size_t steps) {
+  constexpr size_t kMost = size_t{1} << 56;  // so that no size that is made of it overflows
+  if (bytes > kMost) {
+    throw gpu::OutOfMemory("out of memory: no device has " + std::to_string(bytes) + " bytes");
+  }
+  size_t step = least;
+  while (step * steps < bytes) step *= 2;
+  return (std::max(bytes, size_t{1}) + step - 1) / step * step;
 }
+
+// Blocks of equal size serve each other.
+size_t Pool::block_size(size_t bytes) { return few_sizes(bytes, 512, 16); }
 
 gpu::Device& Pool::device() const {
   gpu::Device* known = device_;

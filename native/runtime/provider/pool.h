@@ -14,6 +14,10 @@
 
 namespace graphopt::provider {
 
+// The smallest of few sizes that holds `bytes`: so many steps, at most `steps`, of a power of two from `least` on. Throws
+// gpu::OutOfMemory for more than any device has.
+size_t few_sizes(size_t bytes, size_t least, size_t steps);
+
 // One for each device of the process, shared by all sessions. Thread-safe.
 class Pool {
  public:
@@ -22,7 +26,8 @@ class Pool {
 
   gpu::Device& device() const;
 
-  // The size of the smallest block that serves a request: an eighth more at most, of 4 KiB and up.
+  // The size of the smallest block that serves a request: an eighth more at most, of 4 KiB and up. Throws
+  // gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
   // For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at

@@ -2,6 +2,9 @@
 //
 // The operators of our domain must be known to the session (RegisterCustomOps); this file only brings
 // kernels.
+#include <charconv>
+#include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -329,11 +332,13 @@ struct Factory final : abi::OrtEpFactory {
     tell("graphopt.code", facts.code);
     tell("graphopt.bus_id", facts.bus_id);
     tell("graphopt.integrated", facts.integrated ? "1" : "0");
-    abi::OrtEpDevice* device = nullptr;
-    abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &device);
+    abi::OrtEpDevice* raw = nullptr;
+    abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &raw);
     abi::ReleaseKeyValuePairs(api, metadata);
     check(api, status);
-    check(api, abi::EpDevice_AddAllocatorInfo(ep, device, info));
+    const auto release = [ep](abi::OrtEpDevice* unfinished) { abi::ReleaseEpDevice(ep, unfinished); };
+    std::unique_ptr<abi::OrtEpDevice, decltype(release)> device(raw, release);
+    check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, info));
     // Memory of the host of which callers' tensors may be, and which the runtime itself does not use.
     abi::OrtMemoryInfo*& host = pinned[n];
     if (host == nullptr) {
@@ -341,8 +346,8 @@ struct Factory final : abi::OrtEpFactory {
                                           abi::DeviceMemoryType::kHostAccessible, 0,
                                           abi::AllocatorType::kDevice, &host));
     }
-    check(api, abi::EpDevice_AddAllocatorInfo(ep, device, host));
-    return device;
+    check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
+    return device.release();
   }
 
   Options read(const abi::OrtSessionOptions* session) const {
@@ -355,7 +360,7 @@ struct Factory final : abi::OrtEpFactory {
     options.regions = regions != 0 && text_of(session, "ep.context_enable") != "1";
     options.region.capture = capture != 0;
     if (!text(session, "implementation").empty()) {
-      read(session, "implementation", implementation);
+      read(session, "implementation", implementation, INT_MAX);
       options.region.implementation = static_cast<int>(implementation);
     }
     if (!text(session, "channels_last").empty()) {
@@ -369,13 +374,16 @@ struct Factory final : abi::OrtEpFactory {
     return options;
   }
 
-  void read(const abi::OrtSessionOptions* session, const char* name, size_t& value) const {
+  void read(const abi::OrtSessionOptions* session, const char* name, size_t& value,
+            size_t most = SIZE_MAX) const {
     const std::string given = text(session, name);
     if (given.empty()) return;
-    if (given.find_first_not_of("0123456789") != std::string::npos) {
-      throw Error(std::string("option ") + name + " must be a number, not '" + given + "'");
+    const char* end = given.data() + given.size();
+    const auto [behind, error] = std::from_chars(given.data(), end, value);
+    if (error != std::errc() || behind != end || value > most) {
+      throw Error(std::string("option ") + name + " must be a number from 0 to " + std::to_string(most) +
+                  ", not '" + given + "'");
     }
-    value = std::strtoull(given.c_str(), nullptr, 10);
   }
 
   // The text of an option; empty when it is not given.
@@ -407,19 +415,14 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Crea
   *count = 0;
   gpu::set_onnxruntime(reinterpret_cast<const void*>(base->get_api));
   const auto* api = static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision));
-  if (api == nullptr) {
-    const abi::OrtApi* oldest = base->get_api(1);
-    const std::string message = std::string(provider::kProviderName) +
-                                " needs ONNX Runtime 1.24 or newer, this is " + base->get_version_string();
-    return abi::CreateStatus(oldest, abi::ErrorCode::kNotImplemented, message.c_str());
-  }
+  if (api == nullptr) return abi::too_old_status(base, provider::kProviderName, "1.24");
   try {
     if (most == 0) throw Error("no room for a provider");
     factories[0] = new provider::Factory(api);
     *count = 1;
     return nullptr;
   } catch (...) {
-    return abi::current_exception_status(api, "graphopt: ");
+    return abi::current_exception_status(api, {"graphopt"});
   }
 }
 

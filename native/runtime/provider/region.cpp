@@ -15,6 +15,7 @@
 #include "operators/layout.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/arena.h"
+#include "runtime/provider/guarded.h"
 #include "runtime/provider/siblings.h"
 #include "runtime/provider/staging.h"
 #include "runtime/provider/tails.h"
@@ -27,7 +28,6 @@ using abi::check;
 using abi::GraphNode;
 using abi::OrtStatus;
 
-constexpr size_t kMostAlignment = 256;
 // To be recorded: of a plan, and of all plans of a region.
 constexpr int kMostRefusals = 3, kMostRefusalsOfAll = 16;
 // Graphs for addresses of callers, for one plan.
@@ -42,13 +42,11 @@ constexpr const char* kEventNames[] = {"compiled", "fused",  "planned", "launche
 std::atomic<uint64_t> event_counts[std::size(kEventNames)];
 
 static_assert(kArenaAlignment == kSiblingAlignment);
-size_t round_up(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
-// The largest power of two, at most kMostAlignment, that divides all addresses.
 size_t alignment_of(void* const* addresses, size_t count) {
-  uintptr_t bits = kMostAlignment;
-  for (size_t i = 0; i < count; ++i) bits |= reinterpret_cast<uintptr_t>(addresses[i]);
-  return bits & (~bits + 1);
+  uintptr_t joined = 0;
+  for (size_t i = 0; i < count; ++i) joined |= reinterpret_cast<uintptr_t>(addresses[i]);
+  return gpu::alignment_of(joined);
 }
 
 // A node of a region while its kernel is made: its constants lie where the kernel reads them.
@@ -520,12 +518,12 @@ void Region::add_constants(const std::vector<Source>& sources) {
         // Those of siblings lie one behind another, as a kernel of all of them wants.
         const size_t siblings = sources[s].members.size();
         const bool begins = siblings == 1 || (k - 1) % siblings == 0;
-        if (blocks.empty() || (begins && blocks.back() + siblings * round_up(bytes) > kConstantBlock)) {
+        if (blocks.empty() || (begins && blocks.back() + siblings * arena_bytes(bytes) > kConstantBlock)) {
           blocks.push_back(0);
         }
         on_device.push_back({*given, blocks.size() - 1, blocks.back()});
         on_device.back().tensor.place = place;
-        blocks.back() += round_up(bytes);
+        blocks.back() += arena_bytes(bytes);
         constant.data = nullptr;
       }
       constants_.push_back(constant);
@@ -555,17 +553,7 @@ OrtStatus* Region::compute(abi::OrtKernelContext* raw) const noexcept {
   } catch (const NodeFailure& e) {
     return abi::CreateStatus(api_, e.code, e.what());
   } catch (...) {
-    try {
-      const std::string where = name_ + ", inputs" + runtime::input_shapes(context);
-      // The runtime hides why there is no memory.
-      const std::string reason = last_failure();
-      if (!reason.empty()) {
-        return abi::CreateStatus(api_, abi::ErrorCode::kFail, (where + ": " + reason).c_str());
-      }
-      return abi::current_exception_status(api_, where + ": ");
-    } catch (...) {
-      return abi::current_exception_status(api_, {});
-    }
+    return failed_run(api_, [&] { return name_ + ", inputs" + runtime::input_shapes(context); });
   }
 }
 
@@ -614,7 +602,7 @@ class Region::Placement {
     plan_.arena_bytes_with_copies = arena_.bytes;
     for (const size_t bytes : plan_.bytes) {
       plan_.copies.push_back(plan_.arena_bytes_with_copies);
-      plan_.arena_bytes_with_copies += round_up(bytes);
+      plan_.arena_bytes_with_copies += arena_bytes(bytes);
     }
     for (size_t s = 0; s < region_.steps_.size(); ++s) {
       const Step& step = region_.steps_[s];
@@ -669,11 +657,11 @@ class Region::Placement {
     if (i > 0 && step.siblings) {
       shared = storage_of_[static_cast<size_t>(step.outputs[0])];
       offset_of_[v] = storage(shared).life.bytes;
-      storage(shared).life.bytes += round_up(tensor.bytes());
+      storage(shared).life.bytes += arena_bytes(tensor.bytes());
     } else if (shared < 0) {
       shared = static_cast<int>(storages_.size());
       const size_t bytes = tensor.bytes();
-      storages_.push_back({{step.siblings ? round_up(bytes) : bytes, s, s}, -1, step.siblings});
+      storages_.push_back({{step.siblings ? arena_bytes(bytes) : bytes, s, s}, -1, step.siblings});
     }
     storage(shared).life.last = std::max(storage(shared).life.last, value.last);
     if (value.output >= 0) storage(shared).output = value.output;
@@ -985,7 +973,7 @@ void Region::run(const abi::Context& context) const {
     lane.drop(*plan);
     plan = nullptr;
   }
-  if (plan == nullptr) plan = &lane.add(this->plan(inputs, alignment, kMostAlignment, stream, nullptr));
+  if (plan == nullptr) plan = &lane.add(this->plan(inputs, alignment, gpu::kMostAlignment, stream, nullptr));
   for (size_t i = 0; i < outputs_; ++i) {
     try {
       addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);

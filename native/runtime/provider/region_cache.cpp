@@ -9,12 +9,8 @@ namespace {
 
 thread_local const RegionCache::Held* innermost = nullptr;
 
-// Few sizes, so that a somewhat larger shape finds the block large enough.
-size_t roomy(size_t bytes) {
-  size_t step = size_t{1} << 16;
-  while (step * 8 < bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
-}
+// So that a somewhat larger shape finds the block large enough.
+size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 }  // namespace
 

@@ -59,10 +59,10 @@ struct Captured {
 // in them.
 struct RegionPlan {
   const Region* region = nullptr;
-  std::vector<Shape> shapes;      // of the inputs
-  size_t alignment = 0;           // of the inputs
-  size_t output_alignment = 256;  // of the outputs, as far as they have come
-  uint64_t generation = 0;        // gpu::library_generation() when it was planned
+  std::vector<Shape> shapes;                      // of the inputs
+  size_t alignment = 0;                           // of the inputs
+  size_t output_alignment = gpu::kMostAlignment;  // of the outputs, as far as they have come
+  uint64_t generation = 0;                        // gpu::library_generation() when it was planned
 
   std::unique_ptr<Call[]> calls;
   struct Slot {

@@ -8,6 +8,7 @@
 #include "operators/kernels.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/control_flow.h"
+#include "runtime/provider/guarded.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/random.h"
 #include "runtime/provider/staging.h"
@@ -51,21 +52,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
       run_node(bound, context, memory);
       return nullptr;
     } catch (...) {
-      return status(context);
-    }
-  }
-
-  OrtStatus* status(const abi::Context& context) const noexcept {
-    try {
-      const std::string where = what + ", inputs" + runtime::input_shapes(context);
-      // The runtime hides why there is no memory.
-      const std::string reason = last_failure();
-      if (!reason.empty()) {
-        return abi::CreateStatus(api, abi::ErrorCode::kFail, (where + ": " + reason).c_str());
-      }
-      return abi::current_exception_status(api, where + ": ");
-    } catch (...) {
-      return abi::current_exception_status(api, {});
+      return failed_run(api, [&] { return what + ", inputs" + runtime::input_shapes(context); });
     }
   }
 };
@@ -148,13 +135,17 @@ std::string describe_implementations(gpu::Device& device) {
 }
 
 Registry::Registry(const abi::OrtApi24* api, gpu::Device& device)
-    : api_(api), device_(device), claims_(with_copies(device)) {
-  abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &registry_));
+    : api_(api), device_(device), registry_(nullptr, Release{api}), claims_(with_copies(device)) {
+  abi::OrtKernelRegistry* made = nullptr;
+  abi::check(api, abi::CreateKernelRegistry(abi::GetEpApi(api), &made));
+  registry_.reset(made);
   const gpu::OnDevice on(device);
   for (const Registration& op : claims_.table()) add(op);
 }
 
-Registry::~Registry() { abi::ReleaseKernelRegistry(abi::GetEpApi(api_), registry_); }
+void Registry::Release::operator()(abi::OrtKernelRegistry* registry) const {
+  abi::ReleaseKernelRegistry(abi::GetEpApi(api), registry);
+}
 
 void Registry::add(const Registration& op) {
   Entry& entry = *entries_.emplace_back(std::make_unique<Entry>(Entry{this, &op}));
@@ -180,7 +171,7 @@ void Registry::add(const Registration& op) {
       abi::check(api_, abi::KernelDefBuilder_AddInputOutputMutableAliases(ep, builder, &zero, &zero, 1));
     }
     abi::check(api_, abi::KernelDefBuilder_Build(ep, builder, &def));
-    abi::check(api_, abi::KernelRegistry_AddKernel(ep, registry_, def, create_kernel, &entry));
+    abi::check(api_, abi::KernelRegistry_AddKernel(ep, registry_.get(), def, create_kernel, &entry));
   } catch (...) {
     if (def != nullptr) abi::ReleaseKernelDef(ep, def);
     abi::ReleaseKernelDefBuilder(ep, builder);
@@ -213,7 +204,7 @@ OrtStatus* Registry::create_kernel(void* state, const abi::OrtKernelInfo* info, 
     *out = handle.release();
     return nullptr;
   } catch (...) {
-    return abi::current_exception_status(api, what + ": ");
+    return abi::current_exception_status(api, {what});
   }
 }
 

@@ -24,11 +24,10 @@ std::string describe_implementations(gpu::Device& device);
 class Registry {
  public:
   Registry(const abi::OrtApi24* api, gpu::Device& device);
-  ~Registry();
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
-  const abi::OrtKernelRegistry* raw() const { return registry_; }
+  const abi::OrtKernelRegistry* raw() const { return registry_.get(); }
   const abi::OrtApi24* api() const { return api_; }
   gpu::Device& device() const { return device_; }
 
@@ -42,12 +41,17 @@ class Registry {
     const Registration* op = nullptr;
   };
 
+  struct Release {
+    const abi::OrtApi24* api;
+    void operator()(abi::OrtKernelRegistry* registry) const;
+  };
+
   void add(const Registration& op);
   static abi::OrtStatus* create_kernel(void* state, const abi::OrtKernelInfo* info, abi::OrtKernelImpl** out);
 
   const abi::OrtApi24* api_;
   gpu::Device& device_;
-  abi::OrtKernelRegistry* registry_ = nullptr;
+  std::unique_ptr<abi::OrtKernelRegistry, Release> registry_;
   Claims claims_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 
+#include "runtime/provider/pool.h"
+
 namespace graphopt::provider {
 namespace {
 
@@ -19,13 +21,18 @@ Staging::Block* Staging::take(size_t bytes) {
     block.used = false;
     return &block;
   }
-  size_t size = kLeastBytes;
-  while (size < bytes) size *= 2;
+  const size_t size = few_sizes(bytes, kLeastBytes, 1);
   if (total_ + size > kMostTotal) return nullptr;
+  blocks_.reserve(blocks_.size() + 1);
   Block block;
-  block.memory = device_.allocate_pinned(size);
   block.bytes = size;
   block.event = device_.create_event();
+  try {
+    block.memory = device_.allocate_pinned(size);
+  } catch (...) {
+    device_.destroy_event(block.event);
+    throw;
+  }
   total_ += size;
   return &blocks_.emplace_back(block);
 }

@@ -8,7 +8,8 @@
 //                    library/src/tensile_host.cpp:954
 //   unless it is told otherwise, it may add in another order each time
 //                    library/src/include/handle.hpp:343
-// STAND_IN_BLAS, read at each product: "fails", "wrong". Products on the default stream are not counted.
+// STAND_IN_BLAS, read at each call: "fails" or "wrong", which products do; "no stream" or "no mode", of which none can be
+// set. Products on the default stream are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -30,13 +31,18 @@
 namespace {
 
 constexpr int kNotSupported = 2, kTranspose = 112, kHalf = 150, kFloat = 151;
-int products = 0;
+int products = 0, handles = 0;
 void (*waits_for)() = nullptr;
 
 struct Handle {
   bool atomics = true;
   void* stream = nullptr;
 };
+
+std::string told() {
+  const char* mode = std::getenv("STAND_IN_BLAS");
+  return mode != nullptr ? mode : "";
+}
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -78,14 +84,19 @@ STAND_IN_EXPORT int stand_in_blas_products() { return products; }
 // The next product calls this, and fails.
 STAND_IN_EXPORT void stand_in_blas_fails_once_after(void (*call)()) { waits_for = call; }
 
-STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, 0; }
-STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) { return delete static_cast<Handle*>(handle), 0; }
+// Those that were created and not destroyed.
+STAND_IN_EXPORT int stand_in_blas_handles() { return handles; }
+
+STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, ++handles, 0; }
+STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) {
+  return delete static_cast<Handle*>(handle), --handles, 0;
+}
 STAND_IN_EXPORT int rocblas_set_stream(void* handle, void* stream) {
-  return static_cast<Handle*>(handle)->stream = stream, 0;
+  return static_cast<Handle*>(handle)->stream = stream, told() == "no stream" ? kNotSupported : 0;
 }
 STAND_IN_EXPORT int rocblas_set_atomics_mode(void* handle, int mode) {
   static_cast<Handle*>(handle)->atomics = mode == 1;
-  return 0;
+  return told() == "no mode" ? kNotSupported : 0;
 }
 
 // D = alpha op(A) op(B) + beta C, stored by columns.
@@ -97,16 +108,14 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
                                                     int64_t step_d, int batch, int compute, int, int32_t,
                                                     uint32_t) {
   read_kernels(type);
-  const char* mode = std::getenv("STAND_IN_BLAS");
-  const std::string told = mode != nullptr ? mode : "";
-  if (told == "fails") return kNotSupported;
+  if (told() == "fails") return kNotSupported;
   if (const auto call = std::exchange(waits_for, nullptr)) {
     call();
     return kNotSupported;
   }
   if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
   const Handle how = *static_cast<Handle*>(handle);
-  return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta] {
+  return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta, wrong = told() == "wrong"] {
     if (how.stream != nullptr) ++products;
     for (int64_t i = 0; i < batch; ++i) {
       for (int64_t column = 0; column < n; ++column) {
@@ -118,7 +127,7 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
           }
           float y = scale * sum;
           if (add != 0) y += add * read(c, type, i * step_c + row + column * ldc);
-          if (told == "wrong") y += 1;
+          if (wrong) y += 1;
           if (how.atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
           const int64_t at = i * step_d + row + column * ldd;
           if (type == kFloat) {
