@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -100,7 +101,8 @@ def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     while running.poll() is None and not ((out / MANIFEST).exists() and "\n" in (out / MANIFEST).read_text()):
         time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+        os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     before = lines(out)
     assert before
