@@ -11,12 +11,14 @@ std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& hos
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!node.has_input(i) || std::count(host_inputs.begin(), host_inputs.end(), i) > 0) continue;
     const ElementType given = node.inputs[i].type;
-    if (!is_float(given)) return std::string("no kernel for ") + element_type_name(given);
+    if (!is_float(given)) return no_kernel(given);
     if (type != ElementType::kUndefined && given != type) return "float and float16 inputs";
     type = given;
   }
   return "";
 }
+
+std::string no_kernel(ElementType type) { return std::string("no kernel for ") + element_type_name(type); }
 
 std::string refuse_unless_last(const Node& node, int64_t axis) {
   if (axis == -1) return "";

@@ -193,6 +193,8 @@ class GpuKernel final : public GpuKernelOf<Op> {
 
 // The device's tensors of a node must all be float or all be float16: which T kernels need.
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
+// Why a node is refused whose type has no kernel.
+std::string no_kernel(ElementType type);
 // -1 is the last axis of a tensor of any rank, also of one that is not known before it exists.
 std::string refuse_unless_last(const Node& node, int64_t axis);
 

@@ -247,7 +247,7 @@ class Selection final : public gpu::DeviceKernel {
 // Inputs from `first` on must be whole numbers of one type.
 std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
-  if (!is_whole(type)) return std::string("no kernel for ") + element_type_name(type);
+  if (!is_whole(type)) return no_kernel(type);
   for (size_t i = first; i < node.inputs.size(); ++i) {
     if (node.inputs[i].present && node.inputs[i].type != type) return "inputs of two types";
   }

@@ -15,7 +15,8 @@ void require_equal_ranks(const Call& call) {
 
 std::string refuse_elements(const Node& node) {
   const auto& x = node.inputs[0].shape;
-  return !x || x->rank() > gpu::kMostAxes ? "rank above 5" : "";
+  if (!x) return "the rank is not known";
+  return x->rank() > gpu::kMostAxes ? "rank above 5" : "";
 }
 
 int64_t tuple_length(const Call& call) {

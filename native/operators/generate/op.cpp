@@ -180,7 +180,7 @@ std::string refuse_range(const Node& node) {
   const ElementType type = node.inputs[0].type;
   const bool known = type == ElementType::kFloat || type == ElementType::kInt16 ||
                      type == ElementType::kInt32 || type == ElementType::kInt64;
-  return known ? "" : std::string("no kernel for ") + element_type_name(type);
+  return known ? "" : no_kernel(type);
 }
 
 std::string refuse_constant(const Node& node) {

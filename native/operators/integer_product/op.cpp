@@ -212,9 +212,6 @@ class IntegerConv final : public IntegerProduct {
 };
 
 std::string refuse_integers(const Node& node, const Operands& in) {
-  const auto no_kernel = [](ElementType type) {
-    return std::string("no kernel for ") + element_type_name(type);
-  };
   const ElementType a = node.inputs[in[kA]].type, b = node.inputs[in[kB]].type;
   if (in.dynamic() ? a != ElementType::kFloat : !is_byte(a)) return no_kernel(a);
   if (!is_byte(b)) return no_kernel(b);

@@ -56,7 +56,7 @@ class IsInf final : public gpu::DeviceKernel {
 std::string refuse_unless(const Node& node, std::initializer_list<ElementType> types) {
   const ElementType type = node.inputs.front().type;
   if (std::find(types.begin(), types.end(), type) == types.end()) {
-    return std::string("no kernel for ") + element_type_name(type);
+    return no_kernel(type);
   }
   for (const Value& value : node.inputs) {
     if (value.type != type) return "inputs of two types";

@@ -427,7 +427,8 @@ class Pad final : public gpu::DeviceKernel {
 
 std::string refuse_pad(const Node& node) {
   const auto& x = node.inputs.front().shape;
-  if (!x || x->rank() > gpu::kMostAxes) return "rank above 5";
+  if (!x) return "the rank is not known";
+  if (x->rank() > gpu::kMostAxes) return "rank above 5";
   return pad_mode(node) ? "" : "this mode is not known";
 }
 

@@ -99,7 +99,7 @@ class Pool final : public gpu::DeviceKernel {
 
 std::string refuse_pool(const Node& node, bool average) {
   const ElementType x = node.inputs.front().type;
-  if (!is_float(x) && (average || !is_byte(x))) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_float(x) && (average || !is_byte(x))) return no_kernel(x);
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i].present) return "no indices";
   }

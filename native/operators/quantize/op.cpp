@@ -44,7 +44,7 @@ class DynamicQuantize final : public gpu::DeviceKernel {
 
 std::string refuse_dynamic(const Node& node) {
   const ElementType x = node.inputs[0].type;
-  return x == ElementType::kFloat ? "" : std::string("no kernel for ") + element_type_name(x);
+  return x == ElementType::kFloat ? "" : no_kernel(x);
 }
 
 using gpu::Scales;
@@ -125,7 +125,7 @@ std::string refuse_block(const Node& node) {
 
 std::string refuse_quantize(const Node& node) {
   const ElementType x = node.inputs[0].type;
-  if (!is_float(x)) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_float(x)) return no_kernel(x);
   if (node.inputs[1].type != x) return "data and scale of two types";
   const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));
   if (node.has_input(2) ? !is_narrow(node.inputs[2].type)
@@ -140,7 +140,7 @@ std::string refuse_quantize(const Node& node) {
 
 std::string refuse_dequantize(const Node& node) {
   const ElementType x = node.inputs[0].type, scale = node.inputs[1].type;
-  if (!is_narrow(x) && x != ElementType::kInt32) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_narrow(x) && x != ElementType::kInt32) return no_kernel(x);
   if (!is_float(scale)) return "only scales of float and float16";
   if (node.has_input(2) && node.inputs[2].type != x) return "data and zero point of two types";
   const auto given = static_cast<ElementType>(node.find_int("output_dtype").value_or(0));

@@ -290,7 +290,7 @@ class QuantizedSoftmax final : public gpu::DeviceKernel {
 // The inputs of a node as triples from `first` on, of which the last one stands for the output.
 std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
-  if (!is_byte(type)) return std::string("no kernel for ") + element_type_name(type);
+  if (!is_byte(type)) return no_kernel(type);
   for (const Numbers& in : triples) {
     if (node.inputs[in.x].type != type) return "numbers of two types";
     if (node.inputs[in.scale].type != ElementType::kFloat) return "only scales of float";

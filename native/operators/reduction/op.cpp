@@ -52,8 +52,6 @@ std::string refuse_axes(const Node& node) {
   return "";
 }
 
-std::string no_kernel(ElementType type) { return std::string("no kernel for ") + element_type_name(type); }
-
 std::string refuse_floats(const Node& node) {
   return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
 }

@@ -89,7 +89,7 @@ std::string refuse_batch_norm(const Node& node) {
     if (node.outputs[i].present) return "only the first output";
   }
   const ElementType x = node.type(), parameters = node.inputs[1].type;
-  if (!is_float(x)) return std::string("no kernel for ") + element_type_name(x);
+  if (!is_float(x)) return no_kernel(x);
   for (size_t i = 1; i < node.inputs.size(); ++i) {
     if (node.inputs[i].type != parameters) return "float and float16 parameters";
   }
