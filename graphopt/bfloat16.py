@@ -28,10 +28,11 @@ from graphopt.graph.vocabulary import is_op, require_input
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.activation import SLOPED
 from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
-from graphopt.passes.fused_conv import ConvMatch, conv_at, emit_conv, require_conv
+from graphopt.passes.fused_conv import ConvMatch, bias_of, conv_at, emit_conv, require_conv
 from graphopt.passes.pairs_of_channels import MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.remarks import Code, Refusal, node_label
@@ -83,10 +84,12 @@ class Convolution(ConvMatch):
     Attributes:
         name: the operator that takes its place.
         rest: its inputs behind the bias.
+        slope: of the PRelu that it ends in, which becomes a node of its own.
     """
 
     name: str = f"FusedConv{SUFFIX}"
     rest: tuple[ir.Value, ...] = ()
+    slope: ir.Value | None = None
 
 
 class Convolutions(Pass[Convolution, Convolution]):
@@ -109,12 +112,15 @@ class Convolutions(Pass[Convolution, Convolution]):
             return None  # without pairs of channels to multiply
         if node.domain != DOMAIN:
             return Convolution(**vars(found))
-        behind = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv")
+        behind = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv").removesuffix(SLOPED)
+        rest = tuple(v for v in node.inputs[3:] if v is not None)
+        slope = rest[-1] if node.op_type.endswith(SLOPED) else None
         own: dict[str, Any] = {name: a.value for name, a in node.attributes.items() if name not in found.attributes}
         return Convolution(
             **vars(found) | {"attributes": {**found.attributes, **own}},
             name=f"FusedConv{behind}{SUFFIX}",
-            rest=tuple(v for v in node.inputs[3:] if v is not None),
+            rest=rest if slope is None else rest[:-1],
+            slope=slope,
         )
 
     def legal(self, match: Convolution, editor: Editor) -> Convolution:
@@ -140,7 +146,15 @@ class Convolutions(Pass[Convolution, Convolution]):
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
-        return emit_conv(plan.name, plan, editor, plan.rest)
+        if plan.slope is None:
+            return emit_conv(plan.name, plan, editor, plan.rest)
+        node = plan.node
+        inputs = [plan.X, plan.W, bias_of(plan, editor), *plan.rest]
+        new = editor.emit(plan.name, inputs, plan.attributes, anchor=node)
+        prelu = editor.node("PRelu", [new.outputs[0], plan.slope], {}, hint=f"{node.name or plan.name}/PRelu")
+        prelu.outputs[0].dtype = ir.DataType.FLOAT
+        editor.replace([node], [new, prelu], {node.outputs[0]: prelu.outputs[0]}, anchor=node)
+        return f"{plan.name} and PRelu"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from graphopt.contrib import table as contrib  # noqa: E402
 from graphopt.ops import OPS  # noqa: E402
-from graphopt.ops.activation import ACTIVATIONS  # noqa: E402
+from graphopt.ops.activation import ACTIVATIONS, SLOPED  # noqa: E402
 from graphopt.remarks import Code  # noqa: E402
 from tests.hip.architectures import own_code  # noqa: E402
 
@@ -50,7 +50,7 @@ def operators() -> list[str]:
     families: dict[tuple[str, ...], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")
-        act = max((a for a in ACTIVATIONS if name.endswith(a)), key=len)
+        act = "" if name.endswith(SLOPED) else max((a for a in ACTIVATIONS if name.endswith(a)), key=len)
         own = {k: v for k, v in spec.attributes.items() if k not in ACTIVATIONS[act].attributes}
         key = (name.removesuffix(act), spec.name[len(name) :], ", ".join(spec.inputs), ", ".join(spec.outputs))
         families.setdefault((*key, attributes_of(own)), []).append(act)

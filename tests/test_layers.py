@@ -106,6 +106,7 @@ BUILT_ON = {
     "quantized": {"elementwise", "movement", "pool", "quantize"},
     "recurrent": {"matmul"},
     "row_norm": {"elementwise"},
+    "winograd": {"scale_shift"},
     "scatter": {"gather"},
     "unary": {"elementwise"},
 }

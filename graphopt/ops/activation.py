@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.schema import MIN_OPSET, VALUE_OPSET, Array, Dialect, attribute, number
+from graphopt.ops.schema import MIN_OPSET, VALUE_OPSET, Array, Dialect, OpSpec, attribute, number, widen
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,29 @@ ACTIVATIONS: dict[str, Activation] = {
     )
     for suffix, body in _BODIES.items()
 }
+
+
+SLOPED = "PRelu"  # what the name of an operator ends with whose last input are slopes, a number for each channel
+
+
+def with_slopes(plain: OpSpec) -> OpSpec:
+    """NAME[Add]PRelu, of the NAME[Add] without an activation: Y = PRelu(what that gives, slope).
+
+    Slopes are [C, 1, .., 1] for Y [N, C, D1, .., Dk], one dimension less, so that they broadcast as they are.
+    """
+
+    def reference(*inputs: Array, **attributes: Any) -> tuple[Array, ...]:
+        (y,) = plain.reference(*inputs[:-1], **attributes)
+        return (np.where(y < 0, widen(inputs[-1]) * y, y),)
+
+    def body(dialect: Dialect) -> str:
+        return plain.body(dialect).replace("Y = Identity(", "before = Identity(") + "Y = PRelu(before, slope)\n"
+
+    return replace(
+        plain,
+        name=plain.name + SLOPED,
+        inputs=(*plain.inputs, "slope"),
+        body=body,
+        reference=reference,
+        summary=f"{plain.summary.replace('id(', 'PRelu(', 1).removesuffix(')')}, slope), a slope for each channel",
+    )

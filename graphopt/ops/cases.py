@@ -108,6 +108,8 @@ def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         inputs = [rng.normal(size=shape), rng.normal(size=(m, c, 3, 3)) / np.sqrt(9 * c), rng.normal(size=m)]
         if "R" in spec.inputs:
             inputs.append(rng.normal(size=(n, m, h + top + bottom - 2, w + left + right - 2)))
+        if "slope" in spec.inputs:
+            inputs.append(rng.normal(size=(m, 1, 1)))
         yield Case(spec, inputs, {"pads": list(pads), **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
@@ -276,8 +278,9 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     if in_pairs:
         geometries = [g for g in geometries if g[1][1] == 1 or g[1][1] % 2 == 0]
     # Activations are the same code behind each of them.
-    every = spec.name.removesuffix("Bf16") in tuple(
-        f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")
+    every = spec.name.removesuffix("Bf16") in (
+        *(f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")),
+        "FusedConvAddPRelu",  # whose slopes are an input
     )
     chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)
     for i in chosen:
@@ -293,6 +296,8 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
             inputs.append(rng.normal(size=(x[0], w[0], *size)))
             if in_pairs and w[0] % 2 == 0 and i % 2 == 0:
                 inputs[-1] = rng.normal(size=(x[0], w[0] // 2, *size, 2))
+        if "slope" in spec.inputs:
+            inputs.append(rng.normal(size=(w[0], *(1 for _ in strides))))
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 

@@ -3,6 +3,8 @@
 X [N, C, D1..Dk] of one to three axes, W [M, C / group, K1..Kk], B [M], R like Y; pads = [begin.., end..] >= 0, strides,
 dilations and group as of ONNX's Conv. float and float16.
 
+FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R, slope) with a slope for each channel, [M, 1, .., 1].
+
 Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
 are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
 
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.activation import ACTIVATIONS, Activation
+from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
 from graphopt.ops.pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
@@ -168,5 +170,6 @@ _PLAIN_SPECS = tuple(
 )
 SPECS = (
     *_PLAIN_SPECS,
+    *(with_slopes(spec) for spec in _PLAIN_SPECS if spec.name in ("FusedConv", "FusedConvAdd")),
     *(make(spec) for make in (_spec_of_pairs, _spec_from_pairs) for spec in _PLAIN_SPECS if spec.float32_only),
 )

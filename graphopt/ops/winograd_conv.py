@@ -2,6 +2,7 @@
 
 X [N, C, H, W], W [M, C, 3, 3] (the original OIHW weights; the kernel transforms them once), B [M], R like Y,
 pads = [top, left, bottom, right] >= 0. float and float16.
+WinogradConv[Add]PRelu: Y = PRelu(conv3x3(X, W) + B + R, slope) with a slope for each channel, [M, 1, 1].
 A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.activation import ACTIVATIONS, Activation
+from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
 from graphopt.ops.schema import Array, Dialect, OpSpec, widen
 
 
@@ -46,4 +47,5 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
     )
 
 
-SPECS = tuple(_spec(a, add) for add in (False, True) for a in ACTIVATIONS.values())
+_WITHOUT_SLOPES = tuple(_spec(a, add) for add in (False, True) for a in ACTIVATIONS.values())
+SPECS = (*_WITHOUT_SLOPES, *(with_slopes(s) for s in _WITHOUT_SLOPES if s.name in ("WinogradConv", "WinogradConvAdd")))

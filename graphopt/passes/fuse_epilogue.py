@@ -2,6 +2,7 @@
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
     act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), in bfloat16 too
+    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s of each channel; FusedConv likewise
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
@@ -9,13 +10,15 @@ each element before it leaves the registers.
 
 Conditions: the node's result is read by the sum or the activation only (SiLU reads it twice) and is no graph output;
 R has the same shape for certain, so that nothing broadcasts; an Add behind an activation stays; bounds of Clip are
-constants. R cannot depend on the node, since nobody else reads the node's result.
+constants; so are the slopes of PRelu, [C, 1, .., 1] or [1, C, 1, .., 1] (one number is a LeakyRelu). R cannot depend on
+the node, since nobody else reads the node's result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
@@ -23,8 +26,9 @@ from graphopt.graph.editor import Editor, use_count
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import is_op, other_input, require_input
 from graphopt.metadata import Numerics
-from graphopt.ops import DOMAIN
-from graphopt.ops.activation import ACTIVATIONS
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.activation import ACTIVATIONS, SLOPED
+from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
@@ -32,15 +36,22 @@ BASES = ("ScaleShift", "WinogradConv", "FusedConv")
 # Whether a node of this name takes a residual sum; all of them take an activation, and after it nothing more.
 OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
 OPEN |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
+TAKES_SLOPES = frozenset(name for name in OPEN if name + SLOPED in OPS)
 
 
 @dataclass(frozen=True)
 class EpilogueMatch:
-    """A node of ours and what it is to absorb: an activation, or else a residual sum."""
+    """A node of ours and what it is to absorb: an activation, or else a PRelu, or else a residual sum.
+
+    Attributes:
+        slope: of the PRelu, as the node takes it; set by `legal`.
+    """
 
     node: ir.Node
     form: Form | None = None
+    prelu: ir.Node | None = None
     add: ir.Node | None = None
+    slope: Array | None = None
 
     @property
     def residual(self) -> ir.Value | None:
@@ -54,7 +65,9 @@ class EpilogueMatch:
         """The fused operator."""
         base = self.node.op_type.removesuffix("Bf16")
         precision = self.node.op_type[len(base) :]
-        return base + (self.form.suffix if self.form is not None else "Add") + precision
+        if self.form is not None:
+            return base + self.form.suffix + precision
+        return base + ("Add" if self.prelu is None else SLOPED) + precision
 
 
 class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
@@ -68,6 +81,9 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         form = form_of(y, editor)
         if form is not None and form.suffix in ACTIVATIONS:
             return EpilogueMatch(node, form=form)
+        for reader in y.consumers():
+            if node.op_type in TAKES_SLOPES and is_op(reader, "PRelu") and reader.inputs[0] is y:
+                return EpilogueMatch(node, prelu=reader)
         if not OPEN[node.op_type]:
             return None
         for reader in y.consumers():
@@ -85,6 +101,11 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
                 raise Refusal(Code.ESCAPES, "the activation is in another graph", match.form.nodes[-1])
             editor.require_readers(y, match.form.nodes, node)
             return match
+        if match.prelu is not None:
+            editor.require_readers(y, (match.prelu,), node)
+            if match.prelu.graph is not node.graph:
+                raise Refusal(Code.ESCAPES, "the PRelu is in another graph", match.prelu)
+            return replace(match, slope=_slope_of_each_channel(match.prelu, require_input(node, 1), editor))
         add, residual = match.add, match.residual
         assert add is not None
         editor.require_readers(y, (add,), node)
@@ -111,6 +132,10 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         if plan.form is not None:
             attributes |= plan.form.attributes
             nodes = plan.form.nodes
+        elif plan.prelu is not None:
+            assert plan.slope is not None
+            inputs.append(_as_initializer(plan.slope, plan.prelu, editor))
+            nodes = (plan.prelu,)
         else:
             assert plan.add is not None and plan.residual is not None
             inputs.append(plan.residual)
@@ -119,3 +144,27 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         new = editor.emit(plan.name, inputs, attributes, anchor=last)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
+
+
+def _slope_of_each_channel(prelu: ir.Node, weight: ir.Value, editor: Editor) -> Array:
+    """The slopes [M, 1, .., 1] of a PRelu behind a convolution with this weight [M, C, K1, .., Kk].
+
+    Raises:
+        Refusal: NOT_CONSTANT, OVERRIDABLE, UNKNOWN_SHAPE or WRONG_SHAPE.
+    """
+    slope = editor.require_constant(prelu.inputs[1], "the slope", prelu)
+    dims = editor.shapes.dims(weight)
+    if dims is None or (M := dims[0].value) is None:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels that {weight.name} gives", prelu)
+    rows = (M, *(1 for _ in dims[2:]))
+    if slope.shape not in (rows, (1, *rows)):
+        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {M} channels", prelu)
+    return slope.reshape(rows)
+
+
+def _as_initializer(slope: Array, prelu: ir.Node, editor: Editor) -> ir.Value:
+    """The PRelu's own where that has the shape."""
+    own = require_input(prelu, 1)
+    if own.shape is not None and own.shape.is_static() and tuple(own.shape.numpy()) == slope.shape:
+        return own
+    return editor.initializer(prelu, np.ascontiguousarray(slope), f"{own.name}_of_each_channel")

@@ -41,7 +41,7 @@ class Operator {
   }
 };
 
-// NAME[Add][act][Bf16]: inputs X, two more and, where it says Add, a residual like Y.
+// NAME[Add][act][Bf16]: inputs X, two more and, where it says Add, a residual like Y; NAME[Add]PRelu: slopes behind them.
 template <class P>
 class TailedOperator : public Operator<P> {
  public:
@@ -49,20 +49,29 @@ class TailedOperator : public Operator<P> {
       : tail_(tail), bfloat16_(bfloat16), stem_(stem) {}
 
   std::string name() const final {
-    return std::string(stem_) + (tail_.has_residual ? "Add" : "") + activation_suffix(tail_.act.kind) +
-           (bfloat16_ ? "Bf16" : "");
+    return std::string(stem_) + (tail_.has_residual ? "Add" : "") +
+           (tail_.has_slopes ? "PRelu" : activation_suffix(tail_.act.kind)) + (bfloat16_ ? "Bf16" : "");
   }
   std::vector<Operand> inputs() const override {
-    return std::vector<Operand>(tail_.has_residual ? 4 : 3, Operand::kTensor);
+    return std::vector<Operand>(slopes() + (tail_.has_slopes ? 1 : 0), Operand::kTensor);
   }
   void read(const Node& node) override { tail_.act = read_activation(tail_.act.kind, node); }
   // Residual sum and activation, once `read` has been called.
   const Tail& tail() const { return tail_; }
+  // The input that they are, where there are any.
+  size_t slopes() const { return tail_.has_residual ? 4 : 3; }
 
  protected:
   // Throws Error.
   void require_residual(const Shapes& inputs, const char* like, const Shape& wanted) const {
     if (tail_.has_residual) require_like("R", inputs[3], like, wanted);
+  }
+  // One for each channel, along axis 1 of y.
+  void require_slopes(const Shapes& inputs, const Shape& y) const {
+    if (!tail_.has_slopes) return;
+    Shape per_channel(y.rank() - 1);
+    for (size_t i = 0; i < per_channel.rank(); ++i) per_channel[i] = i == 0 ? y[1] : 1;
+    require_shape("slope", inputs[slopes()], per_channel);
   }
 
   Tail tail_;
@@ -95,6 +104,14 @@ std::vector<Op> with_tails(std::initializer_list<bool> residuals, const std::vec
       ops.emplace_back(tail, more...);
     }
   }
+  return ops;
+}
+
+// With and without a residual, for each activation and for PRelu.
+template <class Op>
+std::vector<Op> with_tails_and_slopes() {
+  std::vector<Op> ops = with_tails<Op>({false, true}, all_activations());
+  for (const bool residual : {false, true}) ops.emplace_back(Tail{{}, residual, true});
   return ops;
 }
 

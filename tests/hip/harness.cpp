@@ -136,6 +136,11 @@ EXPORT Plan* graphopt_scale_shift_plan(const DeviceFacts*, int half, int64_t N, 
   });
 }
 
+EXPORT Plan* graphopt_shift_prelu_plan(const DeviceFacts*, int half, int64_t N, int64_t C, int64_t inner,
+                                       int residual) {
+  return guarded([&] { return shift_prelu_plan({N, C, inner, residual != 0, {}}, half != 0, true); });
+}
+
 EXPORT Plan* graphopt_batch_norm_plan(const DeviceFacts*, int half, int half_parameters, int64_t N, int64_t C,
                                       int64_t inner, float epsilon) {
   return guarded([&] {

@@ -1,4 +1,4 @@
-"""ScaleShift[Add][act] and BatchNormalization on the GPU."""
+"""ScaleShift[Add][act], BatchNormalization and what a convolution with PRelu ends with, on the GPU."""
 
 from __future__ import annotations
 
@@ -52,6 +52,25 @@ def case(name: str, dtype: Any, N: int, C: int, spatial: tuple[int, ...], act: s
     return Case(name, "ScaleShift", inputs, [activations.apply(act, y)], plan, tolerance_of(dtype))
 
 
+def shift_prelu(dtype: Any, N: int, C: int, spatial: tuple[int, ...], residual: bool) -> Case:
+    rng = np.random.default_rng([N, C, *spatial])
+    x, slope, shift = (signed(rng, *s, dtype=dtype) for s in ((N, C, *spatial), (C,), (C,)))
+    x.flat[::37], slope[0] = np.inf, np.inf  # of what is not below zero no slope matters
+    x.flat[1::41] = np.nan
+    inputs = [x, slope, shift] + ([signed(rng, N, C, *spatial, dtype=dtype)] if residual else [])
+    wide = [i.astype(np.float64) for i in inputs]
+    axis = (C, *(1 for _ in spatial))
+    y = wide[0] + wide[2].reshape(axis) + (wide[3] if residual else 0)
+    y = np.where(y < 0, np.multiply(y, wide[1].reshape(axis), where=y < 0, out=y.copy()), y)
+    sizes = (c_int64(N), c_int64(C), c_int64(int(np.prod(spatial, dtype=np.int64))))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("shift_prelu", facts, c_int(dtype == np.float16), *sizes, c_int(residual))
+
+    name = f"shift_prelu{'_add' if residual else ''}_{np.dtype(dtype).name}-{'x'.join(map(str, (N, C, *spatial)))}"
+    return Case(name, "PRelu", inputs, [y], plan, tolerance_of(dtype))
+
+
 def batch_norm(name: str, dtype: Any, of: Any, N: int, C: int, spatial: tuple[int, ...]) -> Case:
     rng = np.random.default_rng([N, C, *spatial])
     # A mean that is large against the deviations costs digits where it is multiplied before it is subtracted.
@@ -76,6 +95,10 @@ def cases() -> Iterator[Case]:
     for dtype, of in ((np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)):
         for i, (N, C, spatial) in enumerate(SHAPES[:9]):
             yield batch_norm(f"batch_norm_{np.dtype(dtype).name}_{np.dtype(of).name}-{i}", dtype, of, N, C, spatial)
+    for dtype in (np.float32, np.float16):
+        # Those of channels last have one element a plane.
+        for i, (N, C, spatial) in enumerate((*SHAPES[1:8], (600, 24, ()), (513, 17, ()))):
+            yield shift_prelu(dtype, N, C, spatial, i % 2 == 1)
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
         for i, act in enumerate(activations.NAMES):

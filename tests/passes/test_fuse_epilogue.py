@@ -8,9 +8,10 @@ import pytest
 
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fuse_group_norm import FuseGroupNorm
+from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
-from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
+from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite, run
 
 RNG = np.random.default_rng(13)
 PASSES = [ScaleShift(), WinogradConv(), FuseEpilogue()]
@@ -38,6 +39,8 @@ def weights(dtype: type = np.float32) -> dict[str, Array]:
     constants: dict[str, Array] = {n: np.asarray(v, dtype) for n, v in CONSTANTS.items()}
     statistics = {n: draw(6, dtype=dtype) for n in ("g", "b", "m")} | {"v": RNG.uniform(0.5, 2, 6).astype(dtype)}
     constants |= {"m3": np.asarray(-3, dtype), "m1": np.asarray(-1, dtype), "slopes": draw(6, 1, 1, dtype=dtype)}
+    constants |= {"slopes4": draw(1, 6, 1, 1, dtype=dtype), "columns": draw(5, dtype=dtype)}
+    constants |= {"pixels": draw(6, 7, 5, dtype=dtype), "Wg": (draw(6, 3, 3, 3) / 4).astype(dtype)}
     return constants | statistics | {"W": (draw(6, 6, 3, 3) / 4).astype(dtype)}
 
 
@@ -124,7 +127,7 @@ def test_two_residual_branches_become_one_each() -> None:
         ("u = Add(t, r)\n w = Add(u, r)\n y = Relu(w)", ["{0}Add", "Add", "Relu"]),
         ("y = Exp(t)", ["{0}", "Exp"]),
         ("y = Mul(t, r)", ["{0}", "Mul"]),
-        ("y = PRelu(t, slopes)", ["{0}", "PRelu"]),
+        ("u = Relu(t)\n y = PRelu(u, slopes)", ["{0}Relu", "PRelu"]),
     ],
 )
 def test_only_so_much_is_absorbed(node: str, body: str, left: list[str]) -> None:
@@ -185,6 +188,71 @@ def test_a_residual_around_convolutions_of_any_size(attributes: str, fused: bool
         assert_same_outputs(before, after.proto, {"x": draw(2, 6, 9, 8)}, 1e-3)
     else:
         assert "UNKNOWN_SHAPE" in after.codes()
+
+
+CONVOLUTIONS = {
+    "WinogradConv": NODES["WinogradConv"],
+    "FusedConv": "t = Conv <group = 2, pads = [1, 1, 1, 1]> (x, Wg, b)",
+}
+WITH_SLOPES = [ScaleShift(), WinogradConv(), FusedConv(), FuseEpilogue()]
+
+
+@pytest.mark.parametrize("node", CONVOLUTIONS)
+@pytest.mark.parametrize("slope", ["slopes", "slopes4"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize("add", ["", "a = Add(t, r)\n"])
+def test_prelu_of_each_channel(node: str, slope: str, dtype: str, add: str) -> None:
+    text = f"g (XT x, XT r) => (XT y) {{ {CONVOLUTIONS[node]}\n {add} y = PRelu({'a' if add else 't'}, {slope}) }}"
+    numpy_type = np.float32 if dtype == "float" else np.float16
+    before = model_from_text(text.replace("XT", f"{dtype}[N, 6, 7, 5]"), weights(numpy_type))
+    after = rewrite(before, WITH_SLOPES, all_sites=True)
+    assert after.op_types == [f"{node}{'Add' if add else ''}PRelu"]
+    feeds = {"x": draw(2, 6, 7, 5, dtype=numpy_type), "r": draw(2, 6, 7, 5, dtype=numpy_type)}
+    assert_same_outputs(before, after.proto, feeds, 1e-3 if dtype == "float" else 2e-2)
+    assert rewrite(after.proto, WITH_SLOPES, all_sites=True).proto == after.proto
+
+
+def test_what_is_not_below_zero_has_no_slope() -> None:
+    """Were it multiplied by one all the same, an infinite one would make NaN of 0."""
+    text = (
+        "g (float[1, 3, 5, 4] x) => (float[1, 3, 5, 4] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = PRelu(t, s) }"
+    )
+    slope = np.array([np.inf, np.nan, 2], np.float32).reshape(3, 1, 1)
+    held = {"W": np.full((3, 1, 3, 3), -1, np.float32) * np.eye(3, 3, dtype=np.float32)[..., None, None], "s": slope}
+    after = rewrite(model_from_text(text, held), WITH_SLOPES, all_sites=True)
+    assert after.op_types == ["WinogradConvPRelu"]
+    x = np.zeros((1, 3, 5, 4), np.float32)
+    x[0, 2, 2, 1] = 1
+    (y,) = run(after.proto, {"x": x}, library=True)
+    want = np.zeros_like(x)
+    want[0, 2, 1:4, 0:3] = -2
+    np.testing.assert_allclose(y, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "outputs"),
+    [
+        ("GRAPH_OUTPUT", "y = PRelu(t, slopes)", "XT y, XT t"),
+        ("OTHER_USES", "y = PRelu(t, slopes)\n z = Exp(t)", "XT y, XT z"),
+        ("NOT_CONSTANT", "u = Neg(given)\n y = PRelu(t, u)", "XT y"),
+        ("OVERRIDABLE", "y = PRelu(t, given)", "XT y"),
+        ("QUANTIZED", "u = DequantizeLinear(whole, six)\n y = PRelu(t, u)", "XT y"),
+        ("WRONG_SHAPE", "y = PRelu(t, columns)", "XT y"),
+        ("WRONG_SHAPE", "y = PRelu(t, pixels)", "XT y"),
+        (
+            "ESCAPES",
+            """y = If (q) <then_branch = p () => (XT i) { i = PRelu(t, slopes) },
+                        else_branch = e () => (XT j) { j = Neg(x) }>""",
+            "XT y",
+        ),
+    ],
+)
+def test_refused_slopes(code: str, body: str, outputs: str) -> None:
+    text = f"g (bool q, XT x, float[6, 1, 1] given) => ({outputs}) {{ {CONVOLUTIONS['WinogradConv']}\n {body} }}"
+    held = {"whole": np.ones((6, 1, 1), np.int8)} | ({"given": draw(6, 1, 1)} if code == "OVERRIDABLE" else {})
+    before = model_from_text(text.replace("XT", "float[N, 6, 7, 5]"), weights() | held, check=False)
+    after = rewrite(before, WITH_SLOPES, all_sites=True)
+    assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == [code]
 
 
 def test_an_activation_in_a_branch_stays_there() -> None:

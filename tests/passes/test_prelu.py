@@ -37,6 +37,9 @@ def codes(model: onnx.ModelProto, device: str = "cpu") -> list[str]:
 def test_prelu_behind_a_convolution(exporter: str) -> None:
     model = onnx.load(FOLDER / f"prelu-{exporter}.onnx")
     after, _ = optimize(model, target="cpu")
+    assert [n.op_type for n in after.graph.node] == ["WinogradConvPRelu", "Conv"]
+    assert_same_outputs(model, after, {"x": draw(2, 32, 28, 28)}, tolerance=1e-4)
+    after, _ = optimize(model, target="cpu", skip=["fuse_epilogue"])
     assert [n.op_type for n in after.graph.node] == ["WinogradConv", *OURS, "Conv"]
     assert_same_outputs(model, after, {"x": draw(2, 32, 28, 28)}, tolerance=1e-4)
 

@@ -95,6 +95,14 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
         {"w1": (16, 8, 3, 3), "w2": (16, 6, 3, 2), "b2": (6,)},
         2,
     ),
+    "slopes": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1, b1)  p = PRelu(a, s1)  c = Conv(p, w2, b2)  r = Add(c, e)  q = PRelu(r, s2)
+           d = Conv<group=8, pads=[1,1,1,1]>(q, w3)  f = PRelu(d, s3)  t = ConvTranspose<strides=[2,2]>(f, w4, b4)
+           y = PRelu(t, s4)""",
+        {"w1": (16, 8, 3, 3), "b1": (16,), "s1": (16, 1, 1), "w2": (8, 16, 1, 1), "b2": (8,), "s2": (1, 8, 1, 1),
+         "w3": (8, 1, 3, 3), "s3": (8, 1, 1), "w4": (8, 5, 2, 2), "b4": (5,), "s4": (5, 1, 1)},
+        2,
+    ),
     "left": (
         """a = Conv<pads=[1,1,1,1]>(e, w1)  t = Transpose<perm=[0,2,3,1]>(a)  s = Softmax<axis=-1>(t)
            b = Relu(a)  y = Conv(b, w2)""",

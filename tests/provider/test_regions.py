@@ -402,6 +402,39 @@ TAILS = {
         1,
     ),
     "a sum with a constant": (conv(("Add", ["c", "whole"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 1),
+    "PRelu": (conv(("PRelu", ["c", "b1"], ["y"])), ["y"], 1),
+    "a sum and PRelu": (conv(("Add", ["x", "c"], ["s"]), ("PRelu", ["s", "b4"], ["y"])), ["y"], 1),
+    "PRelu of one number": (conv(("PRelu", ["c", "half"], ["y"])), ["y"], 1),
+    "PRelu of slopes that are computed": (
+        conv(("GlobalMaxPool", ["x"], ["m"]), ("ReduceMax", ["m", "first"], ["p"]), ("PRelu", ["c", "p"], ["y"])),
+        ["y"],
+        1,
+    ),
+    **{
+        f"a transposed one and {name}": (
+            [helper.make_node("ConvTranspose", ["x", "w", "b"], ["c"], pads=[1] * 4), *conv(*more)[1:]],
+            ["y"],
+            1,
+        )
+        for name, more in {
+            "Silu": [("Sigmoid", ["c"], ["s"]), ("Mul", ["c", "s"], ["y"])],
+            "a sum": [("Add", ["c", "x"], ["y"])],
+            "a sum and HardSwish": [("Add", ["c", "x"], ["s"]), ("HardSwish", ["s"], ["y"])],
+            "Sigmoid": [("Sigmoid", ["c"], ["y"])],
+            "PRelu": [("PRelu", ["c", "b1"], ["y"])],
+        }.items()
+    },
+    **{
+        f"windows that lie apart and {name}": (
+            [helper.make_node("ConvTranspose", ["x", "w2", "b3"], ["c"], strides=[2, 3]), *conv(*more)[1:]],
+            ["y"],
+            1,
+        )
+        for name, more in {
+            "Relu": [("Relu", ["c"], ["y"])],
+            "PRelu": [("PRelu", ["c", "s3"], ["y"])],
+        }.items()
+    },
     "two in a row": (
         [
             *conv(("Relu", ["c"], ["r"])),
@@ -422,6 +455,12 @@ TAILS = {
         ["y"],
         0,
     ),
+    "a slope for each column": (conv(("PRelu", ["c", "columns"], ["y"])), ["y"], 0),
+    "a slope for each row": (conv(("PRelu", ["c", "rows"], ["y"])), ["y"], 0),
+    "a slope for each image and channel": (conv(("PRelu", ["c", "images"], ["y"])), ["y"], 0),
+    "a slope for each number": (conv(("PRelu", ["c", "whole"], ["y"])), ["y"], 0),
+    "PRelu of something else": (conv(("PRelu", ["x", "c"], ["y"])), ["y"], 0),
+    "another reader beside PRelu": (conv(("PRelu", ["c", "b1"], ["p"]), ("Mul", ["p", "c"], ["y"])), ["y"], 0),
     "a limit that is computed": (
         conv(("ReduceMax", ["x"], ["l"], {"keepdims": 0}), ("Clip", ["c", "", "l"], ["m"]), ("Abs", ["m"], ["y"])),
         ["y"],
@@ -526,6 +565,10 @@ def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolE
     x, whole = (signed(rng, 2, 4, 5, 7).astype(dtype) for _ in range(2))
     constants = {"w": signed(rng, 4, 4, 3, 3).astype(dtype), "b": signed(rng, 4).astype(dtype), "whole": whole}
     constants |= {"b1": signed(rng, 4, 1, 1).astype(dtype), "one": np.asarray(1, dtype)}
+    more = {"b4": (1, 4, 1, 1), "half": (1,), "columns": (7,), "rows": (5, 1), "images": (2, 4, 1, 1)}
+    more |= {"w2": (4, 3, 2, 3), "b3": (3,), "s3": (3, 1, 1)}
+    constants |= {name: signed(rng, *shape).astype(dtype) for name, shape in more.items()}
+    constants["first"] = np.zeros(1, np.int64)
     model = model_of(nodes, {"x": x}, outputs, constants, opset=20)
     wanted, _ = worker.submit(runs, model, [{"x": x}], {"regions": "0", "min_nodes": "1"}).result()
     got, events = worker.submit(runs, model, [{"x": x}] * 3, {"min_nodes": "1"}).result()

@@ -455,45 +455,52 @@ class Convolution : public gpu::DeviceKernel {
         window_.fit(xs, ws, p, [this](ConvolutionProblem& to, size_t d, size_t i) { place(to, d, i); });
     set_output(call, 0, last_ ? to_channels_last(y) : y);
     if (y.elements() == 0) return;
+    const bool slopes = tail_ && tail_->has_slopes;
     if (tail_ && tail_->has_residual && call.input(kResidual).shape != call.outputs[0].shape) {
       throw Error("the sum " + call.input(kResidual).shape.text() + " + " + call.outputs[0].shape.text() +
                   " has another shape");
     }
+    if (slopes && call.input(slopes_input()).shape.elements() != y[1]) {
+      throw Error("slopes " + call.input(slopes_input()).shape.text() + " are not one for each of " +
+                  std::to_string(y[1]) + " channels");
+    }
+    const bool has_bias = p.has_bias;
     if (last_) {
-      if (tail_) {
+      if (slopes) {
+        p.has_bias = false;
+      } else if (tail_) {
         p.has_residual = tail_->has_residual;
         p.act = tail_->act;
       }
       LastWork work{p, call, program, device_};
       program.implementation = choice_.plan(kConvolutionsLast, work, call);
+      if (slopes) add_tail({p.N * p.out_size(), y[1], 1, tail_->has_residual, {}}, has_bias, call, program);
       return;
     }
-    const bool has_bias = p.has_bias;
     if (tail_) p.has_bias = false;
     Work work{p, is_half(call.input(0)), call, program, device_};
     program.implementation =
         p.transposed ? choice_.plan(kTransposed, work, call) : choice_.plan(kConvolutions, work, call);
-    if (tail_) add_tail(y, has_bias, call, program);
+    if (!tail_) return;
+    add_tail({y[0], y[1], y.elements(2), tail_->has_residual, tail_->act}, has_bias, call, program);
   }
 
   Shape channels_first(const Shape& s) const { return last_ ? to_channels_first(s) : s; }
 
   // One pass over what the convolution has written, in place of one for the bias, one for the sum and one for
-  // the activation.
-  void add_tail(const Shape& y, bool has_bias, const Call& call, Program& program) const {
-    ScaleShiftProblem p;
-    p.N = y[0];
-    p.C = y[1];
-    p.inner = y.elements(2);
-    p.has_residual = tail_->has_residual;
-    p.act = tail_->act;
-    const bool half = is_half(call.input(0));
+  // the activation. `p`: sizes of Y, and the tail.
+  void add_tail(const ScaleShiftProblem& p, bool has_bias, const Call& call, Program& program) const {
+    const bool half = is_half(call.input(0)), slopes = tail_->has_slopes;
     const auto each = [&](float value) { return Ref::held(gpu::constant_vector(device_, value, half, p.C)); };
-    program.launch(gpu::scale_shift_plan(p, half, call.aligned()),
-                   {Ref::output(0), each(1.0f), has_bias ? Ref::input(2) : each(0.0f),
-                    p.has_residual ? Ref::input(kResidual) : Ref()},
+    const auto plan = slopes ? gpu::shift_prelu_plan : gpu::scale_shift_plan;
+    program.launch(plan(p, half, call.aligned()),
+                   {Ref::output(0), slopes ? Ref::input(slopes_input()) : each(1.0f),
+                    has_bias ? Ref::input(2) : each(0.0f), p.has_residual ? Ref::input(kResidual) : Ref()},
                    {Ref::output(0)});
   }
+
+  // Of a tail with PRelu.
+  size_t slopes_input() const { return kResidual + (tail_->has_residual ? 1 : 0); }
 
   // Sets C and M, and throws Error where W's do not divide into the groups.
   virtual ConvolutionProblem problem(const Shape& x, const Shape& w) const = 0;

@@ -25,6 +25,7 @@ struct ConvolutionProblem {
   Axes pad = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
   bool has_residual = false;
   Activation act;
+  bool has_slopes = false;  // PRelu with a slope for each channel of Y follows in place of act
 
   // Elements that the taps of an axis cover, of X, or of Y when it is transposed.
   int64_t span(size_t axis) const { return (kernel[axis] - 1) * dilation[axis] + 1; }

@@ -55,15 +55,21 @@ size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors 
 }
 
 template <class T>
-void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
-                const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
+void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
+                const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace) {
   const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return;
-  const Residual<T> residual(p, r);
+  const Residual<T> residual(p, r, slopes);
   if (one_channel(p)) {
     return depthwise_planes(p, x, static_cast<const float*>(weights), b, residual, y, parallel, workspace);
   }
   conv_product(p, vectors, x, weights, b, residual, {y, nullptr}, parallel, workspace);
+}
+
+template <class T>
+void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
+                const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
+  GRAPHOPT_ISA::prelu_conv<T>(problem, vectors, x, weights, b, r, nullptr, y, parallel, workspace);
 }
 
 template <class T>
@@ -89,6 +95,10 @@ template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
 template FusedConvVectors fused_conv_choose<half>(const ConvolutionProblem&);
 GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, float)
 GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, const float*, const void*, const float*,
+                         const float*, const float*, float*, Parallel&, void*);
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, const half*, const void*, const half*,
+                         const half*, const half*, half*, Parallel&, void*);
 template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
 template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const float*,
                          const void*, float*, void*, Parallel&, void*);

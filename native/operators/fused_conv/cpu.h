@@ -18,6 +18,13 @@ GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionP
 // bfloat16 before. What w is packed to depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_PRODUCT_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
+// The same with slopes, one for each channel of y, for what is below zero, and no activation.
+GRAPHOPT_PRODUCT_KERNEL(void, prelu_conv,
+                        (const ConvolutionProblem& p, FusedConvVectors vectors, const T* x,
+                         const void* weights, const T* b, const T* r, const T* slopes, T* y,
+                         Parallel& parallel, void* workspace),
+                        (p, vectors, x, weights, b, r, slopes, y, parallel, workspace))
+
 GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
                         (p, vectors, lanes))

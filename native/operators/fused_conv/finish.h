@@ -17,15 +17,18 @@ struct Outputs {
   Word* pairs;
 };
 
-// What is added to it, as numbers or as pairs of channels; both null: nothing.
+// What is added to it, as numbers or as pairs of channels; both null: nothing. And the slopes of what is below zero
+// then, of all channels; null: there is no PRelu.
 template <class T>
 struct Residual {
   const T* numbers;
   const Word* pairs;
+  const T* slopes;
 
-  Residual(const ConvolutionProblem& p, const void* r)
+  Residual(const ConvolutionProblem& p, const void* r, const T* each = nullptr)
       : numbers(p.has_residual && !p.residual_pairs ? static_cast<const T*>(r) : nullptr),
-        pairs(p.has_residual && p.residual_pairs ? static_cast<const Word*>(r) : nullptr) {}
+        pairs(p.has_residual && p.residual_pairs ? static_cast<const Word*>(r) : nullptr),
+        slopes(each) {}
 
   Residual of_image(const ConvolutionProblem& p, int64_t n) const {
     return from(n * p.y_channels() * p.out_size(), n * p.y_channels() / 2 * p.out_size());
@@ -59,6 +62,7 @@ struct Finish {
   const ConvolutionProblem& p;
   const T* bias;  // of the first channel, as y
   Residual<T> residual;
+  const T* slopes;
   T* y;
   Word* pairs;
   int64_t plane;
@@ -73,11 +77,18 @@ struct Finish {
   int64_t next_rows = 0;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
-      : p(problem), bias(b), residual(r), y(to.y), pairs(to.pairs), plane(p.out_size()), pixels(nullptr) {
+      : p(problem),
+        bias(b),
+        residual(r),
+        slopes(r.slopes),
+        y(to.y),
+        pairs(to.pairs),
+        plane(p.out_size()),
+        pixels(nullptr) {
     constexpr float kInfinite = std::numeric_limits<float>::infinity();
     const ActivationKind kind = p.act.kind;
-    bounded = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
-              kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    bounded = slopes == nullptr && (kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+                                    kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip);
     slope = kind == ActivationKind::kLeakyRelu ? p.act.a : 1.0f;
     least = kind == ActivationKind::kRelu ? 0.0f : kind == ActivationKind::kClip ? p.act.a : -kInfinite;
     most = kind == ActivationKind::kClip ? p.act.b : kInfinite;
@@ -87,6 +98,7 @@ struct Finish {
   Finish at(int64_t m, const Pixels* from) const {
     Finish moved = *this;
     moved.bias += m;
+    if (slopes != nullptr) moved.slopes += m;
     moved.residual = residual.from(m * plane, m / 2 * plane);
     if (y != nullptr) moved.y += m * plane;
     if (pairs != nullptr) moved.pairs += m / 2 * plane;
@@ -143,7 +155,12 @@ struct Finish {
   // The rest of it for o [rows][vectors L].
   void activate(int64_t rows, int64_t vectors, float* o) const {
     if (bounded) return;
-    activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
+    if (slopes == nullptr) activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
+    for (int64_t i = 0; slopes != nullptr && i < rows; ++i) {
+      const Activation of_channel = {ActivationKind::kLeakyRelu, static_cast<float>(slopes[i])};
+      float* row = o + i * vectors * L;
+      activate_block(of_channel, row, row, static_cast<size_t>(vectors * L));
+    }
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < vectors; ++j) {
         const float* at = o + (i * vectors + j) * L;

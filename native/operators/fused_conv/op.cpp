@@ -5,9 +5,7 @@
 
 namespace graphopt {
 
-std::vector<FusedConvOp> FusedConvOp::all() {
-  return with_tails<FusedConvOp>({false, true}, all_activations());
-}
+std::vector<FusedConvOp> FusedConvOp::all() { return with_tails_and_slopes<FusedConvOp>(); }
 
 std::vector<FusedConvOp> FusedConvOp::all_bfloat16() {
   return with_tails<FusedConvOp>({false, true}, all_activations(), true);
@@ -76,6 +74,7 @@ ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
   p.has_residual = tail_.has_residual;
   p.bfloat16 = bfloat16_;
   p.act = tail_.act;
+  p.has_slopes = tail_.has_slopes;
   if (pairs() && p.C == 1 && (p.M != 1 || p.groups % 2 != 0)) {
     throw Error("W " + w.text() + " in " + std::to_string(group_) +
                 " groups is not one channel of each pair");
@@ -125,6 +124,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);
+  require_slopes(inputs, y);
   p.residual_pairs = pairs() && tail_.has_residual && inputs[3].rank() == 5;
   if (!p.residual_pairs) {
     require_residual(inputs, "Y", y);
@@ -208,7 +208,10 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     if constexpr (std::is_same_v<T, float>) {
       if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
     }
-    Base::compute(p, vectors, call, packed, scratch);
+    if (!p.has_slopes) return Base::compute(p, vectors, call, packed, scratch);
+    cpu::prelu_conv(p, vectors, data<T>(call, 0), packed, data<T>(call, 2),
+                    p.has_residual ? data<T>(call, 3) : nullptr, data<T>(call, this->op_.slopes()),
+                    call.outputs[0].as<T>(), *call.parallel, scratch);
   }
   void compute_pairs(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
                      const void* packed, void* scratch) const {

@@ -1,4 +1,4 @@
-// What scale_shift_* and batch_norm_* take.
+// What scale_shift_*, shift_prelu_* and batch_norm_* take.
 #pragma once
 
 #include "device/args.h"
@@ -21,6 +21,19 @@ struct ScaleShiftArgs {
   Activation act;
 };
 static_assert(is_args<ScaleShiftArgs>(88), "one layout for all compilers");
+
+struct ShiftPReluArgs {
+  static constexpr int kSlots = 5;
+  In x;
+  Constant slope, shift;
+  In residual;  // may be null
+  Out y;
+  uint32_t total;  // as in ScaleShiftArgs
+  Divisor inner, channels;
+  uint32_t first_channel;
+  int32_t vectors;
+};
+static_assert(is_args<ShiftPReluArgs>(80), "one layout for all compilers");
 
 struct BatchNormArgs {
   static constexpr int kSlots = 6;

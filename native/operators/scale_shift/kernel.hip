@@ -1,5 +1,6 @@
 // ScaleShift[Add][act]: y = act(x scale[c] + shift[c] + r). BatchNormalization: y = (x - mean[c]) scale[c] /
-// sqrt(variance[c] + epsilon) + shift[c].
+// sqrt(variance[c] + epsilon) + shift[c]. What a convolution with PRelu ends with: y = x + shift[c] + r, times slope[c]
+// where that is below zero.
 //
 // Bound by memory: X (and R) are read once and Y is written once; 2 FLOPs an element besides the activation.
 // A work-group handles kTile consecutive elements, 16 bytes a work-item: more of them would leave too few
@@ -80,6 +81,44 @@ DEVICE void scale_shift(const ScaleShiftArgs& args) {
                 [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c])}; });
 }
 
+template <class T>
+DEVICE void shift_prelu(const ShiftPReluArgs& args) {
+  const T *x = args.x, *slope = args.slope, *shift = args.shift, *residual = args.residual;
+  T* y = args.y;
+  constexpr int kSize = Pack<T>::kSize;
+  constexpr uint32_t kTile = kScaleShiftThreads * kSize;
+  const auto channel_of = [&](uint32_t i) {
+    const uint32_t plane = divide(i, args.inner);
+    const uint32_t c = plane - divide(plane, args.channels) * args.channels.d + args.first_channel;
+    return c < args.channels.d ? c : c - args.channels.d;
+  };
+  const auto result = [&](uint32_t c, T from, float add) {
+    const float sum = to_float(from) + to_float(shift[c]) + add;
+    return from_float<T>(sum < 0.0f ? sum * to_float(slope[c]) : sum);  // NaN stays
+  };
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
+
+  if (args.vectors != 0 && args.total - begin >= kTile) {
+    const uint32_t i = begin + static_cast<uint32_t>(thread_x()) * kSize;
+    const Pack<T> in = load_pack(x + i);
+    Pack<T> add = {}, out;
+    if (residual != nullptr) add = load_pack(residual + i);
+    const bool one_channel = args.inner.d % kSize == 0;
+    const uint32_t first = channel_of(i);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const uint32_t c = one_channel ? first : channel_of(i + static_cast<uint32_t>(j));
+      out.v[j] = result(c, in.v[j], to_float(add.v[j]));
+    }
+    store_pack(y + i, out);
+    return;
+  }
+
+  const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
+  for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
+    y[i] = result(channel_of(i), x[i], residual != nullptr ? to_float(residual[i]) : 0.0f);
+  }
+}
+
 // BatchNormalization of x of type T, with statistics and parameters of type P.
 template <class T, class P>
 DEVICE void batch_norm(const BatchNormArgs& args) {
@@ -102,6 +141,14 @@ KERNEL(scale_shift_f32, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, res
 
 KERNEL(scale_shift_f16, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
   scale_shift<half_t>(args);
+}
+
+KERNEL(shift_prelu_f32, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, residual, y) {
+  shift_prelu<float>(args);
+}
+
+KERNEL(shift_prelu_f16, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, residual, y) {
+  shift_prelu<half_t>(args);
 }
 
 #define BATCH_NORM_KERNEL(T, P, suffix)                                                                \

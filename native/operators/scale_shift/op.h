@@ -46,8 +46,10 @@ namespace graphopt::gpu {
 // multiples of 16. Throws std::invalid_argument when a plane has 2^31 elements or more.
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 
-// The same of inputs X, scale, shift, mean, variance, the last four of float unless `half_parameters`, and
-// without residual and activation.
+// Y = PRelu(X + shift + R) of inputs X, slopes (a number for each channel), shift, R if any.
+Plan shift_prelu_plan(const ScaleShiftProblem& p, bool half, bool aligned);
+
+// BatchNormalization of inputs X, scale, shift, mean, variance, the last four of float unless `half_parameters`.
 Plan batch_norm_plan(const ScaleShiftProblem& p, float epsilon, bool half, bool half_parameters,
                      bool aligned);
 

@@ -55,6 +55,18 @@ Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
   return plan;
 }
 
+Plan shift_prelu_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
+  Plan plan;
+  add_launches<hip::ShiftPReluArgs>(plan, p, half ? 2 : 4, aligned,
+                                    half ? "shift_prelu_f16" : "shift_prelu_f32",
+                                    [&](hip::ShiftPReluArgs& args, const auto& part) {
+                                      args.slope = input(1);
+                                      args.shift = input(2);
+                                      args.residual = p.has_residual ? part(input(3)) : no_buffer();
+                                    });
+  return plan;
+}
+
 Plan batch_norm_plan(const ScaleShiftProblem& p, float epsilon, bool half, bool half_parameters,
                      bool aligned) {
   Plan plan;

@@ -321,6 +321,7 @@ template <class T>
 struct Output {
   const T* bias;
   const T* residual;
+  const T* slopes;  // of what is below zero then, of each channel; null: p.act follows
   T* y;
   bool stream;  // y is too large to be found in a cache by who reads it
 };
@@ -349,13 +350,17 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
   }
 }
 
-// Finished values of one channel: n contiguous ones of y at `at`, from x, which is overwritten and can be
+// Finished values of channel m: n contiguous ones of y at `at`, from x, which is overwritten and can be
 // read for L floats beyond them. They are stored in this one go so that a line of y is written once and as a
 // whole where possible.
 template <class T>
-void finish(const ConvolutionProblem& p, const Output<T>& out, float bias, float* x, int64_t at, int64_t n) {
-  const bool relu = p.act.kind == ActivationKind::kRelu;
-  const bool simple = relu || p.act.kind == ActivationKind::kNone;
+void finish(const ConvolutionProblem& p, const Output<T>& out, int64_t m, float* x, int64_t at, int64_t n) {
+  const auto bias = static_cast<float>(out.bias[m]);
+  const Activation act = out.slopes != nullptr
+                             ? Activation{ActivationKind::kLeakyRelu, static_cast<float>(out.slopes[m])}
+                             : p.act;
+  const bool relu = act.kind == ActivationKind::kRelu;
+  const bool simple = relu || act.kind == ActivationKind::kNone;
   const Vec zero = {};
   for (int64_t i = 0; i < n; i += L) {
     Vec v = load(x + i) + bias;
@@ -368,7 +373,7 @@ void finish(const ConvolutionProblem& p, const Output<T>& out, float bias, float
     }
   }
   if (simple) return;
-  activate_block(p.act, x, x, static_cast<size_t>(n));
+  activate_block(act, x, x, static_cast<size_t>(n));
   for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load(x + i), n - i, out.stream);
 }
 
@@ -402,14 +407,13 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
                      }
                    }
                    for (int64_t c = 0; c < std::min(L, p.M - first); ++c) {
-                     const auto bias = static_cast<float>(out.bias[first + c]);
                      const int64_t at = ((n * p.M + first + c) * p.OH() + oh) * p.OW() + ow;
                      float* x = by_channel + c * kStride;
                      if (pixels == p.OW()) {
-                       finish(p, out, bias, x, at, rows * pixels);
+                       finish(p, out, first + c, x, at, rows * pixels);
                      } else {
                        for (int64_t i = 0; i < rows; ++i)
-                         finish(p, out, bias, x + i * pixels, at + i * p.OW(), pixels);
+                         finish(p, out, first + c, x + i * pixels, at + i * p.OW(), pixels);
                      }
                    }
                  }
@@ -493,12 +497,12 @@ size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lan
 
 template <class A, class T>
 void convolve(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias, const T* residual,
-              T* y, Parallel& parallel, void* memory) {
+              const T* slopes, T* y, Parallel& parallel, void* memory) {
   const Schedule<A> schedule(p, sizeof(T), parallel.lanes());
   const Geometry& g = schedule.g;
   const int64_t tiles = schedule.tiles, panels = schedule.panels;
   const int64_t padded_m = round_up(p.M, L);
-  const Output<T> out{bias, residual, y, schedule.stream};
+  const Output<T> out{bias, residual, slopes, y, schedule.stream};
   Workspace workspace(memory);
   float* v = schedule.take_v(workspace);
   float* o = schedule.take_o(workspace);
@@ -600,15 +604,27 @@ size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algori
 }
 
 template <class T>
-void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
-                   const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
+void winograd_prelu(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                    const T* bias, const T* residual, const T* slopes, T* y, Parallel& parallel,
+                    void* workspace) {
   if (has_no_result(p)) return;
   with_algorithm(algorithm, [&](auto a) {
-    convolve<decltype(a)>(p, x, static_cast<const float*>(weights), bias, residual, y, parallel, workspace);
+    convolve<decltype(a)>(p, x, static_cast<const float*>(weights), bias, residual, slopes, y, parallel,
+                          workspace);
   });
+}
+
+template <class T>
+void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                   const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
+  GRAPHOPT_ISA::winograd_prelu<T>(p, algorithm, x, weights, bias, residual, nullptr, y, parallel, workspace);
 }
 
 GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, float)
 GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, half)
+template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const float*, const void*,
+                             const float*, const float*, const float*, float*, Parallel&, void*);
+template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const half*, const void*, const half*,
+                             const half*, const half*, half*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -7,14 +7,13 @@
 
 #include "device/device_weights.h"
 #include "operators/room.h"
+#include "operators/scale_shift/op.h"
 #include "operators/winograd/cpu.h"
 #include "operators/winograd/plan.h"
 
 namespace graphopt {
 
-std::vector<WinogradConvOp> WinogradConvOp::all() {
-  return with_tails<WinogradConvOp>({false, true}, all_activations());
-}
+std::vector<WinogradConvOp> WinogradConvOp::all() { return with_tails_and_slopes<WinogradConvOp>(); }
 
 void WinogradConvOp::read(const Node& node) {
   TailedOperator::read(node);
@@ -28,6 +27,7 @@ ConvolutionProblem WinogradConvOp::static_problem(const std::optional<Shape>& x,
   ConvolutionProblem p = convolution_3x3(size(0), w[1], size(2), size(3), w[0], pads_);
   p.has_residual = tail_.has_residual;
   p.act = tail_.act;
+  p.has_slopes = tail_.has_slopes;
   return p;
 }
 
@@ -42,7 +42,9 @@ ConvolutionProblem WinogradConvOp::problem(const Shapes& inputs) const {
   if (p.OH() < 0 || p.OW() < 0)
     throw Error("X " + x.text() + " with its pads is smaller than the 3x3 window");
   require_shape("B", inputs[2], {p.M});
-  require_residual(inputs, "Y", {p.N, p.M, p.OH(), p.OW()});
+  const Shape y = {p.N, p.M, p.OH(), p.OW()};
+  require_residual(inputs, "Y", y);
+  require_slopes(inputs, y);
   return p;
 }
 
@@ -126,6 +128,14 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
   std::string layout(const ConvolutionProblem&, cpu::ConvAlgorithm algorithm) const override {
     return std::string("3x3 weights for ") + kCpuAlgorithms[static_cast<int>(algorithm)].name;
   }
+  void compute(const ConvolutionProblem& p, cpu::ConvAlgorithm algorithm, const Call& call,
+               const void* packed, void* scratch) const override {
+    using Base = PackedCpuKernel<WinogradConvOp, cpu::winograd_conv_kernels<T>>;
+    if (!p.has_slopes) return Base::compute(p, algorithm, call, packed, scratch);
+    cpu::winograd_prelu(p, algorithm, data<T>(call, 0), packed, data<T>(call, 2),
+                        p.has_residual ? data<T>(call, 3) : nullptr, data<T>(call, this->op_.slopes()),
+                        call.outputs[0].as<T>(), *call.parallel, scratch);
+  }
 
   Choice choice_;
 };
@@ -205,6 +215,10 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
     if (!p) return;
     Work work{{*p, half_, call, program, device_}, weights_, fastest(*p)};
     program.implementation = choice_.plan(kAlgorithms, work, call);
+    if (!p->has_slopes) return;
+    const Ref none = Ref::held(gpu::constant_vector(device_, 0.0f, half_, p->M));
+    program.launch(gpu::shift_prelu_plan({p->N, p->M, p->out_size(), false, {}}, half_, call.aligned()),
+                   {Ref::output(0), Ref::input(op_.slopes()), none, Ref()}, {Ref::output(0)});
   }
 
   // The fastest algorithm among those that there are weights for.

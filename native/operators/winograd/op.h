@@ -1,4 +1,5 @@
-// WinogradConv[Add][act]: a 3x3 convolution with strides, dilations and group 1, NCHW, OIHW weights.
+// WinogradConv[Add][act]: a 3x3 convolution with strides, dilations and group 1, NCHW, OIHW weights;
+// WinogradConv[Add]PRelu: with a slope for each channel of what is below zero.
 #pragma once
 
 #include <cstdint>

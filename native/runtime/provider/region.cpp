@@ -206,11 +206,14 @@ class Region::Values {
     if (layout == Layout::kFirst || (layout != Layout::kAny && !source.op->create_channels_last))
       return false;
     bool any = false;
-    for (const auto& [of, k] : source.inputs) {
+    for (size_t i = 0; i < source.inputs.size(); ++i) {
+      const auto& [of, k] = source.inputs[i];
       if (of == nullptr || !of->has_input(k)) continue;
       const auto found = known_.find(of->input_names()[k]);
       any = any || (found != known_.end() && found->second.written_last);
-      if (!fits(*of, k, layout)) return false;
+      // Slopes are the same in both: a number for each channel.
+      const bool slopes = source.tail && source.tail->has_slopes && i + 1 == source.inputs.size();
+      if (!slopes && !fits(*of, k, layout)) return false;
     }
     return any || layout == Layout::kLast;
   }
@@ -344,10 +347,11 @@ Region::Source Region::source_of(const std::vector<GraphNode>& nodes, const Grou
   }
   if (fusion != nullptr) {
     source.tail = fusion->tail;
-    if (fusion->tail.has_residual) {
+    if (fusion->tail.has_residual || fusion->tail.has_slopes) {
       source.inputs.resize(source.op->residual, {nullptr, 0});
-      source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
     }
+    if (fusion->tail.has_residual) source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
+    if (fusion->tail.has_slopes) source.inputs.emplace_back(&nodes[fusion->prelu], 1);
   }
   return source;
 }

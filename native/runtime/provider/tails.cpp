@@ -12,14 +12,26 @@ namespace {
 
 using abi::GraphNode;
 
-// A limit of Clip, where it is a constant; nothing when it is not known.
-std::optional<float> limit(const GraphNode& node, size_t i, float absent) {
-  if (!node.has_input(i)) return absent;
+// The only number of an input that is a constant.
+std::optional<float> number(const GraphNode& node, size_t i) {
   const auto value = node.constant(i);
   if (!value || value->shape.elements() != 1) return std::nullopt;
   if (value->type == ElementType::kFloat) return *value->as<float>();
   if (value->type == ElementType::kHalf) return static_cast<float>(*value->as<half>());
   return std::nullopt;
+}
+
+// A limit of Clip; nothing when it is not known.
+std::optional<float> limit(const GraphNode& node, size_t i, float absent) {
+  return node.has_input(i) ? number(node, i) : absent;
+}
+
+constexpr size_t kUnknown = static_cast<size_t>(-1);
+
+// Axes of the slopes of PRelu; kUnknown where those of X or the slopes are not known.
+size_t slope_axes(const GraphNode& node) {
+  const bool known = node.has_input(1) && node.inputs[0].shape && node.inputs[1].shape;
+  return known ? node.inputs[1].shape->rank() : kUnknown;
 }
 
 // What a node does to its first input alone.
@@ -43,7 +55,27 @@ std::optional<Activation> activation_of(const GraphNode& node) {
     const auto low = limit(node, 1, -kMost), high = limit(node, 2, kMost);
     if (low && high) return Activation{A::kClip, *low, *high};
   }
+  if (node.op == "PRelu") {
+    const size_t axes = slope_axes(node);
+    if (axes == kUnknown || axes > node.inputs[0].shape->rank()) return std::nullopt;
+    if (const auto slope = number(node, 1)) return Activation{A::kLeakyRelu, *slope};
+  }
   return std::nullopt;
+}
+
+// Whether it is PRelu of X [N, C, D1.., Dk] with slopes [C, 1.., 1] or [1, C, 1.., 1], one for each channel.
+bool has_slope_of_each_channel(const GraphNode& node) {
+  if (node.op != "PRelu" || !node.domain().empty() || node.inputs[0].type != node.inputs[1].type)
+    return false;
+  const size_t axes = slope_axes(node);
+  if (axes == kUnknown) return false;
+  const Shape &x = *node.inputs[0].shape, &slope = *node.inputs[1].shape;
+  if (x.rank() < 3 || x[1] < 0 || (axes != x.rank() && axes + 1 != x.rank())) return false;
+  const size_t channels = axes + 1 - x.rank();
+  for (size_t i = 0; i < axes; ++i) {
+    if (slope[i] != (i == channels ? x[1] : 1)) return false;
+  }
+  return true;
 }
 
 // One chain at a time.
@@ -98,9 +130,16 @@ class Search {
   void add_activation(Fusion& found, std::string& value) {
     const std::vector<size_t> by = readers(value);
     if (by.size() == 1 && !used_[by[0]]) {
-      const auto act = activation_of(nodes_[by[0]]);
-      if (!act || nodes_[by[0]].input_names()[0] != value) return;
-      found.tail.act = *act;
+      const GraphNode& node = nodes_[by[0]];
+      if (node.input_names()[0] != value) return;
+      if (const auto act = activation_of(node)) {
+        found.tail.act = *act;
+      } else if (has_slope_of_each_channel(node)) {
+        found.tail.has_slopes = true;
+        found.prelu = by[0];
+      } else {
+        return;
+      }
       found.others.push_back(by[0]);
       return;
     }

@@ -1,5 +1,6 @@
 // Nodes of a region that one kernel computes together: one that has a kernel for what follows it, the sum
-// with another tensor of its shape, and an activation. Nobody else may read what lies between them.
+// with another tensor of its shape, and an activation or PRelu with a slope for each channel. Nobody else may read what
+// lies between them.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,7 @@ struct Fusion {
   std::vector<size_t> others;  // in order; what the last one writes is what they come to
   Tail tail;
   size_t sum = 0, residual = 0;  // the other tensor of the sum: an input of this node
+  size_t prelu = 0;              // whose input 1 are the slopes
 };
 
 // `takes_tail`: whether a node has such a kernel. `outputs`: of the region, which all must be written.
