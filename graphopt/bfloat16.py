@@ -23,6 +23,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import pipeline
+from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.vocabulary import is_op, require_input
 from graphopt.half_precision import require_known
@@ -35,6 +36,7 @@ from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, bias_of, conv_at, emit_conv, require_conv
 from graphopt.passes.pairs_of_channels import MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
+from graphopt.passes.prelu import PRelu
 from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt
 from graphopt.targets.profit import Candidate
@@ -151,6 +153,9 @@ class Convolutions(Pass[Convolution, Convolution]):
         node = plan.node
         inputs = [plan.X, plan.W, bias_of(plan, editor), *plan.rest]
         new = editor.emit(plan.name, inputs, plan.attributes, anchor=node)
+        if (shape := node.outputs[0].shape) is not None:
+            new.outputs[0].shape = ir.Shape(shape)
+            inference.declare(editor.model, new.outputs[0])
         prelu = editor.node("PRelu", [new.outputs[0], plan.slope], {}, hint=f"{node.name or plan.name}/PRelu")
         prelu.outputs[0].dtype = ir.DataType.FLOAT
         editor.replace([node], [new, prelu], {node.outputs[0]: prelu.outputs[0]}, anchor=node)
@@ -260,9 +265,8 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
         OptionError: a name in `keep` that no node has.
     """
     require_known(editor, keep)
-    return pipeline.run(
-        editor, [Products(keep), Convolutions(keep), Attention(keep), FuseEpilogue(), PoolsOfPairs(), PairsOfChannels()]
-    )
+    products = (Products(keep), Convolutions(keep), Attention(keep))
+    return pipeline.run(editor, [*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels()])
 
 
 __all__ = ["NAME", "convert"]

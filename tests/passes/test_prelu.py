@@ -44,6 +44,14 @@ def test_prelu_behind_a_convolution(exporter: str) -> None:
     assert_same_outputs(model, after, {"x": draw(2, 32, 28, 28)}, tolerance=1e-4)
 
 
+def test_prelu_behind_a_convolution_in_bfloat16() -> None:
+    """Which takes none along."""
+    model = onnx.load(FOLDER / "prelu-dynamo.onnx")
+    after, _ = optimize(model, target="cpu", precision="bf16")
+    assert [n.op_type for n in after.graph.node] == ["FusedConvBf16", *OURS, "Conv"]
+    assert_same_outputs(model, after, {"x": draw(2, 32, 28, 28)}, tolerance=2e-2)
+
+
 @pytest.mark.parametrize(
     ("x", "slope", "shape"),
     [

@@ -568,6 +568,7 @@ def test_a_convolution_with_its_tail(name: str, dtype: Any, worker: ProcessPoolE
     more = {"b4": (1, 4, 1, 1), "half": (1,), "columns": (7,), "rows": (5, 1), "images": (2, 4, 1, 1)}
     more |= {"w2": (4, 3, 2, 3), "b3": (3,), "s3": (3, 1, 1)}
     constants |= {name: signed(rng, *shape).astype(dtype) for name, shape in more.items()}
+    constants["s3"] /= 4
     constants["first"] = np.zeros(1, np.int64)
     model = model_of(nodes, {"x": x}, outputs, constants, opset=20)
     wanted, _ = worker.submit(runs, model, [{"x": x}], {"regions": "0", "min_nodes": "1"}).result()
