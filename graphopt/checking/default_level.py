@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +28,7 @@ _process: subprocess.Popen[bytes] | None = None
 def run_optimized(
     model: Model, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
-    """As `run_cases`, with the runtime's optimizations on. A crash is a message, the same for all cases.
+    """As `run_cases`, with the runtime's optimizations on. A crash is a message for its case and those behind it.
 
     `threads` is how many compute a node; 0 leaves that to the runtime.
     """
@@ -41,17 +41,20 @@ def run_optimized(
         request = (str(path.resolve()), list(cases), library, half_io, threads)
         process = _running()
         assert process.stdin is not None and process.stdout is not None
+        results: dict[str, Outputs | str] = {}
         try:
             pickle.dump(request, process.stdin)
             process.stdin.flush()
-            answer = pickle.load(process.stdout)
+            refused = pickle.load(process.stdout)
+            for case in cases if refused is None else ():
+                results[case.name] = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
             code = process.wait()
             how = f"crashes (signal {-code})" if code < 0 else f"ends with code {code}"
-            return {case.name: f"the runtime {how} at its default optimization level" for case in cases}
-    if isinstance(answer, str):
-        return {case.name: f"at the runtime's default optimization level: {answer}" for case in cases}
-    results: dict[str, Outputs | str] = answer
+            message = f"the runtime {how} at its default optimization level"
+            return {case.name: results.get(case.name, message) for case in cases}
+    if refused is not None:
+        return {case.name: f"at the runtime's default optimization level: {refused}" for case in cases}
     return results
 
 
@@ -88,13 +91,18 @@ def serve() -> None:
             path, cases, library, half_io, threads = pickle.load(requests)
         except EOFError:
             return
-        pickle.dump(_answer(Path(path), cases, library, half_io, threads), answers)
-        answers.flush()
+        for answer in _answers(Path(path), cases, library, half_io, threads):
+            pickle.dump(answer, answers)
+            answers.flush()
 
 
-def _answer(path: Path, cases: Sequence[Case], library: bool, half_io: bool, threads: int) -> Any:
+def _answers(path: Path, cases: Sequence[Case], library: bool, half_io: bool, threads: int) -> Iterator[Any]:
+    """Why there is no session, or None and the outputs of each case."""
     try:
         session = open_session(path, library=library, optimized=True, threads=threads)
     except GraphoptError as error:
-        return str(error).removeprefix(f"{path} ")
-    return {case.name: run_case(session, case, half_io=half_io) for case in cases}
+        yield str(error).removeprefix(f"{path} ")
+        return
+    yield None
+    for case in cases:
+        yield run_case(session, case, half_io=half_io)

@@ -23,10 +23,14 @@ MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "
 INTEGERS = ("last", "negative ids", "turning points")
 # Cases for integers without a known limit; a model that does limit them refuses the case.
 FREE_INTEGERS = ("large integers", "negative integers")
+# Integers that a float on their way does not hold.
+BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
 PROBES = ("NaN", "infinite")
 # Parts of the tables that indices may count in, where a model refuses indices into all of it.
 NARROWER = (1, 4, 16)
+# So many rows of a table, or keys, are all read before one is read again.
+ALL_KEYS = 1 << 10
 # Ways to fill an input that says how large something is: which of them a model takes is learnt from the first cases.
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
@@ -92,7 +96,7 @@ class Filler:
 
     def is_mask(self, value: onnx.ValueInfoProto) -> bool:
         use, dtype = self.uses[value.name], dtype_of(value)
-        if value.name in self.ranges or use.low is not None:
+        if value.name in self.ranges or use.low is not None or use.keys:
             return False
         rank = len(value.type.tensor_type.shape.dim)
         if dtype.kind in "fV":
@@ -106,6 +110,23 @@ class Filler:
         use, dtype = self.uses[value.name], dtype_of(value)
         bound = use.low is not None or use.size or use.mask or use.condition or value.name in self.ranges
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
+
+    def passes_floats(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether an integer goes through a float that holds fewer numbers than its type does."""
+        bits = self.uses[value.name].bits
+        return (
+            bits is not None
+            and self.is_free(value)
+            and _largest_free(value) == LARGE_INTEGER > 0
+            and (np.iinfo(dtype_of(value)).max >= 1 << (bits + 1))
+        )
+
+    def keys_of(self, value: onnx.ValueInfoProto) -> int:
+        """How many keys, or rows of a table, an input chooses from; 0 where it chooses from none, or from too many."""
+        use = self.uses[value.name]
+        rows = use.high - max(use.low, 0) + 1 if use.low is not None and use.high is not None else 0
+        count = max(len(use.keys), rows)
+        return count if count <= ALL_KEYS else 0
 
     def feeds(self, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Feeds:
         """An array for each input.
@@ -136,7 +157,9 @@ class Filler:
                 rng.integers(int(low), int(high) + 1, shape) if dtype.kind in "iub" else rng.uniform(low, high, shape)
             )
             return np.asarray(numbers).astype(dtype)
-        free = kind.integers in FREE_INTEGERS and self.is_free(value)
+        free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
+            kind.integers == BEYOND_FLOATS and self.passes_floats(value)
+        )
         if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
             mask = _mask(shape, kind.mask, rng) ^ (value.name in self.hiding)
             return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
@@ -175,10 +198,17 @@ class Filler:
                 return np.full(shape, (1, 2, 3, 5, 0, 9)[attempt.number % 6])
             return self._sizes_in(shape, use, sizes, attempt.filling, rng)
         most = _largest_free(value)
+        if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
+            assert use.bits is not None
+            odd = rng.integers(1 << use.bits, 1 << (use.bits + 1), shape) | 1
+            return np.asarray(odd * rng.choice((1 if limits.min == 0 else -1, 1), shape))
         if kind.integers in FREE_INTEGERS and not use.condition:
             numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
             lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
             return np.asarray(numbers * rng.choice((lowest, 1), shape))
+        if use.keys:
+            keys = np.array(sorted(k for k in use.keys if limits.min <= k <= limits.max) or [0])
+            return keys[_each_in_turn(0, keys.size - 1, shape, rng)]
         if use.turning:
             return _around_turning_points(shape, limits, use, attempt, rng)
         if use.condition:
@@ -224,7 +254,16 @@ def _indices(
     if attempt.kind.integers == "last":
         return rng.integers(max(low, high - 2), high + 1, shape)
     low = max(low, 0) if high >= 0 else low
-    return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
+    return _each_in_turn(low, high, shape, rng)
+
+
+def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Integers of a range, both ends among them; of a small range each before any comes again."""
+    rows = high - low + 1
+    if rows > ALL_KEYS:
+        return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
+    numbers = rng.permutation(np.resize(low + rng.permutation(rows), math.prod(shape))).reshape(shape)
+    return numbers if numbers.size >= rows else _with_ends(numbers, low, high, rng)
 
 
 def _around_turning_points(
@@ -246,7 +285,7 @@ def _around_turning_points(
 def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Numbers next to these and, where there is room, each of them."""
     points = points if points.size else np.zeros(1)
-    # Whole numbers alone are not rounded: what is decided at one of them is decided for sure.
+    # Whole numbers and half ones are not rounded: what is decided at one of them is decided for sure.
     parts = 1 if (points == np.rint(points)).all() else 2
     numbers = np.asarray(rng.choice(points, shape) + rng.integers(-5, 6, shape) / parts)
     if exact := points[: numbers.size // 2].tolist():

@@ -206,8 +206,8 @@ class HonestErrors:
     def _folder(self) -> Path | None:
         return self.model.parent if isinstance(self.model, Path) else None
 
-    def overflows(self, numerics: Numerics, case: Case) -> list[bool]:
-        """For each output, whether BEFORE itself leaves the range of half precision on the way to it."""
+    def overflows(self, numerics: Numerics, case: Case) -> list[Deviation]:
+        """How far BEFORE is from itself where it leaves the range of half precision; empty where that is not known."""
         proto, types = self._read_once()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
         copy = noisy(proto, types, precision, 0, overflows=True)
@@ -219,7 +219,7 @@ class HonestErrors:
             return []
         if isinstance(outputs, str):
             return []
-        return [bool(deviation(w, o).structure) for w, o in zip(self.wanted[case.name], outputs)]
+        return [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
 
     def _read_once(self) -> tuple[onnx.ModelProto, dict[str, int]]:
         if self._source is None:

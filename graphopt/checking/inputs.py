@@ -32,6 +32,7 @@ from graphopt.checking.declared import (
     symbols,
 )
 from graphopt.checking.filling import (
+    BEYOND_FLOATS,
     FILLINGS,
     FREE_INTEGERS,
     INTEGERS,
@@ -156,7 +157,7 @@ class _Plan:
         self.uses = uses_of(model)
         for name, use in uses_of(other).items() if other is not None else ():
             if name in self.uses:
-                self.uses[name].turning |= use.turning
+                self.uses[name].add(use)
         self.filler = Filler(self.inputs, self.uses, wishes.ranges)
         self.roles = {s: role for s, role in symbols(model).items() if s not in wishes.fixed}
         self.one_size: int | None = None
@@ -173,6 +174,7 @@ class _Plan:
         decides = any(n.op_type in DECISIONS for n in model.graph.node)
         self.indexed = decides or any(u.low is not None or u.turning for u in self.uses.values())
         self.free = any(self.filler.is_free(v) for v in self.inputs)
+        self.passes_floats = any(self.filler.passes_floats(v) for v in self.inputs)
         self.turns = any(u.turns for u in self.uses.values())
 
     def run(self) -> None:
@@ -237,7 +239,8 @@ class _Plan:
 
     def _more_kinds(self, usual: tuple[int, int, int, int]) -> Iterator[Callable[[], object]]:
         images = any(is_image(v) for v in self.inputs)
-        kinds = [Kind(integers=i) for i in INTEGERS if self.indexed]
+        kinds = [Kind(integers=BEYOND_FLOATS)] if self.passes_floats else []
+        kinds += [Kind(integers=i) for i in INTEGERS if self.indexed]
         kinds += [Kind(integers=i) for i in FREE_INTEGERS if self.free]
         kinds += [Kind(values=v, turns=n) for n in TURNS for v in ("", "tiny", "unit") if self.turns]
         kinds += [Kind(mask=m) for m in MASKS[3:] if self.masks]
@@ -261,12 +264,24 @@ class _Plan:
     def _many_rows(self) -> None:
         if "batch" not in self.roles.values() or self.wishes.batch:
             return
-        first = (MANY_ROWS, *FIRST[1:])
         kinds = [Kind(), Kind(values="large", integers="last")]
         kinds += [Kind(integers=i) for i in FREE_INTEGERS if self.free]
-        for kind in kinds:
-            if not self.exhausted(self.seconds * MANY_ROWS):
-                self._try(", ".join(filter(None, (name_of(kind), f"batch {MANY_ROWS}"))), first, kind)
+        tried = [(MANY_ROWS, kind) for kind in kinds]
+        if (rows := self._rows_for_all_keys()) > MANY_ROWS:
+            tried.append((rows, Kind()))
+        for rows, kind in tried:
+            if not self.exhausted(self.seconds * rows):
+                self._try(", ".join(filter(None, (name_of(kind), f"batch {rows}"))), (rows, *FIRST[1:]), kind)
+
+    def _rows_for_all_keys(self) -> int:
+        """How large a batch must be to hold each key, or row of a small table, that inputs choose from."""
+        sizes = self._sizes((1, *FIRST[1:]), 0)
+        rows = [
+            self.filler.keys_of(v) / max(1, math.prod(shape_of(v, sizes)))
+            for v in self.inputs
+            if v.type.tensor_type.shape.dim and self.roles.get(symbol_of(v, 0)) == "batch"
+        ]
+        return math.ceil(max(rows, default=0))
 
     def _overridden(self, usual: tuple[int, int, int, int]) -> None:
         names = {v.name for v in self.model.graph.input}

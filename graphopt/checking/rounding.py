@@ -6,7 +6,7 @@ model, for these inputs, in this output and in each slice of it.
 
 Noise is relative, since rounding is. Some numbers are left alone, because they are not rounded:
 - those that depend on no float of the caller and on no weight: shapes, positions, masks made from integers;
-- integers that come straight from a float input: a mask of 0 and 1, a time step;
+- integers, and halves of them, that come straight from a float input: a mask of 0 and 1, a time step, a threshold;
 - zeros, infinities, and the lowest numbers of all, which mean "masked".
 
 Where a number is taken from one near it, what rounding left of either is all that remains. Noise on what both are made
@@ -255,11 +255,10 @@ def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dic
 
 
 def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
-    """Each number times 1 + unit * uniform(-1, 1), but for infinities and lowest numbers; integers alone stay."""
+    """Each number times 1 + unit * uniform(-1, 1), but for infinities and lowest numbers; whole and half ones stay."""
     wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
-    with np.errstate(invalid="ignore"):
-        few = wide.reshape(-1)[:_POOL]
-        if bool((few == np.rint(few)).all()) and bool((wide == np.rint(wide)).all()):
+    with np.errstate(invalid="ignore", over="ignore"):
+        if all(bool((2 * some == np.rint(2 * some)).all()) for some in (wide.reshape(-1)[:_POOL], wide)):
             return array
     pool = rng.random(min(_POOL, max(wide.size, 1)), wide.dtype)
     pool = (2 * pool - 1) * wide.dtype.type(unit)
@@ -750,8 +749,9 @@ class _Noise:
                 yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
             noise = f"{here}_clipped"
         if raw and self.opset < CURRENT_OPSET:
-            yield node("Floor", [x], "floor")
-            yield node("Sub", [x, f"{here}_floor"], "fraction")
+            yield node("Add", [x, x], "twice")
+            yield node("Floor", [f"{here}_twice"], "floor")
+            yield node("Sub", [f"{here}_twice", f"{here}_floor"], "fraction")
             yield node("ReduceMax", [f"{here}_fraction"], "most", keepdims=0)
             yield node("Cast", [f"{here}_most"], "broken", to=TensorProto.BOOL)
             yield node("Cast", [f"{here}_broken"], "factor", to=TensorProto.DOUBLE if wide else TensorProto.FLOAT)
@@ -764,8 +764,9 @@ class _Noise:
         yield node("Add", [x, noise], "sum")
         result = f"{here}_sum"
         if raw:
-            yield node("Floor", [x], "floor")
-            yield node("Equal", [x, f"{here}_floor"], "whole")
+            yield node("Add", [x, x], "twice")
+            yield node("Floor", [f"{here}_twice"], "floor")
+            yield node("Equal", [f"{here}_twice", f"{here}_floor"], "whole")
             yield node("Cast", [f"{here}_whole"], "ones", to=TensorProto.FLOAT)
             yield node("ReduceMin", [f"{here}_ones"], "least", keepdims=0)
             yield node("Cast", [f"{here}_least"], "integers", to=TensorProto.BOOL)

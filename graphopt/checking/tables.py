@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 from graphopt.checking.inputs import Case
 from graphopt.checking.rounding import FLOATS
+from graphopt.checking.uses import labels
 from graphopt.graph.vocabulary import MOVES
 
 # Relative to the table's largest number: what another order of folding changes, and rounding to bfloat16.
@@ -31,8 +32,8 @@ class OtherRows:
     """Rows of one table that AFTER has otherwise.
 
     Attributes:
-        table: name of the initializer in both models.
-        rows: which.
+        table: name of the initializer in both models, or of what a LabelEncoder makes.
+        rows: which, or the keys of these.
         input: the integers that are counted in it; "" where the model computes them.
     """
 
@@ -62,13 +63,22 @@ def other_rows(
         rows = _differing(*((t, str(f or "")) for t, f in zip((tables[name], others[name]), folders)))
         if 0 < len(rows) < tables[name].dims[0]:
             found[name] = OtherRows(name, rows, _source(node.input[1], makers, inputs))
+    made = {output: node for node in after.graph.node for output in node.output}
+    for node in before.graph.node:
+        name = node.output[0] if node.op_type == "LabelEncoder" else ""
+        if name in made and made[name].op_type == "LabelEncoder":
+            has, gets = labels(node), labels(made[name])
+            rows = [key for key in has if isinstance(key, int) and not _same(has[key], gets.get(key))]
+            if rows:
+                found[name] = OtherRows(name, rows, _source(node.input[0], makers, inputs))
     return list(found.values())
 
 
 def cases_that_read(tables: Sequence[OtherRows], cases: Sequence[Case]) -> Iterator[Case]:
     """A case for each table whose rows an input chooses: one that the model took, with these rows."""
     for table in tables:
-        case = next((c for c in cases if np.size(c.feeds.get(table.input, ())) > 1), None)
+        sizes = [(np.size(c.feeds.get(table.input, ())), c) for c in cases]
+        case = next((c for least in (2, 1) for size, c in sizes if size >= least), None)
         if case is not None:
             ids = np.asarray(case.feeds[table.input])
             chosen = np.resize(np.asarray(table.rows), ids.shape).astype(ids.dtype)
@@ -79,6 +89,11 @@ def _source(name: str, makers: dict[str, onnx.NodeProto], inputs: set[str]) -> s
     while name not in inputs and name in makers and makers[name].op_type in MOVES | {"Cast"}:
         name = makers[name].input[0]
     return name if name in inputs else ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Two labels, which may be NaN."""
+    return bool(a == b or (a != a and b != b))
 
 
 def _differing(one: tuple[onnx.TensorProto, str], two: tuple[onnx.TensorProto, str]) -> list[int]:

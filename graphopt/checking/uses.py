@@ -8,6 +8,7 @@ to which something changes, Mod and Clip bound them themselves, Where and large 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +56,14 @@ SIZES = {
     "Tile": (1,),
     "TopK": (1,),
 }
+# The whole numbers that a float holds, as bits.
+WHOLE_BITS: dict[int, int] = {
+    onnx.TensorProto.BFLOAT16: 8,
+    onnx.TensorProto.FLOAT16: 11,
+    onnx.TensorProto.FLOAT: 24,
+    onnx.TensorProto.DOUBLE: 53,
+}
+INTEGERS = frozenset(getattr(onnx.TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
 # What a size is besides.
 _BESIDE_SIZE = {"Loop": "turns", "Reshape": "rest"}
 # Their results are as large as these sizes say.
@@ -94,6 +103,8 @@ class Use:
         scale: whether pixels are resized by it.
         turns: whether it says how often a Loop runs.
         condition: whether a branch depends on it.
+        keys: what it is looked up by.
+        bits: of the whole numbers that survive a float on the way back to an integer; None where there is none.
     """
 
     low: int | None = None
@@ -110,6 +121,14 @@ class Use:
     scale: bool = False
     turns: bool = False
     condition: bool = False
+    keys: set[int] = field(default_factory=set)
+    bits: int | None = None
+
+    def add(self, other: Use) -> None:
+        """What another model does with the same input, as far as that calls for other numbers."""
+        self.turning |= other.turning
+        self.keys |= other.keys
+        self.bits = min((b for b in (self.bits, other.bits) if b is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,7 @@ class _Tracer:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     declared: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    bits: dict[str, int] = field(default_factory=dict)  # of what went through a float
 
     def constant(self, name: str, tensor: onnx.TensorProto) -> None:
         self.shapes[name] = tuple(tensor.dims)
@@ -174,6 +194,7 @@ class _Tracer:
             self.constant(tensor.name, tensor)
         for node in graph.node:
             self._node(node, traces, softmaxed)
+            self._floats(node, origins)
             self._sizes(node, origins)
             for body in bodies(node):
                 inner = dict(origins)
@@ -212,6 +233,21 @@ class _Tracer:
             made = frozenset[str]().union(*(origins.get(name, ()) for name in node.input))
             if made:
                 origins.update(dict.fromkeys(node.output, made))
+
+    def _floats(self, node: onnx.NodeProto, origins: dict[str, frozenset[str]]) -> None:
+        """Integers that become floats and integers again."""
+        if node.op_type not in ARITHMETIC:
+            return
+        held = [self.bits[name] for name in node.input if name in self.bits]
+        to = next((a.i for a in node.attribute if a.name == "to"), 0)
+        if to in WHOLE_BITS and origins.get(node.input[0]):
+            held.append(WHOLE_BITS[to])
+        elif to in INTEGERS and held:
+            for name in origins.get(node.input[0], ()):
+                self.uses[name].add(Use(bits=min(held)))
+            return
+        if held:
+            self.bits |= dict.fromkeys(node.output, min(held))
 
     def _shape(self, node: onnx.NodeProto) -> None:
         """Tables that are cast or taken out of their quantized form keep their shape."""
@@ -276,6 +312,8 @@ class _Tracer:
                 self._each(trace, lambda use: use.shapes.append(declared))
         elif (turning := self._turns_at(node, place)) is not None:
             self._turning(trace, turning)
+        elif op == "LabelEncoder":
+            self._keys(trace, labels(node))
         elif op in LOGIC or (op == "Where" and place == 0) or (op == "Cast" and _casts_to_bool(node)):
             self._each(trace, lambda use: setattr(use, "mask", True))
         elif op == "Add" and node.output[0] in softmaxed and len(trace.factors) == 1 and trace.factors[0][1] == 1:
@@ -338,9 +376,23 @@ class _Tracer:
             both = [*numbers, *(-n for n in numbers)] if trace.folded else numbers
             self.uses[name].turning |= {(n - trace.offset) / factor for n in both if math.isfinite(n)}
 
+    def _keys(self, trace: _Trace, keys: Collection[Any]) -> None:
+        if len(trace.factors) == 1 and trace.factors[0][1] == 1 and trace.offset == 0 and not trace.folded:
+            self.uses[trace.factors[0][0]].keys |= {key for key in keys if isinstance(key, int)}
+
     def _each(self, trace: _Trace, change: Any) -> None:
         for name, _ in trace.factors:
             change(self.uses[name])
+
+
+def labels(node: onnx.NodeProto) -> dict[Any, Any]:
+    """Key -> label of a LabelEncoder."""
+    given = {a.name.split("_")[0]: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    keys, values = (
+        numpy_helper.to_array(v).reshape(-1).tolist() if isinstance(v, onnx.TensorProto) else v
+        for v in (given.get("keys", ()), given.get("values", ()))
+    )
+    return dict(zip(keys, values))
 
 
 def _marks(op: str, place: int) -> list[str]:

@@ -24,7 +24,10 @@ from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.coverage import is_real, not_covered, numbers_tried, sizes_tried
 from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
+from graphopt.checking.empty import NAME as EMPTY
+from graphopt.checking.empty import empty_batch, is_as_declared
 from graphopt.checking.given import given_cases
+from graphopt.checking.halves import farthest, kept_in_half, values_in_half
 from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case, Wishes, masks_of, plan
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
@@ -64,6 +67,8 @@ SAME_RUNS = 3
 LEVELS_CASES = 3
 # How many cases run at the runtime's default optimization level, the smallest of them.
 DEFAULT_LEVEL_CASES = 3
+# How many cases run with every number of float16 rounded to it, those with the largest inputs.
+HALF_CASES = 2
 # Their results may be others at every run.
 MAY_BE_RANDOM = RANDOM | {"Dropout"}
 
@@ -222,11 +227,12 @@ def _severity(row: OutputComparison) -> tuple[bool, float]:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to run AFTER."""
+    """A way to run AFTER; `in_half`: with every number of float16 rounded to it, as on a GPU (`halves`)."""
 
     library: bool
     provider: str = CPU
     optimized: bool = False
+    in_half: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,6 +259,7 @@ class _Pair:
     reference: _Way
     notes: list[str]
     tables: list[OtherRows]
+    halves: frozenset[str]
     # Seconds of all processors that a session of AFTER takes, and its quickest run.
     opening: float = 0.0
     running: float = math.inf
@@ -331,27 +338,27 @@ def verify(
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
     report.notes += pair.notes
-    wishes = _wishes(pair.before_proto, report.fixed, effort, sizes or {}, ranges or {})
-    wishes = replace(wishes, seed=seed, batch=batch, probe_nan=probe_nan)
+    wishes = _wishes(pair.before_proto, Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort)
     budget = Budget(EFFORTS[effort].seconds)
     ways = two[1:] or _ways_on_one(pair, device)
     steps = Steps(progress, _steps(ways, at_default_level=not two))
-
     steps.begin()
     wanted, cases = _run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     at_default_level = pair.reference.optimized
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
     runs = _run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
+    empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
     if not two:
         steps.begin()
-        runs += [] if at_default_level else _run_at_default_level(pair, cases, wanted, report)
+    wrong = [] if two or at_default_level else _run_beside(pair, cases, wanted, report, empty, runs)
     steps.begin()
     _judge(pair, runs, honest, report, budget)
     steps.begin()
     report.not_covered += _unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
+    more = _with_rows(report, wrong, empty)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += _unseen(pair, cases, wanted, honest, report, EFFORTS[effort])
-    _conclude(pair, report, cases, wanted)
+    _conclude(pair, report, [*cases, *more], wanted)
     return report
 
 
@@ -406,7 +413,9 @@ def _paired(
     before_folder, after_folder = (m.parent if isinstance(m, Path) else None for m in (before_model, after_model))
     tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
     sides = before_model, before_proto, after_model, after_proto
-    return _Pair(*sides, change, half_io, rtol, atol, reference, notes, tables)
+    # Where BEFORE has such numbers, too, its own run on the CPU is no reference for AFTER's rounding.
+    halves = values_in_half(after_ir) if not values_in_half(before_ir) else frozenset[str]()
+    return _Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, halves)
 
 
 def _steps(ways: Sequence[_Way], *, at_default_level: bool) -> list[tuple[str, float]]:
@@ -420,23 +429,18 @@ def _steps(ways: Sequence[_Way], *, at_default_level: bool) -> list[tuple[str, f
     ]
 
 
-def _wishes(
-    model: onnx.ModelProto,
-    fixed: Mapping[str, int],
-    effort: str,
-    sizes: Mapping[str, Sequence[int]],
-    ranges: Mapping[str, tuple[float, float]],
-) -> Wishes:
+def _wishes(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
+    """What is asked of the inputs of BEFORE, with as many elements as the effort allows."""
     if effort not in EFFORTS:
         raise OptionError(f"there is no effort '{effort}'; choose one of {', '.join(EFFORTS)}")
-    for what, asked, known in (
-        ("symbolic dimension", sizes, list(symbols(model))),
-        ("input", ranges, [v.name for v in required_inputs(model)]),
+    for what, named, known in (
+        ("symbolic dimension", asked.sizes, list(symbols(model))),
+        ("input", asked.ranges, [v.name for v in required_inputs(model)]),
     ):
-        unknown = set(asked) - set(known)
+        unknown = set(named) - set(known)
         if unknown:
             raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
-    return Wishes(fixed=fixed, sizes=sizes, ranges=ranges, elements=EFFORTS[effort].elements)
+    return replace(asked, elements=EFFORTS[effort].elements)
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
@@ -590,9 +594,7 @@ def _run_every_way(
 
 def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[_Run]:
     if way.optimized and way.provider == CPU:
-        got = run_optimized(pair.after, cases, library=way.library, half_io=pair.half_io)
-        for outputs in got.values():
-            require_memory(outputs)
+        got = _optimized(pair, way, cases)
         return [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in cases]
     began = time.process_time()
     session = open_session(pair.after, library=way.library, provider=way.provider, optimized=way.optimized)
@@ -607,16 +609,108 @@ def _run_after(pair: _Pair, way: _Way, cases: Sequence[Case], wanted: Mapping[st
     return runs
 
 
+def _optimized(pair: _Pair, way: _Way, cases: Sequence[Case]) -> dict[str, Outputs | str]:
+    """AFTER with the runtime's optimizations."""
+    got = run_optimized(pair.after, cases, library=way.library, half_io=pair.half_io)
+    for outputs in got.values():
+        require_memory(outputs)
+    return got
+
+
 def _compared(want: Outputs, got: Outputs | str) -> list[Deviation] | str:
     return got if isinstance(got, str) else [deviation(w, g) for w, g in zip(want, got)]
 
 
+def _run_beside(
+    pair: _Pair,
+    cases: Sequence[Case],
+    wanted: Mapping[str, Outputs],
+    report: VerifyReport,
+    empty: Case | None,
+    runs: list[_Run],
+) -> list[OutputComparison]:
+    """Appends runs at the default level and in half precision; rows of what is wrong with an empty batch."""
+    more, wrong = _run_at_default_level(pair, cases, wanted, report, empty)
+    runs += more + _run_in_half(pair, cases, wanted)
+    return wrong
+
+
+def _with_rows(report: VerifyReport, wrong: Sequence[OutputComparison], empty: Case | None) -> list[Case]:
+    """Adds rows of an empty batch to the others; it, if there are any."""
+    if not wrong or empty is None:
+        return []
+    if all(row.equal for row in report.rows):
+        report.notes.append("the outputs differ on an empty batch alone, which --batch with other sizes leaves out")
+    report.rows += wrong
+    return [empty]
+
+
+def _run_in_half(pair: _Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[_Run]:
+    """A few cases with every number of float16 rounded to it."""
+    if not pair.halves or Numerics.FP16 not in pair.rewritten.classes.values():
+        return []
+    folder = pair.after.parent if isinstance(pair.after, Path) else None
+    model = kept_in_half(pair.after_proto, pair.halves)
+    try:
+        session = open_session(model, library=False, folder=folder)
+    except VerifyError:  # larger than a message may be
+        return []
+    runs = []
+    for case in farthest(cases, HALF_CASES):
+        got = run_case(session, case, half_io=pair.half_io)
+        runs.append(_Run(_Way(False, in_half=True), case, _compared(wanted[case.name], got)))
+    return runs
+
+
 def _run_at_default_level(
-    pair: _Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport
-) -> list[_Run]:
-    """A few cases as users run them; what the runtime's optimizations do to BEFORE as well is not AFTER's fault."""
+    pair: _Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport, empty: Case | None
+) -> tuple[list[_Run], list[OutputComparison]]:
+    """A few cases as users run them, and rows of what is wrong with an empty batch.
+
+    What the runtime's optimizations do to BEFORE as well is not AFTER's fault.
+    """
     few = sorted(cases, key=lambda case: sum(getattr(a, "size", 1) for a in case.feeds.values()))[:DEFAULT_LEVEL_CASES]
-    runs = _run_after(pair, _Way(pair.rewritten.has_ours, optimized=True), few, wanted)
+    way = _Way(pair.rewritten.has_ours, optimized=True)
+    got = _optimized(pair, way, [*few, *([empty] if empty is not None else [])])
+    runs = [_Run(way, case, _compared(wanted[case.name], got[case.name])) for case in few]
+    wrong = (
+        [] if empty is None else _wrong_on_empty(pair, _Run(way, empty, ""), wanted[cases[0].name], got[EMPTY], report)
+    )
+    return _without_what_both_do(pair, runs, few, wanted, report), wrong
+
+
+def _wrong_on_empty(
+    pair: _Pair, run: _Run, usual: Outputs, got: Outputs | str, report: VerifyReport
+) -> list[OutputComparison]:
+    """A row for each output that has another size on an empty batch; where AFTER does not take one, it is not covered.
+
+    Two exports of one module differ in what they refuse, so that alone is no finding.
+
+    Args:
+        pair: the models.
+        run: AFTER's, whose outputs are yet to be judged.
+        usual: BEFORE's on another batch.
+        got: AFTER's.
+        report: is told what is not covered.
+    """
+    if not isinstance(got, str) and is_as_declared(pair.before_proto.graph.output, usual, got):
+        return []
+    want = run_optimized(pair.before, [run.case], library=False)[EMPTY]
+    if isinstance(want, str):
+        return []
+    way = (run.way.library, run.way.provider, run.way.optimized)
+    if isinstance(got, str):
+        report.not_covered.append(f"an empty batch was not compared: BEFORE takes it, and AFTER does not: {got}")
+        return []
+    # Sizes alone: where nothing is read, some kernels of the runtime leave what they make as it was in memory.
+    found = zip(pair.names, (deviation(w, g).structure for w, g in zip(want, got)))
+    return [_broken(name, EMPTY, way, words) for name, words in found if words.startswith(("shape", "type"))]
+
+
+def _without_what_both_do(
+    pair: _Pair, runs: list[_Run], few: Sequence[Case], wanted: Mapping[str, Outputs], report: VerifyReport
+) -> list[_Run]:
+    """The runs but those of cases on which BEFORE breaks at this level, too."""
     broken = [r for r in runs if isinstance(r.found, str) or any(_is_far(d) for d in r.found)]
     if not broken:
         return runs
@@ -688,7 +782,7 @@ class _Measure:
         compared: outputs that BEFORE does not make at random.
         classes: class -> the compared outputs of it that honest errors judge, by number.
         approximation: by case; see `_approximation`.
-        overflown: (case, output) where BEFORE would have AFTER's infinities, too.
+        overflown: (case, output, whether AFTER ran in half) where BEFORE leaves that range, too.
         allowed: by case, how many limits are no finding.
         unsteady: (case, output) where BEFORE differs from itself.
     """
@@ -698,7 +792,7 @@ class _Measure:
     compared: list[str]
     classes: dict[Numerics, list[int]] = field(default_factory=dict)
     approximation: dict[str, list[Deviation]] = field(default_factory=dict)
-    overflown: set[tuple[str, str]] = field(default_factory=set)
+    overflown: set[tuple[str, str, bool]] = field(default_factory=set)
     allowed: dict[str, float] = field(default_factory=dict)
     unsteady: set[tuple[str, str]] = field(default_factory=set)
 
@@ -719,13 +813,14 @@ class _Measure:
             self.honest.measure(numerics, doubtful.values(), DRAWS)
 
     def rows_of(self, run: _Run) -> list[OutputComparison]:
-        return [self._forgiven(r) for r in self._measured(run) if (r.case, r.name) not in self.unsteady]
+        rows = (r for r in self._measured(run) if (r.case, r.name) not in self.unsteady)
+        return [self._forgiven(r, in_half=run.way.in_half) for r in rows]
 
     def _measured(self, run: _Run) -> list[OutputComparison]:
         return _rows(self.pair, run, self.honest, self.approximation.get(run.case.name), self.compared)
 
-    def _forgiven(self, row: OutputComparison) -> OutputComparison:
-        if (row.case, row.name) in self.overflown:
+    def _forgiven(self, row: OutputComparison, *, in_half: bool) -> OutputComparison:
+        if (row.case, row.name, in_half) in self.overflown:
             row = replace(row, equal=True, reason=NOISE, slice_error=0.0)
         return replace(row, equal=True, reason=NOISE) if 1 < row.severity <= self.allowed.get(row.case, 1.0) else row
 
@@ -756,6 +851,12 @@ def _judge(
         _compare_levels(pair, runs, rows, budget)
     for run in runs:
         report.rows += rows[id(run)]
+    for name in sorted({output for _, output, in_half in measure.overflown if in_half}):
+        case = next(case for case, output, in_half in measure.overflown if in_half and output == name)
+        report.notes.append(
+            f"on '{case}' numbers behind output '{name}' are beyond float16, BEFORE's in that precision, too: a GPU "
+            "makes infinities of them, and the CPU's runtime, which casts between nodes, does not"
+        )
 
 
 def _without_what_befalls_before(
@@ -792,7 +893,7 @@ def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: 
         if not bad:
             continue
         beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
-        if beyond_luck and not measure.honest.has_choices:
+        if beyond_luck and not measure.honest.has_choices and not run.way.in_half:
             if _is_steady(measure, run, runs, rows):
                 break
             continue
@@ -884,8 +985,10 @@ def _drawn_again(run: _Run, measure: _Measure, budget: Budget | None) -> bool:
     return True
 
 
-def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]) -> set[tuple[str, str]]:
-    """(case, output) where one side has infinities of half precision.
+def _overflown(
+    pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[OutputComparison]
+) -> set[tuple[str, str, bool]]:
+    """(case, output, whether AFTER ran in half) where one side leaves the range of half precision.
 
     AFTER may where BEFORE would have some, too, in AFTER's precision. Where BEFORE has them itself, AFTER may have the
     numbers that BEFORE gives in float32.
@@ -895,9 +998,10 @@ def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[Outp
     for row in rows:
         numerics, place = pair.rewritten.classes[row.name], pair.names.index(row.name)
         infinite = isinstance(run.found, list) and run.found[place].structure.startswith(("NaN", "infinities"))
-        if not infinite or numerics not in (Numerics.FP16, Numerics.BF16):
+        if not (infinite or run.way.in_half) or numerics not in (Numerics.FP16, Numerics.BF16):
             continue
-        beyond = honest.overflows(numerics, run.case)
+        moved = honest.overflows(numerics, run.case)
+        beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
         want = honest.wanted[row.case][place]
         if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
             if single is None:
@@ -907,7 +1011,7 @@ def _overflown(pair: _Pair, run: _Run, honest: HonestErrors, rows: Sequence[Outp
                 single = [] if isinstance(got, str) else agree_in_single(honest.whole, run.case, got)
             beyond = single
         if beyond and beyond[place]:
-            found.add((row.case, row.name))
+            found.add((row.case, row.name, run.way.in_half))
     return found
 
 
@@ -916,10 +1020,7 @@ def _rows(
 ) -> list[OutputComparison]:
     way, case = (run.way.library, run.way.provider, run.way.optimized), run.case.name
     if isinstance(run.found, str):
-        reason = f"AFTER cannot run: {run.found}"
-        name = pair.names[0]
-        nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
-        return [OutputComparison(name, case, *way, *nothing, False, reason, slice_error=math.inf)]
+        return [_broken(pair.names[0], case, way, f"AFTER cannot run: {run.found}")]
     rows = []
     for i, name in enumerate(pair.names):
         if name not in compared:
@@ -943,6 +1044,8 @@ def _rows(
             judged = judge(
                 found, numerics, honest.of(own, case, i), other, honest.shares(own, i), honest.fixed_of(own, case, i)
             )
+            if judged.finding == Finding.DIFFERENT and run.way.in_half:
+                judged = replace(judged, reason=f"{judged.reason}, with every number of float16 rounded to it")
             if judged.finding == Finding.DIFFERENT and not found.structure and found.max_abs <= accepted:
                 judged = Judgement(Finding.EQUAL, "", judged.error, judged.limit, judged.honest)
         numbers = (found.max_abs, math.inf if found.structure else found.relative, found.snr_db, found.cosine)
@@ -964,6 +1067,12 @@ def _rows(
             )
         )
     return rows
+
+
+def _broken(name: str, case: str, way: tuple[bool, str, bool], reason: str) -> OutputComparison:
+    """A row of what no numbers say."""
+    nothing = (math.inf, math.inf, -math.inf, 0.0, 0.0)
+    return OutputComparison(name, case, *way, *nothing, False, reason, slice_error=math.inf)
 
 
 def _for_output(tolerance: Tolerance | None, name: str) -> float | None:

@@ -135,8 +135,8 @@ def _layouts(gqa: bool) -> Iterator[Layout]:
     # An already transposed K, keys and values shared by the batch, more queries than keys.
     yield Layout((3, 4, 6, 5), (1, kv, 5, 2), (1, kv, 2, 3), bnsh, bnsh, bnsh, bsnh, (3, 4, 6, 2))
     yield Layout((1, 4, 1, 40), (1, kv, 37, 40), (1, kv, 37, 40), bnsh, (0, 1, 3, 2), bnsh, bsnh, (1, 4, 1, 37))
+    yield Layout((0, 4, 3, 8), (0, kv, 3, 8), (0, kv, 3, 8), bnsh, (0, 1, 3, 2), bnsh, bnsh, (0, 4, 3, 3))
     if not gqa:
-        yield Layout((0, 4, 3, 8), (0, 4, 3, 8), (0, 4, 3, 8), bnsh, (0, 1, 3, 2), bnsh, bnsh, (0, 4, 3, 3))
         same = (0, 1, 2)
         yield Layout((3, 5, 8), (3, 7, 8), (3, 7, 4), same, (0, 2, 1), same, same, (3, 5, 7))
         yield Layout((5, 3, 8), (7, 3, 8), (7, 3, 4), (1, 0, 2), (1, 2, 0), (1, 0, 2), (1, 0, 2), (3, 5, 7))

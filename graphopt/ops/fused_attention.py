@@ -75,7 +75,8 @@ def _body(v: Variant, dialect: Dialect) -> str:
         # The query heads of one key/value head are consecutive, so they fold into the query rows.
         body += "".join(dim(f"q_{i}", "q_scaled", i) for i in range(4))
         body += dim("kv_heads", "k_heads", 1) + dim("kv_len", "k_heads", 3) + dim("v_dim", "v_heads", 3)
-        body += ints("all_rows", -1)
+        # Not -1: of an empty batch that would be any number.
+        body += "q_rows = Mul(q_1, q_2)\nall_rows = Div(q_rows, kv_heads)\n"
         body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
         body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
         body += "s_shape = Concat <axis: int = 0> (q_0, q_1, q_2, kv_len)\ns_dot = Reshape(s_folded, s_shape)\n"

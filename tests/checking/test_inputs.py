@@ -424,3 +424,62 @@ def test_data_in_the_layout_of_onnx(tmp_path: Path) -> None:
     assert report.equal, report.summary
     assert {row.name for row in report.rows} == {"joined", "there", "same"}
     assert "one set of inputs was tried" in report.not_covered
+
+
+@pytest.mark.parametrize(("float_", "bits"), [(1, 24), (10, 11), (11, 53)], ids=["float32", "float16", "float64"])
+def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int) -> None:
+    """Where either model takes integers through a float, some come that it rounds."""
+    before = model_from_text("g (int64[N, 8] x) => (int64[N, 8] y) { y = Add(x, one) }", {"one": np.array(1)})
+    through = f"f = Cast <to: int = {float_}> (x) r = Floor(f) i = Cast <to: int = 7> (r)"
+    text = f"g (int64[N, 8] x) => (int64[N, 8] y) {{ {through} y = Add(i, one) }}"
+    after = model_from_text(text, {"one": np.array(1)})
+    assert uses_of(before)["x"].bits is None
+    assert uses_of(after)["x"].bits == bits
+    assert not verify(before, after)
+    assert verify(before, before) and verify(after, after)
+
+
+def test_integers_that_a_float_is_made_of_alone() -> None:
+    """A time step becomes an angle, whose sine says nothing at a million: nothing more is asked of it."""
+    model = model_from_text("g (int64[N, 8] x) => (float[N, 8] y) { f = Cast <to: int = 1> (x) y = Sin(f) }")
+    assert uses_of(model)["x"].bits is None
+
+
+def _encoder(labels: list[str], dims: str) -> onnx.ModelProto:
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", default_string="none")
+    node.attribute.append(helper.make_attribute("keys_int64s", [3 * i for i in range(len(labels))]))
+    node.attribute.append(helper.make_attribute("values_strings", labels))
+    shape: list[str | int] = [int(d) if d.isdecimal() else d for d in dims.split(",")]
+    x, y = (
+        helper.make_tensor_value_info(n, t, shape) for n, t in (("x", TensorProto.INT64), ("y", TensorProto.STRING))
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("dims", ["N", "N,8", "1"])
+def test_one_label_of_a_thousand(dims: str) -> None:
+    """A batch holds each key; where it cannot, what the two encoders have otherwise is asked for."""
+    labels = [f"label {i}" for i in range(1000)]
+    before = _encoder(labels, dims)
+    assert verify(before, before)
+    report = verify(before, _encoder([*labels[:913], "other", *labels[914:]], dims))
+    assert not report
+    assert report.worst is not None and report.worst.case == ("rows of 'y'" if dims == "1" else report.worst.case)
+    if dims != "1":
+        assert seen(before, "x") >= {3 * i for i in range(1000)}
+
+
+def test_each_row_of_a_small_table() -> None:
+    """Also where the other side has none of that name."""
+    rng = np.random.default_rng(0)
+    table, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((600, 8), (8, 4)))
+    text = "g (int64[N] x) => (float[N, 4] y) { t = Gather(table, x) y = MatMul(t, w) }"
+    before = model_from_text(text, {"table": table, "w": weight})
+    folded = table @ weight
+    for row, equal in ((None, True), (417, False)):
+        other = folded.copy()
+        if row is not None:
+            other[row] *= 1.01
+        after = model_from_text("g (int64[N] x) => (float[N, 4] y) { y = Gather(both, x) }", {"both": other})
+        assert verify(before, after).equal == equal

@@ -1292,11 +1292,81 @@ def test_memory_that_nobody_wrote_to_is_random() -> None:
     assert report.verdict != Verdict.DIFFERENT
 
 
-def test_a_comparison_at_its_threshold() -> None:
-    """Whole numbers are not rounded, so whether the number itself counts is seen."""
+@pytest.mark.parametrize("threshold", [2, 2.5, -0.5])
+def test_a_comparison_at_its_threshold(threshold: float) -> None:
+    """Whole numbers and half ones are not rounded, so whether the number itself counts is seen."""
+    number = {"k": np.array(threshold, np.float32)}
     before, after = (
-        model_from_text(f"g (float[N, 8] x) => (bool[N, 8] y) {{ y = {op}(x, k) }}", {"k": np.array(2, np.float32)})
+        model_from_text(f"g (float[N, 8] x) => (bool[N, 8] y) {{ y = {op}(x, k) }}", number)
         for op in ("Greater", "GreaterOrEqual")
     )
     assert verify(before, before)
     assert not verify(before, after)
+
+
+EMPTY = "g (float[N, 8] x) => (float[M, 8] y) {{ {0} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("r = Reshape(x, rest) t = Tanh(r) s = Shape(x) y = Reshape(t, s)", ""),
+        ("t = Tanh(x) p = Pad(t, pads) n = Shape <end: int = 1> (x) y = Slice(p, axis, n, axis)", ""),
+        (
+            "t = Tanh(x) p = Pad(t, pads) s = Shape <end: int = 1> (x) n = Max(s, one) y = Slice(p, axis, n, axis)",
+            "shape (0, 8) became (1, 8)",
+        ),
+    ],
+    ids=["does not run", "runs", "one row of nothing"],
+)
+def test_an_empty_batch(body: str, words: str) -> None:
+    """What finds nothing hands on nothing: another size of it is found, and a side that does not take it is named."""
+    numbers = {"rest": [0, 4, -1], "pads": [0, 0, 1, 0], "one": [1], "axis": [0]}
+    constants = {name: np.array(given) for name, given in numbers.items() if f" {name}" in body}
+    before = model_from_text(EMPTY.format("y = Tanh(x)"), opset=18)
+    after = model_from_text(EMPTY.format(body), constants, opset=18)
+    report = verify(before, after)
+    assert report.equal == (not words), report.summary
+    if words:
+        assert report.worst is not None and report.worst.case == "empty batch"
+        assert words in report.worst.reason
+        assert any("an empty batch alone" in note for note in report.notes)
+        assert report.feeds["x"].shape == (0, 8)
+        assert verify(before, after, batch=[1, 2, 4])
+    refused = [line for line in report.not_covered if line.startswith("an empty batch was not compared")]
+    assert len(refused) == ("rest" in body)
+
+
+def test_an_empty_batch_that_ends_the_process() -> None:
+    """An Einsum of no rows divides by their number: the runtime dies, and verify does not, nor does it blame AFTER."""
+    text = 'g (float[N, 4, 8] x) => (float[N, 4, 4] y) { y = Einsum <equation: string = "nij,nkj->nik"> (x, x) }'
+    model = model_from_text(text)
+    assert verify(model, model)
+
+
+def test_numbers_beyond_half_precision_between_its_nodes() -> None:
+    """The CPU's runtime computes them in float32, and a GPU does not."""
+    text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, a) y = Mul(q, b) }"
+    half = """g (float[N, 8] x) => (float[N, 8] y) {
+        h = Cast <to: int = 10> (x) q = Mul(h, a) r = Mul(q, b) y = Cast <to: int = 1> (r) }"""
+
+    def pair(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+        numbers = {"a": factor, "b": 1 / factor}
+        before = {name: np.float32(n) for name, n in {"a": 0.5, "b": 2.0}.items()}
+        return model_from_text(text, before), model_from_text(half, {n: np.float16(x) for n, x in numbers.items()})
+
+    assert verify(*pair(0.5))
+    assert verify(*pair(4.0))
+    report = verify(*pair(1024.0))
+    assert not report
+    assert "with every number of float16 rounded to it" in report.summary
+
+
+def test_numbers_beyond_half_precision_that_before_has_too() -> None:
+    """Any model in half precision has them: that is no fault, and worth a note."""
+    text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, x) y = Mul(q, x) }"
+    half = """g (float[N, 8] x) => (float[N, 8] y) {
+        h = Cast <to: int = 10> (x) q = Mul(h, h) r = Mul(q, h) y = Cast <to: int = 1> (r) }"""
+    report = verify(model_from_text(text), model_from_text(half))
+    assert report
+    assert any("are beyond float16" in note for note in report.notes)

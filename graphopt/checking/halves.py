@@ -1,0 +1,66 @@
+"""AFTER with every number of float16 rounded to it.
+
+The CPU's runtime has few kernels of float16: it casts to float32 before a node and back behind it, and removes casts
+that meet, so that between two such nodes nothing is rounded, and nothing is beyond the range. On a GPU it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from graphopt.checking.inputs import Case
+from graphopt.checking.protos import bodies
+from graphopt.graph import traversal
+
+_PREFIX = "graphopt_half"
+
+
+def values_in_half(model: ir.Model) -> frozenset[str]:
+    """Names of results of nodes in float16, those of bodies too; types inferred."""
+    nodes = (node for graph in traversal.with_subgraphs(model.graph) for node in graph)
+    return frozenset(str(v.name) for n in nodes for v in n.outputs if v.dtype == ir.DataType.FLOAT16)
+
+
+def kept_in_half(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
+    """A copy with two Identities behind each of these values, where casts no longer meet.
+
+    Of one alone that stands between two casts the runtime makes one of float32.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _keep(copy.graph, names)
+    return copy
+
+
+def _keep(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for body in bodies(node):
+            _keep(body, names)
+        nodes.append(node)
+        for i, name in enumerate(node.output):
+            if name in names:
+                node.output[i] = f"{_PREFIX}_{name}"
+                nodes.append(helper.make_node("Identity", [node.output[i]], [f"{_PREFIX}_again_{name}"]))
+                nodes.append(helper.make_node("Identity", [f"{_PREFIX}_again_{name}"], [name]))
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def farthest(cases: Sequence[Case], count: int) -> list[Case]:
+    """The cases with the largest numbers, by the powers of ten of each input; of several alike the smallest case."""
+    best: dict[int, tuple[int, Case]] = {}
+    for case in cases:
+        arrays = [np.asarray(a) for a in case.feeds.values()]
+        numbers = [np.abs(a[np.isfinite(a)].astype(np.float32)) for a in arrays if a.dtype.kind in "fViu"]
+        power = sum(math.floor(math.log10(max(1.0, float(a.max(initial=0))))) for a in numbers)
+        size = sum(a.size for a in arrays)
+        if power not in best or size < best[power][0]:
+            best[power] = (size, case)
+    return [best[power][1] for power in sorted(best, reverse=True)[:count]]
