@@ -77,6 +77,15 @@ _CONDITION = re.compile(r"(?<=^)[^.']{1,200}? was false\. (?=\S)")
 _ADVICE = re.compile(r" ?Please fix either the inputs/outputs or the model\.?")
 
 
+# What both runtimes' arenas, the C++ library and numpy say.
+_NO_MEMORY = ("BFCArena", "Failed to allocate memory", "bad_alloc", "Unable to allocate")
+
+
+def is_out_of_memory(message: str) -> bool:
+    """Whether ONNX Runtime says that this machine has no memory for a run."""
+    return any(words in message for words in _NO_MEMORY)
+
+
 def runtime_says(error: Exception) -> str:
     """What ONNX Runtime says against a model or its inputs, without what only those who build it read."""
     text = _STATUS.sub("", " ".join(str(error).split()))

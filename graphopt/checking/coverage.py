@@ -16,9 +16,9 @@ from onnx import helper
 
 from graphopt.checking.declared import is_given, required_inputs, symbol_of
 from graphopt.checking.inputs import Case
-from graphopt.checking.protos import inlined, opset_of
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
+from graphopt.graph.messages import inlined, opset_of
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import onnx
 
-import graphopt
 from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import GraphoptError
+from graphopt.runtime.child import environment
 
 _process: subprocess.Popen[bytes] | None = None
 
@@ -49,7 +50,7 @@ def run_optimized(
             for case in cases if refused is None else ():
                 results[case.name] = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
-            code = process.wait()
+            code = _stop(process)
             how = f"crashes (signal {-code})" if code < 0 else f"ends with code {code}"
             message = f"the runtime {how} at its default optimization level"
             return {case.name: results.get(case.name, message) for case in cases}
@@ -61,24 +62,23 @@ def run_optimized(
 def _running() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
-        root = str(Path(graphopt.__file__).resolve().parent.parent)
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH")) if p)
         _process = subprocess.Popen(
             [sys.executable, "-c", "from graphopt.checking.default_level import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=environment(),
         )
         atexit.register(_stop, _process)
     return _process
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """Ends the process, which may have died with a request half written; its exit code."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
         process.stdin.close()
-    process.wait()
+    return process.wait()
 
 
 def serve() -> None:

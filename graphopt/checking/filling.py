@@ -153,10 +153,10 @@ class Filler:
         given = self.ranges.get(value.name)
         if given is not None:
             low, high = given
-            numbers: Array = (
-                rng.integers(int(low), int(high) + 1, shape) if dtype.kind in "iub" else rng.uniform(low, high, shape)
-            )
-            return np.asarray(numbers).astype(dtype)
+            if dtype.kind in "iub":
+                wide = np.uint64 if dtype.kind == "u" else np.int64
+                return np.asarray(rng.integers(int(low), int(high), shape, wide, endpoint=True)).astype(dtype)
+            return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
         free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
             kind.integers == BEYOND_FLOATS and self.passes_floats(value)
         )

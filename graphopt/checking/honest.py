@@ -15,7 +15,6 @@ import onnx_ir as ir
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
-from graphopt.checking.protos import inlined
 from graphopt.checking.rewritten import Rewritten
 from graphopt.checking.rounding import (
     FLOATS,
@@ -30,6 +29,7 @@ from graphopt.checking.rounding import (
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph import inference, traversal
+from graphopt.graph.messages import bodies, inlined
 from graphopt.metadata import Numerics
 
 # Larger models are not read as a whole: there results are rounded and weights are not.
@@ -252,9 +252,8 @@ def guessed(graph: onnx.GraphProto, types: Mapping[str, int]) -> dict[str, int]:
     """Types of first outputs that nothing is known of, which are those of an input: of the runtime's own operators."""
     found: dict[str, int] = {}
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found |= guessed(attribute.g, {**types, **found})
+        for body in bodies(node):
+            found |= guessed(body, {**types, **found})
         given = (types.get(name, found.get(name)) for name in node.input)
         first = next((t for t in given if t in FLOATS), None)
         if first is not None and node.output and node.output[0] not in types:

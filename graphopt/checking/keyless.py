@@ -18,8 +18,13 @@ from graphopt.checking.uses import HIDES
 Flags = npt.NDArray[np.bool_]
 
 
-def differing(want: npt.NDArray[Any], got: npt.NDArray[Any], limit: float) -> Flags | None:
-    """Which numbers of an output differ by more than `limit` of its RMS; None where the two have other shapes."""
+def differing(want: Any, got: Any, limit: float) -> Flags | None:
+    """Which numbers of an output differ by more than `limit` of its RMS; None where the two are no arrays of one shape.
+
+    A sequence is a list.
+    """
+    if not isinstance(want, np.ndarray) or not isinstance(got, np.ndarray):
+        return None
     if want.shape != got.shape or want.ndim == 0 or want.dtype.kind not in "fV":
         return None
     a, b = want.astype(np.float64), got.astype(np.float64)

@@ -16,9 +16,9 @@ import onnx
 from onnx import numpy_helper
 
 from graphopt.checking.inputs import Case
-from graphopt.checking.protos import bodies
 from graphopt.checking.run import Model, open_session, run_case
 from graphopt.errors import VerifyError
+from graphopt.graph.messages import bodies
 
 # Two for DynamicQuantizeLinear, which rounds its zero point, too.
 HONEST_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}

@@ -29,9 +29,9 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.checking.protos import bodies, opset_of
 from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
+from graphopt.graph.messages import bodies, opset_of
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.vocabulary import MOVES
 
@@ -216,8 +216,8 @@ def is_exact_factor(tensor: onnx.TensorProto) -> bool:
 
 
 def has_norms(graph: onnx.GraphProto) -> bool:
-    """Whether there are norms that `noisy` writes out, in the main graph."""
-    return any(node.op_type in NORMS for node in graph.node)
+    """Whether there are norms that `noisy` writes out, in bodies too."""
+    return any(node.op_type in NORMS or any(map(has_norms, bodies(node))) for node in graph.node)
 
 
 def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
@@ -231,21 +231,17 @@ def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
 
 def _searches(node: onnx.NodeProto) -> bool:
     """BeamSearch, GreedySearch, Sampling: choose among what their bodies compute."""
-    return node.domain not in ("", "ai.onnx") and any(a.HasField("g") for a in node.attribute)
+    return node.domain not in ("", "ai.onnx") and any(True for _ in bodies(node))
 
 
 def has_softmax(graph: onnx.GraphProto) -> bool:
     """Whether there is a softmax: where its largest scores are far apart it chooses one number, as a step does."""
-    inner = (body for node in graph.node for body in bodies(node))
-    return any(node.op_type in SOFTMAXES | SCALED for node in graph.node) or any(map(has_softmax, inner))
+    return any(node.op_type in SOFTMAXES | SCALED or any(map(has_softmax, bodies(node))) for node in graph.node)
 
 
 def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
     """Whether there is such a node, in bodies too."""
-    return any(
-        is_step(node, types) or any(has_steps(a.g, types) for a in node.attribute if a.HasField("g"))
-        for node in graph.node
-    )
+    return any(is_step(node, types) or any(has_steps(body, types) for body in bodies(node)) for node in graph.node)
 
 
 def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:

@@ -15,13 +15,11 @@ import onnx
 
 from graphopt.checking.filling import Feeds
 from graphopt.checking.inputs import Case
-from graphopt.errors import VerifyError, runtime_says
+from graphopt.errors import VerifyError, is_out_of_memory, runtime_says
 from graphopt.runtime.sessions import CPU, cannot_load, configure, import_onnxruntime, require_provider
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
-# The arenas of both runtimes, the C++ library, numpy.
-_NO_MEMORY = ("BFCArena", "Failed to allocate memory", "bad_alloc", "Unable to allocate")
 
 
 def open_session(
@@ -113,7 +111,7 @@ def require_memory(outputs: Outputs | str) -> None:
     Raises:
         MemoryError: that is what the runtime's message says.
     """
-    if isinstance(outputs, str) and any(words in outputs for words in _NO_MEMORY):
+    if isinstance(outputs, str) and is_out_of_memory(outputs):
         raise MemoryError(outputs)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from graphopt.checking.protos import bodies
+from graphopt.graph.messages import bodies
 
 # A factor of this size turns what is not 0 into "hidden"; so does minus this, added to a score.
 HIDES = 1e3

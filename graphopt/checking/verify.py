@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
 from graphopt.checking.coverage import is_real, not_covered, numbers_tried, sizes_tried
-from graphopt.checking.declared import required_inputs, symbols
+from graphopt.checking.declared import dtype_of, required_inputs, symbols
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.empty import NAME as EMPTY
 from graphopt.checking.empty import empty_batch, is_as_declared
@@ -34,7 +34,6 @@ from graphopt.checking.interface import fixed_sizes, interface_difference, witho
 from graphopt.checking.judge import NOISE, Finding, Judgement, Verdict, is_beyond_doubt, judge
 from graphopt.checking.keyless import differing, only_where_hidden
 from graphopt.checking.levels import Side, has_levels, levels_part
-from graphopt.checking.protos import bodies, inlined
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model, Outputs, open_session, require_memory, run_case, run_cases
 from graphopt.checking.tables import OtherRows, cases_that_read, other_rows
@@ -44,6 +43,7 @@ from graphopt.checking.winograd import approximated
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError, about
 from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph.messages import bodies, inlined
 from graphopt.graph.vocabulary import RANDOM
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.progress import Progress, Steps
@@ -235,7 +235,7 @@ class _Way:
     in_half: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Run:
     """AFTER on one case in one way: how far each output is from BEFORE's, or the runtime's message."""
 
@@ -325,7 +325,7 @@ def verify(
         progress: called with a line when a step starts.
 
     Raises:
-        OptionError: a name that neither model has, a provider that this runtime lacks, or `providers` that are not two.
+        OptionError: an unknown name, a range beyond an input's type, a provider that is not there, not two `providers`.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
         MemoryError: AFTER needs more than this machine has.
@@ -440,7 +440,28 @@ def _wishes(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
         unknown = set(named) - set(known)
         if unknown:
             raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
+    _require_numbers({v.name: v for v in required_inputs(model)}, asked.ranges)
     return replace(asked, elements=EFFORTS[effort].elements)
+
+
+def _require_numbers(inputs: Mapping[str, onnx.ValueInfoProto], ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuses ranges of which an input's type holds no numbers.
+
+    Raises:
+        OptionError: an end is not finite or beyond the type, or the lowest number is above the highest.
+        VerifyError: an input is no tensor.
+    """
+    for name, (low, high) in ranges.items():
+        dtype = dtype_of(inputs[name])
+        if not -math.inf < low <= high < math.inf:
+            raise OptionError(f"the range of '{name}' is {low} to {high}: it wants two finite numbers, the lower first")
+        if dtype.kind in "iu":
+            holds = np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max
+        else:
+            with np.errstate(over="ignore"):
+                holds = bool(np.isfinite(np.array([low, high]).astype(dtype).astype(np.float64)).all())
+        if not holds:
+            raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which {dtype} does not hold")
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
@@ -825,7 +846,7 @@ class _Measure:
         return replace(row, equal=True, reason=NOISE) if 1 < row.severity <= self.allowed.get(row.case, 1.0) else row
 
 
-Rows = dict[int, list[OutputComparison]]  # by the id of a run
+Rows = dict[_Run, list[OutputComparison]]
 
 
 def _judge(
@@ -838,19 +859,19 @@ def _judge(
     """Appends the rows."""
     measure = _Measure(pair, honest, [name for name in pair.names if name not in report.random])
     measure.draw(runs)
-    rows = {id(run): measure.rows_of(run) for run in runs}
+    rows = {run: measure.rows_of(run) for run in runs}
     # Most models stay within what rounding does even with kernels that approximate.
     if pair.rewritten.approximated:
-        beyond = [r for r in runs if _has_kernels(pair, r) and not all(row.equal for row in rows[id(r)])]
+        beyond = [r for r in runs if _has_kernels(pair, r) and not all(row.equal for row in rows[r])]
         measure.approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
-        rows |= {id(run): measure.rows_of(run) for run in beyond}
+        rows |= {run: measure.rows_of(run) for run in beyond}
     runs = _without_what_befalls_before(measure, runs, rows, report)
     _measure_again(measure, runs, rows, budget)
     report.random += [name for name in measure.compared if any(name == output for _, output in measure.unsteady)]
-    if all(row.equal for run in runs for row in rows[id(run)]):
+    if all(row.equal for run in runs for row in rows[run]):
         _compare_levels(pair, runs, rows, budget)
     for run in runs:
-        report.rows += rows[id(run)]
+        report.rows += rows[run]
     for name in sorted({output for _, output, in_half in measure.overflown if in_half}):
         case = next(case for case, output, in_half in measure.overflown if in_half and output == name)
         report.notes.append(
@@ -867,7 +888,7 @@ def _without_what_befalls_before(
     Up to 1.31 its fusion of a LayerNormalization, for one, takes 1e-5 for an epsilon that is the first operand of its
     sum.
     """
-    bad = [run for run in runs if run.way.optimized and not all(row.equal for row in rows[id(run)])]
+    bad = [run for run in runs if run.way.optimized and not all(row.equal for row in rows[run])]
     if not bad:
         return runs
     original = run_optimized(measure.pair.before, [run.case for run in bad], library=False)
@@ -875,21 +896,21 @@ def _without_what_befalls_before(
     for run in bad:
         itself = replace(run, found=_compared(measure.honest.wanted[run.case.name], original[run.case.name]))
         moved = {row.name: row for row in measure.rows_of(itself)}
-        pairs = [(row, moved.get(row.name)) for row in rows[id(run)] if not row.equal]
+        pairs = [(row, moved.get(row.name)) for row in rows[run] if not row.equal]
         if all(b is not None and not b.equal and row.severity <= b.severity + 1 for row, b in pairs):
-            dropped.add(id(run))
+            dropped.add(run)
             report.notes.append(_at_default_level(run.case, "its outputs change"))
-    return [run for run in runs if id(run) not in dropped]
+    return [run for run in runs if run not in dropped]
 
 
 def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: Budget) -> None:
     """Cases that look different are measured again, the worst first, until one stays so."""
-    worst = sorted(runs, key=lambda run: max((r.severity for r in rows[id(run)] if not r.equal), default=0.0))
+    worst = sorted(runs, key=lambda run: max((r.severity for r in rows[run] if not r.equal), default=0.0))
     again: set[str] = set()
     for run in reversed(worst):
         if run.case.name in again:
-            rows[id(run)] = measure.rows_of(run)
-        bad = [r for r in rows[id(run)] if not r.equal]
+            rows[run] = measure.rows_of(run)
+        bad = [r for r in rows[run] if not r.equal]
         if not bad:
             continue
         beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
@@ -901,20 +922,20 @@ def _measure_again(measure: _Measure, runs: Sequence[_Run], rows: Rows, budget: 
         decided = _drawn_again(run, measure, budget if again else None)
         again.add(run.case.name)
         measure.allowed[run.case.name] = 1.0 if decided else UNDECIDED
-        rows[id(run)] = measure.rows_of(run)
-        if any(not r.equal for r in rows[id(run)]) and _is_steady(measure, run, runs, rows):
+        rows[run] = measure.rows_of(run)
+        if any(not r.equal for r in rows[run]) and _is_steady(measure, run, runs, rows):
             break
     measured = again | {case for case, _ in measure.unsteady}
     for run in runs:
         if run.case.name in measured:
-            rows[id(run)] = measure.rows_of(run)
+            rows[run] = measure.rows_of(run)
 
 
 def _is_steady(measure: _Measure, run: _Run, runs: Sequence[_Run], rows: Rows) -> bool:
     """Whether what looks different does so without what BEFORE makes another way each time."""
     measure.unsteady |= _unsteady(measure, run, runs)
-    rows[id(run)] = measure.rows_of(run)
-    return any(not r.equal for r in rows[id(run)])
+    rows[run] = measure.rows_of(run)
+    return any(not r.equal for r in rows[run])
 
 
 def _unsteady(measure: _Measure, run: _Run, runs: Sequence[_Run]) -> set[tuple[str, str]]:
@@ -936,8 +957,8 @@ def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: Rows, budget: Budge
     single = max(pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
     if not single or not has_levels(pair.before_proto):
         return
-    moved = [run for run in runs if not run.way.optimized and any(row.max_abs for row in rows[id(run)])]
-    moved.sort(key=lambda run: max(row.severity for row in rows[id(run)]), reverse=True)
+    moved = [run for run in runs if not run.way.optimized and any(row.max_abs for row in rows[run])]
+    moved.sort(key=lambda run: max(row.severity for row in rows[run]), reverse=True)
     for tried, run in enumerate(moved[:LEVELS_CASES]):
         if tried and budget.is_spent:
             return
@@ -947,8 +968,8 @@ def _compare_levels(pair: _Pair, runs: Sequence[_Run], rows: Rows, budget: Budge
         why = levels_part(before, after, run.case)
         budget.spent += time.process_time() - began
         if why:
-            worst = max(rows[id(run)], key=lambda row: row.severity)
-            rows[id(run)] = [replace(r, equal=False, reason=why) if r is worst else r for r in rows[id(run)]]
+            worst = max(rows[run], key=lambda row: row.severity)
+            rows[run] = [replace(r, equal=False, reason=why) if r is worst else r for r in rows[run]]
             return
 
 
@@ -1161,7 +1182,7 @@ def _where_hidden(pair: _Pair, report: VerifyReport, cases: Sequence[Case], want
         got = run_case(session, case, half_io=pair.half_io)
         for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
             if (case.name, name) in bad:
-                flags = differing(np.asarray(want), np.asarray(other), bad[case.name, name].limit)
+                flags = differing(want, other, bad[case.name, name].limit)
                 if flags is None:
                     return []
                 found.append((flags, {mask: np.asarray(case.feeds[mask]) for mask in masks}))

@@ -8,10 +8,10 @@ from onnx import TensorProto, numpy_helper
 
 from graphopt.checking.compare import deviation
 from graphopt.checking.inputs import Case
-from graphopt.checking.protos import bodies, inlined
 from graphopt.checking.run import Outputs, open_session, run_case
 from graphopt.checking.tolerances import LIMITS
 from graphopt.errors import VerifyError
+from graphopt.graph.messages import bodies, inlined
 from graphopt.metadata import Numerics
 
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

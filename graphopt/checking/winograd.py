@@ -18,9 +18,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from graphopt.checking.protos import bodies, opset_of
 from graphopt.contrib.writer import SLICE_INPUTS_OPSET
 from graphopt.graph import inference, traversal
+from graphopt.graph.messages import bodies, opset_of
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"

@@ -13,6 +13,7 @@ from typing import TypeVar
 import onnx
 from onnx import TypeProto
 
+from graphopt.graph import messages
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION, ONNX_DOMAIN
 
 # Functions are a part of the format from here on, and may be overloaded.
@@ -85,9 +86,8 @@ def _of_nodes(
             yield from (f"'{n}' is read in {where} before anything makes it" for n in inputs if n not in visible)
         domains.add(node.domain)
         names.append(node.name)
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _of_graph(body, visible, opsets, f"the body of '{node.name or node.op_type}'")
+        for body in messages.bodies(node):
+            yield from _of_graph(body, visible, opsets, f"the body of '{node.name or node.op_type}'")
         made += outputs
         visible.update(outputs)
     for domain in domains:
@@ -130,8 +130,8 @@ def _referred(nodes: Iterable[onnx.NodeProto]) -> set[str]:
         for attribute in node.attribute:
             if attribute.ref_attr_name:
                 found.add(attribute.ref_attr_name)
-            for body in (attribute.g, *attribute.graphs):
-                found |= _referred(body.node)
+        for body in messages.bodies(node):
+            found |= _referred(body.node)
     return found
 
 

@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import OptionError
+from graphopt.graph import messages
 from graphopt.graph.shapes.facts import MICROSOFT
 from graphopt.graph.traversal import bodies, captures, foreign_bodies, graphs, tensor_bytes, tensor_dims
 from graphopt.ops import DOMAIN
@@ -322,7 +323,7 @@ def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto 
     has_bodies = _has_bodies(model, every)
     for i, node in enumerate(model.graph):
         if has_bodies and bodies(node):
-            for body in _body_protos(graph.node[i]):
+            for body in messages.bodies(graph.node[i]):
                 _forget_declared(body)
         if not _follows(node.domain, node.op_type) and node.op_identifier() not in model.functions:
             for value in node.outputs:
@@ -358,7 +359,7 @@ def _forget_declared(body: onnx.GraphProto) -> None:
             if known_dim(dim.dim_value if dim.HasField("dim_value") else dim.dim_param) is None:
                 dim.Clear()
     for node in body.node:
-        for inner in _body_protos(node):
+        for inner in messages.bodies(node):
             _forget_declared(inner)
 
 
@@ -387,7 +388,7 @@ def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
                 sizes[key] = math.inf  # until it is known
                 sizes[key] = size(bodies[key])
             total += sizes.get(key, 1)
-            total += sum(size(g.node) for a in node.attribute for g in (a.g, *a.graphs))
+            total += sum(size(body.node) for body in messages.bodies(node))
         return total
 
     return sum(size(nodes) for nodes in bodies.values())
@@ -435,7 +436,7 @@ class _Merge:
                 if more and main and value.uses():
                     self.only_declared.append(value)
             if self._has_bodies and (inner := bodies(node)):
-                for body, body_proto in zip(inner, _body_protos(proto.node[i])):
+                for body, body_proto in zip(inner, messages.bodies(proto.node[i])):
                     self.graph(body, body_proto, main=False)
 
     def _type_inputs(self, body: ir.Graph, proto: onnx.GraphProto) -> None:
@@ -482,10 +483,6 @@ class _Merge:
         if key not in self._shapes:
             self._shapes[key] = ir.Shape(key, frozen=True)
         return self._shapes[key]
-
-
-def _body_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [g for a in node.attribute for g in ((a.g,) if a.type == onnx.AttributeProto.GRAPH else a.graphs)]
 
 
 def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:

@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.errors import GraphoptError, ModelLoadError
+from graphopt.graph import messages
 from graphopt.graph.traversal import (
     captures,
     element_bits,
@@ -237,10 +238,9 @@ def _unsupported_type(graph: onnx.GraphProto) -> str:
                 return kind
         work += [t.elem_type for t in (held.sequence_type, held.optional_type) if t.HasField("elem_type")]
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                if found := _unsupported_type(body):
-                    return found
+        for body in messages.bodies(node):
+            if found := _unsupported_type(body):
+                return found
     return ""
 
 

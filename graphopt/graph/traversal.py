@@ -12,6 +12,8 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from graphopt.graph import messages
+
 # `isinstance` asks a protocol of each of onnx_ir's classes before it says no: slow where a graph has 100,000 constants.
 _EMBEDDED = (ir.serde.TensorProtoTensor, ir.Tensor)
 _GRAPH, _GRAPHS, _TENSOR = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR
@@ -117,8 +119,7 @@ def foreign_bodies(graph: ir.Graph, message: onnx.GraphProto) -> Iterator[tuple[
     """The bodies of nodes of foreign domains, with their messages; `message` holds the nodes of `graph` in order."""
     for i, node in enumerate(graph):
         if inner := bodies(node):
-            protos = (g for a in message.node[i].attribute for g in ((a.g,) if a.type == a.GRAPH else a.graphs))
-            for body, proto in zip(inner, protos):
+            for body, proto in zip(inner, messages.bodies(message.node[i]), strict=True):
                 if node.domain != "":
                     yield body, proto
                 yield from foreign_bodies(body, proto)

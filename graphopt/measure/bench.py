@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 import graphopt
@@ -25,9 +26,9 @@ from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
-from graphopt.checking.protos import inlined
 from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
+from graphopt.graph.messages import inlined
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
@@ -332,7 +333,7 @@ def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], sec
     runs = [_runner(p, open_session(p, setting.provider, setting.threads), setting, feeds) for p in paths]
     times = interleave(runs, seconds)
     peaks = [peak_memory(p, setting.provider, setting.threads, feeds) if memory else None for p in paths]
-    items = next((a.shape[0] for a in feeds.values() if a.ndim), 1)
+    items = next((len(a) for a in feeds.values() if isinstance(a, np.ndarray) and a.ndim), 1)  # a sequence is a list
     sides = [_timing(t, items, peak) for t, peak in zip(times, peaks, strict=True)]
     if len(sides) == 1:
         return BenchRow(setting, sides[0])

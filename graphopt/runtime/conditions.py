@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import onnx
 from google.protobuf.message import DecodeError
 
+from graphopt.graph.messages import bodies
+
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 # What a device is for; whatever else a model computes takes less time there than its launch.
 PRODUCTS = frozenset(
@@ -49,6 +51,5 @@ def why_conditions_decide(model: str | bytes) -> str:
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _nodes(attribute.g)
+        for body in bodies(node):
+            yield from _nodes(body)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from graphopt.serving.deployment import RequestError
-from graphopt.serving.served import Feeds, Served
+from graphopt.serving.served import Feeds, Served, rows_of
 
 
 class Batcher:
@@ -29,6 +28,7 @@ class Batcher:
 
         Raises:
             RequestError: it does not fit the model, or the runtime refuses its values.
+            MemoryError: this machine has no memory for it.
         """
         self._served.deployment.check(feeds)
         future: asyncio.Future[Feeds] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ class Batcher:
         return await future
 
     def _rows(self) -> int:
-        return sum(len(next(iter(feeds.values()))) if self._most > 1 else 1 for feeds, _ in self._waiting)
+        return sum(rows_of(feeds) if self._most > 1 else 1 for feeds, _ in self._waiting)
 
     async def _run_all(self) -> None:
         while self._waiting:
@@ -61,7 +61,7 @@ class Batcher:
             for (_, future), result in zip(batch, results, strict=True):
                 if future.done():  # its client has gone
                     continue
-                if isinstance(result, RequestError):
+                if isinstance(result, Exception):
                     future.set_exception(result)
                 else:
                     future.set_result(result)

@@ -42,6 +42,8 @@ def application(folder: str | os.PathLike[str]) -> Any:
             response = JSONResponse(answer)
         except (RequestError, ValueError) as error:
             return _error(400, str(error))
+        except MemoryError as error:
+            return _error(500, str(error))
         if not behind:
             return response
         headers = {protocol.JSON_LENGTH: str(len(response.body))}

@@ -13,12 +13,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from graphopt.errors import GraphoptError
+from graphopt.errors import GraphoptError, is_out_of_memory
 from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, default_providers, session
 from graphopt.serving.deployment import MODEL, Array, RequestError, read_deployment
 from graphopt.serving.shared import FOLDER, load_as_it_runs, shared_form, weights_folder
 
 Feeds = dict[str, Array]
+# The outputs of a request, or why it has none: it does not fit, or this machine has no memory for it.
+Answer = Feeds | RequestError | MemoryError
 
 
 class Served:
@@ -61,16 +63,17 @@ class Served:
 
         Raises:
             RequestError: it does not fit the model, or the runtime refuses its values.
+            MemoryError: this machine has no memory for it.
         """
         self.deployment.check(feeds)
         return self._run(feeds)
 
-    def run_many(self, requests: Sequence[Feeds]) -> list[Feeds | RequestError]:
-        """The outputs of each request, or why it has none. Those of one shape but for their rows run as one.
+    def run_many(self, requests: Sequence[Feeds]) -> list[Answer]:
+        """An answer to each request. Those of one shape but for their rows run as one.
 
-        A request that is refused takes nothing from the others.
+        A request that fails takes nothing from the others.
         """
-        results: list[Feeds | RequestError] = [RequestError("")] * len(requests)
+        results: list[Answer] = [RequestError("")] * len(requests)
         batches: dict[Any, list[int]] = {}
         for i, feeds in enumerate(requests):
             try:
@@ -92,24 +95,24 @@ class Served:
         """How many of the first requests make a batch."""
         rows = 0
         for count, i in enumerate(members):
-            rows += _rows(requests[i])
+            rows += rows_of(requests[i])
             if count and rows > self.deployment.max_batch:
                 return count
         return len(members)
 
-    def _run_as_one(self, requests: Sequence[Feeds]) -> list[Feeds | RequestError]:
+    def _run_as_one(self, requests: Sequence[Feeds]) -> list[Answer]:
         if len(requests) == 1:
             try:
                 return [self._run(requests[0])]
-            except RequestError as error:
+            except (RequestError, MemoryError) as error:
                 return [error]
         try:
             merged = self._run({name: np.concatenate([r[name] for r in requests]) for name in requests[0]})
-        except RequestError:  # one of them: which?
+        except (RequestError, MemoryError):  # one of them, or all together
             return [self._run_as_one([request])[0] for request in requests]
-        ends = np.cumsum([_rows(request) for request in requests])
+        ends = np.cumsum([rows_of(request) for request in requests])
         return [
-            {name: array[end - _rows(request) : end] for name, array in merged.items()}
+            {name: array[end - rows_of(request) : end] for name, array in merged.items()}
             for request, end in zip(requests, ends, strict=True)
         ]
 
@@ -117,10 +120,12 @@ class Served:
         try:
             return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
         except Exception as error:  # the runtime's exception classes share no public base
-            raise RequestError(f"{self.deployment.name}: ONNX Runtime: {str(error).strip()}") from None
+            message = f"{self.deployment.name}: ONNX Runtime: {str(error).strip()}"
+            raise (MemoryError if is_out_of_memory(message) else RequestError)(message) from None
 
 
-def _rows(feeds: Feeds) -> int:
+def rows_of(feeds: Feeds) -> int:
+    """How many rows a request to a model that takes batches has: all its inputs have as many."""
     return len(next(iter(feeds.values())))
 
 

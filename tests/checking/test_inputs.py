@@ -364,6 +364,30 @@ def test_wishes() -> None:
         verify(model, model, sizes={"M": (1,)})
     with pytest.raises(OptionError, match="no input 'z'"):
         verify(model, model, ranges={"z": (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ends", "said"),
+    [
+        ("int32", (0, 1e30), ", which int32 does not hold"),
+        ("int64", (0, 2.0**63), ", which int64 does not hold"),
+        ("uint8", (-1, 3), ", which uint8 does not hold"),
+        ("float16", (0, 1e6), ", which float16 does not hold"),
+        ("bfloat16", (0, 1e39), ", which bfloat16 does not hold"),
+        ("float", (0, np.inf), "two finite numbers"),
+        ("float", (2, 1), "the lower first"),
+    ],
+)
+def test_a_range_that_no_number_of_the_type_lies_in(dtype: str, ends: tuple[float, float], said: str) -> None:
+    model = model_from_text(f"g ({dtype}[N] x) => ({dtype}[N] y) {{ y = Identity(x) }}")
+    with pytest.raises(OptionError, match=said):
+        verify(model, model, ranges={"x": ends})
+
+
+def test_a_range_to_the_end_of_the_type() -> None:
+    text = "g (uint64[N] x, int8[N] z) => (uint64[N] y, int8[N] t) { y = Identity(x) t = Identity(z) }"
+    model = model_from_text(text)
+    assert verify(model, model, ranges={"x": (0, 2.0**64 - 2048), "z": (-128, 127)})
     with pytest.raises(OptionError, match="no effort 'some'"):
         verify(model, model, effort="some")
 

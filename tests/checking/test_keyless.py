@@ -44,6 +44,17 @@ def test_queries_without_a_key(seen: str, where: str) -> None:
         assert not report and not any("hides every key" in note for note in report.notes), report.notes
 
 
+def test_a_sequence_is_no_matter_of_keys() -> None:
+    """Its arrays have shapes of their own, and no axis of queries."""
+    before, after = (attention("seen = Identity(kept)", low=low) for low in (-1e4, -3.0))
+    for model in (before, after):
+        model.graph.node.append(onnx.helper.make_node("ReduceSum", ["y"], ["sum"]))
+        model.graph.node.append(onnx.helper.make_node("SequenceConstruct", ["y", "sum"], ["both"]))
+        model.graph.output.append(onnx.helper.make_tensor_sequence_value_info("both", onnx.TensorProto.FLOAT, None))
+    report = verify(before, after)
+    assert not report and not any("hides every key" in note for note in report.notes), report.notes
+
+
 def test_what_a_mask_hides() -> None:
     kept = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1]])
     assert hides_all(kept).tolist() == [False, True, False]

@@ -45,6 +45,18 @@ def matmuls(count: int, width: int = 64) -> onnx.ModelProto:
     return model_from_text(text, {"w": np.eye(width, dtype=np.float32)})
 
 
+@pytest.mark.once
+def test_inputs_that_are_no_numbers() -> None:
+    """A sequence, and texts, as a folder of inputs may hold them; memory is measured in a process of its own."""
+    text = "g (seq(float[N, 4]) s, string[N] t) => (float[M, 4] y, bool[N] z) { y = SequenceAt(s, at) z = Equal(t, t) }"
+    model = model_from_text(text, {"at": np.array(1)}, opset=19)
+    feeds = {"s": [np.ones((n, 4), np.float32) for n in (2, 3)], "t": np.array(["a", "b", "c"], object)}
+    report = bench(model, inputs=feeds, seconds=0.01, profile=False)
+    (row,) = report.rows
+    assert row.before.memory is not None
+    assert row.before.throughput == pytest.approx(3 / row.before.median_ms * 1e3)
+
+
 # -- statistics ------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from graphopt.errors import OptionError
+from graphopt.errors import GraphoptError, OptionError
 from graphopt.runtime.sessions import library_path
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import Deployment, RequestError, Tensor, read_deployment, versions
@@ -24,6 +24,7 @@ from graphopt.serving.served import Served
 from graphopt.serving.write import write
 from tests.conftest import CommandResult
 from tests.hip.case import signed
+from tests.rewriting import model_from_text
 from tests.serving.zoo import feeds_of, run, save
 
 
@@ -185,6 +186,28 @@ def test_batches_are_cut_and_a_bad_one_fails_alone(resnet: Path, tmp_path: Path)
         assert isinstance(answer, dict)
         wanted = run(resnet, feeds)["logits"]
         np.testing.assert_allclose(answer["logits"], wanted, atol=1e-4 * float(np.abs(wanted).max()))
+
+
+def test_a_request_without_memory_is_no_mistake_of_the_client(tmp_path: Path) -> None:
+    """It asks for 2^50 numbers; the requests beside it are answered."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model_from_text("g (int64[1] n) => (float[M] y) { y = ConstantOfShape(n) }"), path)
+    write(path, tmp_path / "out", "litserve")
+    served = Served(tmp_path / "out" / "m" / "1")
+    small, giant, wrong = ({"n": np.array([size])} for size in (3, 2**50, -1))
+    first, second, third, last = served.run_many([small, giant, wrong, small])
+    assert isinstance(first, dict) and isinstance(last, dict)
+    assert isinstance(second, MemoryError) and isinstance(third, RequestError)
+    with pytest.raises(MemoryError, match="m: ONNX Runtime"):
+        served.run(giant)
+
+
+def test_litserve_has_nothing_to_serve(tmp_path: Path) -> None:
+    pytest.importorskip("litserve", reason="litserve is not installed: pip install '.[serving]'")
+    from graphopt.serving.engines.litserve import server
+
+    with pytest.raises(GraphoptError, match="no model is there"):
+        server(tmp_path)
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

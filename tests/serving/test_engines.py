@@ -105,6 +105,15 @@ def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], P
     assert "[1,3,32,31]" in str(seen["another shape"][1]).replace(" ", "")
 
 
+def test_a_model_that_is_not_there_is_not_ready(engine: Engine) -> None:
+    """On a server that is: who waits for a model would send it requests."""
+    client = engine.client()
+    assert client.is_server_ready()
+    assert [client.is_model_ready(name) for name in ("resnet", "vgg")] == [True, False]
+    if engine.name in VERSIONED:
+        assert [client.is_model_ready("resnet", version) for version in ("1", "7")] == [True, False]
+
+
 def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
     """Requests of a killed worker fail or are asked again; no answer is wrong, and a new one comes."""
     if engine.name == "kserve":

@@ -10,9 +10,10 @@ import litserve
 from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from graphopt.errors import GraphoptError
 from graphopt.serving import protocol
 from graphopt.serving.deployment import Deployment, RequestError, read_deployment, versions
-from graphopt.serving.served import Feeds, Served
+from graphopt.serving.served import Answer, Served
 
 
 def server(folder: str | os.PathLike[str], **options: Any) -> Any:
@@ -26,11 +27,13 @@ def server(folder: str | os.PathLike[str], **options: Any) -> Any:
         GraphoptError: a folder cannot be used.
     """
     found = versions(folder)
+    if not found:
+        raise GraphoptError(f"{folder}: no model is there; `graphopt serve-config` writes NAME/VERSION folders")
     apis = [_Api(place) for places in found.values() for place in places.values()]
-    newest = {name: max(places) for name, places in found.items()}
     defaults: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "restart_workers": True, "timeout": 60}
     defaults["workers_per_device"] = max(api.deployment.instances for api in apis)
-    return litserve.LitServer(apis, middlewares=[(_Paths, {"newest": newest})], **defaults | options)
+    paths = (_Paths, {"models": {name: [*places] for name, places in found.items()}})
+    return litserve.LitServer(apis, middlewares=[paths], **defaults | options)
 
 
 class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
@@ -61,7 +64,7 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
     def predict(self, x: Any) -> Any:
         bodies = x if isinstance(x, list) else [x]
         answers = self.served.run_many([protocol.decode(body) for body in bodies])
-        pairs: list[tuple[Any, Feeds | RequestError]] = [*zip(bodies, answers, strict=True)]
+        pairs: list[tuple[Any, Answer]] = [*zip(bodies, answers, strict=True)]
         return pairs if isinstance(x, list) else pairs[0]
 
     def unbatch(self, output: list[Any]) -> list[Any]:
@@ -69,8 +72,8 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
 
     def encode_response(self, output: Any) -> Any:
         body, outputs = output
-        if isinstance(outputs, RequestError):
-            raise HTTPException(400, str(outputs))
+        if isinstance(outputs, Exception):
+            raise HTTPException(400 if isinstance(outputs, RequestError) else 500, str(outputs))
         try:
             return protocol.encode(self.deployment, outputs, body, binary=False)[0]
         except RequestError as error:
@@ -102,16 +105,30 @@ def _request_type(deployment: Deployment) -> type[BaseModel]:
 
 
 class _Paths:
-    """The protocol's other paths: the newest version where none is named, and the two that ask for health."""
+    """The protocol's other paths: the newest version where none is named, and those that ask for health.
 
-    def __init__(self, app: Any, newest: dict[str, int]) -> None:
-        self.app, self.newest = app, newest
+    Args:
+        app: what answers.
+        models: name -> its versions in ascending order.
+    """
+
+    def __init__(self, app: Any, models: dict[str, list[int]]) -> None:
+        self.app, self.models = app, models
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            parts = scope["path"].strip("/").split("/")
-            if parts[:2] == ["v2", "models"] and len(parts) == 4 and parts[3] == "infer" and parts[2] in self.newest:
-                scope = scope | {"path": f"/v2/models/{parts[2]}/versions/{self.newest[parts[2]]}/infer"}
-            elif parts[:2] == ["v2", "health"] or (parts[:2] == ["v2", "models"] and parts[-1] == "ready"):
-                scope = scope | {"path": "/health"}
+            scope = scope | {"path": self._path(scope["path"])}
         await self.app(scope, receive, send)
+
+    def _path(self, asked: str) -> str:
+        """What the engine calls a path of the protocol; of a model that is not there it knows nothing."""
+        match asked.strip("/").split("/"):
+            case ["v2", "health", *_]:
+                return "/health"
+            case ["v2", "models", name, "infer"] if name in self.models:
+                return f"/v2/models/{name}/versions/{self.models[name][-1]}/infer"
+            case ["v2", "models", name, "ready"] if name in self.models:
+                return "/health"
+            case ["v2", "models", name, "versions", version, "ready"] if version in map(str, self.models.get(name, ())):
+                return "/health"
+        return asked

@@ -27,9 +27,10 @@ class TritonPythonModel:
         results = self._served.run_many([self._feeds(request) for request in requests])
         responses = []
         for request, result in zip(requests, results, strict=True):
-            if isinstance(result, RequestError):
-                error = triton.TritonError(str(result), triton.TritonError.INVALID_ARG)
-                responses.append(triton.InferenceResponse(error=error))
+            if isinstance(result, Exception):
+                fits_not = isinstance(result, RequestError)
+                code = triton.TritonError.INVALID_ARG if fits_not else triton.TritonError.UNAVAILABLE
+                responses.append(triton.InferenceResponse(error=triton.TritonError(str(result), code)))
                 continue
             wanted = [t.name for t in deployment.outputs if t.name in request.requested_output_names()]
             responses.append(triton.InferenceResponse([triton.Tensor(name, result[name]) for name in wanted]))

@@ -1,4 +1,4 @@
-"""What several files here ask of a model's message: the bodies of a node, the opset, the model without functions."""
+"""What is asked of a model's message: the bodies of a node, the opset, the model without functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import onnx.inliner
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds: branches of an If, the body of a Loop or Scan."""
+    """The graphs that a node holds: branches of an If, the body of a Loop or Scan.
+
+    As onnx_ir and the runtime read a message: an attribute is what its type says, whatever else lies in it, and one
+    that refers to a function's attribute holds nothing.
+    """
     for attribute in node.attribute:
-        if attribute.HasField("g"):
+        if attribute.type == attribute.GRAPH and not attribute.ref_attr_name:
             yield attribute.g
-        yield from attribute.graphs
+        elif attribute.type == attribute.GRAPHS and not attribute.ref_attr_name:
+            yield from attribute.graphs
 
 
 def opset_of(model: onnx.ModelProto) -> int:
