@@ -27,7 +27,8 @@ from graphopt.checking.levels import Side, levels_part
 from graphopt.checking.rewritten import rewritten
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
-from graphopt.checking.verify import STEP_UNITS, Verdict, verify
+from graphopt.checking.verify import Verdict, verify
+from graphopt.checking.verify.judging import STEP_UNITS
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference

@@ -1,0 +1,114 @@
+"""`verify`: do two models compute the same?
+
+Both models are read and the inputs planned (`planning`, `checking/inputs.py`); BEFORE and AFTER run on them (`running`,
+`checking/run.py`); what differs is judged by how far rounding alone moves BEFORE (`judging`, `checking/judge.py`,
+`checking/honest.py`); the verdict and what it rests on go into the report (`concluding`, `report`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from graphopt.checking.coverage import not_covered
+from graphopt.checking.empty import empty_batch
+from graphopt.checking.honest import Budget, HonestErrors
+from graphopt.checking.inputs import Wishes
+from graphopt.checking.interface import fixed_sizes
+from graphopt.checking.judge import Verdict
+from graphopt.checking.verify.concluding import conclude
+from graphopt.checking.verify.judging import judge_runs, unmeasured, unnoticed
+from graphopt.checking.verify.planning import EFFORTS, Tolerance, paired, steps_of, two_ways, ways_on_one, wishes_of
+from graphopt.checking.verify.report import OutputComparison, VerifyReport
+from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
+from graphopt.progress import Progress, Steps
+from graphopt.runtime.sessions import CPU, provider_name
+
+
+def verify(
+    before: Any,
+    after: Any,
+    *,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    rtol: Tolerance | None = None,
+    atol: Tolerance | None = None,
+    seed: int = 0,
+    probe_nan: bool = False,
+    provider: str | None = None,
+    effort: str = "normal",
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    batch: Sequence[int] = (),
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    providers: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
+
+    AFTER runs twice when it has nodes of ours: by its function bodies, and with the native library. With a provider it
+    runs there as well; BEFORE always runs on the CPU. A few cases also run at the runtime's default optimization level,
+    in a process of their own. Where BEFORE runs at that level alone, both run at it (a note says so).
+
+    With two `providers` BEFORE runs on the first and AFTER (which may be the same model) on the second, and nothing
+    else runs. On the CPU, nodes of ours then run by their function bodies.
+
+    Args:
+        before: the original, in any form that `optimize` takes.
+        after: the rewritten model.
+        inputs: a .npz file, a folder, or name -> array; None makes adversarial inputs from the model's own input types.
+        rtol: limit of the largest difference relative to the RMS of the output, for all outputs or by name ("" for the
+            others); None judges by how far rounding moves BEFORE itself, output by output and slice by slice.
+        atol: a difference of no more than this is accepted as well.
+        seed: of the inputs that are made.
+        probe_nan: also tries inputs with NaN and infinities. A rewrite may spread them further than the original
+            without being wrong about numbers: one NaN fills a whole tile of a Winograd convolution.
+        provider: "rocm", "graphopt", ... or a full name: where AFTER is to run too.
+        effort: "quick", "normal" or "thorough" (`EFFORTS`).
+        sizes: symbolic dimension -> the sizes to try.
+        batch: sizes to try for symbolic first axes.
+        ranges: input -> the lowest and the highest number that it is given.
+        providers: two of them, where BEFORE and where AFTER is to run.
+        progress: called with a line when a step starts.
+
+    Raises:
+        OptionError: an unknown name, a range beyond an input's type, a provider that is not there, not two `providers`.
+        ModelLoadError: a model cannot be read.
+        VerifyError: they could not be compared: the runtime refuses a model, or every case.
+        MemoryError: AFTER needs more than this machine has.
+        RuntimeMissingError: no ONNX Runtime, or no native library.
+    """
+    device = provider_name(provider) if provider is not None else CPU
+    two = two_ways(providers, provider)
+    pair = paired(before, after, rtol, atol, two)
+    if isinstance(pair, str):
+        return VerifyReport(Verdict.DIFFERENT, summary=pair)
+    report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
+    report.notes += pair.notes
+    asked = Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan)
+    wishes = wishes_of(pair.before_proto, asked, effort)
+    budget = Budget(EFFORTS[effort].seconds)
+    ways = two[1:] or ways_on_one(pair, device)
+    steps = Steps(progress, steps_of(ways, at_default_level=not two))
+
+    steps.begin()
+    wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
+    at_default_level = pair.reference.optimized
+    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
+    runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
+    empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
+    if not two:
+        steps.begin()
+    wrong = [] if two or at_default_level else run_beside(pair, cases, wanted, report, empty, runs)
+    steps.begin()
+    judge_runs(pair, runs, honest, report, budget)
+    steps.begin()
+    report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
+    more = with_rows(report, wrong, empty)
+    if not two and all(row.equal for row in report.rows):
+        report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
+    conclude(pair, report, [*cases, *more], wanted)
+    return report
+
+
+__all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

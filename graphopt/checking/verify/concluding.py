@@ -1,0 +1,97 @@
+"""The verdict, and a sentence that says what it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from graphopt.checking.inputs import Case, masks_of
+from graphopt.checking.judge import NOISE, Verdict
+from graphopt.checking.keyless import differing, only_where_hidden
+from graphopt.checking.run import Outputs, open_session, run_case
+from graphopt.checking.verify.planning import Pair
+from graphopt.checking.verify.report import VerifyReport, severity
+from graphopt.errors import VerifyError
+from graphopt.graph.messages import inlined
+from graphopt.runtime.sessions import CPU
+
+
+def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> None:
+    if not all(row.equal for row in report.rows):
+        report.verdict = Verdict.DIFFERENT
+    elif report.random:
+        report.verdict = Verdict.RANDOM
+    if report.verdict == Verdict.DIFFERENT:
+        report.notes += _where_hidden(pair, report, cases, wanted)
+    report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
+    if report.verdict == Verdict.DIFFERENT:
+        farthest = max((r for r in report.rows if not r.equal), key=severity).case
+        report.feeds = next(dict(case.feeds) for case in cases if case.name == farthest)
+        return
+    for name in pair.names:
+        rows = [r for r in report.rows if r.name == name]
+        # Zeros that stay zeros prove nothing about an output that is noise elsewhere.
+        noise = [r for r in rows if r.reason == NOISE]
+        evidence = [r for r in rows if r.reason != NOISE and r.cosine != 0.0]
+        if noise and not evidence:
+            moved = min((r.noise for r in noise if r.noise is not None), default=math.inf)
+            worst = max(r.slice_error for r in noise)
+            raise VerifyError(
+                f"{pair.called}: output '{name}' is rounding noise on every input tried: rounding alone moves BEFORE "
+                f"by {moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, "
+                "or a limit with --rtol"
+            )
+
+
+def _where_hidden(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[str]:
+    """A sentence where AFTER differs in nothing but queries that see no key."""
+    masks = masks_of(inlined(pair.before_proto))
+    ways = [[row for row in report.rows if not row.equal and row.optimized == level] for level in (False, True)]
+    bad, optimized = ({(row.case, row.name): row for row in rows} for rows in ways)
+    if not masks or not bad or optimized.keys() - bad.keys():
+        return []
+    row = next(iter(bad.values()))
+    session = open_session(pair.after, library=row.library, provider=row.provider)
+    found = []
+    for case in (case for case in cases if any(name == case.name for name, _ in bad)):
+        got = run_case(session, case, half_io=pair.half_io)
+        for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
+            if (case.name, name) in bad:
+                flags = differing(want, other, bad[case.name, name].limit)
+                if flags is None:
+                    return []
+                found.append((flags, {mask: np.asarray(case.feeds[mask]) for mask in masks}))
+    why = only_where_hidden(found)
+    return [why] if why else []
+
+
+def _summary(report: VerifyReport, cases: int) -> str:
+    ours = any(r.library and r.provider == CPU for r in report.rows)
+    ways = "with and without the library" if ours else "as standard ONNX"
+    ways += ", at the runtime's default level" if all(r.optimized for r in report.rows) else ""
+    ways += "".join(f", on {p}" for p in sorted({r.provider for r in report.rows} - {CPU}))
+    text = f"{cases} input set{'s' * (cases != 1)}, {ways}, class {report.numerics}"
+    if report.fixed:
+        text += ", with " + ", ".join(f"{s}={n}" for s, n in report.fixed.items()) + " as AFTER has it"
+    if report.skipped:
+        text += f"; {len(report.skipped)} input set{'s' * (len(report.skipped) != 1)} skipped, which BEFORE refuses"
+    if report.random:
+        text += f"; BEFORE differs from itself in {', '.join(report.random)}, which it makes at random"
+    noise = {r.case for r in report.rows if r.reason == NOISE}
+    if noise:
+        text += f"; {len(noise)} inconclusive, where rounding decides"
+    if report.not_covered:
+        text += f"; {len(report.not_covered)} not covered"
+    bad = [r for r in report.rows if not r.equal]
+    if bad:
+        r = max(bad, key=severity)
+        how = "with the library" if r.library else "without the library"
+        how = how if r.provider == CPU else f"on {r.provider}"
+        how += ", at the runtime's default level" if r.optimized else ""
+        text += f"; worst: output '{r.name}{r.slice}' on '{r.case}', {how}: {r.reason}"
+        what = "RMS of the error" if r.measure == "rms" else "largest error"
+        if math.isfinite(r.slice_error):
+            text += f", {what} {r.slice_error:.3g} of RMS (limit {r.slice_limit:.3g})"
+    return text

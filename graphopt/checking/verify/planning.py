@@ -1,0 +1,257 @@
+"""Before anything runs: both models as they are compared, the ways to run them, and what is asked of the inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from graphopt.checking.declared import dtype_of, required_inputs, symbols
+from graphopt.checking.halves import values_in_half
+from graphopt.checking.inputs import Wishes
+from graphopt.checking.interface import interface_difference, without_overridable
+from graphopt.checking.rewritten import Rewritten, rewritten
+from graphopt.checking.run import Model
+from graphopt.checking.tables import OtherRows, other_rows
+from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
+from graphopt.errors import OptionError, VerifyError
+from graphopt.graph import inference, reading, traversal, writing
+from graphopt.metadata import METADATA_FROZEN, Numerics
+from graphopt.runtime.sessions import CPU, import_onnxruntime, provider_name
+
+Tolerance = float | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to try beyond one draw of the first few cases of each kind.
+
+    Attributes:
+        seconds: of all processors, about, for all runs of both models on further cases, and for more draws of cases
+            that look different. The case that looks worst is decided whatever it takes.
+        cases: the share of further cases.
+        elements: of all inputs of a case together, at most.
+    """
+
+    seconds: float
+    cases: float
+    elements: int
+
+
+EFFORTS = {
+    "quick": Effort(2.0, 0.0, 1 << 22),
+    "normal": Effort(5.0, 0.5, 1 << 24),
+    "thorough": Effort(120.0, 0.75, 1 << 26),
+}
+# What a case costs beside a run of BEFORE: AFTER once or twice, and BEFORE rounding at random.
+RUNS = 5.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run AFTER; `in_half`: with every number of float16 rounded to it, as on a GPU (`halves`)."""
+
+    library: bool
+    provider: str = CPU
+    optimized: bool = False
+    in_half: bool = False
+
+
+@dataclass
+class Pair:
+    """Both models, and what decides how they are compared.
+
+    Attributes:
+        before, after: what sessions load.
+        before_proto, after_proto: their messages, which need not hold the weights.
+        rewritten: what was rewritten between the two.
+        half_io: whether AFTER takes and gives float16 where BEFORE has float32.
+        rtol, atol: the caller's limits.
+        reference: how BEFORE runs.
+        notes: for the report.
+        tables: rows of tables that AFTER has otherwise.
+        halves: values of AFTER in float16, where BEFORE has none.
+        opening: seconds of all processors that a session of AFTER takes.
+        running: the same of its quickest run.
+    """
+
+    before: Model
+    before_proto: onnx.ModelProto
+    after: Model
+    after_proto: onnx.ModelProto
+    rewritten: Rewritten
+    half_io: bool
+    rtol: Tolerance | None
+    atol: Tolerance | None
+    reference: Way
+    notes: list[str]
+    tables: list[OtherRows]
+    halves: frozenset[str]
+    opening: float = 0.0
+    running: float = math.inf
+
+    @property
+    def names(self) -> list[str]:
+        return [o.name for o in self.before_proto.graph.output]
+
+    @property
+    def numerics(self) -> str:
+        """The largest class of what was rewritten."""
+        approximated = [Numerics.APPROXIMATE] if self.rewritten.approximated else []
+        return max([*self.rewritten.classes.values(), *approximated], default=Numerics.EXACT).name.lower()
+
+    @property
+    def called(self) -> str:
+        """BEFORE in a message: its file, if it is one."""
+        return str(self.before) if isinstance(self.before, Path) else "BEFORE"
+
+
+def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | None, two: Sequence[Way]) -> Pair | str:
+    """Both models, read; or in what their interfaces contradict each other.
+
+    Raises:
+        OptionError: a tolerance of an output that is not there.
+        ModelLoadError: a model cannot be read.
+    """
+    before_model, before_proto, before_ir = _runnable(before)
+    after_model, after_proto, after_ir = _runnable(after)
+    if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
+        before_proto = without_overridable(before_proto)
+    names = [o.name for o in before_proto.graph.output]
+    for tolerance in (rtol, atol):
+        unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
+        if unknown:
+            raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
+    half_io = _interface_in_half(before_proto, after_proto)
+    if contradiction := interface_difference(before_proto, after_proto, half_io=half_io):
+        return contradiction
+    inference.infer(before_ir)
+    inference.infer(after_ir)
+    change = rewritten(before_ir, after_ir)
+    if two:  # another provider adds in an order of its own, also where nothing was rewritten
+        change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
+    reference = two[0] if two else Way(False)
+    notes = _windows(before_ir, after_ir)
+    before_folder, after_folder = (m.parent if isinstance(m, Path) else None for m in (before_model, after_model))
+    tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
+    sides = before_model, before_proto, after_model, after_proto
+    # Where BEFORE has such numbers, too, its own run on the CPU is no reference for AFTER's rounding.
+    halves = values_in_half(after_ir) if not values_in_half(before_ir) else frozenset[str]()
+    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, halves)
+
+
+def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
+    """(what a session loads, the message without external data, the IR).
+
+    Raises:
+        VerifyError: weights of a model in memory lie in files, and do not fit into a message.
+    """
+    source = reading.load(model)
+    if source.path is not None:
+        return source.path, source.proto or reading.read_proto(source.path), source.model
+    outside = sum(tensor.nbytes for tensor in traversal.external_tensors(traversal.graphs(source.model)))
+    if outside > writing.MAX_EMBEDDED_BYTES:
+        raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
+    if outside:  # a session of a message would look for them in the current folder
+        ir.external_data.load_to_model(source.model)
+    elif isinstance(model, onnx.ModelProto):
+        return model, model, source.model
+    proto = ir.serde.serialize_model(source.model)
+    return proto, proto, source.model
+
+
+def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
+    """Whether every float32 input and output of BEFORE is float16 in AFTER, as `keep_io=False` makes them."""
+    overridable = {t.name for t in before.graph.initializer}
+    pairs = zip((*before.graph.input, *before.graph.output), (*after.graph.input, *after.graph.output))
+    types = [
+        (a.type.tensor_type.elem_type, b.type.tensor_type.elem_type) for a, b in pairs if a.name not in overridable
+    ]
+    floats = [b for a, b in types if a == onnx.TensorProto.FLOAT]
+    return bool(floats) and all(b == onnx.TensorProto.FLOAT16 for b in floats)
+
+
+def _windows(before: ir.Model, after: ir.Model) -> list[str]:
+    """What is to be known where one side has windows of attention that this runtime computes in another way."""
+    counts = [sum(has_window(node) for graph in traversal.graphs(m) for node in graph) for m in (before, after)]
+    version = import_onnxruntime().__version__
+    if counts[0] == counts[1] or tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
+        return []
+    return [
+        f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
+        f"{version}, and BEFORE has {counts[0]} of them where AFTER has {counts[1]}: they may differ by that key"
+    ]
+
+
+def ways_on_one(pair: Pair, device: str) -> list[Way]:
+    """How AFTER runs beside BEFORE on the CPU: by its bodies, by the native library, and on another provider."""
+    ways = [Way(False), *([Way(True)] if pair.rewritten.has_ours else [])]
+    return ways + ([Way(True, device)] if device != CPU else [])
+
+
+def two_ways(providers: Sequence[str] | None, provider: str | None) -> list[Way]:
+    """How BEFORE and AFTER run on two providers; empty where that is not the question."""
+    if providers is None:
+        return []
+    if len(providers) != 2 or isinstance(providers, str):
+        raise OptionError(f"two providers are compared, not {len(providers)}: name BEFORE's and AFTER's")
+    if provider is not None:
+        raise OptionError("provider says where AFTER runs too, providers where each of them runs: give one of the two")
+    return [Way(name != CPU, name) for name in map(provider_name, providers)]
+
+
+def steps_of(ways: Sequence[Way], *, at_default_level: bool) -> list[tuple[str, float]]:
+    """What is done, one behind the other, and about how long each takes."""
+    return [
+        ("BEFORE runs", 2),
+        *((f"AFTER runs{' with the library' if way.library else ''}", 1.0) for way in ways),
+        *([("AFTER runs with the runtime's optimizations", 1.0)] if at_default_level else []),
+        ("BEFORE runs with its rounding at random", RUNS),
+        ("looking for what no input showed", 1),
+    ]
+
+
+def wishes_of(model: onnx.ModelProto, asked: Wishes, effort: str) -> Wishes:
+    """What is asked of the inputs that are made for BEFORE, with as many elements as the effort allows.
+
+    Raises:
+        OptionError: an unknown effort, dimension or input, or a range beyond an input's type.
+        VerifyError: a range of an input that is no tensor.
+    """
+    if effort not in EFFORTS:
+        raise OptionError(f"there is no effort '{effort}'; choose one of {', '.join(EFFORTS)}")
+    for what, named, known in (
+        ("symbolic dimension", asked.sizes, list(symbols(model))),
+        ("input", asked.ranges, [v.name for v in required_inputs(model)]),
+    ):
+        unknown = set(named) - set(known)
+        if unknown:
+            raise OptionError(f"there is no {what} '{min(unknown)}'; there are {', '.join(known) or 'none'}")
+    _require_numbers({v.name: v for v in required_inputs(model)}, asked.ranges)
+    return replace(asked, elements=EFFORTS[effort].elements)
+
+
+def _require_numbers(inputs: Mapping[str, onnx.ValueInfoProto], ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuses ranges of which an input's type holds no numbers.
+
+    Raises:
+        OptionError: an end is not finite or beyond the type, or the lowest number is above the highest.
+        VerifyError: an input is no tensor.
+    """
+    for name, (low, high) in ranges.items():
+        dtype = dtype_of(inputs[name])
+        if not -math.inf < low <= high < math.inf:
+            raise OptionError(f"the range of '{name}' is {low} to {high}: it wants two finite numbers, the lower first")
+        if dtype.kind in "iu":
+            holds = np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max
+        else:
+            with np.errstate(over="ignore"):
+                holds = bool(np.isfinite(np.array([low, high]).astype(dtype).astype(np.float64)).all())
+        if not holds:
+            raise OptionError(f"the range of '{name}' is {low:g} to {high:g}, which {dtype} does not hold")
