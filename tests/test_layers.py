@@ -21,7 +21,7 @@ LAYERS = (
     ("graph/",),
     ("contrib/", "forms/", "report/data.py", "report/__init__.py"),
     ("passes/",),
-    ("pipeline.py", "half_precision.py", "bfloat16.py", "transposed_products.py", "lower.py", "options.py"),
+    ("pipeline.py", "half_precision/", "bfloat16.py", "transposed_products.py", "lower.py", "options.py"),
     ("runtime/",),
     ("optimizer.py",),
     ("checking/", "measure/", "placement/"),

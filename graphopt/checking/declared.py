@@ -29,8 +29,8 @@ def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 def symbols(model: onnx.ModelProto) -> dict[str, str]:
     """The symbolic dimensions of the inputs and the role of each: "batch", "image" or "length".
 
-    A symbol means one size wherever it stands; its first place decides the role. A dimension without a name is called
-    INPUT[AXIS]. A sum of other symbols, as exporters write it ("past + sequence"), is no symbol of its own.
+    A symbol means one size wherever it stands; its first place decides the role. A sum of other symbols, as exporters
+    write it ("past + sequence"), is no symbol of its own.
     """
     found: dict[str, str] = {}
     for value in required_inputs(model):
@@ -40,7 +40,7 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
                 image = len(dims) == 4 and axis >= 2 and not is_past(value.name)
                 role = "batch" if axis == 0 else "image" if image else "length"
                 found.setdefault(symbol_of(value, axis), role)
-    return {s: role for s, role in found.items() if _sum_of(s, {t: 0 for t in found if t != s}) is None}
+    return {s: role for s, role in found.items() if sum_of(s, {t: 0 for t in found if t != s}) is None}
 
 
 def is_past(name: str) -> bool:
@@ -49,10 +49,15 @@ def is_past(name: str) -> bool:
 
 
 def symbol_of(value: onnx.ValueInfoProto, axis: int) -> str:
-    return value.type.tensor_type.shape.dim[axis].dim_param or f"{value.name}[{axis}]"
+    return value.type.tensor_type.shape.dim[axis].dim_param or unnamed(value.name, axis)
 
 
-def _sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
+def unnamed(name: str | None, axis: int) -> str:
+    """What a dimension of an input is called that has no name in the model: INPUT[AXIS]."""
+    return f"{name}[{axis}]"
+
+
+def sum_of(symbol: str, sizes: Mapping[str, int]) -> int | None:
     """The size of "a + b + 1" where all terms are known."""
     terms = [t.strip() for t in symbol.split("+")]
     if len(terms) < 2 or not all(t in sizes or t.isdecimal() for t in terms):
@@ -71,7 +76,7 @@ def is_given(dim: onnx.TensorShapeProto.Dimension) -> bool:
 
 
 def size_of(symbol: str, sizes: Mapping[str, int]) -> int:
-    size = sizes[symbol] if symbol in sizes else _sum_of(symbol, sizes)
+    size = sizes[symbol] if symbol in sizes else sum_of(symbol, sizes)
     assert size is not None, symbol
     return size
 

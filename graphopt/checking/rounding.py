@@ -39,7 +39,9 @@ Array = npt.NDArray[Any]
 
 # Sums of products. Each partial sum is rounded, which is an error relative to the terms and not to what is left of
 # them: as if what is multiplied were rounded more coarsely by the root of the number of terms.
-PRODUCTS = frozenset("Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split())
+SUMS_OF_PRODUCTS = frozenset(
+    "Attention Conv ConvTranspose DFT Einsum GRU Gemm LSTM MatMul MultiHeadAttention RNN STFT".split()
+)
 # Whole numbers do not stay whole inside: a scale comes before a softmax, which takes the largest from all others.
 SCALED = frozenset(("Attention", "MultiHeadAttention"))
 # Terms of a product whose weight is not known.
@@ -418,7 +420,7 @@ class _Noise:
             known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
             nodes += written[:-1]
             node = written[-1]
-        if node.op_type in PRODUCTS and not self._is_coarse(node) and not self.still:
+        if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self.still:
             operand = list(self._rounded_operand(node, known))
             nodes += operand
             # Where nothing but a bias is left of it, that has to move, too; products of whole numbers are exact.
@@ -469,7 +471,7 @@ class _Noise:
             return False
         # What is only moved has been rounded where it was made, or is rounded here first.
         moved = node.op_type in MOVES and node.input[0] not in self.shapes
-        return node.op_type in ELEMENTWISE | PRODUCTS or (moved and not self.unit_of(node.input[0]).coarse)
+        return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS or (moved and not self.unit_of(node.input[0]).coarse)
 
     def _rounded_operand(self, node: onnx.NodeProto, known: dict[str, _Kind]) -> Iterator[onnx.NodeProto]:
         """One operand of a product, rounded as coarsely as the partial sums are."""
@@ -487,7 +489,7 @@ class _Noise:
         """Whether a node rounds each number that it makes, with or without noise on it."""
         if node.op_type in ("Mul", "Div") and not self.exact.isdisjoint(node.input):
             return False
-        return node.op_type in ELEMENTWISE | PRODUCTS | SUMS | FUNCTIONS
+        return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS | SUMS | FUNCTIONS
 
     def _rounded_apart(
         self, node: onnx.NodeProto, known: Mapping[str, _Kind], weights: _Weights

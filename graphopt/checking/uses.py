@@ -21,7 +21,8 @@ from graphopt.graph.messages import bodies
 
 # A factor of this size turns what is not 0 into "hidden"; so does minus this, added to a score.
 HIDES = 1e3
-MOVES = frozenset(
+# Their results are numbers of their first input, of another type perhaps, beside others that say nothing of its use.
+HAND_ON = frozenset(
     "Cast CastLike Compress Expand Flatten Identity Pad Reshape ScatterElements Slice Split Squeeze Tile Transpose "
     "Unsqueeze".split()
 )
@@ -79,7 +80,7 @@ AXES = {
 }
 SCALES = {"Resize": 2, "Upsample": 1}
 # What is computed so from a size is one, too.
-ARITHMETIC = MOVES | frozenset(
+ARITHMETIC = HAND_ON | frozenset(
     "Abs Add Ceil Concat Div Floor Gather Max Min Mod Mul Neg Pow ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
     "Round Sqrt Sub Sum Where".split()
 )
@@ -263,7 +264,7 @@ class _Tracer:
     def _made(self, node: onnx.NodeProto, given: list[_Trace | None]) -> _Trace | None:
         """What the node's result is, as far as it can be followed."""
         first = given[0] if given else None
-        if node.op_type in MOVES or (node.op_type == "Gather" and first is not None):
+        if node.op_type in HAND_ON or (node.op_type == "Gather" and first is not None):
             return first
         if node.op_type in ("Concat", "Max", "Min", "Sum", "Where"):
             made = next((t for t in given[1 if node.op_type == "Where" else 0 :] if t is not None), None)
@@ -425,6 +426,6 @@ def _before_softmax(graph: onnx.GraphProto) -> set[str]:
     for node in reversed(graph.node):
         if node.op_type == "Softmax":
             found.add(node.input[0])
-        elif node.op_type in MOVES | {"Add", "Where"} and any(o in found for o in node.output):
+        elif node.op_type in HAND_ON | {"Add", "Where"} and any(o in found for o in node.output):
             found |= {name for name in node.input if name}
     return found

@@ -41,7 +41,7 @@ class Editor:
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Products will be computed in float16 (half_precision.py), which decides what pays.
+        # Products will be computed in float16 (half_precision/), which decides what pays.
         self.half = half and target.device != "cpu"
         self.touched: list[ir.Node] = []
         self.removed: list[ir.Node] = []

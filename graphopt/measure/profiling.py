@@ -77,6 +77,29 @@ class Site:
     after_us: float | None
 
 
+@dataclass(frozen=True)
+class SiteKind:
+    """The sites whose operators are the same: how many, and microseconds of one run of all of them together."""
+
+    before_ops: str
+    after_ops: str
+    sites: int
+    before_us: float
+    after_us: float
+
+
+def by_operators(sites: Iterable[Site]) -> list[SiteKind]:
+    """Kinds of sites, those that take longest on either side first."""
+    kinds: dict[tuple[str, str], list[Site]] = {}
+    for site in sites:
+        kinds.setdefault((site.before_ops or site.name, site.after_ops or site.name), []).append(site)
+    found = [
+        SiteKind(*ops, len(alike), sum(s.before_us for s in alike), sum(s.after_us or 0.0 for s in alike))
+        for ops, alike in kinds.items()
+    ]
+    return sorted(found, key=lambda kind: -max(kind.before_us, kind.after_us))
+
+
 Run = Callable[[], object]
 
 

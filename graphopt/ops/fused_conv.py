@@ -36,6 +36,7 @@ from graphopt.ops.schema import (
     bfloat16,
     dim,
     ints,
+    plus,
     round_to_bfloat16,
     widen,
 )
@@ -129,9 +130,7 @@ def _spec(activation: Activation, add: bool, brain: bool) -> OpSpec:
         x, w = (bfloat16(x), bfloat16(w)) if brain else (widen(x), widen(w))
         y = convolution(x, w, pads, strides, dilations, group)
         y = y + widen(b).reshape(-1, *([1] * len(strides)))
-        for r in residual:
-            y = y + widen(r)
-        return (activation.reference(y, **attributes),)
+        return (activation.reference(plus(y, residual), **attributes),)
 
     def body(dialect: Dialect) -> str:
         window = "pads: ints = @pads, strides: ints = @strides, dilations: ints = @dilations, group: int = @group"

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
 from graphopt.ops.fused_conv import convolution
-from graphopt.ops.schema import Array, Dialect, OpSpec, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, plus, widen
 
 NAME = "InvertedResidual"
 
@@ -39,10 +39,7 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
         none, ones = (0, 0, 0, 0), (1, 1)
         y = activation.reference(conv(widen(x), w1, b1, none, ones, 1), **attributes)
         y = activation.reference(conv(y, w2, b2, pads, strides, group), **attributes)
-        y = conv(y, w3, b3, none, ones, 1)
-        for r in residual:
-            y = y + widen(r)
-        return (y,)
+        return (plus(conv(y, w3, b3, none, ones, 1), residual),)
 
     def body(dialect: Dialect) -> str:
         statements = "first = Conv(X, W1, B1)\n" + activation.statements("first", "hidden", dialect)

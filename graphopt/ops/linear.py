@@ -15,6 +15,7 @@ from graphopt.ops.schema import (
     Dialect,
     OpSpec,
     bfloat16,
+    plus,
     round_to_bfloat16,
     widen,
 )
@@ -24,9 +25,7 @@ def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpS
     def reference(x: Array, w: Array, b: Array, *residual: Array, **attributes: float) -> tuple[Array, ...]:
         x, w = (bfloat16(x), bfloat16(w)) if brain else (widen(x), widen(w))
         y = x @ w + widen(b)
-        for r in residual:
-            y = y + widen(r)
-        return (activation.reference(y, **attributes),)
+        return (activation.reference(plus(y, residual), **attributes),)
 
     def body(dialect: Dialect) -> str:
         total = "shifted = Add(product, b)\nsum = Add(shifted, R)\n" if add else "sum = Add(product, b)\n"

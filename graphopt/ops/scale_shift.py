@@ -7,15 +7,13 @@ R like X. float and float16.
 from __future__ import annotations
 
 from graphopt.ops.activation import ACTIVATIONS, Activation
-from graphopt.ops.schema import Array, Dialect, OpSpec, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, plus, widen
 
 
 def _spec(activation: Activation, add: bool) -> OpSpec:
     def reference(x: Array, scale: Array, shift: Array, *residual: Array, **attributes: float) -> tuple[Array, ...]:
         y = widen(x) * widen(scale) + widen(shift)
-        for r in residual:
-            y = y + widen(r)
-        return (activation.reference(y, **attributes),)
+        return (activation.reference(plus(y, residual), **attributes),)
 
     def body(dialect: Dialect) -> str:
         total = "shifted = Add(scaled, shift)\nsum = Add(shifted, R)\n" if add else "sum = Add(scaled, shift)\n"

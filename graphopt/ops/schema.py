@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -173,6 +173,11 @@ def dim(name: str, x: str, axis: int) -> str:
 def widen(array: Array) -> Array:
     """float64 for floating point inputs, unchanged otherwise: references are computed in float64."""
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def plus(y: Array, residual: Sequence[Array]) -> Array:
+    """The y of a reference with its residual R, where there is one."""
+    return y + widen(residual[0]) if residual else y
 
 
 def bfloat16(array: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
-from graphopt.ops.schema import Array, Dialect, OpSpec, widen
+from graphopt.ops.schema import Array, Dialect, OpSpec, plus, widen
 
 
 def _spec(activation: Activation, add: bool) -> OpSpec:
@@ -25,9 +25,7 @@ def _spec(activation: Activation, add: bool) -> OpSpec:
         padded = np.pad(widen(x), ((0, 0), (0, 0), (top, bottom), (left, right)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
         y = np.einsum("nchwij,mcij->nmhw", windows, widen(w), optimize=True) + widen(b)[:, None, None]
-        for r in residual:
-            y = y + widen(r)
-        return (activation.reference(y, **attributes),)
+        return (activation.reference(plus(y, residual), **attributes),)
 
     def body(dialect: Dialect) -> str:
         conv = "conv = Conv <pads: ints = @pads, kernel_shape = [3, 3]> (X, W, B)\n"

@@ -318,7 +318,7 @@ def is_matrix(tensor: ir.TensorProtocol) -> bool:
 
 
 def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
-    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision.py)."""
+    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision/)."""
     return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,9 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
+from graphopt.checking.declared import sum_of, unnamed
 from graphopt.checking.diff import Neighbourhood, neighbourhoods
+from graphopt.forms import linear
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor, attribute_ints
 from graphopt.measure.bench import size_grid
@@ -28,6 +30,7 @@ from graphopt.passes.plugins import installed
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.data import Report, multiply_adds
 from graphopt.report.layers import grouped
+from graphopt.report.text import operators
 from graphopt.targets.target import Target
 
 # They hand on what they are given, in another shape at most.
@@ -43,7 +46,7 @@ _ACTIVATIONS = frozenset(
     "Tanh".split()
 )
 _ARITHMETIC = frozenset("Add Div Mul Sub".split())
-_PRODUCTS = frozenset("Conv ConvTranspose Gemm MatMul".split())
+_LINEAR = frozenset(op_type for _, op_type in linear.OPERATORS)
 
 
 class Fate(enum.Enum):
@@ -279,10 +282,9 @@ def _bound(model: ir.Model, sizes: dict[str, int]) -> dict[str, int]:
             if isinstance(dim, int):
                 dims.append(dim)
                 continue
-            symbol = dim.value or f"{value.name}[{axis}]"
-            terms = [sizes.get(t, int(t) if t.isdecimal() else None) for t in map(str.strip, symbol.split("+"))]
-            known = [t for t in terms if t is not None]
-            dims.append(sum(known) if len(known) == len(terms) else dim.value)
+            symbol = dim.value or unnamed(value.name, axis)
+            size = sizes.get(symbol, sum_of(symbol, sizes))
+            dims.append(dim.value if size is None else size)
         value.shape = ir.Shape(dims)
     return sizes
 
@@ -368,17 +370,12 @@ def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
 def _is_bias(node: ir.Node) -> bool:
     """Whether it adds a constant to a product."""
     made_by = (v.producer() for v in node.inputs if v is not None)
-    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in _PRODUCTS for n in made_by)
+    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in _LINEAR for n in made_by)
 
 
 def _constants(node: ir.Node) -> bool:
     """Whether it reads a constant."""
     return any(v is not None and v.const_value is not None for v in node.inputs)
-
-
-def operators(op_types: Iterable[str]) -> str:
-    """Conv, 2 Relu."""
-    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in Counter(op_types).items())
 
 
 def _bytes(node: ir.Node) -> int | None:
@@ -411,7 +408,7 @@ def _why_left(node: ir.Node) -> str:
         return "moves nothing"
     if op_type in _MOVES:
         return "moves data and computes nothing; passes read through it where they can"
-    if op_type in _PRODUCTS and len(node.inputs) > 1 and node.inputs[1] is not None:
+    if op_type in _LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
         weight = node.inputs[1]
         if weight.is_graph_input() and not weight.is_initializer():
             return f"its weight is the input '{weight.name}': no pass may count on its numbers"
@@ -421,7 +418,7 @@ def _why_left(node: ir.Node) -> str:
         kernel = attribute_ints(node, "kernel_shape", ())
         if kernel and kernel != (3, 3):
             return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
-    if op_type in _PRODUCTS:
+    if op_type in _LINEAR:
         if any(_is_bias(reader) for reader in node.outputs[0].consumers()):
             return "a product and its bias: for this target no pass makes one node of them"
         return "alone: nothing beside it to fold or to fuse"

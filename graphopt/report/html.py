@@ -12,13 +12,13 @@ import jinja2
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import VerifyReport
 from graphopt.measure.bench import BenchReport, Profile, describe
-from graphopt.measure.profiling import Site
+from graphopt.measure.profiling import Site, by_operators
 from graphopt.remarks import Code, Remark
 from graphopt.report.answer import answer, equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
 from graphopt.report.layers import grouped, stretch, where
-from graphopt.report.text import count, milliseconds, size, small, visible
+from graphopt.report.text import count, milliseconds, operators, size, small, visible
 
 MAX_CARDS = 5
 MAX_STAGES = 16
@@ -252,15 +252,14 @@ class Bar:
 
 
 def _bars(sites: Sequence[Site]) -> list[Bar]:
-    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for site in sites:
-        group = sums[site.before_ops or site.name, site.after_ops or site.name]
-        group[0] += 1
-        group[1] += site.before_us / 1e3
-        group[2] += (site.after_us or 0.0) / 1e3
-    longest = max((max(g[1:]) for g in sums.values()), default=0.0) or 1.0
-    ordered = sorted(sums.items(), key=lambda item: -max(item[1][1:]))[:MAX_BARS]
-    return [Bar(a, b, int(n), x, y, 100 * x / longest, 100 * y / longest) for (a, b), (n, x, y) in ordered]
+    bars = []
+    kinds = by_operators(sites)
+    longest = max((max(k.before_us, k.after_us) for k in kinds), default=0.0) or 1.0
+    for kind in kinds[:MAX_BARS]:
+        shares = (100 * kind.before_us / longest, 100 * kind.after_us / longest)
+        in_ms = (kind.before_us / 1e3, kind.after_us / 1e3)
+        bars.append(Bar(kind.before_ops, kind.after_ops, kind.sites, *in_ms, *shares))
+    return bars
 
 
 def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | None) -> list[Card]:
@@ -296,8 +295,7 @@ def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | N
 
 
 def _listed(nodes: Sequence[DiffNode]) -> str:
-    counts = Counter(n.op_type for n in nodes)
-    return " + ".join(op if n == 1 else f"{n} {op}" for op, n in counts.items()) or "nothing"
+    return operators((n.op_type for n in nodes), " + ") or "nothing"
 
 
 def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.measure.profiling import Placement, placement_line
+from graphopt.measure.profiling import Placement, SiteKind, by_operators, placement_line
 from graphopt.measure.tune import Tuning
 from graphopt.placement.forecast import NOWHERE, Forecast
 from graphopt.remarks import Code, Remark
@@ -20,7 +20,7 @@ from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
-from graphopt.report.text import amount, count, milliseconds, plain, size, small
+from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
@@ -152,7 +152,7 @@ def print_diff(found: ModelDiff, console: Console) -> None:
     if found.neighbourhoods:
         for kind in grouped(
             found.neighbourhoods,
-            kind=lambda h: (operators(h.removed), operators(h.added)),
+            kind=lambda h: (_named(h.removed), _named(h.added)),
             name=lambda h: (h.removed or h.added)[-1].label,
         ):
             before, after = kind.kind
@@ -162,10 +162,8 @@ def print_diff(found: ModelDiff, console: Console) -> None:
     say(f"weights: {len(removed)} removed, {len(added)} added, {changed} changed", console)
 
 
-def operators(nodes: Sequence[DiffNode]) -> str:
-    """Conv, 2 Relu."""
-    kinds = Counter(n.op_type for n in nodes)
-    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in kinds.items()) or "-"
+def _named(nodes: Sequence[DiffNode]) -> str:
+    return operators(n.op_type for n in nodes) or "-"
 
 
 def print_speed(report: BenchReport, console: Console) -> None:
@@ -348,26 +346,20 @@ def _verdict(text: str) -> str:
 
 
 def _print_profile(profile: Profile, console: Console) -> None:
-    groups: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for site in profile.sites:
-        group = groups[site.before_ops or site.name, site.after_ops or site.name]
-        group[0] += 1
-        group[1] += site.before_us
-        group[2] += site.after_us or 0.0
     both = profile.after is not None
     columns = (">before ms", ">after ms", ">sites", "before", "after") if both else (">ms", ">nodes", "operator")
     say(f"[bold]time by site ({plain(describe(profile.setting))})[/]", console)
     shown_table = table(columns)
-    ordered = sorted(groups.items(), key=lambda item: -max(item[1][1:]))
-    shown = [(a, b, n, x, y) for (a, b), (n, x, y) in ordered[:MAX_SITE_ROWS]]
-    if ordered[MAX_SITE_ROWS:]:
-        rest = [sum(column) for column in zip(*(group for _, group in ordered[MAX_SITE_ROWS:]))]
-        shown.append((f"{len(ordered) - MAX_SITE_ROWS} more kinds", "", rest[0], rest[1], rest[2]))
-    for a, b, n, x, y in shown:
-        same = "=" if a == b else plain(b)
-        before_ms, after_ms = f"{x / 1e3:.3f}", f"{y / 1e3:.3f}"
-        sides = (before_ms, after_ms, str(int(n)), plain(a), same)
-        shown_table.add_row(*(sides if both else (before_ms, str(int(n)), plain(a))))
+    kinds = by_operators(profile.sites)
+    shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
+    if rest:
+        sums = (sum(k.sites for k in rest), sum(k.before_us for k in rest), sum(k.after_us for k in rest))
+        shown.append(SiteKind(f"{len(rest)} more kinds", "", *sums))
+    for kind in shown:
+        same = "=" if kind.before_ops == kind.after_ops else plain(kind.after_ops)
+        before_ms, after_ms = f"{kind.before_us / 1e3:.3f}", f"{kind.after_us / 1e3:.3f}"
+        sides = (before_ms, after_ms, str(kind.sites), plain(kind.before_ops), same)
+        shown_table.add_row(*(sides if both else (before_ms, str(kind.sites), plain(kind.before_ops))))
     show(shown_table, console)
     _print_placement("before" if both else "placement", profile.before_placement, console)
     if profile.after_placement is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 
 def visible(text: str) -> str:
@@ -30,6 +32,11 @@ def size(n: int) -> str:
 def count(n: int, what: str) -> str:
     """1 node, 2 nodes."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def operators(op_types: Iterable[str], joined: str = ", ") -> str:
+    """Conv, 2 Relu; "" where there are none."""
+    return joined.join(op if n == 1 else f"{n} {op}" for op, n in Counter(op_types).items())
 
 
 def amount(n: float) -> str:

@@ -12,7 +12,7 @@ from graphopt.graph.messages import bodies
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 # What a device is for; whatever else a model computes takes less time there than its launch.
-PRODUCTS = frozenset(
+DEVICE_WORK = frozenset(
     "Attention Conv ConvInteger ConvTranspose Einsum GRU Gemm LSTM MatMul MatMulInteger QLinearConv QLinearMatMul "
     "RNN".split()
 )
@@ -44,7 +44,7 @@ def why_conditions_decide(model: str | bytes) -> str:
     for node in _nodes(proto.graph):
         conditions += node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx")
         # Operators of other domains do the work of several nodes.
-        products += node.op_type in PRODUCTS or node.domain not in ("", "ai.onnx")
+        products += node.op_type in DEVICE_WORK or node.domain not in ("", "ai.onnx")
     return f"it has {conditions} conditions and {products} products" if conditions > products else ""
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from graphopt.errors import ModelSaveError, RuntimeMissingError, one_line
 from graphopt.ops import OPS, OpSpec
-from graphopt.ops.cases import FAMILIES, Case, cases_of, family_of, mixed_model_of, model_of
+from graphopt.ops.case import Case, mixed_model_of, model_of
+from graphopt.ops.cases import FAMILIES, cases_of, family_of
 from graphopt.runtime import selftest_record
 from graphopt.runtime.machine import Device
 from graphopt.runtime.sessions import (

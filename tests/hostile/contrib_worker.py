@@ -25,11 +25,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -41,10 +39,10 @@ from graphopt.contrib.schema import DOMAIN, formal
 from graphopt.errors import GraphoptError, one_line
 from graphopt.lower import lower
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import library_path
 from tests.contrib.nodes import variadic
 from tests.hostile.limits import bound_memory, bound_processor
-from tests.hostile.native_worker import ERRORS, HEALTHY, MEMORY, PROVIDER, Example, damaged, input_of, model_of
+from tests.hostile.native_worker import ERRORS, HEALTHY, MEMORY, Example, damaged, input_of, model_of
+from tests.hostile.session import open_session, register_provider
 
 DRAWS = 12
 SECONDS = 60
@@ -98,20 +96,10 @@ def alone(work: Callable[[], list[Array]]) -> Outcome:
 
 
 def computed(model: onnx.ModelProto, feeds: Mapping[str, Array], provider: bool = False) -> list[Array]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if any(node.domain not in ("", DOMAIN) for node in model.graph.node):
-        options.register_custom_ops_library(str(library_path()))
-    chosen: dict[str, Any] = {"providers": ["CPUExecutionProvider"]}
     if provider:
-        # In this process: the library refuses to be used in one that was forked behind its registration.
-        ort.register_execution_provider_library("graphopt", str(library_path()))
-        devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
-        options.add_provider_for_devices(devices[:1], {"min_nodes": "1"})
-        chosen = {}
-    session = ort.InferenceSession(model.SerializeToString(), options, **chosen)
+        register_provider()
+    ours = any(node.domain not in ("", DOMAIN) for node in model.graph.node)
+    session = open_session(model, library=ours, provider=provider, threads=1, optimized=False)
     return [np.asarray(y) for y in session.run(None, dict(feeds))]
 
 

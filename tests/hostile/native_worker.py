@@ -25,12 +25,11 @@ from onnx.numpy_helper import to_array
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.cases import cases_of
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import library_path
 from tests.conformance.node_cases import node_cases
 from tests.hostile.limits import bound_memory
+from tests.hostile.session import open_session, register_provider
 
 OPSET = 21
-PROVIDER = "GraphoptExecutionProvider"
 TYPES: dict[int, type[np.generic]] = {
     TensorProto.FLOAT: np.float32,
     TensorProto.FLOAT16: np.float16,
@@ -234,21 +233,11 @@ def run(example: Example, *, provider: bool) -> bool:
     if made is None:
         return False
     model, feeds = made
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
     # Most of a session's time is the schemas of all operators of ours, and threads that the provider has no use for.
-    options.intra_op_num_threads = 1 if provider else 2
-    if example.domain:
-        options.register_custom_ops_library(str(library_path()))
+    threads = 1 if provider else 2
+    ours = bool(example.domain)
     try:
-        if provider:
-            # The runtime would compute nodes of constants on the CPU.
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]
-            options.add_provider_for_devices(devices[:1], {"min_nodes": "1"})
-            session = ort.InferenceSession(model.SerializeToString(), options)
-        else:
-            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_session(model, library=ours, provider=provider, threads=threads, optimized=not provider)
         session.run(None, feeds)
     except (*ERRORS, RuntimeError):  # the Python interface has a RuntimeError for outputs that numpy has no type for
         return False
@@ -271,7 +260,7 @@ def main() -> None:
     if kernels:
         if kernels != "gpu":
             os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
-        ort.register_execution_provider_library("graphopt", str(library_path()))
+        register_provider()
         domains.append(standard_examples(taken_by_the_provider()))
         print(f"{len(domains[1])} standard operators", flush=True)
     if kernels != "gpu":  # whose driver reserves more addresses than that

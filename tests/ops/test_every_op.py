@@ -12,7 +12,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from graphopt.ops import OPS
-from graphopt.ops.cases import Case, all_cases, cases_of, model_of
+from graphopt.ops.case import Case, model_of
+from graphopt.ops.cases import all_cases, cases_of
 from graphopt.ops.schema import Array
 from graphopt.runtime.sessions import library_path
 

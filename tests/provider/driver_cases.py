@@ -20,8 +20,8 @@ from onnx import helper
 import graphopt
 from graphopt.measure.bench import bound_runner
 from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.case import model_of as case_model
 from graphopt.ops.cases import cases_of
-from graphopt.ops.cases import model_of as case_model
 from graphopt.runtime import selftest_record
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.selftest import selftest
@@ -444,8 +444,8 @@ def channels_last() -> dict[str, Any]:
 
 def linear() -> dict[str, Any]:
     """Every Linear: how often it ran on the device, its error over what is allowed, and the library's products."""
+    from graphopt.ops.case import model_of as model_of_cases
     from graphopt.ops.cases import cases_of
-    from graphopt.ops.cases import model_of as model_of_cases
     from tests.provider.worker import placement_of
 
     on_device = [(DEVICE_PROVIDER, {"min_nodes": 1})]

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from graphopt.ops import OPS
-from graphopt.ops.cases import cases_of, model_of
+from graphopt.ops.case import model_of
+from graphopt.ops.cases import cases_of
 from tests.provider.worker import run
 
 NAMES = [name for name, spec in OPS.items() if name.startswith("Linear") and spec.gpu_kernel]

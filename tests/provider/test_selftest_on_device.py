@@ -16,7 +16,8 @@ from rich.console import Console
 
 import graphopt
 from graphopt.ops import OPS
-from graphopt.ops.cases import cases_of, model_of
+from graphopt.ops.case import model_of
+from graphopt.ops.cases import cases_of
 from graphopt.report.tables import print_selftest
 from graphopt.runtime import selftest_record
 from graphopt.runtime import sessions as runtime

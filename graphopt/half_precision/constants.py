@@ -1,0 +1,108 @@
+"""Constants in float16: what of them it does not hold, and the rounded ones, made once each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import QUANTIZATION
+from graphopt.ops.schema import Array
+from graphopt.passes.clean_up import is_matrix
+from graphopt.remarks import InitializerRange
+
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14
+
+
+def range_of(name: str, array: Array) -> InitializerRange:
+    """Counts the range problems of a float32 array."""
+    flat = array.reshape(-1)
+    finite = flat[np.isfinite(flat)]
+    size = np.abs(finite)
+    half = to_half(finite)
+    overflow = int(np.count_nonzero(np.isinf(half)))
+    vanish = int(np.count_nonzero((half == 0) & (size > 0)))
+    subnormal = int(np.count_nonzero((size > 0) & (size < SMALLEST_NORMAL) & (half != finite))) - vanish
+    norm = float(np.linalg.norm(finite.astype(np.float64)))
+    if overflow:
+        error = math.inf
+    elif norm == 0:
+        error = 0.0
+    else:
+        error = float(np.linalg.norm(finite.astype(np.float64) - half)) / norm
+    return InitializerRange(name, flat.size, overflow, max(subnormal, 0), vanish, error)
+
+
+def to_half(array: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float16)
+
+
+def _saturated(array: Array) -> Array:
+    """float16 with finite numbers beyond its range at its ends."""
+    clipped = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+    return to_half(clipped)
+
+
+@dataclass
+class Constants:
+    """The constants of a model that is converted.
+
+    Attributes:
+        editor: the model.
+        ranges: of those that were asked for.
+        in_half: those that have one in float16, in the order in which they came, which the written file shows.
+    """
+
+    editor: Editor
+    ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
+    in_half: dict[ir.Value, None] = field(default_factory=dict)
+
+    def range(self, value: ir.Value) -> InitializerRange:
+        """What of a constant float16 does not hold."""
+        if value not in self.ranges:
+            array = self.editor.constant(value)
+            assert array is not None
+            self.ranges[value] = range_of(value.name or "", array)
+        return self.ranges[value]
+
+    def may_store(self, value: ir.Value, node: ir.Node) -> bool:
+        """A matrix, filter or table: clean-up computes a Cast of anything smaller."""
+        tensor = self.editor.tensor(value)
+        if tensor is None or tensor.dtype != FLOAT or not value.is_initializer() or node.op_type in QUANTIZATION:
+            return False
+        return is_matrix(tensor) and self.range(value).fits
+
+    def half(self, value: ir.Value, saturate: bool) -> ir.Value:
+        """A constant in float16; with `saturate` finite numbers beyond the range end at its ends."""
+        tensor = self.editor.tensor(value)
+        assert tensor is not None
+        found = self.range(value)
+        convert = _saturated if saturate and not found.fits else to_half
+        # Made again whenever it is read: the model may be larger than memory.
+        shape = ir.Shape(tensor.shape.numpy())
+        half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape)
+        self.in_half[value] = None
+        return self._initializer(value, half, "half")
+
+    def without_hidden(self, bias: ir.Value, array: Array) -> tuple[ir.Value, ir.Value]:
+        """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
+        keep = ~(np.isfinite(array) & (array <= -LARGEST))
+        self.in_half[bias] = None
+        half = ir.Tensor(to_half(np.where(keep, array, 0)))
+        return self._initializer(bias, half, "half"), self._initializer(bias, ir.Tensor(keep), "keep")
+
+    def _initializer(self, like: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
+        """A new constant where the constant `like` is."""
+        graph = like.graph
+        assert graph is not None
+        tensor.name = self.editor.unique_name(f"{like.name}_{suffix}")
+        shape = ir.Shape(tensor.shape.numpy())
+        new = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        graph.register_initializer(new)
+        return new

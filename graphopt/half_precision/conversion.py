@@ -1,0 +1,353 @@
+"""Takes a model to float16, graph by graph and node by node, with Casts where the two precisions meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph import inference
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.traversal import bodies
+from graphopt.graph.vocabulary import is_op, made_by
+from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
+from graphopt.half_precision.reasons import Reasons, half_types, is_attention_bias, is_bound
+from graphopt.ops import DOMAIN
+from graphopt.passes.clean_up import cast_before_transposing, remove_unread_definitions
+from graphopt.remarks import Code, InitializerRange, Remark, node_label
+from graphopt.transposed_products import MATRIX_PRODUCTS
+
+NAME = "half_precision"
+_SUFFIX = {FLOAT: "float", HALF: "half"}
+
+
+@dataclass
+class HalfPrecisionResult:
+    """What the conversion did: remarks as of any pass, and the initializers with range problems."""
+
+    remarks: list[Remark]
+    ranges: list[InitializerRange]
+
+
+class Conversion:
+    """One conversion of a model, in place.
+
+    Args:
+        editor: the model, types inferred.
+        keep_io: graph inputs and outputs stay float32.
+        keep: nodes, by name or by operator, that stay float32.
+    """
+
+    def __init__(self, editor: Editor, keep_io: bool, keep: Collection[str]) -> None:
+        self.editor, self.keep_io = editor, keep_io
+        self.converted: set[ir.Value] = set()
+        self.constants = Constants(editor)
+        self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted)
+        # Of values in the other type, and of biases that hide keys: each is made once.
+        self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
+        self.hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+        self.stays: dict[tuple[Code, str], list[ir.Node]] = {}
+        # Casts to float16 of what is float16 now.
+        self.idle: list[ir.Node] = []
+        self.nodes = self.casts = 0
+        # Graph outputs that are what was cast to them before.
+        self.outputs = 0
+
+    # -- a graph -------------------------------------------------------------------------------------------------
+
+    def convert(self, graph: ir.Graph) -> None:
+        self.reasons.find_needs_float(graph)
+        declared = [value.dtype for value in graph.outputs]
+        main = graph is self.editor.model.graph
+        if main and not self.keep_io:
+            for value in graph.inputs:
+                if value.dtype == FLOAT and not value.is_initializer():
+                    self._retype(value)
+        for node in list(graph):
+            for body in bodies(node):
+                self.convert(body)
+            self._convert_node(node)
+        # Until here their readers saw float16 of the model's own making, which is no matter of precision.
+        for cast in [c for c in self.idle if c.graph is graph]:
+            assert cast.inputs[0] is not None
+            self.editor.bypass(cast, cast.inputs[0])
+        self._restore_outputs(graph, declared, HALF if main and not self.keep_io else FLOAT)
+
+    def _restore_outputs(self, graph: ir.Graph, declared: Sequence[ir.DataType | None], wanted: ir.DataType) -> None:
+        restored: dict[ir.Value, ir.Value] = {}
+        for i, value in enumerate(graph.outputs):
+            producer = value.producer()
+            if declared[i] == HALF:
+                continue  # and so it stays, whatever was behind the Cast that made it
+            if value in restored:  # listed twice
+                graph.outputs[i] = restored[value]
+                continue
+            if value.dtype == wanted or (value not in self.converted if wanted == FLOAT else value.dtype != FLOAT):
+                continue
+            if producer is None or producer.graph is not graph:
+                continue
+            if is_op(producer, "Cast") and self._bypass(producer, wanted):
+                continue
+            new = self.views.get((value, wanted, False)) or self._cast(value, value, wanted)
+            new.name, value.name = (
+                value.name,
+                self.editor.unique_name(f"{value.name}_{_SUFFIX[FLOAT if wanted == HALF else HALF]}"),
+            )
+            new.shape, new.doc_string = value.shape, value.doc_string
+            new.metadata_props.update(value.metadata_props)
+            inference.declare_like(self.editor.model, new, value)
+            inference.retype(self.editor.model, new, wanted)
+            inference.declare(self.editor.model, value)  # it is the interface no more, which may declare -1
+            graph.outputs[i] = restored[value] = new
+
+    def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
+        """Lets a graph output be what was cast to it, where that has the wanted type."""
+        source = cast.inputs[0]
+        if source is None or source.dtype != wanted or not self.editor.bypass(cast, source):
+            return False
+        inference.retype(self.editor.model, source, wanted)
+        self.outputs += 1
+        return True
+
+    # -- a node --------------------------------------------------------------------------------------------------
+
+    def _convert_node(self, node: ir.Node) -> None:
+        if is_op(node, "Constant"):
+            return
+        if is_op(node, "Cast"):
+            self._convert_cast(node)
+            return
+        if is_op(node, "ConstantOfShape"):
+            self._convert_fill(node)
+            return
+        either = self.reasons.either(node)
+        floats = [i for i, v in enumerate(node.inputs) if v is not None and (v.dtype == FLOAT or v in self.converted)]
+        if not floats:
+            return
+        takes = [i for i in either if i in floats]
+        why = self.reasons.why_float(node, takes)
+        if why is None:
+            self._make_half(node, takes)
+            return
+        code, detail = why
+        if code is not None:
+            self.stays.setdefault((code, detail), []).append(node)
+        for i, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            if value in self.converted:
+                node.replace_input_with(i, self._view(value, FLOAT))
+            elif self.reasons.stores_only and code != Code.KEPT and self.constants.may_store(value, node):
+                node.replace_input_with(i, self._stored(value))
+
+    def _make_half(self, node: ir.Node, takes: Sequence[int]) -> None:
+        for i in takes:
+            value = node.inputs[i]
+            assert value is not None
+            if is_attention_bias(node, i) and not self.reasons.fits(value):
+                node = self._hide(node, i)
+            elif value.dtype == FLOAT:
+                node.replace_input_with(i, self._view(value, HALF, saturate=is_bound(node, i)))
+        if node.domain == "":
+            types = half_types(node.op_type, self.editor.opset(node))
+            assert types is not None
+            outputs = [types[1][min(i, len(types[1]) - 1)] for i in range(len(node.outputs))]
+        else:
+            outputs = [True] * len(node.outputs)
+        for value, follows in zip(node.outputs, outputs):
+            if follows and value.dtype == FLOAT:
+                self._retype(value)
+        if node.op_type == "Attention" and "softmax_precision" not in node.attributes:
+            node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
+        masked = node.attributes.get("mask_value") if node.domain == DOMAIN else None
+        if masked is not None and -math.inf < masked.as_float() < -LARGEST:
+            node.attributes["mask_value"] = ir.AttrFloat32("mask_value", -LARGEST)
+        self.nodes += 1
+
+    def _hide(self, node: ir.Node, index: int) -> ir.Node:
+        """FusedAttention with a bias that hides keys becomes one with a mask, where they have score -65504.
+
+        A Cast of -3.4e38 would be -inf, and a row that is hidden everywhere NaN; -65504 would not swallow the score.
+        """
+        bias = node.inputs[index]
+        assert bias is not None
+        if bias not in self.hidden:
+            self.hidden[bias] = self._split_bias(bias)
+        half, keep = self.hidden[bias]
+        inputs = [v for v in node.inputs if v is not None]
+        inputs[index] = half
+        attributes = {a.name: a.value for a in node.attributes.values()} | {"mask_value": -LARGEST}
+        name = node.op_type
+        if "mask_value" in node.attributes:
+            both = self.editor.node("And", [inputs[index + 1], keep], hint=f"{node.name}/keep")
+            assert node.graph is not None
+            node.graph.insert_before(node, both)
+            inputs[index + 1] = both.outputs[0]
+        else:
+            inputs.append(keep)
+            name = name.replace("Bias", "BiasMask")
+        new = self.editor.emit(name, inputs, attributes, anchor=node)
+        self.editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+        return new
+
+    def _split_bias(self, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
+        array = self.editor.constant(bias)
+        if array is not None:
+            return self.constants.without_hidden(bias, array)
+        anchor = bias.producer() or next(iter(bias.graph or ()))
+        lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
+        zero = self.editor.initializer(anchor, np.array(0, np.float32), "zero_bias")
+        hint = f"{bias.name}/hides"
+        above = self.editor.node("Greater", [bias, lowest], hint=f"{hint}/Greater")
+        infinite = self.editor.node("IsInf", [bias], hint=f"{hint}/IsInf")
+        keep_node = self.editor.node("Or", [above.outputs[0], infinite.outputs[0]], hint=f"{hint}/keep")
+        kept = self.editor.node("Where", [keep_node.outputs[0], bias, zero], hint=f"{hint}/Where")
+        for made in (above, infinite, keep_node, kept):
+            dtype = FLOAT if made is kept else ir.DataType.BOOL
+            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(dtype), bias.shape
+        self._insert([above, infinite, keep_node, kept], bias)
+        return self._cast(kept.outputs[0], bias, HALF), keep_node.outputs[0]
+
+    def _convert_cast(self, node: ir.Node) -> None:
+        source, result = node.inputs[0], node.outputs[0]
+        assert source is not None
+        to = attribute_int(node, "to", 0)
+        if to == HALF and source in self.converted:
+            self.idle.append(node)
+        elif (
+            to == result.dtype == FLOAT
+            and source.dtype == ir.DataType.BOOL
+            and not self.reasons.stores_only
+            and node not in self.reasons.needs_float
+        ):
+            node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+            self._retype(result)
+            self.nodes += 1
+
+    def _convert_fill(self, node: ir.Node) -> None:
+        value = node.attributes.get("value")
+        array = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
+        declared = node.outputs[0].dtype  # which may contradict the node
+        if (
+            array.dtype != np.float32
+            or declared != FLOAT
+            or self.reasons.stores_only
+            or node in self.reasons.needs_float
+        ):
+            return
+        if range_of("", array).fits:
+            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(to_half(array)))
+            self._retype(node.outputs[0])
+            self.nodes += 1
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def _retype(self, value: ir.Value) -> None:
+        inference.retype(self.editor.model, value, HALF)
+        self.converted.add(value)
+
+    def _view(self, value: ir.Value, dtype: ir.DataType, *, saturate: bool = False) -> ir.Value:
+        """The value in the other precision: the constant rounded, what a Cast was made of, or a Cast."""
+        key = (value, dtype, saturate)
+        if key not in self.views:
+            self.views[key] = self._make_view(value, dtype, saturate)
+        return self.views[key]
+
+    def _make_view(self, value: ir.Value, dtype: ir.DataType, saturate: bool) -> ir.Value:
+        if dtype == HALF and self.editor.is_constant(value):
+            return self.constants.half(value, saturate)
+        cast = made_by(value, "Cast")
+        if cast is not None:
+            source = cast.inputs[0]
+            assert source is not None
+            if source.dtype == dtype:
+                return source
+        return self._cast(value, value, dtype)
+
+    def _cast(self, source: ir.Value, named_after: ir.Value, dtype: ir.DataType) -> ir.Value:
+        cast = self.editor.node("Cast", [source], {"to": int(dtype)}, hint=f"{named_after.name}/{_SUFFIX[dtype]}")
+        self._insert([cast], source)
+        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), named_after.shape
+        self.casts += 1
+        return cast.outputs[0]
+
+    def _insert(self, nodes: Sequence[ir.Node], source: ir.Value) -> None:
+        """Puts nodes that read `source` right behind its producer, or first in its graph."""
+        graph, producer = source.graph, source.producer()
+        assert graph is not None
+        if producer is not None:
+            graph.insert_after(producer, nodes)
+        else:
+            graph.insert_before(next(iter(graph)), nodes)
+
+    def _stored(self, value: ir.Value) -> ir.Value:
+        key = (value, FLOAT, False)
+        if key not in self.views:
+            half = self._view(value, HALF)
+            self.views[key] = self._cast(half, value, FLOAT)
+        return self.views[key]
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def result(self) -> HalfPrecisionResult:
+        for value in self.constants.in_half:
+            self._drop_unread(value)
+        self.editor.changed()
+        _transpose_behind_products(self.editor)
+        cast_before_transposing(self.editor)
+        remove_unread_definitions(self.editor)
+        self.editor.changed()
+        remarks = []
+        if self.nodes or self.casts or self.outputs or self.constants.in_half or self.converted:
+            detail = f"{self.nodes} nodes and {len(self.constants.in_half)} initializers in float16, {self.casts} Casts"
+            remarks.append(Remark(NAME, "APPLIED", (), detail))
+        for (code, detail), nodes in self.stays.items():
+            remarks.append(Remark(NAME, code.name, tuple(node_label(n) for n in nodes), detail))
+        troubled = [r for r in self.constants.ranges.values() if r.overflow or r.subnormal or r.zero]
+        halves = {v.name for v in self.constants.in_half}
+        ranges = [InitializerRange(**{**vars(r), "converted": r.name in halves}) for r in troubled]
+        return HalfPrecisionResult(remarks, ranges)
+
+    def _drop_unread(self, value: ir.Value) -> None:
+        """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        name, producer = value.name, value.producer()
+        if value.is_initializer():
+            assert value.graph is not None and name is not None
+            del value.graph.initializers[name]
+        elif producer is not None and producer.graph is not None:
+            producer.graph.remove(producer, safe=True)
+        copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
+        if len(copies) == 1:
+            copies[0].name = name
+
+
+def _transpose_behind_products(editor: Editor) -> None:
+    """Transpose(x) W becomes Transpose(x W) in float16, where a batch moves before the rows and W makes rows no longer.
+
+    The sums are the same, and no more numbers are moved. onnxruntime 1.31.1 ends the process where such a product meets
+    its CPU at the default level, with Casts that it puts in itself; so it does with two nodes of float16 and no others.
+    """
+    for node in editor.nodes(MATRIX_PRODUCTS):
+        transpose, weight = made_by(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])
+        if transpose is None or weight is None or len(weight.shape) != 2 or (node.domain and len(node.inputs) > 3):
+            continue
+        x, moved, y = transpose.inputs[0], transpose.outputs[0], node.outputs[0]
+        perm, (K, N) = attribute_ints(transpose, "perm", ()), weight.shape.numpy()
+        rows_first = len(perm) > 2 and perm == (*range(1, len(perm) - 1), 0, len(perm) - 1)
+        if x is None or not rows_first or editor.dtype(x) != HALF or K < N or not editor.only_use(moved):
+            continue
+        attributes = {a.name: a.value for a in node.attributes.values()}
+        product = editor.node(
+            node.op_type, [x, *node.inputs[1:]], attributes, hint=f"{node_label(node)}/product", domain=node.domain
+        )
+        product.outputs[0].type = ir.TensorType(HALF)
+        product.outputs[0].shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
+        inference.declare(editor.model, product.outputs[0])
+        last = editor.node("Transpose", [product.outputs[0]], {"perm": perm}, hint=f"{node_label(node)}/transpose")
+        editor.replace([node], [product, last], {y: last.outputs[0]}, anchor=node)

@@ -1,0 +1,231 @@
+"""Why a node stays in float32: its operator, what makes its inputs, whose body it shares, its constants."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.traversal import bodies
+from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
+from graphopt.half_precision.constants import HALF, LARGEST, Constants
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import CAST_LIKE_OPSET
+from graphopt.remarks import Code, node_label
+
+# They take float16 whatever they read: products, and what keeps its statistics in float32 by definition.
+TAKE_HALF = frozenset(
+    "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
+)
+# They take float32.
+STATISTICS = frozenset(
+    "Softmax LogSoftmax SoftmaxCrossEntropyLoss InstanceNormalization BatchNormalization LpNormalization "
+    "MeanVarianceNormalization LRN LpPool GlobalLpPool ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
+    "ReduceProd ReduceLogSum ReduceLogSumExp CumSum CumProd Exp Log Pow Reciprocal Softplus Tan Sinh Cosh Acosh "
+    "Asin Acos Atanh Det GridSample AffineGrid RoiAlign MaxRoiPool DFT STFT MelWeightMatrix".split()
+)
+GROUP_NORM_STASH_OPSET = 21
+
+
+@functools.cache
+def half_types(op_type: str, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...], bool] | None:
+    """Which formal inputs and outputs of a standard operator may be float or float16, and whether the last input is
+    variadic; None for an operator without schema.
+    """
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    either = {
+        c.type_param_str
+        for c in schema.type_constraints
+        if {"tensor(float)", "tensor(float16)"} <= set(c.allowed_type_strs)
+    }
+    inputs = tuple(p.type_str in either and p.name != "roi" for p in schema.inputs)
+    outputs = tuple(p.type_str in either for p in schema.outputs)
+    variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return inputs, outputs, variadic
+
+
+@dataclass
+class Reasons:
+    """Decides node by node, in the order of the graph.
+
+    Attributes:
+        editor: the model.
+        keep: nodes, by name or by operator, that stay as asked.
+        constants: of the model.
+        converted: values whose type has changed so far.
+        needs_float: nodes whose results only statistics and integers read.
+    """
+
+    editor: Editor
+    keep: frozenset[str]
+    constants: Constants
+    converted: set[ir.Value]
+    needs_float: set[ir.Node] = field(default_factory=set)
+    _families: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def stores_only(self) -> bool:
+        """Whether float16 is for storage alone."""
+        return self.editor.target.device == "cpu"
+
+    def find_needs_float(self, graph: ir.Graph) -> None:
+        """Nodes whose results only statistics and integers read: their own arithmetic belongs to the statistics."""
+        for node in reversed(graph):
+            readers = [u for o in node.outputs for u in o.consumers()]
+            if not readers or any(o.is_graph_output() for o in node.outputs):
+                continue
+            if all(u in self.needs_float or self._is_statistics(u) or _makes_integers(u) for u in readers):
+                self.needs_float.add(node)
+
+    def why_float(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
+        """Why the node stays in float32 (no code: it follows its inputs), or None when it takes float16."""
+        why = self._own_reason(node, takes)
+        if why is None and node.domain == DOMAIN and not self._family_follows(node):
+            return Code.OPSET, f"{node.op_type} of two element types needs opset {CAST_LIKE_OPSET}"
+        return why
+
+    def either(self, node: ir.Node) -> list[int]:
+        """The inputs that may be float or float16."""
+        if node.domain == DOMAIN and node.op_type in OPS:
+            return OPS[node.op_type].inputs_of_T
+        types = half_types(node.op_type, self.editor.opset(node)) if node.domain == "" else None
+        if types is None:
+            return []
+        inputs, _, variadic = types
+        last = len(inputs) - 1
+        return [i for i in range(len(node.inputs)) if (inputs[i] if i <= last else variadic and inputs[last])]
+
+    def fits(self, value: ir.Value) -> bool:
+        """Whether float16 holds what is in the value; False where that is not known."""
+        if value in self.converted or value.dtype == HALF:
+            return True
+        return self.editor.is_constant(value) and not self.constants.range(value).overflow
+
+    def _own_reason(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
+        ours = node.domain == DOMAIN and node.op_type in OPS
+        if node.domain != "" and not ours:
+            return Code.UNSUPPORTED_OP, f"{node.domain}::{node.op_type} is not a standard operator"
+        if bodies(node):
+            return None, ""
+        if self._is_kept(node):
+            return Code.KEPT, "as asked"
+        if node.op_type in QUANTIZATION:
+            return Code.QUANTIZED, f"{node.op_type} is left as it is"
+        if any(made_by(v, *QUANTIZATION) for v in node.inputs):
+            return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
+        if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
+            return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
+        if self.stores_only:
+            # A table stays small in memory where only the rows that were picked are cast.
+            if is_op(node, "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
+                return None if node not in self.needs_float else (None, "")
+            return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
+        if self._is_statistics(node):
+            return Code.STATISTICS, node.op_type
+        product = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
+        if product and attribute_int(node, "stash_type", 1) != 1:
+            return Code.STATISTICS, f"{node.op_type} with other statistics than float32"
+        if not product:
+            if node in self.needs_float:
+                return None, ""
+            if any(not self._is_half(node.inputs[i]) for i in takes):
+                return None, ""
+        return self._out_of_range(node, takes)
+
+    def _is_statistics(self, node: ir.Node) -> bool:
+        if node.domain != "":
+            return False
+        if node.op_type == "GroupNormalization":
+            return self.editor.opset(node) < GROUP_NORM_STASH_OPSET
+        return node.op_type in STATISTICS
+
+    def _is_kept(self, node: ir.Node) -> bool:
+        return node.op_type in self.keep or node_label(node) in self.keep
+
+    def _family_follows(self, node: ir.Node) -> bool:
+        """Whether all nodes that share a function body take float16 with this one.
+
+        From CAST_LIKE_OPSET on bodies follow the type of their inputs. Below, a body is written for one type; it is
+        written again when the first of its nodes is converted, and only if none has a reason of its own to stay.
+        """
+        if self.editor.model.opset_imports.get("", 0) >= CAST_LIKE_OPSET:
+            return True
+        family = _family(node)
+        if family not in self._families:
+            model = self.editor.model
+            alike = [n for n in ir.traversal.RecursiveGraphIterator(model.graph) if _family(n) == family]
+            in_functions = any(
+                _family(n) == family
+                for f in model.functions.values()
+                if f.domain != DOMAIN
+                for n in ir.traversal.RecursiveGraphIterator(f.graph)
+            )
+            follows = not in_functions and all(self._own_reason(n, self.either(n)) is None for n in alike)
+            if follows:
+                for name in {n.op_type for n in alike}:
+                    self.editor.define(name, HALF)
+            self._families[family] = follows
+        return self._families[family]
+
+    def _is_half(self, value: ir.Value | None) -> bool:
+        return value is not None and (value in self.converted or self.editor.is_constant(value))
+
+    def _outputs_follow(self, node: ir.Node) -> bool:
+        """Every float32 output becomes float16 with the inputs, or is float32 by definition; all types are known."""
+        known = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+        return all((v.dtype is not None and isinstance(v.type, ir.TensorType)) or self._is_half(v) for v in known)
+
+    def _out_of_range(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
+        for i in takes:
+            value = node.inputs[i]
+            assert value is not None
+            if is_attention_bias(node, i) and not self.fits(value) and not self._can_hide(node, value):
+                return Code.OVERFLOW, f"the bias {value.name} may hold numbers below {-LARGEST:g}"
+            if value in self.converted or not self.editor.is_constant(value):
+                continue
+            found = self.constants.range(value)
+            if found.fits or is_attention_bias(node, i) or (found.overflow and is_bound(node, i)):
+                continue
+            if found.overflow:
+                return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} numbers are beyond {LARGEST:g}"
+            lost = found.subnormal + found.zero
+            return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} numbers lose bits, {found.zero} become zero"
+        return None
+
+    def _can_hide(self, node: ir.Node, bias: ir.Value) -> bool:
+        if node.domain != DOMAIN:
+            return False
+        masked = node.attributes.get("mask_value")
+        if masked is not None and not -math.inf < masked.as_float() <= -LARGEST:
+            return False
+        array = self.editor.constant(bias)
+        return array is None or not np.any(np.isfinite(array) & (array > LARGEST))
+
+
+def _family(node: ir.Node) -> str:
+    """Nodes that share a body, or would after a bias has become a mask; "" for operators that are not ours."""
+    return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
+
+
+def _makes_integers(node: ir.Node) -> bool:
+    return is_op(node, "Cast") and not ir.DataType(attribute_int(node, "to", 0)).is_floating_point()
+
+
+def is_attention_bias(node: ir.Node, index: int) -> bool:
+    if node.domain == DOMAIN:
+        return OPS[node.op_type].inputs[index] == "bias" and node.op_type.startswith("FusedAttention")
+    return is_op(node, "Attention") and index == 3
+
+
+def is_bound(node: ir.Node, index: int) -> bool:
+    """A bound beyond the range bounds nothing."""
+    return is_op(node, "Clip") and index > 0
