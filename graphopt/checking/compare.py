@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Slices of fewer numbers are judged by more draws, or by other cases' draws, than one.
+# A slice of fewer numbers is judged by several draws of rounding, or by those of other cases: one draw may miss it.
 SMALL_SLICE = 8
 MEASURES = ("largest", "rms")
 Numbers = npt.NDArray[np.float64]
@@ -74,7 +74,7 @@ class Deviation:
 
 
 def deviation(want: Any, got: Any) -> Deviation:
-    """One output: an array, a sequence of them, an absent optional, strings."""
+    """How far an output is from its reference: arrays, sequences of arrays, None for an absent optional, or strings."""
     if isinstance(want, list) or isinstance(got, list):
         return _of_sequences(want, got)
     if want is None or got is None:
@@ -141,7 +141,7 @@ def _rms(numbers: Numbers) -> float:
 
 
 def _is_distribution(want: npt.NDArray[Any]) -> bool:
-    """Whether the last axis holds probabilities: of thousands of classes few have a chance."""
+    """Whether the last axis holds probabilities: of thousands of classes nearly all are near 0, and so is their RMS."""
     if want.ndim == 0 or want.shape[-1] < 2 or want.dtype.kind != "f" or not np.isfinite(want).all():
         return False
     return bool((want >= 0).all()) and bool(np.abs(want.sum(axis=-1, dtype=np.float64) - 1).max() <= 1e-3)

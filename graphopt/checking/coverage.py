@@ -22,7 +22,7 @@ from graphopt.graph.messages import inlined, opset_of
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"
-# So many dimensions of one range, and inputs, are named.
+# How many dimensions with one range, and how many inputs, a sentence names.
 NAMED = 4
 WATCHED = frozenset(("If", "Loop", "Scan"))
 
@@ -35,7 +35,7 @@ def not_covered(
 
 
 def sizes_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
-    """A sentence with the smallest and the largest size of each symbolic dimension; nothing is known of others."""
+    """A sentence with the smallest and the largest size of each symbolic dimension; nothing is known beyond these."""
     tried: dict[str, set[int]] = {}
     for value in required_inputs(proto):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

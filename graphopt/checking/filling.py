@@ -27,7 +27,7 @@ FREE_INTEGERS = ("large integers", "negative integers")
 BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
 PROBES = ("NaN", "infinite")
-# Parts of the tables that indices may count in, where a model refuses indices into all of it.
+# Where a model refuses indices into the whole of a table they stay within its first part, one in so many.
 NARROWER = (1, 4, 16)
 # So many rows of a table, or keys, are all read before one is read again.
 ALL_KEYS = 1 << 10
@@ -68,7 +68,7 @@ class Attempt:
     Attributes:
         number: of the case, from 1; what is tried in turn goes by it.
         kind: of its numbers.
-        narrow: the part of the tables that indices count in is one by this.
+        narrow: indices stay within the first part of a table, one in so many.
         filling: one of FILLINGS.
     """
 
@@ -106,7 +106,7 @@ class Filler:
         return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
 
     def is_free(self, value: onnx.ValueInfoProto) -> bool:
-        """Whether an integer may be any, as far as is known."""
+        """Whether nothing that is known limits the integers of an input."""
         use, dtype = self.uses[value.name], dtype_of(value)
         bound = use.low is not None or use.size or use.mask or use.condition or value.name in self.ranges
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
@@ -215,7 +215,7 @@ class Filler:
             return np.full(shape, attempt.number % 2)
         if dtype.itemsize == 1:
             return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
-        # A time step, a count, a label: small ones, and such as diffusion models take.
+        # It may be a time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
     def _sizes_in(

@@ -142,7 +142,7 @@ class HonestErrors:
         return self.has_steps or has_softmax(self._read_once()[0].graph)
 
     def measure(self, numerics: Numerics, cases: Iterable[Case], draws: int, steps: float = 1.0) -> float:
-        """So many more draws of each case; the seconds of all processors that it took.
+        """Draws each case so many more times; the seconds of all processors that it took.
 
         Args:
             numerics: the class of the outputs that are asked about.
@@ -249,7 +249,7 @@ def types_of(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def guessed(graph: onnx.GraphProto, types: Mapping[str, int]) -> dict[str, int]:
-    """Types of first outputs that nothing is known of, which are those of an input: of the runtime's own operators."""
+    """Types that inference does not know, of results of the runtime's own operators: a result has that of an input."""
     found: dict[str, int] = {}
     for node in graph.node:
         for body in bodies(node):

@@ -192,7 +192,7 @@ class _Plan:
     # -- which cases -------------------------------------------------------------------------------------------------
 
     def _first(self) -> tuple[int, int, int, int]:
-        """Sizes that the model takes at all; some of them."""
+        """The first sizes of ours that the model takes; those of FIRST where it takes none."""
         for linked in (False, True) if self.totals else (False,):
             self.linked = linked
             if self._try("normal, batch 1", FIRST):

@@ -72,6 +72,7 @@ def _value_difference(old: onnx.TypeProto, new: onnx.TypeProto, half_io: bool) -
         return f"{name(a.elem_type)} became {name(b.elem_type)}"
     if not (a.HasField("shape") and b.HasField("shape")):
         return ""
+    # Some exporters write 0 for a size that they do not know, so that it contradicts none.
     shapes = [[d.dim_value if d.dim_value > 0 else d.dim_param or None for d in t.shape.dim] for t in (a, b)]
     return "" if _compatible(*shapes) else f"dimensions {shapes[0]} became {shapes[1]}"
 

@@ -164,7 +164,7 @@ def _order(judgement: Judgement) -> tuple[int, float]:
 
 
 def _usual(limit: Numbers, scale: Numbers) -> float:
-    """The middle one of an axis' limits, the lower of two, relative to their slices: few draws miss some slices."""
+    """The median of an axis' limits relative to their slices, the lower of two: a few draws may miss a slice."""
     known = scale > 0
     return float(np.quantile(limit[known] / scale[known], 0.5, method="lower")) if known.any() else 0.0
 
@@ -227,7 +227,7 @@ def _by_slices(
             # What rounding moves by more than its size is made of rounding, on either side.
             limit = np.where((limit > slices.scale) & (slices.scale > 0), 2 * limit, limit)
             ratio = np.where(error > 0, error / np.maximum(limit, np.finfo(float).tiny), 0.0)
-            # Among slices within their limits, one whose limit says nothing counts first where it uses that.
+            # The slice to report is one beyond its limit; else one that only a limit so large as to say nothing allows.
             noise = (error > largest) & (error <= limit) & (slices.scale > 0)
             worst = int(np.argmax(np.where(noise & (ratio <= 1), ratio + 1, np.where(ratio > 1, ratio + 10, ratio))))
             scale = float(slices.scale[worst]) or whole or 1.0

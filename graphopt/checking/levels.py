@@ -45,7 +45,7 @@ def levels_part(before: Side, after: Side, case: Case) -> str:
     ours, theirs = (_quantizers(side.proto) for side in (before, after))
     made = {name for node in after.proto.graph.node for name in node.output}
     shared = [name for name in ours if name in made]
-    # Names of another quantization say nothing.
+    # A value of one name that the two quantize in different ways cannot be compared.
     if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
         return ""
     try:
@@ -53,7 +53,7 @@ def levels_part(before: Side, after: Side, case: Case) -> str:
     except VerifyError:
         return ""
     moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
-    # What depends on a value that may differ, a quantized one that AFTER has not under its name included.
+    # What depends on a value that may differ; a quantized one that AFTER has under no such name is one.
     unsure: set[str] = set()
     for node in before.proto.graph.node:
         result = node.output[0] if node.output else ""

@@ -61,7 +61,7 @@ class Rewritten:
 
 
 def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
-    """Both with types inferred."""
+    """What was rewritten between two models, whose types are inferred."""
     exact = after.metadata_props.get(METADATA_NUMERICS, "").lower() == "exact"
     classes, approximated = {}, set()
     rounded: set[ir.Value] = set()
@@ -90,7 +90,7 @@ def rewritten(before: ir.Model, after: ir.Model) -> Rewritten:
 
 
 def _used_halves(behind: Sequence[_Behind]) -> set[ir.Value]:
-    """Values in half precision, of the types of which one at least is computed with."""
+    """Values in float16, where something is computed or stored in it, and in bfloat16 likewise."""
     halves = {v for b in behind for v in b.values if v.dtype in _COARSE}
     used = {v.dtype for v in halves if _is_used(v)}
     return {v for v in halves if v.dtype in used}

@@ -21,7 +21,7 @@ from graphopt.checking.rounding import FLOATS
 from graphopt.checking.uses import labels
 from graphopt.graph.vocabulary import MOVES
 
-# Relative to the table's largest number: what another order of folding changes, and rounding to bfloat16.
+# Relative to the table's largest number: as much as folding in another order changes, or rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
 # Rows that are named in a message.
 NAMED = 3

@@ -71,7 +71,7 @@ def unseen(
 
 
 def _with_switches(model: onnx.ModelProto) -> list[str]:
-    """Puts Where(switch, result, 0) behind each node of ours; what they are called."""
+    """Puts Where(switch, result, 0) behind each node of ours; the names of the switches."""
     graph = model.graph
     types = types_of(model)
     names: list[str] = []

@@ -65,7 +65,7 @@ WHOLE_BITS: dict[int, int] = {
     onnx.TensorProto.DOUBLE: 53,
 }
 INTEGERS = frozenset(getattr(onnx.TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
-# What a size is besides.
+# What a size is besides, as `Use` calls it.
 _BESIDE_SIZE = {"Loop": "turns", "Reshape": "rest"}
 # Their results are as large as these sizes say.
 SHAPES = frozenset("ConstantOfShape Expand MaxUnpool Reshape Resize".split())

@@ -48,7 +48,7 @@ def docs(
 
 
 def show(page: Path) -> None:
-    """On a terminal in a pager, else as it is."""
+    """Prints a page: in a pager on a terminal, elsewhere as the Markdown that it is."""
     text = page.read_text(encoding="utf-8")
     out = screen.out()
     if not out.is_terminal:

@@ -178,7 +178,7 @@ def optimize(
 
 @dataclass(frozen=True)
 class _Timing:
-    """What is tuned and timed for; the first of several sizes is tuned for."""
+    """For which threads and sizes OUT is tuned and timed; of several sizes it is tuned for the first."""
 
     threads: int
     sizes: dict[str, list[int]]
@@ -275,7 +275,7 @@ def _verified(model: Path, written: Path | None) -> VerifyReport | None:
 
 
 def _timed(model: Path, written: Path | None, timing: _Timing) -> tuple[BenchReport | None, GraphoptError | None]:
-    """How the times of IN and OUT compare, or why they do not: all else is known by then, and is said first."""
+    """The times of IN and OUT, or the error of timing them, which is raised once everything else is printed."""
     if written is None:
         return None, None
     with screen.working("timing") as say:

@@ -1,4 +1,4 @@
-"""What keeps the start short."""
+"""Modules that are loaded when something of them is first used, so that commands start fast."""
 
 from __future__ import annotations
 

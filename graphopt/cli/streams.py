@@ -32,7 +32,7 @@ def read(path: Path) -> Path:
     """The file to read in the place of `path`; stdin for `-`. Of a pipe it waits for the end.
 
     Raises:
-        ModelLoadError: there is no such file, said before anything is loaded that reads files.
+        ModelLoadError: there is no such file; this is asked first, since loading what reads models takes longer.
         OptionError: stdin was read before.
     """
     if path != DASH:

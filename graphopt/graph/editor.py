@@ -130,7 +130,7 @@ class Editor:
         array = self.constant(value)
         if array is None:
             producer = value.producer() if value is not None else None
-            if producer is not None and producer.op_type == "DequantizeLinear":
+            if producer is not None and producer.op_type == "DequantizeLinear":  # of com.microsoft, too
                 raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
             overridable = value is not None and value.is_initializer()
             code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT

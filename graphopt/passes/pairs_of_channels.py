@@ -17,7 +17,7 @@ Conditions: two spatial axes and an even number of channels, in each group that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -167,16 +167,14 @@ def is_convolution(node: ir.Node) -> bool:
     return node.op_type.startswith(_CONVOLUTIONS) if node.domain == DOMAIN else node.op_type == "Conv"
 
 
-def convolutions_before(value: ir.Value | None) -> Iterator[ir.Node]:
-    """The nodes that make a value, up to a convolution."""
+def convolution_before(value: ir.Value | None) -> ir.Node | None:
+    """The convolution that makes a value, with an activation behind it or without."""
     for _ in range(MAX_ACTIVATION + 1):
         producer = value.producer() if value is not None else None
-        if producer is None:
-            return
-        if is_convolution(producer):
-            yield producer
-            return
+        if producer is None or is_convolution(producer):
+            return producer
         value = producer.inputs[0] if producer.inputs else None
+    return None
 
 
 def between_convolutions(node: ir.Node, editor: Editor) -> bool:
@@ -186,7 +184,8 @@ def between_convolutions(node: ir.Node, editor: Editor) -> bool:
     y = result_of(node, editor)
     if y.is_graph_output() or not all(is_convolution(r) and r.inputs[0] is y for r in y.consumers()):
         return False
-    return any(result_of(c, editor) is node.inputs[0] for c in convolutions_before(node.inputs[0]))
+    before = convolution_before(node.inputs[0])
+    return before is not None and result_of(before, editor) is node.inputs[0]
 
 
 __all__ = ["PairsOfChannels", "between_convolutions"]

@@ -25,6 +25,7 @@ from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Finding, judge
 from graphopt.checking.levels import Side, levels_part
 from graphopt.checking.rewritten import rewritten
+from graphopt.checking.rounding import has_norms
 from graphopt.checking.rounding import moved as rounded
 from graphopt.checking.run import run_cases
 from graphopt.checking.verify import Verdict, verify
@@ -1371,3 +1372,12 @@ def test_numbers_beyond_half_precision_that_before_has_too() -> None:
     report = verify(model_from_text(text), model_from_text(half))
     assert report
     assert any("are beyond float16" in note for note in report.notes)
+
+
+def test_a_norm_in_a_body_is_one() -> None:
+    """How far its rounding moves the outputs is measured as for a norm in the main graph."""
+    branch = "g{0} () => (float[N, 4] a{0}) {{ a{0} = {1} }}"
+    head = "g (bool c, float[N, 4] x, float[4] s) => (float[N, 4] y)"
+    for op, found in (("LayerNormalization(x, s)", True), ("Relu(x)", False)):
+        branches = f"<then_branch = {branch.format(0, op)}, else_branch = {branch.format(1, 'Neg(x)')}>"
+        assert has_norms(model_from_text(f"{head} {{ y = If {branches} (c) }}").graph) == found
