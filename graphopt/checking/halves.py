@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from graphopt.checking.inputs import Case
-from graphopt.checking.protos import bodies
 from graphopt.graph import traversal
+from graphopt.graph.messages import bodies
 
 _PREFIX = "graphopt_half"
 
