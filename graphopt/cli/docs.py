@@ -40,7 +40,9 @@ def docs(
         print("\n".join(known))
         return
     wanted = page.removesuffix(".md").lower()
-    found = [path for name, path in known.items() if wanted in (name.lower(), name.rpartition("/")[2].lower())]
+    # A page of a folder may have the name of one outside of it.
+    found = [path for name, path in known.items() if wanted == name.lower()]
+    found += [path for name, path in known.items() if wanted == name.rpartition("/")[2].lower()]
     if not found:
         near = [name for name in known if wanted in name.lower()]
         raise OptionError(f"there is no page '{page}'; {'perhaps ' + ', '.join(near) if near else '--list has all'}")
