@@ -85,12 +85,12 @@ def verify(
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
     report.notes += pair.notes
-    asked = Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan)
-    wishes = wishes_of(pair.before_proto, asked, effort)
+    wishes = wishes_of(
+        pair.before_proto, Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort
+    )
     budget = Budget(EFFORTS[effort].seconds)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
-
     steps.begin()
     wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     at_default_level = pair.reference.optimized
