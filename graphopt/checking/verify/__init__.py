@@ -85,9 +85,8 @@ def verify(
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
     report.notes += pair.notes
-    wishes = wishes_of(
-        pair.before_proto, Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort
-    )
+    asked = Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan)
+    wishes = wishes_of(pair.before_proto, asked, effort)
     budget = Budget(EFFORTS[effort].seconds)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
