@@ -96,9 +96,7 @@ def verify(
     honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
     runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
     empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
-    if not two:
-        steps.begin()
-    wrong = [] if two or at_default_level else run_beside(pair, cases, wanted, report, empty, runs)
+    wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
     steps.begin()
     judge_runs(pair, runs, honest, report, budget)
     steps.begin()

@@ -202,8 +202,15 @@ def run_beside(
     report: VerifyReport,
     empty: Case | None,
     runs: list[Run],
+    steps: Steps,
 ) -> list[OutputComparison]:
-    """Appends runs at the default level and in half precision; rows of what is wrong with an empty batch."""
+    """Appends runs at the default level and in half precision; rows of what is wrong with an empty batch.
+
+    None where BEFORE runs at that level alone, so that both did already.
+    """
+    steps.begin()
+    if pair.reference.optimized:
+        return []
     more, wrong = _run_at_default_level(pair, cases, wanted, report, empty)
     runs += more + _run_in_half(pair, cases, wanted)
     return wrong
