@@ -33,7 +33,7 @@ DRAWS, MOST_DRAWS = 1, 24
 # quantized value, another choice of a TopK is an honest effect, however large.
 STEP_UNITS, STEP_DRAWS = (16.0, 256.0), 4
 # Where the budget ends before a case is decided, this many limits are no finding: the largest of few draws is too
-# small a limit, and what is beyond ten honest errors is beyond this.
+# small a limit. A case beyond it is decided whatever that takes.
 UNDECIDED = 2.0
 # A difference of so many limits, of the output as a whole or after more draws, is no matter of luck.
 BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
@@ -222,16 +222,22 @@ def _drawn_again(run: Run, measure: _Measure, budget: Budget | None) -> bool:
         surely = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
         if not bad or drawn >= MOST_DRAWS or (surely and drawn >= ENOUGH_DRAWS):
             break
-        if budget is not None and budget.is_spent:
+        if _may_end(budget, bad):
             return False
         spend(min(max(1, drawn), MOST_DRAWS - drawn))
     for units in STEP_UNITS if bad and classes and honest.has_steps else ():
-        if budget is not None and budget.is_spent:
+        if _may_end(budget, bad):
             return False
         spend(STEP_DRAWS, units)
-        if all(r.equal for r in rows_of(run)):
+        bad = [r for r in rows_of(run) if not r.equal]
+        if not bad:
             break
     return True
+
+
+def _may_end(budget: Budget | None, bad: Sequence[OutputComparison]) -> bool:
+    """Whether a case may stay undecided: no budget is left, and its limits of few draws make no finding of it."""
+    return budget is not None and budget.is_spent and all(row.severity <= UNDECIDED for row in bad)
 
 
 def _overflown(

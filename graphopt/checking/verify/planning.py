@@ -34,7 +34,7 @@ class Effort:
 
     Attributes:
         seconds: of all processors, about, for all runs of both models on further cases, and for more draws of cases
-            that look different. The case that looks worst is decided whatever it takes.
+            that look different. The case that looks worst, and each that looks far off, is decided whatever it takes.
         cases: the share of further cases.
         elements: of all inputs of a case together, at most.
     """
