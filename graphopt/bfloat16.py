@@ -33,7 +33,7 @@ from graphopt.ops.activation import SLOPED
 from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
-from graphopt.passes.fused_conv import ConvMatch, bias_of, conv_at, emit_conv, require_conv
+from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv, require_conv
 from graphopt.passes.pairs_of_channels import MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.passes.prelu import PRelu
@@ -150,9 +150,7 @@ class Convolutions(Pass[Convolution, Convolution]):
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
         if plan.slope is None:
             return emit_conv(plan.name, plan, editor, plan.rest)
-        node = plan.node
-        inputs = [plan.X, plan.W, bias_of(plan, editor), *plan.rest]
-        new = editor.emit(plan.name, inputs, plan.attributes, anchor=node)
+        node, new = plan.node, conv_node(plan.name, plan, editor, plan.rest)
         if (shape := node.outputs[0].shape) is not None:
             new.outputs[0].shape = ir.Shape(shape)
             inference.declare(editor.model, new.outputs[0])

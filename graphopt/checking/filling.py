@@ -117,8 +117,8 @@ class Filler:
         return (
             bits is not None
             and self.is_free(value)
-            and _largest_free(value) == LARGE_INTEGER > 0
-            and (np.iinfo(dtype_of(value)).max >= 1 << (bits + 1))
+            and _largest_free(value) == LARGE_INTEGER
+            and np.iinfo(dtype_of(value)).max >= 1 << (bits + 1)
         )
 
     def keys_of(self, value: onnx.ValueInfoProto) -> int:

@@ -17,7 +17,6 @@ ones where X is known to have many rows, with a bias or without.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +24,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import FLOATS, Form, form_of
 from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.shapes import sizes
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
 from graphopt.metadata import Numerics
@@ -185,9 +185,7 @@ def _pays(match: LinearMatch, editor: Editor) -> bool:
 def _rows(product: ir.Node, editor: Editor) -> int | None:
     """Rows of X, where all its axes but the last are known."""
     dims = editor.shapes.dims(product.inputs[0])
-    sizes = [] if dims is None else [d.value for d in dims[:-1]]
-    known = [n for n in sizes if n is not None]
-    return math.prod(known) if dims is not None and len(known) == len(sizes) else None
+    return None if dims is None else sizes.product(dims[:-1]).value
 
 
 def _is_transposed(product: ir.Node) -> bool:

@@ -120,10 +120,15 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
         raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
 
 
+def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:
+    """The operator of that name, with `rest` as its inputs behind the bias."""
+    inputs = [match.X, match.W, bias_of(match, editor), *rest]
+    return editor.emit(name, inputs, match.attributes, anchor=match.node)
+
+
 def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> str:
-    """Puts the operator of that name, with `rest` as its inputs behind the bias, in the node's place."""
-    node = match.node
-    new = editor.emit(name, [match.X, match.W, bias_of(match, editor), *rest], match.attributes, anchor=node)
+    """Puts the operator in the node's place."""
+    node, new = match.node, conv_node(name, match, editor, rest)
     editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
     return f"{match.C} to {match.M} channels, {'x'.join(map(str, match.kernel))}"
 

@@ -51,6 +51,16 @@ void compare(LinearProblem p, size_t lanes) {
   CHECK(worst < (sizeof(T) == 4 ? 1e-5 : 1e-2));
 }
 
+LinearProblem problem(int64_t rows, int64_t K, int64_t N, bool residual, ActivationKind kind) {
+  LinearProblem p;
+  p.rows = rows;
+  p.K = K;
+  p.N = N;
+  p.has_residual = residual;
+  p.act.kind = kind;
+  return p;
+}
+
 TEST_CASE("linear of odd sizes") {
   using A = ActivationKind;
   for (const auto& [rows, K, N] : {std::array<int64_t, 3>{1, 1, 1},
@@ -64,12 +74,7 @@ TEST_CASE("linear of odd sizes") {
                                    {3, 5, 0}}) {
     for (const A kind : {A::kNone, A::kRelu, A::kGelu}) {
       for (const bool residual : {false, true}) {
-        LinearProblem p;
-        p.rows = rows;
-        p.K = K;
-        p.N = N;
-        p.has_residual = residual;
-        p.act.kind = kind;
+        LinearProblem p = problem(rows, K, N, residual, kind);
         for (const size_t lanes : {1, 3}) {
           compare<float>(p, lanes);
           compare<half>(p, lanes);
@@ -129,12 +134,8 @@ TEST_CASE("linear by Strassen's algorithm") {
   for (const auto& [rows, K, N] :
        {std::array<int64_t, 3>{96, 512, 512}, {101, 1536, 576}, {197, 514, 512}, {400, 768, 512}}) {
     for (const bool residual : {false, true}) {
-      LinearProblem p;
-      p.rows = rows;
-      p.K = K;
-      p.N = N;
-      p.has_residual = residual;
-      p.act.kind = residual ? ActivationKind::kNone : ActivationKind::kGelu;
+      const ActivationKind kind = residual ? ActivationKind::kNone : ActivationKind::kGelu;
+      const LinearProblem p = problem(rows, K, N, residual, kind);
       compare<float>(p, 3);
       if (residual) compare<half>(p, 1);
     }
