@@ -95,9 +95,10 @@ class Shape {
   int64_t operator[](size_t i) const { return dims_[i]; }
   int64_t& operator[](size_t i) { return dims_[i]; }
 
-  int64_t elements(size_t first_axis = 0) const {
+  // Of the axes from `first` to the one before `last`.
+  int64_t elements(size_t first = 0, size_t last = kMaxRank) const {
     int64_t n = 1;
-    for (size_t i = first_axis; i < rank_; ++i) n *= dims_[i];
+    for (size_t i = first; i < std::min(last, rank_); ++i) n *= dims_[i];
     return n;
   }
 

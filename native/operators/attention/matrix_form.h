@@ -259,22 +259,12 @@ struct MatrixAttention {
     }
   }
   DEVICE static void copy_keys(Lds& lds, const Block<T>& block, int thread) {
-    const int key = thread / kAcross, d = thread % kAcross * kSize;
-    auto offset = static_cast<uint32_t>(key * block.row + d);
-    UNROLL for (int i = 0; i < kPacks; ++i) {
-      const int first = i * (kThreads / kAcross);
-      block.copy(key_at(lds, first + key, d), first + key, d, offset);
-      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
-    }
+    block.template copy_packs<kAcross, kPacks, kThreads>(thread,
+                                                         [&](int key, int d) { return key_at(lds, key, d); });
   }
   DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
-    const int key = thread / kAcross, d = thread % kAcross * kSize;
-    auto offset = static_cast<uint32_t>(key * block.row + d);
-    UNROLL for (int i = 0; i < kPacks; ++i) {
-      const int first = i * (kThreads / kAcross);
-      block.copy(value_at(lds, first + key, d), first + key, d, offset);
-      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
-    }
+    block.template copy_packs<kAcross, kPacks, kThreads>(
+        thread, [&](int key, int d) { return value_at(lds, key, d); });
   }
   DEVICE static void copy_query(Lds& lds, int r, int d, const T* from, bool inside) {
     copy_to_lds(query_at(lds, r, d), from, inside);

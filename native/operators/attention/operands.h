@@ -25,9 +25,17 @@ struct Block {
     const Bits128 zero = {};
     return bit_cast<Pack<T>>(inside ? bits : zero);
   }
-  DEVICE void copy(T* to, int key, int d, uint32_t offset) const {
-    const bool inside = key < count && d < width;
-    copy_to_lds(to, data + (inside ? offset : 0), inside);
+  // A work-group's copies to LDS, of kPacks packs by each work-item, kAcross packs a row: where `to` puts (key, d).
+  template <int kAcross, int kPacks, int kThreads, class To>
+  DEVICE void copy_packs(int thread, const To& to) const {
+    const int first = thread / kAcross, d = thread % kAcross * Pack<T>::kSize;
+    auto offset = static_cast<uint32_t>(first * row + d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int key = first + i * (kThreads / kAcross);
+      const bool inside = key < count && d < width;
+      copy_to_lds(to(key, d), data + (inside ? offset : 0), inside);
+      offset += static_cast<uint32_t>(kThreads / kAcross * row);
+    }
   }
   DEVICE T element(int key, int d) const {
     return key < count && d < width ? data[int64_t{key} * row + int64_t{d} * column] : from_float<T>(0.0f);

@@ -173,13 +173,8 @@ struct VectorAttention {
     }
   }
   DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
-    const int key = thread / kAcross, d = thread % kAcross * kSize;
-    auto offset = static_cast<uint32_t>(key * block.row + d);
-    UNROLL for (int i = 0; i < kPacks; ++i) {
-      const int first = i * (kThreads / kAcross);
-      block.copy(reinterpret_cast<T*>(&lds.value[first + key][d]), first + key, d, offset);
-      offset += static_cast<uint32_t>(kThreads / kAcross * block.row);
-    }
+    block.template copy_packs<kAcross, kPacks, kThreads>(
+        thread, [&](int key, int d) { return reinterpret_cast<T*>(&lds.value[key][d]); });
   }
   DEVICE static void store_key(Lds& lds, int key, int d, T x) { lds.key[d][exchange(key, d)] = to_float(x); }
   DEVICE static void store_value(Lds& lds, int key, int d, T x) { lds.value[key][d] = to_float(x); }

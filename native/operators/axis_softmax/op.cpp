@@ -7,9 +7,7 @@ namespace graphopt {
 AxisSoftmaxProblem AxisSoftmaxOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const size_t axis = axis_of(axis_, x.rank());
-  AxisSoftmaxProblem p{1, x[axis], x.elements(axis + 1)};
-  for (size_t i = 0; i < axis; ++i) p.outer *= x[i];
-  return p;
+  return {x.elements(0, axis), x[axis], x.elements(axis + 1)};
 }
 
 namespace {

@@ -21,7 +21,7 @@ class CumSum final : public gpu::DeviceKernel {
     if (given.size() != 1) throw Error("the axis must be one number");
     const size_t axis = axis_of(given[0], x.shape.rank());
     gpu::CumSumProblem p;
-    for (size_t d = 0; d < axis; ++d) p.outer *= x.shape[d];
+    p.outer = x.shape.elements(0, axis);
     p.size = x.shape[axis];
     p.inner = x.shape.elements(axis + 1);
     p.reverse = reverse_;

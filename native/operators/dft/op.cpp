@@ -48,8 +48,7 @@ class Dft final : public gpu::DeviceKernel {
     y[axis] = p.K;
     y[x.rank() - 1] = 2;
     p.per = x.elements(axis + 1) / width;
-    for (size_t d = 0; d < axis; ++d) p.lines *= x[d];
-    p.lines *= p.per;
+    p.lines = x.elements(0, axis) * p.per;
     p.from = {x[axis] * p.per * width, width, p.per * width};
     p.to = {p.K * p.per * 2, 2, p.per * 2};
     const Ref out = set_output(call, 0, y);

@@ -37,8 +37,7 @@ GatedProblem GatedOp::problem(const Shapes& inputs) const {
   const Shape y = output(inputs);
   GatedProblem p;
   p.D = y[y.rank() - 1];
-  p.rows = 1;
-  for (size_t i = 0; i + 1 < y.rank(); ++i) p.rows *= y[i];
+  p.rows = y.elements(0, y.rank() - 1);
   p.halves = halves_;
   p.gate = gate_;
   p.act = act_;

@@ -55,7 +55,7 @@ class Gather final : public AlongAxis {
     for (size_t d = 0; d < added; ++d) y[axis + d] = index.shape[d];
     for (size_t d = axis + 1; d < x.shape.rank(); ++d) y[d - 1 + added] = x.shape[d];
     gpu::GatherProblem p;
-    for (size_t d = 0; d < axis; ++d) p.outer *= x.shape[d];
+    p.outer = x.shape.elements(0, axis);
     p.size = x.shape[axis];
     p.inner = x.shape.elements(axis + 1);
     p.indices = index.shape.elements();
@@ -104,12 +104,12 @@ class GatherND final : public gpu::DeviceKernel {
     gpu::GatherNDProblem p;
     for (size_t d = 0; d < batch; ++d) {
       if (x.shape[d] != index.shape[d]) throw Error("data and indices differ in an axis of the batch");
-      p.batch *= x.shape[d];
     }
+    p.batch = x.shape.elements(0, batch);
     p.sizes.assign(x.shape.data() + batch, x.shape.data() + first);
     p.inner = x.shape.elements(first);
     p.bytes = bytes_of(x.type);
-    for (size_t d = batch; d + 1 < tuples; ++d) p.rows *= index.shape[d];
+    p.rows = index.shape.elements(batch, tuples - 1);
     const Ref out = set_output(call, 0, pointed_at(index.shape, x.shape, first));
     program.launch(gpu::gather_nd_plan(p, call.aligned()), {Ref::input(0), Ref::input(1)}, {out});
   }

@@ -94,7 +94,7 @@ class Trilu final : public gpu::DeviceKernel {
     gpu::TriluProblem p;
     p.rows = x.shape[rank - 2];
     p.columns = x.shape[rank - 1];
-    for (size_t d = 0; d + 2 < rank; ++d) p.batch *= x.shape[d];
+    p.batch = x.shape.elements(0, rank - 2);
     p.upper = upper_;
     p.bytes = bytes_of(x.type);
     if (call.has_input(1)) {

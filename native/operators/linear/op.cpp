@@ -39,8 +39,7 @@ LinearProblem LinearOp::problem(const Shapes& inputs) const {
   if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
   require_shape("b", inputs[2], {p.N});
   require_residual(inputs, "Y", output(inputs));
-  p.rows = 1;
-  for (size_t i = 0; i + 1 < x.rank(); ++i) p.rows *= x[i];
+  p.rows = x.elements(0, x.rank() - 1);
   return p;
 }
 

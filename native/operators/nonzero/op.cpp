@@ -90,7 +90,7 @@ class Compress final : public gpu::DeviceKernel {
     shape[axis] = all;
     const Ref y = set_output(call, 0, shape);
     gpu::GatherProblem p;
-    for (size_t d = 0; d < axis; ++d) p.outer *= from[d];
+    p.outer = from.elements(0, axis);
     p.size = from[axis];
     p.inner = from.elements(axis + 1);
     p.indices = all;

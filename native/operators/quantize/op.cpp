@@ -99,8 +99,7 @@ class Quantize final : public gpu::DeviceKernel {
 
   size_t split(const Shape& x, gpu::QuantizeProblem& p) const {
     const size_t axis = axis_of(axis_, x.rank());
-    p.outer = 1;
-    for (size_t d = 0; d < axis; ++d) p.outer *= x[d];
+    p.outer = x.elements(0, axis);
     p.size = x[axis];
     p.inner = x.elements(axis + 1);
     return axis;

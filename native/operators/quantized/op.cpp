@@ -273,7 +273,7 @@ class QuantizedSoftmax final : public gpu::DeviceKernel {
     const Ref y = set_output(call, 0, x);
     const size_t axis = axis_of(axis_, x.rank());
     gpu::QuantizedLines lines = lines_of(call);
-    for (size_t d = 0; d < axis; ++d) lines.outer *= x[d];
+    lines.outer = x.elements(0, axis);
     lines.size = flat_ ? x.elements(axis) : x[axis];
     lines.inner = flat_ ? 1 : x.elements(axis + 1);
     if (x.elements() == 0) return;

@@ -210,7 +210,7 @@ class Resize final : public gpu::DeviceKernel {
     }
     if (changed.front() < rows || changed.back() > rows + 1) return false;
     gpu::ResizeProblem p;
-    for (size_t d = 0; d < rows; ++d) p.planes *= x.shape[d];
+    p.planes = x.shape.elements(0, rows);
     p.rows = all[rows];
     p.columns = all[rows + 1];
     p.coordinates = coordinates_;
@@ -233,7 +233,7 @@ class Resize final : public gpu::DeviceKernel {
     for (const size_t d : changed) {
       const bool is_last = d == changed.back();
       gpu::ResizeOneProblem p;
-      for (size_t k = 0; k < d; ++k) p.outer *= now[k];
+      p.outer = now.elements(0, d);
       p.inner = now.elements(d + 1);
       p.axis = all[d];
       p.coordinates = coordinates_;

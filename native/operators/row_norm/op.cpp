@@ -50,8 +50,7 @@ RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   if (!rms_) require_shape("beta", inputs[beta], row);
   RowNormProblem p;
   p.D = D;
-  p.rows = 1;
-  for (size_t i = 0; i + 1 < x.rank(); ++i) p.rows *= x[i];
+  p.rows = x.elements(0, x.rank() - 1);
   p.epsilon = epsilon_;
   p.images = ada_ ? std::max<int64_t>(row[0], 1) : 1;
   p.rms = rms_;
@@ -141,8 +140,7 @@ class StandardRowNorm final : public gpu::DeviceKernel {
     for (size_t d = axis; d < rank; ++d) row[d - axis] = x.shape[d];
     RowNormProblem p;
     p.D = row.elements();
-    p.rows = 1;
-    for (size_t d = 0; d < axis; ++d) p.rows *= x.shape[d];
+    p.rows = x.shape.elements(0, axis);
     p.epsilon = epsilon_;
     p.rms = rms_;
     p.has_beta = call.has_input(2);

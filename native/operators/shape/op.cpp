@@ -88,10 +88,7 @@ class Flatten final : public View {
     // All axes may be flattened into the first: this one may be behind the last.
     const auto rank = static_cast<int64_t>(x.rank());
     const size_t axis = axis_ == rank ? x.rank() : axis_of(axis_, x.rank());
-    const int64_t inner = x.elements(axis);
-    int64_t outer = 1;
-    for (size_t d = 0; d < axis; ++d) outer *= x[d];
-    return {outer, inner};
+    return {x.elements(0, axis), x.elements(axis)};
   }
 
   int64_t axis_;

@@ -21,8 +21,7 @@ class Softmax final : public gpu::DeviceKernel {
     // Below opset 13 the axes from `axis` on are one, and there may be none.
     const bool none = to_the_end_ && axis_ == static_cast<int64_t>(rank);
     const size_t axis = none ? rank : axis_of(axis_, rank);
-    int64_t outer = 1;
-    for (size_t d = 0; d < axis; ++d) outer *= x.shape[d];
+    const int64_t outer = x.shape.elements(0, axis);
     const int64_t D = to_the_end_ ? x.shape.elements(axis) : x.shape[axis];
     const int64_t inner = to_the_end_ ? 1 : x.shape.elements(axis + 1);
     const Ref y = set_output(call, 0, x.shape);
@@ -47,8 +46,7 @@ class LpNormalization final : public gpu::DeviceKernel {
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
     const size_t axis = axis_of(axis_, x.shape.rank());
-    int64_t outer = 1;
-    for (size_t d = 0; d < axis; ++d) outer *= x.shape[d];
+    const int64_t outer = x.shape.elements(0, axis);
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::softmax_plan(outer, x.shape[axis], x.shape.elements(axis + 1), what_, is_half(x),
                                      device_.facts()),

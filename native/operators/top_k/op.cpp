@@ -37,7 +37,7 @@ std::optional<gpu::Ordered> ordered(ElementType type) {
 template <class Problem>
 size_t split_at(int64_t given, const Tensor& x, Problem& p) {
   const size_t axis = axis_of(given, x.shape.rank());
-  for (size_t d = 0; d < axis; ++d) p.outer *= x.shape[d];
+  p.outer = x.shape.elements(0, axis);
   p.R = x.shape[axis];
   p.inner = x.shape.elements(axis + 1);
   p.order = ordered(x.type).value();
