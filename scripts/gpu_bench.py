@@ -28,13 +28,12 @@ from tests.hip import (
     elementwise_cases,
     logic_cases,
     recurrent_cases,
-    reduction_cases,
+    resize_cases,
     scatter_cases,
     unary_cases,
     whole_cases,
 )
-from tests.hip.harness import Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Plan, int64s
 
 CONVOLUTIONS = (
     (1, 64, 56, 64), (1, 128, 28, 128), (1, 256, 14, 256), (1, 512, 7, 512), (32, 64, 56, 64), (32, 128, 28, 128),
@@ -374,7 +373,7 @@ def bench_standard(r: Runner, copy: float) -> None:
     blocked = int64s([5, P // 4, H, 2, W, 2, H * W, W, P // 2 * H * W, 1, P // 4 * H * W,
                       4 * H * W, 4 * W, 2 * W, 2, 1, 0, 0])  # fmt: skip
     pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
-    how, two = reduction_cases.NEAREST.index("linear"), ctypes.c_float(2)
+    how, two = resize_cases.WAYS_OF_IMAGES.index("linear"), ctypes.c_float(2)
     resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two, i64(0), i64(0))
     columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), no, no)
     sin, erf = (list(unary_cases.OPS).index("Sin"), "Erf")

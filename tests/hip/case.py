@@ -10,6 +10,8 @@ import numpy as np
 
 from tests.hip.harness import Array, Harness, Plan
 
+FLOATS: tuple[tuple[str, Any], ...] = (("f32", np.float32), ("f16", np.float16))  # as the kernels' names end
+
 
 @dataclass(frozen=True)
 class Case:
@@ -93,3 +95,8 @@ def tolerance_of(dtype: Any, float32: float = 1e-5) -> float:
 def signed(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Array:
     """Signed values of magnitude about 1."""
     return np.ascontiguousarray(rng.standard_normal(shape).astype(dtype))
+
+
+def channels_last(x: Array, channels: int) -> Array:
+    """[planes, H, W] as [planes / channels, H, W, channels]."""
+    return np.ascontiguousarray(np.moveaxis(x.reshape(-1, channels, *x.shape[1:]), 1, -1))

@@ -11,9 +11,9 @@ import numpy as np
 from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.convolution_cases import convolve, transpose_convolve
-from tests.hip.harness import Harness, Plan
-from tests.hip.movement_cases import int64s
-from tests.hip.reduction_cases import COORDINATES, NEAREST, POOLS, SIZES, WINDOWS, pool, resize
+from tests.hip.harness import Harness, Plan, int64s
+from tests.hip.pool_cases import POOLS, WINDOWS, pool
+from tests.hip.resize_cases import COORDINATES, IMAGES, WAYS_OF_IMAGES, resize
 
 # batch, rows, columns: whole vectors both ways, one way, no way; less than a tile, and more; square tiles, and those of
 # few rows or few columns.
@@ -148,8 +148,8 @@ def cases() -> Iterator[Case]:
             mode, size = POOLS[i % 3], "x".join(map(str, window[0]))
             name = f"pool_channels_last_{mode.lower()}-{size}x{channels}"
             yield pool(name, np.float16, window, mode, channels)
-        for i in range(2 * len(SIZES)):
-            coordinates, how, sizes_ = COORDINATES[i % 4], NEAREST[i % 5], SIZES[i % len(SIZES)]
+        for i in range(2 * len(IMAGES)):
+            coordinates, how, sizes_ = COORDINATES[i % 4], WAYS_OF_IMAGES[i % 5], IMAGES[i % len(IMAGES)]
             size = "x".join(map(str, (*sizes_, channels)))
             yield resize(
                 f"resize_channels_last_{coordinates}_{how}-{size}", np.float16, sizes_, coordinates, how, channels

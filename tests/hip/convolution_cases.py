@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 
 def at_end(index: Sequence[Any]) -> Any:
@@ -125,8 +124,7 @@ def convolution(name: str, dtype: Any, sizes: Sizes, transposed: bool, bias: boo
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for table, transposed in ((CONVOLUTIONS, False), (TRANSPOSED, True)):
             for i, sizes in enumerate(table):
                 kind = "transposed" if transposed else "convolution"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ctypes import c_int, c_int32, c_int64
+from ctypes import c_int, c_int64
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
+from tests.hip.harness import Array, Harness, Plan, element_type
 
 # outer, size, inner; rows of several tiles, and few long ones, which are cut into parts.
 SIZES = (
@@ -36,11 +35,11 @@ def case(name: str, dtype: Any, sizes: tuple[int, int, int], reverse: bool, excl
         x = (x / 64).astype(dtype)  # sums of thousands
     if dtype == np.int64:
         x = x << 60
-    kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    kind = element_type(dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
         outer, size, inner = map(c_int64, sizes)
-        return harness.plan("cumsum", facts, c_int32(kind), outer, size, inner, c_int(reverse), c_int(exclusive))
+        return harness.plan("cumsum", facts, kind, outer, size, inner, c_int(reverse), c_int(exclusive))
 
     tolerance = tolerance_of(dtype) if np.issubdtype(dtype, np.floating) else 0
     return Case(name, "CumSum", [x], [sums(x, 1, reverse, exclusive)], plan, tolerance)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 # outer, size of the axis, inner, length of the transform; complex, inverse, one side
 LINES: tuple[tuple[tuple[int, int, int, int], tuple[bool, bool, bool]], ...] = (
@@ -31,7 +30,7 @@ def dft(name: str, dtype: Any, x: Array, places: list[int], y: Array, window: Ar
         return harness.plan("dft", facts, c_int(dtype == np.float16), int64s(places), *codes)
 
     expected = np.stack([y.real, y.imag], -1)
-    return Case(name, "DFT", [x, window], [expected], plan, 1e-5 if dtype == np.float32 else 5e-3)
+    return Case(name, "DFT", [x, window], [expected], plan, tolerance_of(dtype))
 
 
 def numbers_of(x: Array, complex_: bool) -> Array:

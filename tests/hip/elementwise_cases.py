@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 # The order is that of native/operators/elementwise/operations.h: first the activations.
@@ -106,8 +106,7 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, op in enumerate(OPS):
             for k in (0, 1) if op in UNARY else (i % 6, 6 + i % 4) if op != "Add" else range(len(PAIRS)):
                 a, b = PAIRS[k]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 
@@ -255,8 +255,7 @@ def empty_cases() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for head, problems in (*BY_HEAD.items(), (0, SPLIT)):
             for i, p in enumerate(problems):
                 name = f"attention_{'split' if head == 0 else head}_{suffix}-{i}_s{p.S}_t{p.T}_d{p.D}"

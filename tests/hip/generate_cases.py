@@ -7,10 +7,9 @@ from ctypes import c_double, c_int, c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Harness, Plan
+from tests.hip.harness import Harness, Plan, element_type
 
 # start, step, how many
 RANGES = ((0, 1, 1), (0, 1, 5), (3, 2, 1000), (10, -3, 4099), (-7, 1, 1024), (100, -1, 17), (5, 7, 2048), (1, 1, 333))
@@ -31,7 +30,7 @@ VALUES = (np.uint8, np.float16, np.float32, np.int64)
 def range_case(name: str, dtype: Any, start: int, step: int, total: int) -> Case:
     factor = 0.25 if dtype == np.float32 else 1
     y = factor * (start + step * np.arange(total, dtype=np.float64))
-    kind = c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
+    kind = element_type(dtype)
     numbers = (c_double(factor * start), c_double(factor * step), c_int64(total))
 
     def plan(harness: Harness, facts: int) -> Plan:

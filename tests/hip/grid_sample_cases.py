@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, int64s
+from tests.hip.resize_cases import cubic
 
 BEYOND = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -46,9 +46,8 @@ def taps(given: Array, size: int, how: str, beyond: str, corners: bool) -> tuple
     else:
         n = TAPS[how] // 2
         at = np.floor(x)[:, None] + np.arange(1 - n, n + 1)
-        d, a = np.abs(x[:, None] - at), -0.75
-        near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        weight = 1 - d if how == "linear" else np.where(d <= 1, near, far)
+        d = np.abs(x[:, None] - at)
+        weight = 1 - d if how == "linear" else cubic(d)
     if beyond == "reflection":
         at = reflected(at, low, high)
     elif beyond == "zeros":

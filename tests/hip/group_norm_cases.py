@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
 # N, C, groups, spatial shape. A group of one work-group with few or many elements a work-item, and groups that are
@@ -71,8 +71,7 @@ def case(name: str, dtype: Any, N: int, C: int, groups: int, spatial: tuple[int,
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, (N, C, groups, spatial) in enumerate((*SMALL, *LARGE, *SPLIT)):
             act = activations.NAMES[i % len(activations.NAMES)]
             size = "x".join(str(d) for d in (N, C, *spatial))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ctypes import c_float, c_int
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from graphopt.contrib.rotary import rotate_reference
-from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 POSITIONS = 700
 
@@ -103,7 +103,7 @@ def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
             y[b, :, :begin] = past[b, :, :begin]
             y[b, :, begin : begin + s.S] = new[b]
     inputs = [x, past, cos, sin, lengths_of(s), at.astype(np.int64)]
-    plan = lambda harness, facts: s.plan(harness, facts, dtype, part)  # noqa: E731
+    plan = partial(s.plan, dtype=dtype, part=part)
     return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
 
 
@@ -131,13 +131,12 @@ def attention(name: str, dtype: Any, s: Setting) -> Case:
         e = np.exp(scores - top)
         y[b, i, n] = e / (e.sum() + np.exp(more - top)) @ values[b, g, seen].astype(np.float64)
     inputs = [query, keys, values, lengths_of(s), bias, sink]
-    plan = lambda harness, facts: s.plan(harness, facts, dtype, 3)  # noqa: E731
+    plan = partial(s.plan, dtype=dtype, part=3)
     return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, s in enumerate(SETTINGS):
             for part, what in enumerate(("queries", "keys", "values")):
                 if part or s.half:

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+from onnx import helper
 
 ROOT = Path(__file__).resolve().parents[2]
 Array = npt.NDArray[Any]
@@ -57,6 +59,16 @@ def build_for_cuda(target: str) -> Path:
     options = {"GRAPHOPT_HIP_ARCHS": "", "GRAPHOPT_CUDA_ARCHS": "sm_90", "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
     folder = build(ROOT / "build" / "cuda", [target], **options)
     return (folder if target == "gpu_harness" else folder.parent) / f"lib{target}.so"
+
+
+def int64s(numbers: Sequence[int]) -> Any:
+    """An array for a plan's argument."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def element_type(dtype: npt.DTypeLike) -> ctypes.c_int32:
+    """The type of a plan's tensor, as ONNX numbers types."""
+    return ctypes.c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
 
 
 class Plan:

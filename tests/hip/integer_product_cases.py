@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ctypes import c_float, c_int32
+from ctypes import c_float
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case, signed
 from tests.hip.convolution_cases import CONVOLUTIONS, Sizes, convolve
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
 # M, N, K, batches of both operands.
 PRODUCTS: tuple[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], ...] = (
@@ -21,10 +19,6 @@ PRODUCTS: tuple[tuple[int, int, int, tuple[int, ...], tuple[int, ...]], ...] = (
     (64, 64, 64, (2, 1), (1, 3)), (7, 3, 100, (5,), (5,)), (2, 9, 0, (), ()), (17, 1, 31, (), (2,)),
 )  # fmt: skip
 PAIRS = ((np.uint8, np.uint8), (np.int8, np.int8), (np.uint8, np.int8), (np.int8, np.uint8))
-
-
-def code(dtype: Any) -> c_int32:
-    return c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
 
 
 def random(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
@@ -64,7 +58,7 @@ def product(name: str, left: Any, right: Any, i: int) -> Case:
 
     def plan(harness: Harness, facts: int) -> Plan:
         has = int64s([*kinds, by < 3, *steps])
-        return harness.plan("integer_product", facts, code(left), code(right), has, int64s(numbers))
+        return harness.plan("integer_product", facts, element_type(left), element_type(right), has, int64s(numbers))
 
     return Case(name, "MatMulInteger", inputs, [y], plan, 0, output_dtype=sums)
 
@@ -90,7 +84,7 @@ def window(name: str, x_type: Any, w_type: Any, sizes: Sizes, i: int) -> Case:
 
     def plan(harness: Harness, facts: int) -> Plan:
         has = int64s([*kinds, i % 2, 1, 0])
-        return harness.plan("integer_window", facts, code(w_type), code(x_type), has, int64s(numbers))
+        return harness.plan("integer_window", facts, element_type(w_type), element_type(x_type), has, int64s(numbers))
 
     return Case(name, "ConvInteger", [w, x, w_zero, x_zero, bias], [y], plan, 0, output_dtype=np.int32)
 
@@ -116,7 +110,7 @@ def scaled(name: str, i: int, target: Any) -> Case:
         ends = np.iinfo(target)
         whole = np.rint(sums.astype(np.float32) * (alpha * left * right / y_scale)) + zero.astype(np.float32)
         y = np.clip(whole, ends.min, ends.max).astype(np.float64)
-    kind = 0 if target == np.float32 else code(target).value
+    kind = 0 if target == np.float32 else element_type(target).value
     numbers = [outer, M, N, *many, has_bias, kind, has_zero]
 
     def plan(harness: Harness, facts: int) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.ops import OPS
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
 # N, C, pixels: one pixel, tails of a work-group, whole ones, fewer channels than slices; then more channels than few
@@ -40,8 +40,7 @@ def case(name: str, dtype: Any, N: int, C: int, pixels: int, equal: bool = False
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for N, C, pixels in SHAPES:
             yield case(f"layer_norm_2d_{suffix}-{N}x{C}x{pixels}", dtype, N, C, pixels)
         yield case(f"layer_norm_2d_{suffix}-equal", dtype, 2, 40, 37, equal=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
 # rows, K, N: rows of one number, rows that are no whole vectors, whole vectors, more than a work-group, one row.
@@ -45,8 +45,7 @@ def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str, fused: bool
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, act in enumerate(ACTIVATIONS):
             rows, K, N = SHAPES[i]
             yield case(f"linear_{act.lower() or 'add'}_{suffix}-{rows}x{K}x{N}", dtype, rows, K, N, act)

@@ -7,11 +7,10 @@ from ctypes import c_int, c_int32, c_int64
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case
 from tests.hip.elementwise_cases import PAIRS, Dims
-from tests.hip.harness import Array, Harness, Plan
+from tests.hip.harness import Array, Harness, Plan, element_type
 
 NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 FLOATS = (np.float32, np.float16)
@@ -60,11 +59,11 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = ()) -> Case:
     shapes: list[int] = []
     for dims in (y.shape, a, b):
         shapes += [len(dims), *dims]
-    kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    kind = element_type(dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
         array = (c_int64 * len(shapes))(*shapes)
-        return harness.plan("logic", facts, c_int32(kind), c_int32(list(OPS).index(op)), c_int(op in BINARY), array)
+        return harness.plan("logic", facts, kind, c_int32(list(OPS).index(op)), c_int(op in BINARY), array)
 
     return Case(name, op, inputs, [y.astype(np.float64)], plan, 0, output_dtype=np.bool_)
 

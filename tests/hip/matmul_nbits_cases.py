@@ -10,7 +10,7 @@ import numpy as np
 
 from graphopt.contrib import CONTRIB
 from graphopt.contrib.schema import DOMAIN, Call
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 OP = CONTRIB[DOMAIN, "MatMulNBits"]
@@ -60,7 +60,6 @@ def case(
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for sizes in SIZES:
             yield case(f"matmul_nbits_{suffix}-" + "x".join(map(str, sizes[:5])), dtype, *sizes)

@@ -1,20 +1,15 @@
-"""Copies between strides, Pad, Gather and Cast on the GPU."""
+"""Copies between strides and Pad on the GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ctypes import c_int, c_int32, c_int64, c_uint64
+from ctypes import c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case, signed
-from tests.hip.harness import Array, Harness, Plan
-
-
-def int64s(numbers: Sequence[int]) -> Any:
-    return (c_int64 * len(numbers))(*numbers)
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -93,48 +88,6 @@ def pad(name: str, dtype: Any, shape: tuple[int, ...], before: Any, after: Any, 
     return Case(name, "Pad", [x], [y.astype(np.float64)], plan, 0)
 
 
-# outer, size, inner, indices
-GATHERS = (
-    (1, 5, 16, 7), (3, 4, 8, 5), (2, 9, 24, 1), (1, 50, 64, 20), (4, 3, 40, 6), (1, 2, 128, 9), (2, 7, 8, 3),
-    (5, 6, 32, 4),
-    (1, 5, 1, 7), (3, 4, 3, 5), (2, 9, 5, 1), (1, 50, 7, 20), (4, 3, 1, 6), (1, 2, 13, 9), (2, 7, 6, 3), (5, 6, 2, 4),
-)  # fmt: skip
-
-
-def gather(name: str, dtype: Any, sizes: tuple[int, int, int, int], narrow: bool) -> Case:
-    outer, size, inner, indices = sizes
-    rng = np.random.default_rng(sizes)
-    x = (20 * signed(rng, outer, size, inner)).astype(dtype)
-    index = rng.integers(-size, size, indices).astype(np.int32 if narrow else np.int64)
-
-    def plan(harness: Harness, facts: int) -> Plan:
-        numbers = (c_int64(outer), c_int64(size), c_int64(inner), c_int64(indices))
-        return harness.plan("gather", facts, c_int64(np.dtype(dtype).itemsize), c_int(narrow), *numbers)
-
-    return Case(name, "Gather", [x, index], [np.take(x, index, 1).astype(np.float64)], plan, 0)
-
-
-TYPES = (
-    np.float32, np.float16, np.int64, np.int32, np.bool_, np.uint8,
-    np.int8, np.uint16, np.int16, np.uint32, np.uint64, np.float64,
-)  # fmt: skip
-
-
-def cast(name: str, source: Any, target: Any, total: int, aligned: bool = True) -> Case:
-    rng = np.random.default_rng(total)
-    values: Array = (10 * signed(rng, total)).astype(np.int64)
-    values[::3] = 0
-    if any(np.issubdtype(t, np.unsignedinteger) for t in (source, target)):
-        values = np.abs(values)
-    x = values.astype(source)
-    code = [c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(t)))) for t in (source, target)]
-
-    def plan(harness: Harness, facts: int) -> Plan:
-        return harness.plan("cast", facts, c_int64(total), *code, c_int(aligned))
-
-    return Case(name, "Cast", [x], [x.astype(target).astype(np.float64)], plan, 0, output_dtype=target)
-
-
 def cases() -> Iterator[Case]:
     for bytes_ in VALUES:
         for shape, perm in TRANSPOSES:
@@ -146,16 +99,3 @@ def cases() -> Iterator[Case]:
         for i, (shape, before, after, mode) in enumerate(PADS):
             size = "x".join(map(str, shape))
             yield pad(f"pad_{mode}_{np.dtype(dtype).name}-{size}-{i}", dtype, shape, before, after, mode)
-    for gathered in (np.int8, np.float16, np.float32, np.int64):
-        for i, sizes in enumerate(GATHERS):
-            kind = np.dtype(gathered).name
-            yield gather(f"gather_{kind}-{'x'.join(map(str, sizes))}", gathered, sizes, i % 2 == 1)
-    for i, source in enumerate(TYPES):
-        for j, target in enumerate(TYPES):
-            if (i + 5 * j) % 7 < 3:
-                names = f"{np.dtype(source).name}_{np.dtype(target).name}"
-                yield cast(f"cast_{names}", source, target, 500 * (i + 1) + j)
-    for source, target in ((np.float32, np.float16), (np.float16, np.float32)):
-        for total in (1, 3, 4, 7, 512, 1029, 2048, 5003):
-            yield cast(f"cast_{np.dtype(source).name}_packs-{total}", source, target, total)
-        yield cast(f"cast_{np.dtype(source).name}_unaligned", source, target, 1029, aligned=False)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip.case import Case, signed
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 # B, C, N, most; boxes are centred, threshold of scores, of overlap
 SELECTIONS = (

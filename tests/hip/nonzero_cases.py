@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip.case import Case
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 PART = 4096  # elements of a work-group
 # Shape, and the part that is not zero.

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan, int64s
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,7 @@ PANEL_TILES = {"large": 4, "tall": 5, "medium": 6, "small": 7}
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for tile, size in enumerate(TILES[: 2 if dtype == np.float32 else 3]):
             for p in PRODUCTS:
                 yield gemm(f"gemm_{size}_{suffix}-{p.M}x{p.N}x{p.K}", dtype, p, tile)

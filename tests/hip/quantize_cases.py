@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
 # outer, size, inner, and the places of a block; 0: one scale for each place, -1: one for all.
 SIZES = (
@@ -40,7 +39,7 @@ class Number:
 
     @property
     def code(self) -> int:
-        return FOUR_BITS.get(self.name) or int(helper.np_dtype_to_tensor_dtype(self.held))
+        return FOUR_BITS.get(self.name) or element_type(self.held).value
 
     @property
     def ends(self) -> tuple[int, int]:

@@ -10,9 +10,8 @@ import numpy as np
 
 from tests.hip.activations import apply, parameters
 from tests.hip.case import Case
-from tests.hip.harness import Array, Harness, Plan
+from tests.hip.harness import Array, Harness, Plan, int64s
 from tests.hip.integer_product_cases import random
-from tests.hip.movement_cases import int64s
 
 Dims = tuple[int, ...]
 # Shapes of a and b, where an operator has two.

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 KINDS = ("RNN", "GRU", "GRU_reset", "LSTM")
 GATES = {"RNN": 1, "GRU": 3, "GRU_reset": 3, "LSTM": 4}
@@ -116,7 +115,7 @@ def recurrent(name: str, dtype: Any, kind: str, p: Sizes) -> Case:
 
     inputs = [np.ascontiguousarray(x) for x in (product, r, bias, peepholes, lengths, h, c)]
     outputs = [y, last_h, last_c] if lstm else [y, last_h]
-    tolerance = 1e-5 if dtype == np.float32 else 5e-3
+    tolerance = tolerance_of(dtype)
     return Case(name, "LSTM", inputs, outputs, plan, tolerance)
 
 

@@ -1,32 +1,91 @@
-"""Resize along one axis on the GPU, in every way; that of images in one launch is in reduction_cases.py."""
+"""Resize on the GPU: of images in one launch, and along one axis in every way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from ctypes import c_float, c_int, c_int32, c_uint64
+from collections.abc import Callable, Iterator
+from ctypes import c_float, c_int, c_int32, c_int64, c_uint64
 from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
-from tests.hip.reduction_cases import COORDINATES, NEAREST, source
+from tests.hip.case import FLOATS, Case, channels_last, signed, tolerance_of
+from tests.hip.harness import Array, Harness, Plan, int64s
+
+COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+WAYS_OF_IMAGES = (*ROUNDED, "linear")
+# H, W, OH, OW
+IMAGES = ((6, 5, 12, 15), (7, 8, 3, 5), (4, 4, 4, 9), (1, 6, 3, 1))
+
+
+def source(size: int, out: int, coordinates: str) -> Array:
+    """Where each element of an axis comes from, as the specification of Resize says."""
+    at = np.arange(out, dtype=np.float64)
+    if coordinates == "align_corners":
+        return at * (size - 1) / (out - 1) if out > 1 else 0 * at
+    if coordinates == "asymmetric":
+        return at * size / out
+    if coordinates == "pytorch_half_pixel" and out == 1:
+        return 0 * at
+    return (at + 0.5) * size / out - 0.5
+
+
+def resize(
+    name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates: str, how: str, channels: int = 0
+) -> Case:
+    """`channels`: as pool's."""
+    H, W, OH, OW = sizes
+    planes = 2 * channels or 3
+    x = signed(np.random.default_rng(sizes), planes, H, W, dtype=dtype)
+    y = x.astype(np.float64)
+    for axis, (size, out) in enumerate(((H, OH), (W, OW)), 1):
+        at = source(size, out, coordinates)
+        if how == "linear":
+            at = np.clip(at, 0, size - 1)
+            low = np.floor(at).astype(int)
+            high = np.minimum(low + 1, size - 1)
+            part = (at - low).reshape((-1, 1) if axis == 1 else (-1,))
+            y = np.take(y, low, axis) * (1 - part) + np.take(y, high, axis) * part
+        else:
+            y = np.take(y, np.clip(ROUNDED[how](at), 0, size - 1).astype(int), axis)
+    if channels:
+        x, y = channels_last(x, channels), channels_last(y, channels)
+    numbers = int64s([planes // max(channels, 1), *sizes])
+    codes = (c_int32(COORDINATES.index(coordinates)), c_int32(WAYS_OF_IMAGES.index(how)))
+    scales = (c_float(OH / H), c_float(OW / W))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        half = c_int(dtype == np.float16)
+        rows_each = c_int64(3 * (OH % 2))  # 0: the plan's own choice
+        return harness.plan("resize", facts, half, *codes, numbers, *scales, c_int64(channels), rows_each)
+
+    return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))
+
 
 ALL_COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_crop_and_resize")
-WAYS = (*NEAREST, "cubic")
+WAYS = (*WAYS_OF_IMAGES, "cubic")
 BEYOND = -3.0  # what lies outside of a crop
 # outer, in, out, inner
 SIZES = ((2, 7, 13, 5), (1, 16, 5, 3), (3, 1, 4, 8), (2, 9, 9, 1), (1, 40, 7, 6), (4, 5, 1, 7), (1, 6, 300, 2))
+
+
+def cubic(d: Array) -> Array:
+    """Keys's kernel with a = -0.75, at distances d >= 0."""
+    a = -0.75
+    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def weights_of(away: Array, how: str) -> Array:
     d: Array = np.abs(away)
     if how == "linear":
         return np.asarray(np.clip(1 - d, 0, 1))
-    a = -0.75
-    near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+    return cubic(d)
 
 
 def matrix(sizes: tuple[int, int], at: Array, scale: float, how: str, antialias: bool, inside_only: bool) -> Array:
@@ -34,13 +93,7 @@ def matrix(sizes: tuple[int, int], at: Array, scale: float, how: str, antialias:
     size, out = sizes
     m = np.zeros((out, size))
     if how not in ("linear", "cubic"):
-        rounded = {
-            "round_prefer_floor": np.ceil(at - 0.5),
-            "round_prefer_ceil": np.floor(at + 0.5),
-            "floor": np.floor(at),
-            "ceil": np.ceil(at),
-        }[how]
-        m[np.arange(out), np.clip(rounded, 0, size - 1).astype(int)] = 1
+        m[np.arange(out), np.clip(ROUNDED[how](at), 0, size - 1).astype(int)] = 1
         return m
     narrow = min(scale, 1) if antialias else 1
     reach = int(np.ceil(2 / narrow)) + 1
@@ -94,7 +147,7 @@ def one(
 
 
 def cases() -> Iterator[Case]:
-    picks = [w for w in NEAREST if w != "linear"]
+    picks = list(ROUNDED)
     for dtype in (np.uint8, np.float16, np.int32, np.int64):
         for i in range(8):
             coordinates, how = ALL_COORDINATES[(i + 4) % 6], picks[(i // 2) % 4]
@@ -113,3 +166,11 @@ def cases() -> Iterator[Case]:
             yield one(
                 f"resize_one_{coordinates}_{how}_{kind}-{i}", types, SIZES[i % len(SIZES)], coordinates, how, **flags
             )
+    for suffix, dtype in FLOATS:
+        for i, coordinates in enumerate(COORDINATES):
+            for j, how in enumerate(WAYS_OF_IMAGES):
+                if (i + j) % 2:
+                    continue
+                extent = IMAGES[(i + j) // 2 % len(IMAGES)]
+                size = "x".join(map(str, extent))
+                yield resize(f"resize_{coordinates}_{how}_{suffix}-{size}", dtype, extent, coordinates, how)

@@ -10,9 +10,8 @@ import numpy as np
 
 from graphopt.contrib.rotary import rotate_reference
 from graphopt.ops import OPS
-from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
+from tests.hip.harness import Harness, Plan, int64s
 
 POSITIONS = 40
 # B, S, N, H, half: of which some numbers of a head stay.
@@ -74,8 +73,7 @@ def cases() -> Iterator[Case]:
             name = f"fused_rotary_{np.dtype(dtype).name}-{'x'.join(map(str, shape))}"
             for interleaved in (False, True):
                 yield fused(f"{name}{'-interleaved' * interleaved}-{i}", dtype, shape, perm, angles, interleaved)
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, sizes in enumerate(SIZES):
             for heads_first in (False, True):
                 name = f"rotary_{suffix}-{'x'.join(map(str, sizes))}{'-heads_first' * heads_first}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 # rows, D: whole vectors in one wave or many, and rows that are not aligned or too long for registers.
@@ -80,8 +80,7 @@ def _of_rows(parameters: Array, rows: int) -> Array:
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, (rows, D) in enumerate(SHAPES):
             rms, residual, writes_sum = i % 2 == 1, i % 3 != 0, i % 3 == 2
             kind = ("rms" if rms else "layer") + "_norm" + ("_add" if residual else "") + ("_sum" if writes_sum else "")

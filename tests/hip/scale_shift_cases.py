@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
 # N, C, spatial shape: one element, tails, planes of no whole vector, planes that end inside of vectors of many
@@ -99,8 +99,7 @@ def cases() -> Iterator[Case]:
         # Those of channels last have one element a plane.
         for i, (N, C, spatial) in enumerate((*SHAPES[1:8], (600, 24, ()), (513, 17, ()))):
             yield shift_prelu(dtype, N, C, spatial, i % 2 == 1)
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, act in enumerate(activations.NAMES):
             N, C, spatial = SHAPES[i % len(SHAPES)]
             size = "x".join(str(d) for d in (N, C, *spatial))

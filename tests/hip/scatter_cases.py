@@ -7,11 +7,9 @@ from ctypes import c_int, c_int32, c_int64
 from typing import Any
 
 import numpy as np
-from onnx import helper
 
 from tests.hip.case import Case, signed, tolerance_of
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
 Dims = tuple[int, ...]
 # In the order of native/operators/scatter/args.h: what a value becomes.
@@ -55,10 +53,10 @@ def scattered(x: Array, places: Any, updates: Array, how: str) -> Array:
 
 def case(name: str, op: str, how: str, data: tuple[Array, Array, Array, Array], sizes: list[int]) -> Case:
     x, index, updates, y = data
-    kind = int(helper.np_dtype_to_tensor_dtype(x.dtype))
+    kind = element_type(x.dtype)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        arguments = (c_int32(kind), c_int64(x.itemsize), c_int(index.dtype == np.int32), c_int32(list(HOW).index(how)))
+        arguments = (kind, c_int64(x.itemsize), c_int(index.dtype == np.int32), c_int32(list(HOW).index(how)))
         return harness.plan("scatter", facts, *arguments, int64s(sizes))
 
     return Case(name, op, [x, index, updates], [y], plan, tolerance_of(x.dtype) if how in ("add", "mul") else 0)

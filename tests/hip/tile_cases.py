@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
 # M, N, K, P: one tile, parts of tiles, many.
@@ -19,7 +19,7 @@ SHAPES = (
 KINDS = ("product", "chain", "rows")
 
 
-def case(kind: str, dtype: Any, M: int, N: int, K: int, P: int) -> Case:
+def case(kind: str, suffix: str, dtype: Any, M: int, N: int, K: int, P: int) -> Case:
     rng = np.random.default_rng([M, N, K, P])
     if kind == "rows":
         N = min(N, 16)
@@ -37,12 +37,11 @@ def case(kind: str, dtype: Any, M: int, N: int, K: int, P: int) -> Case:
         sizes = (c_int32(M), c_int32(N), c_int32(K), c_int32(P))
         return harness.plan("tile", facts, c_int(dtype == np.float16), c_int(KINDS.index(kind)), *sizes)
 
-    suffix = "f32" if dtype == np.float32 else "f16"
     return Case(f"tile_{kind}_{suffix}-{M}x{N}x{K}x{P}", "Tile", inputs, [expected], plan, tolerance_of(dtype))
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
+    for suffix, dtype in FLOATS:
         for kind in KINDS:
             for M, N, K, P in SHAPES:
-                yield case(kind, dtype, M, N, K, P)
+                yield case(kind, suffix, dtype, M, N, K, P)

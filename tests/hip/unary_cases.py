@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 ALPHA = 0.3
@@ -47,8 +47,7 @@ def case(name: str, dtype: Any, op: str, total: int, aligned: bool = True) -> Ca
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for i, op in enumerate(OPS):
             yield case(f"unary_{op.lower()}_{suffix}-4099", dtype, op, 4099)
             yield case(f"unary_{op.lower()}_{suffix}-unaligned", dtype, op, 17 + i, False)

@@ -10,15 +10,14 @@ import numpy as np
 
 from tests.hip.case import Case
 from tests.hip.elementwise_cases import PAIRS, Dims
-from tests.hip.harness import Array, Harness, Plan
-from tests.hip.movement_cases import int64s
+from tests.hip.harness import Array, Harness, Plan, int64s
 
 COMMON = (np.uint8, np.int32, np.int64)
 TYPES = (*COMMON, np.int8, np.uint64, np.uint32, np.uint16, np.int16)
 
 
 def truncated(a: Array, b: Array) -> Array:
-    return np.asarray(np.fix(a.astype(np.longdouble) / b).astype(a.dtype))
+    return np.asarray(np.trunc(a.astype(np.longdouble) / b).astype(a.dtype))
 
 
 # In the order of native/operators/elementwise/whole_args.h.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.hip import activations
-from tests.hip.case import Case, signed, tolerance_of
+from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 ALGORITHMS = ("winograd4", "winograd2", "implicit")
@@ -77,8 +77,7 @@ def case(
 
 
 def cases() -> Iterator[Case]:
-    for dtype in (np.float32, np.float16):
-        suffix = "f32" if dtype == np.float32 else "f16"
+    for suffix, dtype in FLOATS:
         for algorithm, algorithm_name in enumerate(ALGORITHMS):
             # The product of Winograd is the same for both dtypes.
             for tile_name in TILES if suffix == "f32" or algorithm == 2 else TILES[2:]:
