@@ -75,10 +75,12 @@ def _running() -> subprocess.Popen[bytes]:
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
     """Ends the process, which may have died with a request half written; its exit code."""
-    assert process.stdin is not None
+    assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
-    return process.wait()
+    code = process.wait()
+    process.stdout.close()
+    return code
 
 
 def serve() -> None:
