@@ -76,17 +76,17 @@ ort.InferenceSession(source, o, providers=["CPUExecutionProvider"])
 """
 PEERS = {
     "graphopt": Peer("", "import graphopt", "graphopt.optimize(source, out, target='cpu')"),
-    "onnxruntime basic": Peer("onnxruntime==1.31.1", "import onnxruntime as ort", ORT.format(level="BASIC")),
-    "onnxruntime extended": Peer("onnxruntime==1.31.1", "import onnxruntime as ort", ORT.format(level="EXTENDED")),
+    "onnxruntime basic": Peer("onnxruntime==1.32.0", "import onnxruntime as ort", ORT.format(level="BASIC")),
+    "onnxruntime extended": Peer("onnxruntime==1.32.0", "import onnxruntime as ort", ORT.format(level="EXTENDED")),
     "onnxruntime.transformers": Peer(
-        "onnxruntime==1.31.1 onnx==1.23.2 sympy coloredlogs packaging",
+        "onnxruntime==1.32.0 onnx==1.23.2 sympy coloredlogs packaging",
         "from onnxruntime.transformers.optimizer import optimize_model",
         "optimize_model(source, model_type='bert', opt_level=0).save_model_to_file(out)",
     ),
     "onnxsim": Peer(
-        "onnxsim==0.8.1 onnxruntime==1.31.1", "import onnx, onnxsim", "onnx.save(onnxsim.simplify(source)[0], out)"
+        "onnxsim==0.8.1 onnxruntime==1.32.0", "import onnx, onnxsim", "onnx.save(onnxsim.simplify(source)[0], out)"
     ),
-    "onnxslim": Peer("onnxslim==0.1.98 onnxruntime==1.31.1", "import onnxslim", "onnxslim.slim(source, out)"),
+    "onnxslim": Peer("onnxslim==0.1.98 onnxruntime==1.32.0", "import onnxslim", "onnxslim.slim(source, out)"),
     "onnxscript": Peer(
         "onnxscript==0.7.2 onnx==1.23.2",
         "import onnx\nfrom onnxscript import optimizer, rewriter",

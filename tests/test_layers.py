@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import graphopt
+from graphopt.runtime.sessions import LIBRARIES
 from scripts.complexity import MOST_LINES
 
 ROOT = Path(graphopt.__file__).parent
@@ -295,3 +296,10 @@ def test_a_number_with_a_name_has_one_place() -> None:
     twice = {name: files for name, numbers in found.items() for files in numbers.values() if len(files) > 1}
     assert {name: files for name, files in twice.items() if name not in SAID_TWICE} == {}
     assert SAID_TWICE.keys() <= twice.keys()
+
+
+@pytest.mark.once
+def test_vendor_libraries_have_the_same_names_in_python() -> None:
+    """What `session(libraries=...)` checks before the native library reads it."""
+    names = re.search(r"kNames\[\] = \{(.*?)\};", (NATIVE / "device/libraries/libraries.cpp").read_text(), re.S)
+    assert names is not None and tuple(re.findall(r'"(\w+)"', names[1])) == LIBRARIES

@@ -20,5 +20,7 @@ process.stdin.write(b"half of a request")
 
 @pytest.mark.once
 def test_its_death_with_half_of_a_request_is_no_noise_at_the_end() -> None:
-    done = subprocess.run([sys.executable, "-W", "default::ResourceWarning", "-c", DIES], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", DIES], capture_output=True, text=True, check=True
+    )
     assert not done.stderr

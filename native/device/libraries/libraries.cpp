@@ -96,10 +96,10 @@ void LibraryChoices::read(const std::string& list, const char* where) {
         std::find_if(std::begin(kNames), std::end(kNames), [&](const char* known) { return name == known; });
     const bool builds = use != std::end(kUses) && use->second >= Use::kBuild;
     if (library == std::end(kNames) || use == std::end(kUses) || (builds && name != "miopen")) {
-      throw std::runtime_error(
-          std::string(where) + ": '" + item +
-          "' is none of rocblas, hipblaslt, miopen, cublas, cublaslt, cudnn with =off or "
-          "=on, or miopen=build or miopen=find");
+      std::string known;
+      for (const char* one : kNames) known += (known.empty() ? "" : ", ") + std::string(one);
+      throw std::runtime_error(std::string(where) + ": '" + item + "' is none of " + known +
+                               " with =off or =on, or miopen=build or miopen=find");
     }
     uses_[library - std::begin(kNames)] = use->second;
   }
