@@ -6,7 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tests.contrib.nodes import RUNTIME
 from tests.hip.case import signed
 from tests.provider.test_more_ops import both
 from tests.provider.together import Alone, check_together
@@ -60,6 +62,7 @@ def attention(
     return Alone("Attention", inputs, expected + ([k, v] if presents else []), attributes)
 
 
+@pytest.mark.skipif(RUNTIME < (1, 32), reason="its schema has no windows")
 @both
 def test_windows(dtype: Any, worker: ProcessPoolExecutor) -> None:
     """Of opset 25: with a cache, as many keys as queries, more and fewer."""
