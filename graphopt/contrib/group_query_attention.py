@@ -119,6 +119,8 @@ def _refuse(w: Writer, call: Call[ir.Value]) -> None:
     for name in ("k_scale", "v_scale"):
         if name in call:
             raise w.refuse(Code.QUANTIZED, "the cache is quantized")
+    if ("q_norm_weight" in call) != ("k_norm_weight" in call):
+        raise w.refuse(Code.UNSUPPORTED_OP, "queries or keys alone are normed, which the schema forbids")
     if "query_seqlens" in call:
         raise w.refuse(Code.UNSUPPORTED_OP, "the numbers of new tokens are an input")
     if call.attribute("local_window_size") == 0:

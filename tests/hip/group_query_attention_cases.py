@@ -37,9 +37,11 @@ class Setting:
     smooth: bool = False
     interleaved: bool = False
     ids: bool = False
+    norms: bool = False
     sink: bool = False
     bias: tuple[int, int, int] = (0, 0, 0)
     softcap: float = 0.0
+    epsilon: float = 0.0
 
     def plan(self, harness: Harness, facts: int, dtype: Any, part: int) -> Plan:
         sizes = [
@@ -54,9 +56,18 @@ class Setting:
             POSITIONS,
             self.window,
         ]
-        flags = (self.first, self.packed, self.causal, self.smooth, self.interleaved, self.ids, self.sink)
-        scale = c_float(1 / np.sqrt(self.H))
-        options = (c_int(part), int64s([*sizes, *self.bias]), (c_int * 7)(*flags), scale, c_float(self.softcap))
+        flags = (
+            self.first,
+            self.packed,
+            self.causal,
+            self.smooth,
+            self.interleaved,
+            self.ids,
+            self.norms,
+            self.sink,
+        )
+        numbers = (c_float(1 / np.sqrt(self.H)), c_float(self.softcap), c_float(self.epsilon))
+        options = (c_int(part), int64s([*sizes, *self.bias]), (c_int * 8)(*flags), *numbers)
         return harness.plan("gqa", facts, c_int(dtype == np.float16), *options)
 
     @property
@@ -73,6 +84,9 @@ SETTINGS = (
     Setting(2, 2, 2, 1, 128, 20, 20, (5, 19), sink=True, bias=(1, 2, 19)),
     Setting(1, 7, 8, 4, 256, 300, 293, (300,), bias=(1, 1, 300)),
     Setting(2, 3, 2, 1, 20, 3, 0, (3, 2), first=True, causal=False, packed=True),
+    Setting(2, 1, 4, 2, 128, 12, 12, (9, 5), half=64, norms=True, epsilon=1e-6),
+    Setting(1, 5, 3, 1, 20, 9, 7, (9,), packed=True, half=4, interleaved=True, norms=True, epsilon=0.1),
+    Setting(2, 3, 4, 1, 64, 5, 0, (3, 2), first=True, norms=True, epsilon=1e-6),
 )
 
 
@@ -81,7 +95,7 @@ def lengths_of(s: Setting) -> Array:
 
 
 def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
-    """Part 0: queries, turned; 1 and 2: the cache of keys and of values."""
+    """Part 0: queries, normed and turned; 1 and 2: the cache of keys and of values."""
     rng = np.random.default_rng([s.B, s.S, s.H, part])
     n = s.N if part == 0 else s.G
     before = (0, s.N, s.N + s.G)[part] if s.packed else 0
@@ -89,9 +103,12 @@ def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
     x = signed(rng, s.B, s.S, row * s.H, dtype=dtype)
     past = signed(rng, s.B, s.G, max(s.past_length, 1), s.H, dtype=dtype)
     cos, sin = (signed(rng, POSITIONS, max(s.half, 1), dtype=dtype) for _ in range(2))
+    weight = signed(rng, s.H, dtype=dtype)
     begins = np.array(s.begins)
     at = rng.integers(0, POSITIONS, (s.B, s.S)) if s.ids else begins[:, None] + np.arange(s.S)
     new = x.reshape(s.B, s.S, row, s.H)[:, :, before : before + n].astype(np.float64)
+    if s.norms and part != 2:
+        new = new / np.sqrt((new**2).mean(-1, keepdims=True) + s.epsilon) * weight
     if s.half and part != 2:
         new = rotate_reference(new, cos[at].astype(np.float64), sin[at].astype(np.float64), s.interleaved)
     new = new.transpose(0, 2, 1, 3)
@@ -102,7 +119,7 @@ def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
         for b, begin in enumerate(begins):
             y[b, :, :begin] = past[b, :, :begin]
             y[b, :, begin : begin + s.S] = new[b]
-    inputs = [x, past, cos, sin, lengths_of(s), at.astype(np.int64)]
+    inputs = [x, past, cos, sin, lengths_of(s), at.astype(np.int64), weight]
     plan = partial(s.plan, dtype=dtype, part=part)
     return Case(name, "GroupQueryAttention", inputs, [y], plan, tolerance_of(dtype))
 
@@ -139,6 +156,6 @@ def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for i, s in enumerate(SETTINGS):
             for part, what in enumerate(("queries", "keys", "values")):
-                if part or s.half:
+                if part or s.half or s.norms:
                     yield heads(f"gqa_{what}_{suffix}-{i}", dtype, s, part)
             yield attention(f"gqa_{suffix}-{i}", dtype, s)

@@ -307,20 +307,22 @@ EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int
 }
 
 // `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys;
-// `flags`: first, packed, causal, smooth, interleaved, has_ids, has_sink. `part`: of GqaPart, 3: the
+// `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink. `part`: of GqaPart, 3: the
 // attention.
 EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int64_t* sizes, const int* flags,
-                               float scale, float softcap) {
+                               float scale, float softcap, float epsilon) {
   return guarded([&] {
     GqaProblem p;
     int64_t* const to[] = {&p.B,          &p.S,           &p.N,        &p.G,         &p.H,
                            &p.length,     &p.past_length, &p.half,     &p.positions, &p.window,
                            &p.bias_batch, &p.bias_heads,  &p.bias_keys};
     for (int64_t* size : to) *size = *sizes++;
-    bool* const set[] = {&p.first, &p.packed, &p.causal, &p.smooth, &p.interleaved, &p.has_ids, &p.has_sink};
+    bool* const set[] = {&p.first,       &p.packed,  &p.causal, &p.smooth,
+                         &p.interleaved, &p.has_ids, &p.norms,  &p.has_sink};
     for (bool* flag : set) *flag = *flags++ != 0;
     p.scale = scale;
     p.softcap = softcap;
+    p.q_epsilon = p.k_epsilon = epsilon;
     return part == 3 ? gqa_attention_plan(p, false, half != 0)
                      : gqa_heads_plan(p, static_cast<GqaPart>(part), half != 0);
   });

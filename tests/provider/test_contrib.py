@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import DOMAIN, Case
 from graphopt.placement import forecast
 from models.decoder import decoder
-from tests.contrib.nodes import disagreement, model_of, run_node
+from tests.contrib.nodes import disagreement, lowered, model_of, run_node
 from tests.contrib.test_decoder import TOKENS, generate, tokens_of
 from tests.hip.harness import ROOT
 from tests.provider.test_ops import ALONE
@@ -137,6 +139,72 @@ def _shared_cache() -> str:
     want = dict(op.reference(op.call(case)))
     case.tolerance = 1e-5
     return disagreement(case, want, outputs)
+
+
+def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:
+    """A GroupQueryAttention whose queries and keys the runtime's SimplifiedLayerNormalization norms before it."""
+    weights = {n: case.inputs[n] for n in ("q_norm_weight", "k_norm_weight")}
+    inputs = {n: x for n, x in case.inputs.items() if n not in weights}
+    attributes = {n: v for n, v in case.attributes.items() if not n.endswith("norm_epsilon")}
+    model = model_of(op, replace(case, inputs=inputs, attributes=attributes), 17)
+    H = len(weights["q_norm_weight"])
+    model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in weights.items())
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0, 0, -1, H]), "heads"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0, 0, -1]), "flat"))
+    nodes = []
+    for name in ("query", "key"):
+        epsilon = case.attributes.get(f"{name[0]}_norm_epsilon", 1e-6)
+        nodes += [
+            helper.make_node("Reshape", [name, "heads"], [f"{name}_heads"]),
+            helper.make_node(
+                "SimplifiedLayerNormalization",
+                [f"{name}_heads", f"{name[0]}_norm_weight"],
+                [f"{name}_normed"],
+                epsilon=epsilon,
+            ),
+            helper.make_node("Reshape", [f"{name}_normed", "flat"], [f"{name}_flat"]),
+        ]
+        model.graph.node[0].input[0 if name == "query" else 1] = f"{name}_flat"
+    nodes += model.graph.node
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessPoolExecutor) -> None:
+    """The runtime norms heads on GPUs alone, and has CPU kernels for the parts: over drawn nodes."""
+    op = CONTRIB[DOMAIN, "GroupQueryAttention"]
+    asked = 0
+    for seed in range(40):
+        case = op.draw(np.random.default_rng(seed))
+        if not {"key", "q_norm_weight"} <= case.inputs.keys():
+            continue
+        feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
+        apart = {n: x for n, x in feeds.items() if not n.endswith("norm_weight")}
+        truth = run_node(normed_apart(op, case), apart)
+        if isinstance(truth, str):  # such as a bias behind a cache
+            continue
+        outcome = worker.submit(run, model_of(op, case, 17).SerializeToString(), feeds, ALONE).result()
+        assert outcome.on_device(op.name) == 1
+        case.tolerance = 2e-5
+        got = dict(zip(case.outputs, outcome.outputs, strict=True))
+        assert disagreement(case, truth, got) == "", (seed, case.attributes)
+        asked += 1
+    assert asked >= 4
+
+
+@pytest.mark.parametrize("alone", ["q_norm_weight", "k_norm_weight"])
+def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
+    """Which refuses it, as its schema says; there is no definition either."""
+    op = CONTRIB[DOMAIN, "GroupQueryAttention"]
+    draws = (op.draw(np.random.default_rng(seed)) for seed in range(40))
+    case = next(c for c in draws if "q_norm_weight" in c.inputs)
+    model = model_of(op, case, 17)
+    inputs = model.graph.node[0].input
+    inputs[:] = [n if n == alone or not n.endswith("norm_weight") else "" for n in inputs]
+    assert forecast(model, "graphopt").nodes[0].reason == "a norm of queries or of keys alone"
+    _, refused = lowered(model)
+    assert "which the schema forbids" in refused[0]
 
 
 @pytest.mark.parametrize("rows", [(1,), (2, 3)])

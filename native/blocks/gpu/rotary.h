@@ -5,15 +5,15 @@
 
 namespace graphopt::hip {
 
-// Number i of a head x, turned by the cos and sin [half] of its position; they may be null: nothing is
-// turned.
-template <class T>
-DEVICE float rotated(const T* x, int i, int half, bool interleaved, const T* cos, const T* sin) {
-  if (cos == nullptr || i >= 2 * half) return to_float(x[i]);
+// Number i of a head, whose numbers `at` gives, turned by the cos and sin [half] of its position; they may be
+// null: nothing is turned.
+template <class T, class At>
+DEVICE float rotated(const At& at, int i, int half, bool interleaved, const T* cos, const T* sin) {
+  if (cos == nullptr || i >= 2 * half) return at(i);
   const int pair = interleaved ? i / 2 : i < half ? i : i - half;
   const bool second = interleaved ? (i & 1) != 0 : i >= half;
   const int other = interleaved ? i ^ 1 : second ? i - half : i + half;
-  const float a = to_float(x[i]), b = to_float(x[other]);
+  const float a = at(i), b = at(other);
   const float c = to_float(cos[pair]), s = to_float(sin[pair]);
   return second ? a * c + b * s : a * c - b * s;
 }

@@ -9,13 +9,15 @@ constexpr int kGqaThreads = 256;
 constexpr int kGqaMostHead = 256;  // numbers of a head
 
 // Y [B, heads, length, H]: of sequence b the first `begin` tokens from past, then the S new ones, turned,
-// then zeros. begin is 0 in the first call, where all S tokens are new, else lengths[b] + 1 - S.
+// then zeros. begin is 0 in the first call, where all S tokens are new, else lengths[b] + 1 - S. With a weight
+// a new head x is weight x / sqrt(mean(x^2) + epsilon) before it is turned.
 struct GqaHeadsArgs {
-  static constexpr int kSlots = 7;
+  static constexpr int kSlots = 8;
   In x;     // new tokens: number h of head n of token s of b at b S row + s row + n H + h, from `offset` on
   In past;  // [B, heads, past_length, H], null where there is none; may be Y
   In cos, sin;      // [positions, half], null: nothing is turned
   In lengths, ids;  // int32_t [B]; int64_t [B, S], null: positions follow begin
+  In weight;        // [H], null: nothing is normed
   Out y;
   uint32_t total;
   Divisor head, length, heads;
@@ -24,8 +26,9 @@ struct GqaHeadsArgs {
   int32_t first;  // it is the first call
   int32_t interleaved;
   int32_t new_only;  // Y has the new tokens alone, from 0 on
+  float epsilon;
 };
-static_assert(is_args<GqaHeadsArgs>(136), "one layout for all compilers");
+static_assert(is_args<GqaHeadsArgs>(144), "one layout for all compilers");
 
 // Y [B, S, N, H] = softmax(scale Q K^T + ..) V; a work-group for each row.
 struct GqaAttentionArgs {

@@ -1,11 +1,13 @@
 // GroupQueryAttention: queries over a cache of keys and values.
 //
 // gqa_heads_* writes the new tokens of K and V, turned by their positions, behind what the cache holds: bound
-// by memory, each number read once and written once. gqa_attention_* has a work-group for each query: its
-// work-items take a key each for the scores, then a number of the output each for some of the keys, block by
-// block with the softmax of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018. With
-// one new token it reads the cache once for each query head; for long prompts FusedAttention's kernels, which
-// share keys between queries, are faster. Everything is float32 on the way.
+// by memory, each number read once and written once. Where heads are normed each work-item adds up the squares
+// of its whole head, which its neighbours read, too: one more launch would cost a new token more than that.
+// gqa_attention_* has a work-group for each query: its work-items take a key each for the scores, then a number
+// of the output each for some of the keys, block by block with the softmax of Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018. With one new token it reads the cache once for each query head;
+// for long prompts FusedAttention's kernels, which share keys between queries, are faster. Everything is
+// float32 on the way.
 #include "blocks/gpu/reduce.h"
 #include "blocks/gpu/rotary.h"
 #include "device/platform.h"
@@ -18,9 +20,20 @@ DEVICE int begin_of(const int32_t* lengths, uint32_t b, int S, bool first) {
   return first ? 0 : max_int(lengths[b] + 1 - S, 0);
 }
 
+// By which a head's numbers, times their weights, are normed.
+template <class T>
+DEVICE float norm_of(const T* head, int H, float epsilon) {
+  float squares = 0.0f;
+  for (int h = 0; h < H; ++h) {
+    const float x = to_float(head[h]);
+    squares += x * x;
+  }
+  return rsqrt_exact(squares / static_cast<float>(H) + epsilon);
+}
+
 template <class T>
 DEVICE void gqa_heads(const GqaHeadsArgs& args) {
-  const T *x = args.x, *past = args.past, *cos = args.cos, *sin = args.sin;
+  const T *x = args.x, *past = args.past, *cos = args.cos, *sin = args.sin, *weight = args.weight;
   const int32_t* lengths = args.lengths;
   const int64_t* ids = args.ids;
   T* y = args.y;
@@ -43,15 +56,17 @@ DEVICE void gqa_heads(const GqaHeadsArgs& args) {
     const size_t line = static_cast<size_t>(b) * static_cast<size_t>(args.S) + static_cast<size_t>(since);
     const T* head =
         x + line * static_cast<size_t>(args.row) + static_cast<size_t>(args.offset) + n * args.head.d;
+    const float norm = weight != nullptr ? norm_of(head, static_cast<int>(args.head.d), args.epsilon) : 1.0f;
+    const auto normed = [&](int h) {
+      return weight != nullptr ? to_float(head[h]) * norm * to_float(weight[h]) : to_float(head[h]);
+    };
+    const int64_t position = ids != nullptr ? ids[line] : begin + since;
     if (cos == nullptr) {
-      value = to_float(head[at]);
-    } else {
-      const int64_t position = ids != nullptr ? ids[line] : begin + since;
-      if (position >= 0 && position < args.positions) {
-        const size_t angle = static_cast<size_t>(position) * static_cast<size_t>(args.half);
-        value =
-            rotated(head, static_cast<int>(at), args.half, args.interleaved != 0, cos + angle, sin + angle);
-      }
+      value = normed(static_cast<int>(at));
+    } else if (position >= 0 && position < args.positions) {
+      const size_t angle = static_cast<size_t>(position) * static_cast<size_t>(args.half);
+      value =
+          rotated(normed, static_cast<int>(at), args.half, args.interleaved != 0, cos + angle, sin + angle);
     }
   }
   y[i] = from_float<T>(value);
@@ -144,13 +159,13 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
 
 using namespace graphopt::hip;
 
-#define GQA_KERNELS(T, suffix)                                                                     \
-  KERNEL(gqa_heads_##suffix, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, y) {      \
-    gqa_heads<T>(args);                                                                            \
-  }                                                                                                \
-  KERNEL(gqa_attention_##suffix, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) { \
-    SHARED(GqaLds, lds);                                                                           \
-    gqa_attention<T>(args, lds);                                                                   \
+#define GQA_KERNELS(T, suffix)                                                                        \
+  KERNEL(gqa_heads_##suffix, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) { \
+    gqa_heads<T>(args);                                                                               \
+  }                                                                                                   \
+  KERNEL(gqa_attention_##suffix, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {    \
+    SHARED(GqaLds, lds);                                                                              \
+    gqa_attention<T>(args, lds);                                                                      \
   }
 
 GQA_KERNELS(float, f32)

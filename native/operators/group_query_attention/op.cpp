@@ -25,7 +25,9 @@ enum : size_t {
   kSin,
   kIds,
   kBias,
-  kSink
+  kSink,
+  kQueryNorm = 14,  // behind the scales of a quantized cache
+  kKeyNorm
 };
 
 class GroupQueryAttention final : public gpu::DeviceKernel {
@@ -43,6 +45,9 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
     p_.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // so wide a one holds every cache
     p_.scale = node.find_float("scale").value_or(0.0f);
     p_.softcap = node.find_float("softcap").value_or(0.0f);
+    const float epsilon = node.find_float("qk_norm_epsilon").value_or(1e-6f);
+    p_.q_epsilon = node.find_float("q_norm_epsilon").value_or(epsilon);
+    p_.k_epsilon = node.find_float("k_norm_epsilon").value_or(epsilon);
   }
 
  private:
@@ -60,19 +65,21 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
     };
     const Ref keys = present(1), values = present(2);
     const auto place = [&](GqaPart part, size_t x, size_t past, Ref to) {
-      program.launch(gpu::gqa_heads_plan(p, part, half),
-                     {Ref::input(p.packed ? static_cast<size_t>(kQuery) : x), given(past), given(kCos),
-                      given(kSin), Ref::input(kLengths), given(kIds)},
-                     {to});
+      program.launch(
+          gpu::gqa_heads_plan(p, part, half),
+          {Ref::input(p.packed ? static_cast<size_t>(kQuery) : x), given(past), given(kCos), given(kSin),
+           Ref::input(kLengths), given(kIds), given(part == GqaPart::kQuery ? kQueryNorm : kKeyNorm)},
+          {to});
     };
     place(GqaPart::kKey, kKey, kPastKey, keys);
     place(GqaPart::kValue, kValue, kPastValue, values);
     Ref q = Ref::input(kQuery);
-    if (p.half > 0) {
+    const bool changes = p.half > 0 || p.norms;
+    if (changes) {
       q = program.reserve(query.shape.elements() * bytes_of(query.type));
       place(GqaPart::kQuery, kQuery, kPastKey, q);
     }
-    program.launch(gpu::gqa_attention_plan(p, p.half > 0, half),
+    program.launch(gpu::gqa_attention_plan(p, changes, half),
                    {q, keys, values, Ref::input(kLengths), given(kBias), given(kSink)}, {y});
   }
 
@@ -128,6 +135,11 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
       p.bias_heads = bias[1];
       p.bias_keys = bias[3];
     }
+    p.norms = call.has_input(kQueryNorm);
+    for (const size_t i : {size_t{kQueryNorm}, size_t{kKeyNorm}}) {
+      if (p.norms && call.input(i).shape != Shape{p.H})
+        throw Error("weights of norms must have a number for each of a head's");
+    }
     p.has_sink = call.has_input(kSink);
     if (p.has_sink && call.input(kSink).shape.elements() != p.N)
       throw Error("head_sink must have a number a head");
@@ -145,9 +157,12 @@ std::string refuse_gqa(const Node& node) {
   }
   if (node.find_int("sliding_window_cache").value_or(0) != 0) return "a cache that drops old tokens";
   if (node.find_int("local_window_size").value_or(-1) == 0) return "a window of no tokens";
-  for (size_t i = kSink + 1; i < node.inputs.size(); ++i) {
-    if (node.has_input(i)) return "scales of the cache, or weights that norm queries and keys";
+  for (size_t i = kSink + 1; i < kQueryNorm; ++i) {
+    if (node.has_input(i)) return "scales of the cache";
   }
+  if (node.has_input(kQueryNorm) != node.has_input(kKeyNorm)) return "a norm of queries or of keys alone";
+  if (node.inputs.size() > kKeyNorm + 1 && node.has_input(kKeyNorm + 1))
+    return "numbers of new tokens as an input";
   if (node.outputs.size() > 3 && node.outputs[3].present) return "only the first three outputs";
   if (!node.has_input(kLengths) || node.inputs[kLengths].type != ElementType::kInt32)
     return "seqlens_k is not int32";

@@ -16,14 +16,16 @@ struct GqaProblem {
   bool has_ids = false;
   int64_t window = 0;
   float scale = 1, softcap = 0;
+  bool norms = false;  // heads of queries and keys
+  float q_epsilon = 0, k_epsilon = 0;
   bool has_sink = false;
   int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: there is no bias
 };
 
 enum class GqaPart { kQuery, kKey, kValue };
 
-// New tokens in the layout of the cache, behind what it holds: inputs x, past, cos, sin, lengths, ids; output
-// y. Of queries the new tokens alone. Throws std::invalid_argument.
+// New tokens in the layout of the cache, behind what it holds: inputs x, past, cos, sin, lengths, ids, weight;
+// output y. Of queries the new tokens alone. Throws std::invalid_argument.
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half);
 
 // Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else as the node has it.

@@ -5,7 +5,8 @@ namespace graphopt::gpu {
 
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   Plan plan;
-  const bool is_query = part == GqaPart::kQuery, turns = p.half > 0 && part != GqaPart::kValue;
+  const bool is_query = part == GqaPart::kQuery, is_value = part == GqaPart::kValue;
+  const bool turns = p.half > 0 && !is_value, norms = p.norms && !is_value;
   const int64_t heads = is_query ? p.N : p.G, length = is_query ? p.S : p.length;
   const int64_t total = p.B * heads * length * p.H;
   if (total == 0) return plan;
@@ -17,6 +18,7 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   args.sin = turns ? input(3) : no_buffer();
   args.lengths = input(4);
   args.ids = turns && p.has_ids ? input(5) : no_buffer();
+  args.weight = norms ? input(6) : no_buffer();
   args.y = output(0);
   args.total = to_u31(total);
   args.head = make_divisor(p.H);
@@ -31,6 +33,7 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   args.first = p.first;
   args.interleaved = p.interleaved;
   args.new_only = is_query;
+  args.epsilon = is_query ? p.q_epsilon : p.k_epsilon;
   plan.launch(half ? "gqa_heads_f16" : "gqa_heads_f32", {to_u31(divide_up(total, hip::kGqaThreads))},
               hip::kGqaThreads, args);
   return plan;

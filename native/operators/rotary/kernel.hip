@@ -27,8 +27,9 @@ DEVICE void rotary(const RotaryArgs& args) {
     return;
   }
   const size_t angle = static_cast<size_t>(position) * static_cast<size_t>(args.half);
-  y[i] = from_float<T>(rotated(x + (i - at), static_cast<int>(at), args.half, args.interleaved != 0,
-                               cos + angle, sin + angle));
+  const T* head = x + (i - at);
+  y[i] = from_float<T>(rotated([&](int h) { return to_float(head[h]); }, static_cast<int>(at), args.half,
+                               args.interleaved != 0, cos + angle, sin + angle));
 }
 
 template <class T>
