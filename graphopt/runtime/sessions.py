@@ -295,9 +295,10 @@ def provider_name(text: str) -> str:
     Raises:
         OptionError: this runtime has none of that name.
     """
-    available: list[str] = [*import_onnxruntime().get_available_providers()]
-    if device_count():
-        available.insert(0, DEVICE_PROVIDER)
+    ours = [DEVICE_PROVIDER] if device_count() else []
+    # Once registered, ours may be among the runtime's, too, whether or not it has a device.
+    registered: list[str] = import_onnxruntime().get_available_providers()
+    available = [*ours, *(n for n in registered if n != DEVICE_PROVIDER)]
     for name in available:
         if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
             return name

@@ -17,6 +17,7 @@ import graphopt
 from graphopt.checking.parting import Parting, first_parting
 from graphopt.checking.verify import VerifyReport
 from graphopt.errors import OptionError
+from graphopt.runtime.sessions import provider_name
 from models import ZOO
 from tests.checking.planted import KINDS, Facts, Hints, plant
 from tests.provider.worker import PROVIDER
@@ -55,6 +56,20 @@ def test_a_provider_that_is_not_there() -> None:
     model = ZOO["resnet18"](small=True)
     with pytest.raises(OptionError, match="no provider 'nnapi'"):
         graphopt.verify(model, model, provider="nnapi")
+
+
+def _ask_for_another() -> str:
+    try:
+        return provider_name("cuda")
+    except OptionError as error:
+        return str(error)
+
+
+def test_each_provider_is_listed_once(worker: ProcessPoolExecutor) -> None:
+    """Ours is among the runtime's own once it is registered."""
+    said = worker.submit(_ask_for_another).result()
+    listed = said.rpartition("it has ")[2].split(", ")
+    assert listed[0] == "graphopt" and len(listed) == len({*listed})
 
 
 def _compare(model: bytes) -> VerifyReport:
