@@ -1,8 +1,31 @@
 // cuDNN: convolutions on NVIDIA's GPUs.
+#include <algorithm>
+
 #include "device/libraries/dnn.h"
 
 namespace graphopt::gpu {
 namespace {
+
+// Whether Fourier transforms may have fewer multiply-adds than windows, by cuDNN's smallest, of 32 x 32, and
+// counted for a pair of channels: one transform of the weights, in each run again, and a product of complex
+// numbers for each tile. cuDNN's heuristics take them for a row of 40 pixels, too, where an H200 then launches
+// 2,112 products.
+bool transforms_pay(const ConvolutionProblem& p) {
+  constexpr int64_t kTile = 32, kPoints = kTile * kTile;
+  constexpr int64_t kTransform = kPoints * 5 / 4 * 10;  // 5 n log2(n) / 2 operations for real numbers
+  constexpr int64_t kProduct = kTile * (kTile / 2 + 1) * 4;
+  int64_t tiles = p.N, windows = p.N;
+  for (const size_t axis : {size_t{1}, size_t{2}}) {
+    tiles *= divide_up(p.out[axis], std::max<int64_t>(kTile + 1 - p.kernel[axis], 1));
+    windows *= p.out[axis] * p.kernel[axis];
+  }
+  return windows > kTransform + tiles * kProduct;
+}
+
+// CUDNN_CONVOLUTION_FWD_ALGO_FFT, _FFT_TILING; CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT, _FFT_TILING
+bool transforms(int algorithm, bool backward) {
+  return backward ? algorithm == 2 || algorithm == 3 : algorithm == 4 || algorithm == 5;
+}
 
 struct Cudnn {
   static constexpr const char* kName = "cuDNN";
@@ -113,6 +136,7 @@ struct Cudnn {
     for (int i = 0; i < count && status == 0; ++i) {
       // Gradients may come from an algorithm that adds in any order.
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
+      if (transforms(found[i].algorithm, p.transposed) && !transforms_pay(p)) continue;
       // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
       check(set_math(c.conv.get(), half ? found[i].math : kFma), "cudnnSetConvolutionMathType");
       c.algorithm = found[i].algorithm;

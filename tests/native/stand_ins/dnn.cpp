@@ -1,8 +1,8 @@
-// cuDNN or MIOpen over host memory: what device/libraries/cudnn.cpp and miopen.cpp call, with the types and numbers
-// that the library's own header gives them. STAND_IN_DNN: "none", it has no algorithm for a
-// convolution, or, every second time, rejects its number of groups; MIOpen also "fails", no kernel of it can be
-// built, "refuses", what was built does not run, and "builds": that takes until
-// `stand_in_let_builds_end`.
+// cuDNN or MIOpen over host memory: what device/libraries/cudnn.cpp and miopen.cpp call, with the types and
+// numbers that the library's own header gives them. cuDNN names Fourier transforms first, which pay for none of
+// the tests' convolutions and are not computed. STAND_IN_DNN: "none", it has no algorithm for a convolution, or,
+// every second time, rejects its number of groups; MIOpen also "fails", no kernel of it can be built, "refuses",
+// what was built does not run, and "builds": that takes until `stand_in_let_builds_end`.
 //
 // As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
 //   a kernel that is not loaded is built, when it is asked for or else when it is to run
@@ -426,6 +426,7 @@ struct Performance {  // cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataA
   int deterministic, math, reserved[3];
 };
 constexpr int kForward = 1, kAnyOrder = 0, kBackward = 4;
+constexpr int kForwardTransforms[] = {5, 4}, kBackwardTransforms[] = {3, 2};  // with and without tiles
 
 STAND_IN_EXPORT int cudnnCreate(void** handle) { return create<Handle>(handle); }
 STAND_IN_EXPORT int cudnnDestroy(void* handle) { return destroy<Handle>(handle); }
@@ -454,8 +455,12 @@ STAND_IN_EXPORT int cudnnSetConvolutionMathType(void*, int) { return 0; }
 STAND_IN_EXPORT int cudnnDestroyConvolutionDescriptor(void* c) { return destroy<Window>(c); }
 STAND_IN_EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(void*, void* x, void* w, void* c, void* y,
                                                            int most, int* count, Performance* found) {
-  *count = most > 0 && has_algorithm(x, w, c, y) ? 1 : 0;
-  if (*count > 0) found[0] = {kForward, 0, 0.1f, kWorkspace, 1, 0, {}};
+  *count = most > 2 && has_algorithm(x, w, c, y) ? 3 : 0;
+  if (*count > 0) {
+    found[0] = {kForwardTransforms[0], 0, 0.1f, 0, 1, 0, {}};
+    found[1] = {kForwardTransforms[1], 0, 0.2f, 0, 1, 0, {}};
+    found[2] = {kForward, 0, 0.3f, kWorkspace, 1, 0, {}};
+  }
   return 0;
 }
 STAND_IN_EXPORT int cudnnConvolutionForward(void* handle, const void*, void* xd, const void* x, void* wd,
@@ -464,13 +469,15 @@ STAND_IN_EXPORT int cudnnConvolutionForward(void* handle, const void*, void* xd,
   if (algorithm != kForward) return kBadParameter;
   return run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
 }
-// The fastest adds in any order.
+// The fastest adds in any order, the next ones are transforms.
 STAND_IN_EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(void*, void* w, void* dy, void* c, void* dx,
                                                                 int most, int* count, Performance* found) {
-  *count = most > 1 && has_algorithm(dx, w, c, dy) ? 2 : 0;
+  *count = most > 3 && has_algorithm(dx, w, c, dy) ? 4 : 0;
   if (*count > 0) {
     found[0] = {kAnyOrder, 0, 0.1f, 0, 0, 0, {}};
-    found[1] = {kBackward, 0, 0.2f, kWorkspace, 1, 0, {}};
+    found[1] = {kBackwardTransforms[0], 0, 0.2f, 0, 1, 0, {}};
+    found[2] = {kBackwardTransforms[1], 0, 0.3f, 0, 1, 0, {}};
+    found[3] = {kBackward, 0, 0.4f, kWorkspace, 1, 0, {}};
   }
   return 0;
 }
