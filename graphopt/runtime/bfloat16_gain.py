@@ -1,6 +1,7 @@
 """Whether this machine gains anything by products in bfloat16, measured in a tenth of a second.
 
-Instruction sets do not tell: Intel's AVX512-BF16 has the same names as AMD's and half the speed.
+Instruction sets do not tell: Intel's AVX512-BF16 has the same names as AMD's and half the speed, and a virtual machine
+may hide AMX, which is fast.
 """
 
 from __future__ import annotations
@@ -65,5 +66,6 @@ def bfloat16_warning(gain: float | None) -> str:
         return ""
     return (
         f"SLOWER HERE: a layer in bfloat16 takes {1 / gain:.2f} times what it takes in float32 on this machine, so the "
-        "file is for others: AMD's Zen 4 and later (--bench times it, --tune leaves in float32 what is slower)"
+        "file is for others: AMD's Zen 4 and later, Intel's with AMX (--bench times it, --tune leaves in float32 what "
+        "is slower)"
     )

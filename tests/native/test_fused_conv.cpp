@@ -90,11 +90,19 @@ void check_result(const ConvolutionProblem& p, const Numbers& given, const std::
   CHECK(worst < 5e-5);
 }
 
+// All ways to compute a problem on this machine.
+std::vector<cpu::FusedConvVectors> ways(const ConvolutionProblem& p) {
+  using Way = cpu::FusedConvVectors;
+  if (p.C == 1) return {Way::kPixels};
+  std::vector<Way> all = {Way::kPixels, Way::kChannels};
+  if (cpu::fused_conv_choose<float>(p) == Way::kTiles) all.push_back(Way::kTiles);
+  return all;
+}
+
 void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
   std::vector<float> y(given.sums.size() + 1);
   ThreadParallel pool(lanes);
-  for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
-    if (p.C == 1 && vectors == cpu::FusedConvVectors::kChannels) continue;
+  for (const auto vectors : ways(p)) {
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
     cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
@@ -128,7 +136,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   const std::vector<uint32_t> words =
       even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
   ThreadParallel pool(lanes);
-  for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
+  for (const auto vectors : ways(p)) {
     for (const int which : {0, 1, 2, 3, 4, 5}) {
       p.pairs = which >= 3;
       const bool wants_y = which % 3 != 1, wants_pairs = which % 3 != 0;
@@ -259,7 +267,7 @@ TEST_CASE("infinite numbers stay in their windows") {
   const std::vector<float> b(2);
   std::vector<float> y(14);
   ThreadParallel pool(1);
-  for (const auto vectors : {cpu::FusedConvVectors::kPixels, cpu::FusedConvVectors::kChannels}) {
+  for (const auto vectors : ways(p)) {
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
     cpu::fused_conv_prepare(p, vectors, w.data(), weights);

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "device/cpu/amx.h"
+
 namespace graphopt::cpu {
 namespace {
 
@@ -29,6 +31,7 @@ struct Level {
   bool (*supported)();
 };
 constexpr Level kLevels[] = {
+    {Isa::kAmx, "amx", [] { return has_avx512bf16() && may_use_amx(); }},
     {Isa::kAvx512Bf16, "avx512bf16", has_avx512bf16},
     {Isa::kAvx512, "avx512", has_avx512},
     {Isa::kAvx2, "avx2", has_avx2},

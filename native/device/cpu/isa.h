@@ -15,7 +15,8 @@
 //   }
 //
 // What multiplies in bfloat16 is compiled once more, for AVX-512 with BF16 (CMakeLists.txt says which files),
-// and is declared and picked by GRAPHOPT_PRODUCT_KERNEL.
+// and is declared and picked by GRAPHOPT_PRODUCT_KERNEL. Where the machine has AMX, too, these kernels multiply in
+// its tiles (blocks/cpu/tiles.h).
 //
 // Headers with inline functions for kernel files put these into the same namespace, so that no linker ever
 // hands a function compiled for AVX-512 to the baseline.
@@ -26,10 +27,10 @@
 namespace graphopt::cpu {
 
 // Ordered: each includes the ones before.
-enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 // The best instruction set that this machine has, or the one that the environment variable GRAPHOPT_ISA
-// (baseline, avx2, avx512, avx512bf16) names if that is lower.
+// (baseline, avx2, avx512, avx512bf16, amx) names if that is lower.
 Isa isa();
 
 // Its name, and why it is not one of those above it.
@@ -60,7 +61,7 @@ const char* isa_name(Isa isa);
   __VA_ARGS__                              \
   }
 #define GRAPHOPT_PICK_PRODUCT_ISA(...)                                                        \
-  (::graphopt::cpu::isa() == ::graphopt::cpu::Isa::kAvx512Bf16 ? &isa_avx512bf16::__VA_ARGS__ \
+  (::graphopt::cpu::isa() >= ::graphopt::cpu::Isa::kAvx512Bf16 ? &isa_avx512bf16::__VA_ARGS__ \
                                                                : GRAPHOPT_PICK_ISA(__VA_ARGS__))
 #else
 #define GRAPHOPT_DECLARE_ISAS(...) \

@@ -9,7 +9,8 @@
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
 // In bfloat16 the same products multiply words of two neighbouring numbers (blocks/cpu/product.h): along D of
-// Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers.
+// Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers. Where there are tiles
+// (blocks/cpu/tiles.h), they are what multiplies; steps are filled up with zeros then.
 //
 // No result depends on the number of lanes (see Plan).
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "blocks/cpu/exp.h"
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/simd.h"
+#include "blocks/cpu/tiles.h"
 #include "blocks/cpu/workspace.h"
 #include "operators/attention/op.h"
 
@@ -323,10 +325,10 @@ inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
   return load_aligned(numbers);
 }
 
-// pack_keys in words: [D / 2, width of the panel].
+// pack_keys in words: [steps, width of the panel], zeros behind D.
 template <class T>
-void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, Word* packed) {
-  const int64_t steps = ceil_div(D, 2);
+void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
+                    Word* packed) {
   for (int64_t first = 0; first < n; first += kPanelFloats) {
     const int64_t keys = std::min(kPanelFloats, n - first), width = round_up(keys, kWidth);
     for (int64_t j = 0; j < width; j += kWidth) {
@@ -336,7 +338,7 @@ void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
       if (col_stride != 1) {
         for (int64_t step = 0; step < steps; ++step, to += width) {
           const T* y = x + 2 * step * col_stride;
-          const Vec low = load_apart(y, row_stride, count);
+          const Vec low = 2 * step < D ? load_apart(y, row_stride, count) : Vec{};
           const Vec high = 2 * step + 1 < D ? load_apart(y + col_stride, row_stride, count) : Vec{};
           *reinterpret_cast<UnalignedWords*>(to) = Brain::join(low, high);
         }
@@ -358,11 +360,13 @@ void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t 
   }
 }
 
-// pack_values in words: [n / 2, width].
+// pack_values in words: [n / 2, width], and zeros until tiles are full.
 template <class T>
 void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
                       int64_t width, Word* packed) {
   constexpr int64_t kHalf = kWidth / 2;
+  const int64_t steps = ceil_div(n, 2);
+  std::fill_n(packed + steps * width, (tiled_steps(steps) - steps) * width, 0);
   for (int64_t j = 0; j < n; j += 2, packed += width) {
     for (int64_t c = 0; c < width; c += kWidth) {
       const T* x = v + j * row_stride + c * col_stride;
@@ -485,11 +489,13 @@ struct Plan {
   int64_t chunks;      // items along the keys
   int64_t items;
   int64_t query_width;  // D in whole vectors
+  int64_t query_steps;  // of a product along D
   int64_t value_width;  // Dv in whole vectors
   int64_t score_stride;
   int64_t tile_rows;
   int64_t result_rows;  // of a Partial
   bool keys_in_place, values_in_place;
+  bool in_tiles;
   bool final_products;  // nothing stands between Q K^T and the softmax
   bool half_vector;     // the last panel of values is two and a half vectors
   bool one_block;       // a tile sees all its keys at once, and its result is stored at once
@@ -499,6 +505,8 @@ struct Plan {
     heads = p.H / p.group;
     query_width = round_up(p.D, kWidth);
     value_width = round_up(p.Dv, kWidth);
+    in_tiles = p.bfloat16 && with_tiles();
+    query_steps = p.bfloat16 ? tiled_steps(ceil_div(p.D, 2)) : p.D;
     const int64_t width = query_width + value_width;
     block_keys = std::clamp(kBlockFloats / width / kPanelFloats * kPanelFloats, kPanelFloats, kBlockKeys);
     if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
@@ -549,10 +557,10 @@ Partial take_partial(const Plan& plan, Workspace& workspace) {
   return r;
 }
 
-Scratch take_scratch(const Plan& plan, const AttentionProblem& p, Workspace& workspace) {
+Scratch take_scratch(const Plan& plan, Workspace& workspace) {
   Scratch s;
   s.q = workspace.take<float>(plan.tile_rows * plan.query_width);
-  s.k = workspace.take<float>(plan.keys_in_place ? 0 : plan.block_keys * p.D);
+  s.k = workspace.take<float>(plan.keys_in_place ? 0 : plan.block_keys * plan.query_steps);
   s.v = workspace.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
   s.scores = workspace.take<float>(plan.tile_rows * plan.score_stride);
   s.most = workspace.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
@@ -570,9 +578,9 @@ struct Memory {
   size_t lane_bytes, partial_bytes;
 };
 
-Memory take_memory(const Plan& plan, const AttentionProblem& p, Workspace& workspace) {
+Memory take_memory(const Plan& plan, Workspace& workspace) {
   Workspace lane(nullptr), partial(nullptr);
-  take_scratch(plan, p, lane);
+  take_scratch(plan, lane);
   if (plan.chunks > 1) take_partial(plan, partial);
   Memory m;
   m.lane_bytes = lane.bytes();
@@ -719,12 +727,39 @@ struct Attention {
     return unmasked || (seen == 0 && negligible) ? std::min(block.n, seen) : block.n;
   }
 
+  // C [rows, vectors * kWidth] = A B, or C * factor[row] + A B where there are factors. What is left of the last tile of
+  // rows is written, too.
+  static void multiply_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
+                                int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor) {
+    const int64_t tiles = ceil_div(steps, kTileSide), most = kBlockTiles * kWidth;
+    alignas(64) float product[kBlockRows * most];
+    for (int64_t i = 0; i < rows; i += kBlockRows) {
+      const int64_t n = std::min(kBlockRows, rows - i);
+      const Tiles of_a = {a + i * lda, kTileSide, kTileSide * lda, lda};
+      for (int64_t j = 0; j < vectors; j += kBlockTiles) {
+        const int64_t width = std::min(kBlockTiles, vectors - j);
+        const Tiles of_b = {b + j * kWidth, kTileSide * ldb, kTileSide, ldb};
+        float* y = c + i * ldc + j * kWidth;
+        if (factor == nullptr) {
+          multiply_block(ceil_div(n, kTileSide), width, of_a, of_b, tiles, y, ldc);
+          continue;
+        }
+        multiply_block(ceil_div(n, kTileSide), width, of_a, of_b, tiles, product, most);
+        for (int64_t row = 0; row < n; ++row, y += ldc) {
+          for (int64_t d = 0; d < width * kWidth; d += kWidth) {
+            store(y + d, load(y + d) * factor[i + row] + load(product + row * most + d));
+          }
+        }
+      }
+    }
+  }
+
   // Scores of `rows` rows with the block's first n keys, which are packed if they are not yet.
   void multiply_keys(const Scratch& w, Block& block, int64_t b, Row row, int64_t rows, int64_t n,
                      bool most_known) const {
     if (!block.keys_packed) {
       if (p.bfloat16) {
-        pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, words(w.k));
+        pack_key_pairs(block.k, p.k.row, p.k.col, block.n, p.D, plan.query_steps, words(w.k));
       } else {
         pack_keys(block.k, p.k.row, p.k.col, block.n, p.D, w.k);
       }
@@ -739,10 +774,17 @@ struct Attention {
       const int64_t width = round_up(std::min(kPanelFloats, block.n - j), kWidth);
       const int64_t vectors = ceil_div(std::min(kPanelFloats, n - j), kWidth);
       prefetch_rows(b, row, rows, block.first + j, std::min(kPanelFloats, n - j));
+      const Word* pairs = words(w.k) + j * plan.query_steps;
+      if constexpr (kHasTiles) {
+        if (plan.in_tiles) {
+          multiply_in_tiles(rows, vectors, words(w.q), plan.query_width, pairs, width, plan.query_steps,
+                            w.scores + j, plan.score_stride, nullptr);
+          continue;
+        }
+      }
       if (p.bfloat16) {
-        const int64_t steps = ceil_div(p.D, 2);
-        multiply_pairs(rows, vectors, w.q, plan.query_width, words(w.k) + j * steps, width, steps,
-                       w.scores + j, plan.score_stride, w.most);
+        multiply_pairs(rows, vectors, w.q, plan.query_width, pairs, width, plan.query_steps, w.scores + j,
+                       plan.score_stride, w.most);
         continue;
       }
       multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
@@ -770,7 +812,7 @@ struct Attention {
     }
 
     load_queries(w, b, row_at(head, r0 + i0), rows);
-    const bool most_known = plan.final_products && n % kWidth == 0;
+    const bool most_known = plan.final_products && n % kWidth == 0 && !plan.in_tiles;
     if (plan.keys_in_place) {
       for (int64_t i = 0; i < rows; ++i) {
         const float* x = w.q + i * plan.query_width;
@@ -820,7 +862,7 @@ struct Attention {
       store(sum + i, load(sum + i) * load(w.factor + i) + load(totals + i));
     }
     if (p.bfloat16) {
-      add_values(w, rows, ceil_div(n, 2), block.fresh, words(w.v), plan.value_width, out);
+      add_pairs(w, rows, ceil_div(n, 2), block.fresh, out);
     } else if (plan.values_in_place) {
       add_values(w, rows, n, block.fresh, block.v, p.v.row, out);
     } else {
@@ -882,6 +924,21 @@ struct Attention {
       whole(rows - i, vectors, w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
             out + i * plan.value_width + c, plan.value_width, w.factor + i);
     }
+  }
+
+  // The same of words.
+  void add_pairs(const Scratch& w, int64_t rows, int64_t steps, bool fresh, float* out) const {
+    if constexpr (kHasTiles) {
+      if (plan.in_tiles) {
+        for (int64_t c = 0; c < plan.value_width; c += kPanelFloats) {
+          const int64_t vectors = ceil_div(std::min(kPanelFloats, plan.value_width - c), kWidth);
+          multiply_in_tiles(rows, vectors, words(w.scores), plan.score_stride, words(w.v) + c,
+                            plan.value_width, steps, out + c, plan.value_width, fresh ? nullptr : w.factor);
+        }
+        return;
+      }
+    }
+    add_values(w, rows, steps, fresh, words(w.v), plan.value_width, out);
   }
 
   // Rows [r0, r0 + rows) of a key/value head against keys [t0, t1), into w.result, or into o if they are all.
@@ -962,7 +1019,7 @@ template <class T>
 size_t fused_attention_workspace(const AttentionProblem& p, size_t lanes) {
   if (has_no_result(p) || p.T == 0) return 0;
   Workspace workspace(nullptr);
-  take_memory(Plan(p, static_cast<int64_t>(lanes), std::is_same_v<T, float>), p, workspace);
+  take_memory(Plan(p, static_cast<int64_t>(lanes), std::is_same_v<T, float>), workspace);
   return workspace.bytes();
 }
 
@@ -986,7 +1043,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   const int64_t groups = plan.items / plan.chunks;  // of items that only differ in their keys
   const auto lanes = static_cast<size_t>(plan.lanes);
   Workspace whole(workspace);
-  const Memory memory = take_memory(plan, p, whole);
+  const Memory memory = take_memory(plan, whole);
   const auto partial_of = [&](int64_t item) {
     Workspace partial(memory.partials + static_cast<size_t>(item) * memory.partial_bytes);
     return take_partial(plan, partial);
@@ -999,17 +1056,27 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
     head = group / plan.row_items % plan.heads;
     b = group / plan.row_items / plan.heads;
   };
+  const auto compute = [&](Scratch& scratch, int64_t i) {
+    int64_t b, head, r0, rows;
+    bounds(i / plan.chunks, b, head, r0, rows);
+    if (plan.chunks > 1) scratch.result = partial_of(i);
+    const int64_t t0 = i % plan.chunks * plan.chunk_keys;
+    attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
+    if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
+  };
   auto work = [&](size_t lane) {
     if (lane >= lanes) return;
     Workspace mine(memory.lanes + lane * memory.lane_bytes);
-    Scratch scratch = take_scratch(plan, p, mine);
+    Scratch scratch = take_scratch(plan, mine);
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
-      int64_t b, head, r0, rows;
-      bounds(i / plan.chunks, b, head, r0, rows);
-      if (plan.chunks > 1) scratch.result = partial_of(i);
-      const int64_t t0 = i % plan.chunks * plan.chunk_keys;
-      attention.item(scratch, b, head, r0, rows, t0, std::min(t0 + plan.chunk_keys, p.T));
-      if (plan.chunks == 1 && !plan.one_block) attention.finish(scratch.result, b, head, r0, rows);
+      if constexpr (kHasTiles) {
+        if (plan.in_tiles) {
+          const TileRegisters registers;
+          compute(scratch, i);
+          continue;
+        }
+      }
+      compute(scratch, i);
     }
   };
   if (lanes <= 1) {

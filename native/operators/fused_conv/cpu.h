@@ -8,8 +8,9 @@
 
 namespace graphopt::cpu {
 
-// What the vectors of a product are: pixels of y, or output channels, which fill them where pixels are few.
-enum class FusedConvVectors { kPixels, kChannels };
+// What the vectors of a product are: pixels of y, or output channels, which fill them where pixels are few. In bfloat16
+// on machines with AMX: tiles of both.
+enum class FusedConvVectors { kPixels, kChannels, kTiles };
 
 // The faster one; p.in is 0 where it is not known.
 GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))

@@ -194,8 +194,10 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
   }
   std::string layout(const ConvolutionProblem& p, cpu::FusedConvVectors vectors) const override {
     return std::string(p.bfloat16 ? "bfloat16 " : "") +
-           (vectors == cpu::FusedConvVectors::kPixels ? "blocks" : "panels") + " of " +
-           std::to_string(p.groups) + " groups";
+           (vectors == cpu::FusedConvVectors::kTiles    ? "tiles"
+            : vectors == cpu::FusedConvVectors::kPixels ? "blocks"
+                                                        : "panels") +
+           " of " + std::to_string(p.groups) + " groups";
   }
   size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t lanes) const override {
     if constexpr (std::is_same_v<T, float>) {

@@ -1,13 +1,15 @@
 // A group of several channels as an implicit product. Each step of it (a pair of channels, a tap of the window) finds
 // the words of its pixels at an offset in s (strips.h). Output channels are the rows of the product, so that y is
 // written as it is computed. Where y has few pixels, vectors of them would be partly empty: there the pixels are
-// the rows, whose words are gathered first, and the channels the vectors.
+// the rows, whose words are gathered first, and the channels the vectors. Where there are tiles, they take all that is
+// in bfloat16 (tiles_cpu.cpp).
 #include "operators/fused_conv/product_cpu.h"
 
 #include <type_traits>
 
 #include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/fused_conv/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
@@ -85,9 +87,15 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// The words of the pixels of a strip, in blocks of rows.
+// Words of pixels that are gathered: those of a strip, in blocks of rows, or what tiles want; null where they are read
+// from s.
 template <class E>
-Word* take_gathered(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
+Word* take_gathered(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
+                    [[maybe_unused]] int64_t lanes, Workspace& workspace) {
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) return workspace.take<Word>(conv_tiles_words(p, lanes));
+  }
+  if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return nullptr;
   const int64_t blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
   return workspace.take<Word>(p.groups * blocks * block_slot<E>(p));
 }
@@ -278,12 +286,13 @@ template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
                      const T* bias, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* memory) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
-  const Strips strips = strips_of<E>(p, static_cast<int64_t>(parallel.lanes()));
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const Strips strips = strips_of<E>(p, lanes);
   Workspace workspace(memory);
   Word* s = take_strip<E>(p, strips, workspace);
   const bool in_place = reads_in_place(p);
   const bool by_channel = vectors == FusedConvVectors::kChannels;
-  Word* gathered = by_channel && gathers<E>(p, strips) ? take_gathered<E>(p, strips, workspace) : nullptr;
+  Word* gathered = take_gathered<E>(p, vectors, strips, lanes, workspace);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
     std::vector<int64_t> offsets = step_offsets<E>(p, strip);
@@ -314,6 +323,11 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
       });
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       const auto multiply_and = [&](const auto& end) {
+        if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+          if (vectors == FusedConvVectors::kTiles) {
+            return multiply_in_tiles(p, strip, offsets, begins, in_place, w, end, parallel, gathered);
+          }
+        }
         if (by_channel) return multiply_by_channel<E>(p, strip, offsets, begins, w, end, parallel, gathered);
         multiply_by_pixel<E>(p, strip, offsets, begins, w, end, parallel);
       };
@@ -339,6 +353,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
 template <class E>
 int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
   const int64_t outputs = p.M, steps = steps_of<E>(p);
+  if (vectors == FusedConvVectors::kTiles) return tiled_group_words(p);
   return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
 }
 
@@ -346,16 +361,22 @@ template <class E, class T>
 void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
   const int64_t channels = p.C, outputs = p.M, taps = p.taps();
   const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
+  const bool tiled = vectors == FusedConvVectors::kTiles;
+  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // of steps among those of tiles
+  if (tiled) {
+    int64_t place = 0;
+    for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
+  }
   for (int64_t m = 0; m < p.y_channels(); ++m) {
-    // The channel's word of the first step, and how far it is to the next one's.
+    // The channel's word of the first step, and how far it is to the next one's where these are even.
     Word* to = words + m / outputs * size;
     const int64_t i = m % outputs;
-    int64_t distance;
+    int64_t distance = 0, step = 0;
     if (vectors == FusedConvVectors::kChannels) {
       const int64_t panel = i / kPanelWidth;
       to = panel_at(to, steps, panel) + i % kPanelWidth;
       distance = panel_vectors(outputs, panel) * L;
-    } else {
+    } else if (!tiled) {
       int64_t block = i * blocks_of(outputs) / outputs;
       while (first_of(outputs, block + 1) <= i) ++block;
       const int64_t first = first_of(outputs, block);
@@ -364,8 +385,10 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
     }
     const T* in = w + m * channels * taps;
     const auto put = [&](Vec low, Vec high) {
-      *to = E::join(low, high)[0];
-      to += distance;
+      const int64_t place = tiled ? places[static_cast<size_t>(step)] : 0;
+      to[tiled ? tiled_channel(p, i, place / kTileSide) + place % kTileSide : step * distance] =
+          E::join(low, high)[0];
+      ++step;
     };
     const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };
     for (int64_t c = 0; c < channels; c += E::kDepth) {
@@ -390,14 +413,14 @@ size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors,
   Workspace workspace(nullptr);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
   take_strip<E>(p, strips, workspace);
-  const bool gathered = vectors == FusedConvVectors::kChannels && gathers<E>(p, strips);
-  if (gathered) take_gathered<E>(p, strips, workspace);
+  take_gathered<E>(p, vectors, strips, static_cast<int64_t>(lanes), workspace);
   return workspace.bytes();
 }
 
 }  // namespace
 
 FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
+  if (p.bfloat16 && with_tiles()) return FusedConvVectors::kTiles;
   if (p.in_size() == 0 || p.out_size() <= 0 || p.M < 2 * L) return FusedConvVectors::kPixels;
   const int64_t span = Strip(p, 0, 0, p.out[0]).span();
   const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));

@@ -4,27 +4,33 @@
 #include "operators/linear/cpu.h"
 
 #include "blocks/cpu/product.h"
+#include "blocks/cpu/tiles.h"
 #include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/linear/finish.h"
 #include "operators/linear/strassen.h"
+#include "operators/linear/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 constexpr int64_t L = kWidth;
-constexpr int64_t kChunkBytes = 768 << 10;  // packed rows of X: most of a second-level cache
+
+// Of a panel.
+int64_t weight_steps(const LinearProblem& p) {
+  return p.bfloat16 ? tiled_steps(ceil_div(p.K, Brain::kDepth)) : p.K;
+}
 
 template <class E, class T>
 void prepare(const LinearProblem& p, const T* w, Word* panels) {
-  const int64_t steps = ceil_div(p.K, E::kDepth);
+  const int64_t steps = weight_steps(p);
   for (int64_t n = 0; n < p.N; n += L) {
     const int64_t panel = n / kPanelWidth, columns = p.N - n;
     const int64_t width = panel_vectors(p.N, panel) * L;
     Word* out = panel_at(panels, steps, panel) + n % kPanelWidth;
     for (int64_t step = 0; step < steps; ++step, out += width) {
       const int64_t k = step * E::kDepth;
-      const Vec low = load_range(w + k * p.N + n, 0, columns);
+      const Vec low = k < p.K ? load_range(w + k * p.N + n, 0, columns) : Vec{};
       const Vec high = k + 1 < p.K ? load_range(w + (k + 1) * p.N + n, 0, columns) : Vec{};
       *reinterpret_cast<AlignedWords*>(out) = E::join(low, high);
     }
@@ -109,8 +115,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
 
 template <class T>
 size_t linear_weights(const LinearProblem& p, OnlyWay) {
-  const int64_t depth = p.bfloat16 ? Brain::kDepth : Single::kDepth;
-  const int64_t words = panels_words(ceil_div(p.K, depth), p.N) + (fits_halves(p) ? norm_words(p) : 0);
+  const int64_t words = panels_words(weight_steps(p), p.N) + (fits_halves(p) ? norm_words(p) : 0);
   return static_cast<size_t>(words) * sizeof(Word);
 }
 
@@ -124,6 +129,9 @@ void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) 
 
 template <class T>
 size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t lanes) {
+  if constexpr (kHasTiles) {
+    if (p.bfloat16 && with_tiles()) return linear_tiles_workspace(p);
+  }
   Workspace workspace(nullptr), halves(nullptr);
   (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
   if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(lanes), halves);
@@ -135,6 +143,9 @@ void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, co
             Parallel& parallel, void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
   const auto* panels = static_cast<const Word*>(weights);
+  if constexpr (kHasTiles) {
+    if (p.bfloat16 && with_tiles()) return linear_in_tiles(p, x, panels, b, r, y, parallel, workspace);
+  }
   if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
   if (!by_halves(p)) return run<Single>(p, x, panels, b, r, y, parallel, workspace);
   const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);

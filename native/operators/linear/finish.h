@@ -1,4 +1,5 @@
-// What follows a product of Linear: bias, residual and activation. For kernel files only (see device/cpu/isa.h).
+// What all products of Linear share: how much of X is packed at a time, and what follows them: bias, residual and
+// activation. For kernel files only (see device/cpu/isa.h).
 #pragma once
 
 #include "blocks/cpu/activation.h"
@@ -6,6 +7,8 @@
 #include "operators/linear/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kChunkBytes = 768 << 10;  // packed rows of X: most of a second-level cache
 
 // Fetches `rows` rows of a panel's columns, which will be written.
 template <class T>

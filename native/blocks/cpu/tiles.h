@@ -1,0 +1,136 @@
+// Matrix products in bfloat16 in the tiles of Intel's AMX. For kernel files only (see device/cpu/isa.h).
+//
+// A tile has 16 rows of 64 bytes: 16 words of two bfloat16 numbers, or 16 sums in float32. An instruction adds to a tile
+// of sums the product of
+//
+//   a tile of rows     [16 rows][16 steps]       each row's words of 16 steps along K
+//   a tile of columns  [16 steps][16 columns]    as the panels of product.h have them
+//
+// Products are computed in blocks of two tiles by two, so that each tile that is loaded is multiplied twice. What fills
+// up a tile of sums is left out when these are stored. What fills up the steps must be zeros on both sides, since zero
+// times what happens to lie there may be NaN.
+#pragma once
+
+#include "blocks/cpu/product.h"
+#include "device/cpu/isa.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kTileSide = 16;  // rows of a tile, and words or sums of each
+constexpr int64_t kTileWords = kTileSide * kTileSide;
+constexpr int64_t kBlockTiles = 2;  // of rows and of columns in a block
+constexpr int64_t kBlockRows = kBlockTiles * kTileSide;
+
+// Whether kernels multiply in tiles: those that are compiled for AVX-512 with BF16, where the machine has AMX.
+#if defined(__AVX512BF16__)
+constexpr bool kHasTiles = true;
+inline bool with_tiles() { return isa() == Isa::kAmx; }
+#else
+constexpr bool kHasTiles = false;
+constexpr bool with_tiles() { return false; }
+#endif
+
+// Steps in whole tiles, where kernels multiply in tiles.
+inline int64_t tiled_steps(int64_t steps) { return with_tiles() ? round_up(steps, kTileSide) : steps; }
+
+// The tiles of this thread, which are there as long as the object is. Afterwards nothing is left of them that the
+// operating system would have to save.
+class TileRegisters {
+ public:
+  TileRegisters() {
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } of_eight;
+    static_assert(sizeof of_eight == 64);
+    asm volatile("ldtilecfg %0" ::"m"(of_eight));
+  }
+  ~TileRegisters() { asm volatile("tilerelease"); }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+};
+
+// The instructions, of tiles by their numbers and rows that are `bytes` apart. Written out, since the functions of gcc's
+// own header do not say that they read memory.
+template <int kNumber>
+[[gnu::always_inline]] inline void load_tile(const void* from, int64_t bytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(kNumber) : "memory");
+}
+template <int kNumber>
+[[gnu::always_inline]] inline void store_tile(void* to, int64_t bytes) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(bytes), "i"(kNumber) : "memory");
+}
+template <int kNumber>
+[[gnu::always_inline]] inline void clear_tile() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kNumber));
+}
+template <int kSums, int kRows, int kColumns>
+[[gnu::always_inline]] inline void multiply_tiles() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows), "i"(kColumns));
+}
+
+// Tiles at even distances, in words: from the tile of some steps to that of the next 16, from one of a block's tiles to
+// the other, and from row to row.
+struct Tiles {
+  const Word* first;
+  int64_t next_steps, next, row;
+  const Word* at(int64_t k, int64_t i) const { return first + k * next_steps + i * next; }
+  int64_t bytes(int64_t) const { return row * static_cast<int64_t>(sizeof(Word)); }
+};
+
+// Fetches what is multiplied later into the second-level cache: so many cache lines for each 16 steps.
+struct FetchLines {
+  const char* next = nullptr;
+  int64_t lines = 0;
+  void step() {
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(next + 64 * i, 0, 2);
+    next += 64 * lines;
+  }
+};
+
+// Sums over 16 `count` steps of a block of kRows by kColumns tiles, to rows of o that are o_row floats apart.
+template <int kRows, int kColumns, class Rows, class Columns>
+inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float* o, int64_t o_row,
+                           FetchLines fetch) {
+  static_assert(kRows <= kBlockTiles && kColumns <= kBlockTiles);
+  // Tiles 0 to 3 are sums, row by row; 4 and 5 are of rows, 6 and 7 of columns.
+  clear_tile<0>();
+  if constexpr (kColumns > 1) clear_tile<1>();
+  if constexpr (kRows > 1) clear_tile<2>();
+  if constexpr (kRows > 1 && kColumns > 1) clear_tile<3>();
+  for (int64_t k = 0; k < count; ++k) {
+    fetch.step();
+    load_tile<4>(a.at(k, 0), a.bytes(k));
+    load_tile<6>(b.at(k, 0), b.bytes(k));
+    multiply_tiles<0, 4, 6>();
+    if constexpr (kColumns > 1) {
+      load_tile<7>(b.at(k, 1), b.bytes(k));
+      multiply_tiles<1, 4, 7>();
+    }
+    if constexpr (kRows > 1) {
+      load_tile<5>(a.at(k, 1), a.bytes(k));
+      multiply_tiles<2, 5, 6>();
+      if constexpr (kColumns > 1) multiply_tiles<3, 5, 7>();
+    }
+  }
+  const int64_t bytes = o_row * static_cast<int64_t>(sizeof(float));
+  store_tile<0>(o, bytes);
+  if constexpr (kColumns > 1) store_tile<1>(o + kTileSide, bytes);
+  if constexpr (kRows > 1) store_tile<2>(o + kTileSide * o_row, bytes);
+  if constexpr (kRows > 1 && kColumns > 1) store_tile<3>(o + kTileSide * o_row + kTileSide, bytes);
+}
+
+// The same of one or two tiles each way.
+template <class Rows, class Columns>
+void multiply_block(int64_t rows, int64_t columns, const Rows& a, const Columns& b, int64_t count, float* o,
+                    int64_t o_row, FetchLines fetch = {}) {
+  if (rows > 1) {
+    if (columns > 1) return multiply_block<2, 2>(a, b, count, o, o_row, fetch);
+    return multiply_block<2, 1>(a, b, count, o, o_row, fetch);
+  }
+  if (columns > 1) return multiply_block<1, 2>(a, b, count, o, o_row, fetch);
+  multiply_block<1, 1>(a, b, count, o, o_row, fetch);
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,163 @@
+// A group of several channels as an implicit product in tiles: output channels are the rows, pixels the columns. The
+// words of 16 neighbouring pairs of channels at a tap are a tile of columns where they lie in s (strips.h). Other 16
+// steps, of several taps or few channels, are gathered first, for the columns of a block at a time.
+#include <type_traits>
+
+#include "device/cpu/parallel_for.h"
+#include "operators/fused_conv/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
+
+constexpr int64_t kPassBytes = 512 << 10;                    // weights that pass a strip together
+constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // of 16 steps
+
+// Where a tile of columns lies: in s, or among the gathered ones.
+struct Place {
+  int64_t offset, row;  // in words
+  bool gathered;
+};
+
+// The tiles of columns of a strip.
+struct Columns {
+  const Place* places;
+  const Word *s, *gathered;
+  const Word* at(int64_t k, int64_t i) const {
+    return (places[k].gathered ? gathered : s) + places[k].offset + i * kTileSide;
+  }
+  int64_t bytes(int64_t k) const { return places[k].row * static_cast<int64_t>(sizeof(Word)); }
+};
+
+// Whether 16 steps from `first` on are neighbouring pairs of a tap, at even distances.
+bool lies_evenly(const ConvolutionProblem& p, const std::vector<int64_t>& order, int64_t first,
+                 bool in_place) {
+  const auto steps = static_cast<int64_t>(order.size());
+  if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
+    return false;
+  const int64_t pairs = pairs_of<Brain>(p);
+  return first / pairs == (first + kTileSide - 1) / pairs;
+}
+
+std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                             const std::vector<int64_t>& order, bool in_place) {
+  const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
+  std::vector<Place> places;
+  int64_t gathered = 0;
+  for (int64_t first = 0; first < static_cast<int64_t>(order.size()); first += kTileSide) {
+    if (lies_evenly(p, order, first, in_place)) {
+      places.push_back({at(first), at(first + 1) - at(first), false});
+    } else {
+      places.push_back({gathered, kPanelWidth, true});
+      gathered += kGatheredWords;
+    }
+  }
+  return places;
+}
+
+// Gathers what does not lie evenly of `vectors` vectors of pixels. from: their first words of s.
+void gather(const std::vector<Place>& places, const std::vector<int64_t>& offsets,
+            const std::vector<int64_t>& order, const Word* from, int64_t vectors, Word* to) {
+  const auto steps = static_cast<int64_t>(order.size());
+  for (size_t k = 0; k < places.size(); ++k) {
+    if (!places[k].gathered) continue;
+    for (int64_t i = 0; i < kTileSide; ++i, to += kPanelWidth) {
+      const int64_t step = static_cast<int64_t>(k) * kTileSide + i;
+      const Word* words =
+          step < steps ? from + offsets[static_cast<size_t>(order[static_cast<size_t>(step)])] : nullptr;
+      for (int64_t j = 0; j < vectors; ++j) {
+        *reinterpret_cast<AlignedWords*>(to + j * L) =
+            words != nullptr ? *reinterpret_cast<const UnalignedWords*>(words + j * L) : Words{};
+      }
+    }
+  }
+}
+
+// Of `rows` channels and `vectors` vectors of pixels, whose sums are o [rows][vectors L].
+template <class F>
+void end_of_block(F finish, int64_t rows, int64_t vectors, float* o) {
+  for (int64_t i = 0; i < rows; i += F::kPairs ? 2 : 1) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      float* at = o + (i * vectors + j) * L;
+      const Vec sum = load_aligned(at) + finish.begin(i);
+      if constexpr (F::kPairs) {
+        float* next = at + vectors * L;
+        finish(i, j, sum, load_aligned(next) + finish.begin(i + 1), at, next);
+      } else {
+        finish(i, j, sum, at);
+      }
+    }
+  }
+  finish.activate(rows, vectors, o);
+}
+
+}  // namespace
+
+int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
+  const std::vector<int64_t> order = order_of_steps(p);
+  const auto steps = static_cast<int64_t>(order.size());
+  int64_t gathered = 0;
+  for (int64_t first = 0; first < steps; first += kTileSide) {
+    // Of every strip: whether x is read in place is not known yet.
+    gathered += lies_evenly(p, order, first, true) ? 0 : kGatheredWords;
+  }
+  return lanes * gathered;
+}
+
+template <class F>
+void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
+                       const Word* s, bool in_place, const Word* w, const F& image, Parallel& parallel,
+                       Word* gathered) {
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const std::vector<int64_t> order = order_of_steps(p);
+  const std::vector<Place> places = places_of(p, offsets, order, in_place);
+  const auto tiles = static_cast<int64_t>(places.size());
+  const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+  const auto vectors = static_cast<int64_t>(pixels.size());
+  const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
+  const int64_t slot = conv_tiles_words(p, 1);
+  int64_t together = std::clamp<int64_t>(kPassBytes / (tiles * kBlockTiles * kTileWords * 4 + 1), 1, blocks);
+  if (lanes > 1) {
+    together = std::clamp<int64_t>(p.groups * blocks * panels / (4 * lanes), 1, together);
+  }
+  const int64_t passes = ceil_div(blocks, together);
+  const int64_t parts =
+      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
+  parallel_for(parallel, p.groups * passes * parts, [&](int64_t item, size_t lane) {
+    const TileRegisters registers;
+    const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
+    const Word* packed = s + g * pairs_of<Brain>(p) * strip.words;
+    const Word* group = w + g * tiled_group_words(p);
+    Word* mine = gathered + static_cast<int64_t>(lane) * slot;
+    const int64_t end = std::min(blocks, (pass + 1) * together);
+    alignas(64) float o[kBlockRows * kPanelWidth];
+    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+      const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
+      gather(places, offsets, order, packed + j * L, here, mine);
+      const Columns columns = {places.data(), packed + j * L, mine};
+      for (int64_t block = pass * together; block < end; ++block) {
+        const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
+        const int64_t high = ceil_div(rows, kTileSide);
+        const F finish = image.at(g * p.M + m, pixels.data() + j);
+        for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
+        const Tiles weights = {group + m * tiles * kTileSide, high * kTileWords, kTileWords, kTileSide};
+        multiply_block(high, here, weights, columns, tiles, o, here * L);
+        end_of_block(finish, rows, here, o);
+      }
+    }
+  });
+}
+
+#define GRAPHOPT_INSTANTIATE(...)                                                                       \
+  template void multiply_in_tiles(const ConvolutionProblem&, const Strip&, const std::vector<int64_t>&, \
+                                  const Word*, bool, const Word*, const __VA_ARGS__&, Parallel&, Word*);
+GRAPHOPT_INSTANTIATE(Finish<float>)
+GRAPHOPT_INSTANTIATE(Finish<half>)
+GRAPHOPT_INSTANTIATE(Finish<float, true>)
+GRAPHOPT_INSTANTIATE(PairsAlone<true>)
+GRAPHOPT_INSTANTIATE(PairsAlone<false, true>)
+GRAPHOPT_INSTANTIATE(PairsAlone<false>)
+#undef GRAPHOPT_INSTANTIATE
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
