@@ -175,6 +175,7 @@ def forecast(
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
     question = _Question(provider, kernels, peer, editor, work.opset_imports)
+    question.leave_open(work)
     # Bodies first: what a provider takes in them decides on the nodes around them.
     placed = [question.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
     found.nodes = [node for nodes in reversed(placed) for node in nodes]
@@ -191,6 +192,7 @@ class _Question:
     Attributes:
         working_inside: nodes of graphs that are still to come, with a node in their bodies that the provider takes.
         late: nodes out of definitions, which the runtime puts in after it has computed what never changes.
+        open: values whose sizes inference knows, and the runtime does not when it computes what never changes.
     """
 
     provider: str
@@ -200,6 +202,24 @@ class _Question:
     imports: Mapping[str, int]
     working_inside: set[ir.Node] = field(default_factory=set)
     late: set[ir.Node] = field(default_factory=set)
+    open: set[ir.Value] = field(default_factory=set)
+
+    def leave_open(self, model: ir.Model) -> None:
+        """Finds the shapes of the main graph that stay open.
+
+        The runtime follows a value that makes shapes only where it knows all of its numbers: what it has computed is a
+        constant when it infers again. Our inference knows the second of two sizes without the first.
+        """
+        asked = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
+        self.open = {v for v in asked if v is not None and v.shape is not None and v.shape.is_static()}
+        message = inference.without_weights(model) if self.open else onnx.ModelProto()
+        while self.open:
+            numbers = {v.name: n for v, n in self._constants(model.graph)[1].items() if v.producer() is not None}
+            known = _static(message, numbers)
+            left = {v for v in self.open if v.name not in known and not v.is_initializer()} if known else set()
+            if left == self.open:
+                return
+            self.open = left
 
     def place(
         self, graph: ir.Graph, parents: Sequence[ir.Node], settled: Mapping[ir.Node, str] = MappingProxyType({})
@@ -256,7 +276,7 @@ class _Question:
                 constant.add(value)
                 if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
                     small[value] = tensor_array(tensor)
-            if node in self.late or not _never_changes(node, constant) or not self._has_a_kernel(node):
+            if node in self.late or not self._never_changes(node, constant) or not self._has_a_kernel(node):
                 continue
             constant.update(node.outputs)
             for value in node.outputs:
@@ -265,6 +285,16 @@ class _Question:
                     numbers = np.array(elements.integers, elements.dtype.numpy())
                     small[value] = numbers.reshape(elements.items.shape)
         return constant, small
+
+    def _never_changes(self, node: ir.Node, constant: set[ir.Value]) -> bool:
+        if traversal.bodies(node) or node.op_type in RANDOM or node.op_type in _NO_TENSORS:
+            return False
+        inputs = [v for v in node.inputs if v is not None]
+        if node.op_type == "Shape" and node.domain == "" and inputs[0] not in self.open:
+            shape = inputs[0].shape
+            if shape is not None and shape.is_static():
+                return True
+        return all(v in constant for v in inputs) and bool(inputs or node.op_type == "Constant")
 
     def _has_a_kernel(self, node: ir.Node) -> bool:
         """Whether the runtime can compute it beforehand: definitions, and Casts around a node, are put in later."""
@@ -357,10 +387,20 @@ def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value
     return folded
 
 
-def _never_changes(node: ir.Node, constant: set[ir.Value]) -> bool:
-    if traversal.bodies(node) or node.op_type in RANDOM or node.op_type in _NO_TENSORS:
-        return False
-    inputs = [v for v in node.inputs if v is not None]
-    if node.op_type == "Shape" and node.domain == "" and inputs[0].shape is not None and inputs[0].shape.is_static():
-        return True
-    return all(v in constant for v in inputs) and bool(inputs or node.op_type == "Constant")
+def _static(message: onnx.ModelProto, numbers: Mapping[str | None, Array]) -> set[str]:
+    """Names of values whose sizes follow from shapes and these constants; none where inference fails."""
+    known = onnx.ModelProto()
+    known.CopyFrom(message)
+    del known.graph.node[:]
+    known.graph.node.extend(n for n in message.graph.node if not n.output or any(o not in numbers for o in n.output))
+    known.graph.initializer.extend(onnx.numpy_helper.from_array(x, name) for name, x in numbers.items())
+    try:
+        graph = onnx.shape_inference.infer_shapes(known, check_type=False, strict_mode=False, data_prop=False).graph
+    except Exception:  # as where types and shapes are inferred: an invalid corner decides nothing
+        return set()
+    return {
+        value.name
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+        and all(d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+    }

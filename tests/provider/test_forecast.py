@@ -106,6 +106,25 @@ def test_node_tests_that_are_hard_to_foretell(name: str, worker: ProcessPoolExec
         assert held or provider == "cpu"  # of which nothing but definitions can be left
 
 
+@pytest.mark.parametrize("provider", ["graphopt", "cpu"])
+def test_a_shape_that_rests_on_a_part_of_another(provider: str, worker: ProcessPoolExecutor) -> None:
+    """The runtime knows [2, 4] where it knows all sizes of x, and not beside one that comes at run time."""
+    text = """g (float[{x}] x) => (float[a, b] y, int64[2] z) {{
+        sizes = Shape (x)
+        few = Gather (sizes, ends)
+        made = ConstantOfShape <value = float[1] {{1.0}}> (few)
+        again = Shape (made)
+        z = Neg (again)
+        y = Relu (made)
+    }}"""
+    for x, once in (("2, n, 4", set()), ("2, 3, 4", {"Shape", "Gather", "ConstantOfShape", "Neg", "Relu"})):
+        model = forecast_audit.named(model_from_text(text.format(x=x), {"ends": np.array([0, 2])}))
+        said = forecast(model, provider).nodes
+        assert {n.op for n in said if n.provider == "constant"} == once
+        held, wrong = forecast_audit.differences(model, provider, worker)
+        assert held > 0 and wrong == []
+
+
 def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
     model = node_cases()["test_loop13_seq"].model or onnx.ModelProto()
     said = {n.op: n.provider for n in forecast(model, "graphopt").nodes}
