@@ -65,6 +65,8 @@ def _binary(op: str) -> Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value
 def _define_softmax(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x = _real(w, call, "X", "X_scale", "x_zero_point")
     axis, rank = call.attribute("axis"), w.rank(call["X"])
+    if not -rank <= axis < rank:
+        raise w.refuse(Code.WRONG_AXIS, f"axis {axis} of {rank}, of which the runtime makes something else")
     if call.attribute("opset") < 13 and axis % rank != rank - 1:
         shape = w.op("Shape", x)
         flat = w.op("Flatten", x, axis=axis % rank)

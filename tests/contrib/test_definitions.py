@@ -74,6 +74,22 @@ def test_a_window_of_no_tokens_has_no_definition() -> None:
     assert "a window of no tokens" in refused[0]
 
 
+@pytest.mark.parametrize("axis", [3, -4, -(2**63)])
+def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
+    """The runtime's QLinearSoftmax computes something all the same."""
+    op = CONTRIB["com.microsoft", "QLinearSoftmax"]
+    case = op.draw(np.random.default_rng(0))
+    case.inputs["X"] = case.inputs["X"].reshape(-1)[:6].reshape(1, 2, 3)
+    model = model_of(op, case, 17)
+    attributes = model.graph.node[0].attribute
+    kept = [a for a in attributes if a.name != "axis"]
+    del attributes[:]
+    attributes.extend([*kept, onnx.helper.make_attribute("axis", axis)])
+    _, refused = lowered(model)
+    assert len(refused) == 1
+    assert f"axis {axis} of 3" in refused[0]
+
+
 def test_verify_names_the_key_that_windows_differ_by() -> None:
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))
