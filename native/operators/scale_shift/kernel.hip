@@ -12,9 +12,9 @@
 
 namespace graphopt::hip {
 
-// y = act((x - mean) scale + shift + r).
+// y = act(z), z below zero times slope, where z = (x - mean) scale + shift + r.
 struct Coefficients {
-  float mean, scale, shift;
+  float mean, scale, shift, slope;
 };
 
 // coefficients(c) are those of channel c.
@@ -29,6 +29,10 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
     const uint32_t c = plane - divide(plane, channels) * channels.d + args.first_channel;
     return c < channels.d ? c : c - channels.d;
   };
+  const auto shifted = [](const Coefficients& of, T from) {
+    return (to_float(from) - of.mean) * of.scale + of.shift;
+  };
+  const auto sloped = [](float z, float slope) { return z < 0.0f ? z * slope : z; };  // NaN stays
   const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
 
   if (args.vectors != 0 && args.total - begin >= kTile) {
@@ -40,9 +44,12 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
     uint32_t offset = i - plane * inner.d;
     uint32_t c = channel_of(plane);
     Coefficients of = coefficients(c);
-    float value[kSize];
+    float value[kSize], slope[kSize];
     if (inner.d % kSize == 0) {  // the whole vector is of one channel
-      UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(in.v[j]) - of.mean) * of.scale + of.shift;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        value[j] = shifted(of, in.v[j]);
+        slope[j] = of.slope;
+      }
     } else {
       UNROLL for (int j = 0; j < kSize; ++j) {
         if (offset == inner.d) {
@@ -50,13 +57,15 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
           c = c + 1 == channels.d ? 0 : c + 1;
           of = coefficients(c);
         }
-        value[j] = (to_float(in.v[j]) - of.mean) * of.scale + of.shift;
+        value[j] = shifted(of, in.v[j]);
+        slope[j] = of.slope;
         ++offset;
       }
     }
     if (residual != nullptr) {
       UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add.v[j]);
     }
+    UNROLL for (int j = 0; j < kSize; ++j) value[j] = sloped(value[j], slope[j]);
     activate(act, value);
     Pack<T> out;
     UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
@@ -67,8 +76,9 @@ DEVICE void by_channel(const Args& args, const T* residual, const Activation& ac
   const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
   for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
     const Coefficients of = coefficients(channel_of(divide(i, inner)));
-    float value[1] = {(to_float(x[i]) - of.mean) * of.scale + of.shift};
+    float value[1] = {shifted(of, x[i])};
     if (residual != nullptr) value[0] += to_float(residual[i]);
+    value[0] = sloped(value[0], of.slope);
     activate(act, value);
     y[i] = from_float<T>(value[0]);
   }
@@ -78,45 +88,14 @@ template <class T>
 DEVICE void scale_shift(const ScaleShiftArgs& args) {
   const T *scale = args.scale, *shift = args.shift, *residual = args.residual;
   by_channel<T>(args, residual, args.act,
-                [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c])}; });
+                [&](uint32_t c) { return Coefficients{0.0f, to_float(scale[c]), to_float(shift[c]), 1.0f}; });
 }
 
 template <class T>
 DEVICE void shift_prelu(const ShiftPReluArgs& args) {
-  const T *x = args.x, *slope = args.slope, *shift = args.shift, *residual = args.residual;
-  T* y = args.y;
-  constexpr int kSize = Pack<T>::kSize;
-  constexpr uint32_t kTile = kScaleShiftThreads * kSize;
-  const auto channel_of = [&](uint32_t i) {
-    const uint32_t plane = divide(i, args.inner);
-    const uint32_t c = plane - divide(plane, args.channels) * args.channels.d + args.first_channel;
-    return c < args.channels.d ? c : c - args.channels.d;
-  };
-  const auto result = [&](uint32_t c, T from, float add) {
-    const float sum = to_float(from) + to_float(shift[c]) + add;
-    return from_float<T>(sum < 0.0f ? sum * to_float(slope[c]) : sum);  // NaN stays
-  };
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * kTile;
-
-  if (args.vectors != 0 && args.total - begin >= kTile) {
-    const uint32_t i = begin + static_cast<uint32_t>(thread_x()) * kSize;
-    const Pack<T> in = load_pack(x + i);
-    Pack<T> add = {}, out;
-    if (residual != nullptr) add = load_pack(residual + i);
-    const bool one_channel = args.inner.d % kSize == 0;
-    const uint32_t first = channel_of(i);
-    UNROLL for (int j = 0; j < kSize; ++j) {
-      const uint32_t c = one_channel ? first : channel_of(i + static_cast<uint32_t>(j));
-      out.v[j] = result(c, in.v[j], to_float(add.v[j]));
-    }
-    store_pack(y + i, out);
-    return;
-  }
-
-  const uint32_t end = args.total - begin < kTile ? args.total : begin + kTile;
-  for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kScaleShiftThreads) {
-    y[i] = result(channel_of(i), x[i], residual != nullptr ? to_float(residual[i]) : 0.0f);
-  }
+  const T *slope = args.slope, *shift = args.shift, *residual = args.residual;
+  by_channel<T>(args, residual, Activation{},
+                [&](uint32_t c) { return Coefficients{0.0f, 1.0f, to_float(shift[c]), to_float(slope[c])}; });
 }
 
 // BatchNormalization of x of type T, with statistics and parameters of type P.
@@ -127,7 +106,7 @@ DEVICE void batch_norm(const BatchNormArgs& args) {
   by_channel<T>(args, no_residual, Activation{}, [&](uint32_t c) {
     return Coefficients{to_float(mean[c]),
                         to_float(scale[c]) * rsqrt_exact(to_float(variance[c]) + args.epsilon),
-                        to_float(shift[c])};
+                        to_float(shift[c]), 1.0f};
   });
 }
 
