@@ -300,7 +300,7 @@ def bench_last(r: Runner) -> None:
         has = (ctypes.c_int * 2)(1, 0)
 
         def ours(tile: int = -1, numbers: Any = numbers, has: Any = has) -> Plan:
-            last = (has, *act_arguments(""), ctypes.c_int32(tile))
+            last = (has, *act_arguments(""), ctypes.c_int32(tile), ctypes.c_int(0))
             return r.harness.plan("conv_last", r.device.facts, ctypes.c_int(0), numbers, *last)
 
         def theirs(x: torch.Tensor = x, w: torch.Tensor = w, b: torch.Tensor = bias, stride: int = stride,

@@ -101,11 +101,27 @@ APART: tuple[tuple[Any, ...], ...] = (
     (2, 24, 136, (3, 3), (6, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Clip", True, False),
     (1, 136, 8, (6, 7), (24, 28), (4, 4), (4, 4), (1, 1), (0, 0), "HardSwish", True, True),
 )
+# Whose taps share pixels: channels beside a whole block and beyond it, images of less than a tile and of several, kernels
+# of one row and one column, pads at one side; what splits K between the taps of a block, and what does not split it.
+SHARED: tuple[tuple[Any, ...], ...] = tuple(
+    (N, C, M, size, size, kernel, (1, 1), (1, 1), pads, act, bias, residual)
+    for N, C, M, size, kernel, pads, act, bias, residual in (
+        (1, 8, 8, (5, 7), (3, 3), (1, 1), "", False, False),
+        (1, 40, 13, (6, 6), (3, 3), (1, 1), "Silu", True, True),
+        (2, 72, 136, (9, 11), (3, 3), (1, 1), "Relu", True, True),
+        (3, 136, 16, (4, 5), (5, 5), (2, 2), "", True, False),
+        (2, 160, 24, (7, 7), (3, 3), (2, 0), "Gelu", True, True),
+        (1, 32, 8, (13, 30), (3, 5), (0, 3), "", False, False),
+        (1, 96, 8, (17, 1), (5, 1), (4, 0), "", False, True),
+        (1, 24, 40, (1, 70), (1, 4), (0, 1), "HardSwish", True, False),
+        (4, 8, 1024, (8, 32), (2, 2), (1, 0), "Clip", True, True),
+    )
+)
 # ProductTile of native/blocks/gpu/product_plan.h.
 PANELS = {"large": 4, "tall": 5, "medium": 6, "small": 7}
 
 
-def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int) -> Case:
+def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo: bool = False) -> Case:
     N, C, M, size, out, kernel, strides, dilations, pads, act, bias, residual = sizes
     rng = np.random.default_rng([N, C, M, *size])
     x = signed(rng, N, C, *size, dtype=np.float16)
@@ -125,7 +141,7 @@ def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int) -> C
     kind, p, q = activations.parameters(act)
 
     def plan(harness: Harness, facts: int) -> Plan:
-        last = (has, c_int32(kind), c_float(p), c_float(q), c_int32(tile))
+        last = (has, c_int32(kind), c_float(p), c_float(q), c_int32(tile), c_int(halo))
         return harness.plan("conv_last", facts, c_int(transposed), int64s(numbers), *last)
 
     op = "ConvTranspose" if transposed else "Conv"
@@ -137,6 +153,8 @@ def cases() -> Iterator[Case]:
         for table, kind in ((PRODUCTS, "conv_last"), (APART, "conv_apart")):
             for i, sizes_ in enumerate(table):
                 yield product(f"{kind}_{tile}-{i}", sizes_, kind == "conv_apart", number)
+    for i, sizes_ in enumerate(SHARED):
+        yield product(f"conv_halo-{i}", sizes_, False, -1, halo=True)
     for sizes in MATRICES:
         for dtype in (np.float16, np.float32):
             yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)

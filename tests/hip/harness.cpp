@@ -845,9 +845,10 @@ EXPORT Plan* graphopt_dynamic_scale_plan(const DeviceFacts*) {
   return guarded([&] { return dynamic_scale_plan(); });
 }
 
-// `numbers`: N, C, M, then of both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a residual.
+// `numbers`: N, C, M, then of both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a residual. `halo`: by
+// the kernels that share pixels among taps, where the device has them.
 EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, const int64_t* numbers,
-                                     const int* has, int32_t kind, float a, float b, int32_t tile) {
+                                     const int* has, int32_t kind, float a, float b, int32_t tile, int halo) {
   return guarded([&] {
     ConvolutionProblem p;
     p.transposed = transposed != 0;
@@ -860,7 +861,8 @@ EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, 
     p.has_residual = has[1] != 0;
     p.act = activation(kind, a, b);
     if (const char* why = refuse_conv_last(p, *device)) throw std::invalid_argument(why);
-    return conv_last_plan(p, *device, product_tile(tile));
+    const bool shares = halo != 0 && refuse_conv_halo(p, *device) == nullptr;
+    return (shares ? conv_halo_plan : conv_last_plan)(p, *device, product_tile(tile));
   });
 }
 

@@ -115,8 +115,8 @@ struct Hgemm {
   // The same wave by wave: each brings its own sums through LDS, 16 rows at a time, and waits for no other. For the packs
   // of a lane, kPack sums of row m from column pack_column() on, `end` is asked for end.ahead(m), some packs before
   // end.add(values, what it returned), end.activate(the values of several packs) and end.store(m, values).
-  template <int kPack, class End>
-  DEVICE void end_packs(Lds& lds, const End& end) const {
+  template <int kPack, class AnyLds, class End>
+  DEVICE void end_packs(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
     constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
     constexpr int kPacks = 16 / kRows, kAll = kTilesM * kPacks;
@@ -165,6 +165,21 @@ struct Hgemm {
     }
   }
 
+ protected:
+  // From the `b` of any LDS.
+  template <class AnyLds>
+  DEVICE static void load_right(const AnyLds& lds, int buffer, int k, typename Tile::Right (&to)[kTilesN]) {
+    UNROLL for (int n = 0; n < kTilesN; ++n) {
+      if constexpr (kRightByK) {
+        to[n] = Tile::load_right_rows(
+            [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
+      } else {
+        to[n] = Tile::load_right(
+            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
+      }
+    }
+  }
+
  private:
   // Columns 4 to 7 of a pack change places with the first four in every second 32 columns: lanes that read neighbouring
   // packs meet different banks.
@@ -189,17 +204,6 @@ struct Hgemm {
   DEVICE static typename Tile::Left load_left(const Lds& lds, int buffer, int k, int m) {
     return Tile::load_left(
         [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
-  }
-  DEVICE static void load_right(const Lds& lds, int buffer, int k, typename Tile::Right (&to)[kTilesN]) {
-    UNROLL for (int n = 0; n < kTilesN; ++n) {
-      if constexpr (kRightByK) {
-        to[n] = Tile::load_right_rows(
-            [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
-      } else {
-        to[n] = Tile::load_right(
-            [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
-      }
-    }
   }
 };
 

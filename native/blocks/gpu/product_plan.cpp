@@ -20,47 +20,9 @@ TileOfProduct tile_of(ProductTile tile, bool half, const Architecture& arch) {
   return {tile, s.m, s.n, static_cast<uint32_t>(s.threads())};
 }
 
-// What a tile costs a compute unit. Fitted to an H200 (scripts/gpu_bench.py --tiles); on AMD, where nobody has
-// measured, the same, with the rate of its units.
-struct PanelCost {
-  double part_of_peak;  // of the matrix units, that many such tiles reach together
-  double step;          // clocks from one step of a tile to the next, at least
-  double ends;          // clocks before the first step and behind the last
-};
-constexpr double kClocksOfLaunch = 4000;
-
-PanelCost cost_of(hip::PanelTile tile) {
-  switch (tile) {
-    case hip::PanelTile::kWide:
-      return {0.50, 1340, 8800};
-    case hip::PanelTile::kSquare:
-      return {0.48, 1260, 15200};
-    case hip::PanelTile::kBroad:
-      return {0.48, 1100, 11000};
-    case hip::PanelTile::kOblong:
-      return {0.45, 900, 9000};
-    case hip::PanelTile::kFlat:
-      return {0.47, 900, 9000};
-    case hip::PanelTile::kLow:
-      return {0.36, 800, 8000};
-    case hip::PanelTile::kLarge:
-      return {0.324, 1500, 6300};
-    case hip::PanelTile::kTall:
-      return {0.238, 670, 4200};
-    case hip::PanelTile::kMedium:
-      return {0.21, 1080, 3200};
-    default:
-      return {0.095, 380, 500};
-  }
-}
-
-// Tiles that are too large for operands that pass through registers.
-bool only_with_copies(hip::PanelTile tile) { return tile < hip::PanelTile::kLarge; }
-
 // Clocks of the busiest compute unit.
-double clocks_of(const PanelsOfProduct& p, int64_t M, int64_t N, int64_t batch, const DeviceFacts& device,
-                 const Architecture& arch) {
-  const PanelCost cost = cost_of(p.tile);
+double clocks_of(const PanelsOfProduct& p, const PanelCost& cost, int64_t M, int64_t N, int64_t batch,
+                 const DeviceFacts& device, const Architecture& arch) {
   const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
   const double products = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
   const double steps = static_cast<double>(divide_up(p.depth, p.shape.depth));
@@ -81,15 +43,45 @@ uint32_t PanelsOfProduct::lds(bool right_by_k, const DeviceFacts& device) const 
              : 0;
 }
 
+// Fitted to an H200 (scripts/gpu_bench.py --tiles); on AMD, where nobody has measured, the same, with the rate of its
+// units.
+std::optional<PanelCost> cost_of_panels(hip::PanelTile tile, const hip::PanelShape&,
+                                        const DeviceFacts& device) {
+  // The others are too large for operands that pass through registers.
+  if (tile < hip::PanelTile::kLarge && architecture(device.arch).matrix != hip::Matrix::kMma)
+    return std::nullopt;
+  switch (tile) {
+    case hip::PanelTile::kWide:
+      return PanelCost{0.50, 1340, 8800};
+    case hip::PanelTile::kSquare:
+      return PanelCost{0.48, 1260, 15200};
+    case hip::PanelTile::kBroad:
+      return PanelCost{0.48, 1100, 11000};
+    case hip::PanelTile::kOblong:
+      return PanelCost{0.45, 900, 9000};
+    case hip::PanelTile::kFlat:
+      return PanelCost{0.47, 900, 9000};
+    case hip::PanelTile::kLow:
+      return PanelCost{0.36, 800, 8000};
+    case hip::PanelTile::kLarge:
+      return PanelCost{0.324, 1500, 6300};
+    case hip::PanelTile::kTall:
+      return PanelCost{0.238, 670, 4200};
+    case hip::PanelTile::kMedium:
+      return PanelCost{0.21, 1080, 3200};
+    default:
+      return PanelCost{0.095, 380, 500};
+  }
+}
+
 std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, int64_t batch,
                                              const DeviceFacts& device, std::optional<ProductTile> wanted,
-                                             int64_t most_splits) {
+                                             int64_t most_splits, const CostOfPanels& cost_of) {
   const Architecture& arch = architecture(device.arch);
   if (arch.matrix == hip::Matrix::kNone || (wanted && *wanted < ProductTile::kPanelsWide))
     return std::nullopt;
   const bool copies = arch.matrix == hip::Matrix::kMma;
   std::optional<PanelsOfProduct> best;
-  double least = 0;
   for (const auto& [as, tile] : {std::pair(ProductTile::kPanelsWide, hip::PanelTile::kWide),
                                  {ProductTile::kPanelsSquare, hip::PanelTile::kSquare},
                                  {ProductTile::kPanelsBroad, hip::PanelTile::kBroad},
@@ -100,8 +92,11 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
                                  {ProductTile::kPanelsTall, hip::PanelTile::kTall},
                                  {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},
                                  {ProductTile::kPanelsSmall, hip::PanelTile::kSmall}}) {
-    if ((only_with_copies(tile) && !copies) || (wanted && *wanted != as)) continue;
-    PanelsOfProduct p = {tile, hip::panel_shape(tile, arch.wave, copies), 0, 0, 0, 1, 0};
+    if (wanted && *wanted != as) continue;
+    const hip::PanelShape shape = hip::panel_shape(tile, arch.wave, copies);
+    const auto cost = cost_of(tile, shape, device);
+    if (!cost) continue;
+    PanelsOfProduct p = {tile, shape, 0, 0, 0, 1, 0, 0};
     p.threads = static_cast<uint32_t>(p.shape.threads(arch.wave));
     p.down = divide_up(M, p.shape.m);
     p.across = divide_up(N, p.shape.n);
@@ -110,10 +105,8 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
       p.depth = round_up(divide_up(K, splits), p.shape.depth);
       if (splits > 1 && (p.depth < 2 * p.shape.depth || p.tiles() * batch >= device.compute_units)) break;
       p.splits = std::max<int64_t>(1, divide_up(K, p.depth));
-      const double clocks = clocks_of(p, M, N, batch, device, arch);
-      if (best && least <= clocks) continue;
-      best = p;
-      least = clocks;
+      p.clocks = clocks_of(p, *cost, M, N, batch, device, arch);
+      if (!best || p.clocks < best->clocks) best = p;
     }
   }
   return best;

@@ -1,6 +1,7 @@
 // How a product is cut into the tiles of product_tiles.h.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "blocks/gpu/product_shape.h"
@@ -43,6 +44,7 @@ struct PanelsOfProduct {
   hip::PanelShape shape;
   uint32_t threads;
   int64_t down, across, splits, depth;
+  double clocks;  // of the busiest compute unit, by the cost of its tiles
 
   // Tiles of one part.
   int64_t tiles() const { return down * across; }
@@ -51,9 +53,24 @@ struct PanelsOfProduct {
   uint32_t lds(bool right_by_k, const DeviceFacts& device) const;
 };
 constexpr int64_t kMostSplits = 16;
+
+// What a tile costs a compute unit.
+struct PanelCost {
+  double part_of_peak;  // of the matrix units, that many such tiles reach together
+  double step;          // clocks from one step of a tile to the next, at least
+  double ends;          // clocks before the first step and behind the last
+};
+constexpr double kClocksOfLaunch = 4000;
+// Of the kernels of panels.h; nothing for a tile that the device has none of.
+std::optional<PanelCost> cost_of_panels(hip::PanelTile tile, const hip::PanelShape& shape,
+                                        const DeviceFacts& device);
+
+using CostOfPanels =
+    std::function<std::optional<PanelCost>(hip::PanelTile, const hip::PanelShape&, const DeviceFacts&)>;
 // Nothing for a device whose matrix units take no float16, and where another tile is wanted.
 std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, int64_t batch,
                                              const DeviceFacts& device, std::optional<ProductTile> wanted,
-                                             int64_t most_splits = kMostSplits);
+                                             int64_t most_splits = kMostSplits,
+                                             const CostOfPanels& cost_of = cost_of_panels);
 
 }  // namespace graphopt::gpu

@@ -22,6 +22,12 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<ProductTile> wanted = std::nullopt);
 
+// The same where the taps of consecutive pixels of Y are consecutive pixels of X, which each tile copies to LDS once
+// (halo.hip): what conv_last_plan takes where it costs less.
+const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device);
+Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                    std::optional<ProductTile> wanted = std::nullopt);
+
 // A depthwise one of two axes in float16 and channels last, its channels whole vectors, with what follows it
 // (depthwise.hip). Inputs X, W, B, the residual if any, all of them at multiples of 16 bytes; output Y.
 // Throws std::invalid_argument.

@@ -4,6 +4,7 @@
 
 #include "operators/convolution/depthwise_args.h"
 #include "operators/convolution/direct_args.h"
+#include "operators/convolution/halo_args.h"
 #include "operators/convolution/last_args.h"
 #include "operators/convolution/op.h"
 #include "operators/convolution/product_args.h"
@@ -216,6 +217,164 @@ const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& dev
   return p.M % 8 == 0 ? nullptr : "its pixels are no whole vectors";
 }
 
+const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {
+  const char* why = refuse_conv_last(p, device);
+  if (why != nullptr) return why;
+  const Architecture& arch = architecture(device.arch);
+  const bool for_tests = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
+  if (arch.matrix != hip::Matrix::kMma && !for_tests) return "memory reaches LDS through registers";
+  if (p.transposed) return "it is transposed";
+  for (size_t d = 1; d < kSpatialAxes; ++d) {
+    if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
+      return "its windows do not move by one";
+  }
+  constexpr int64_t kLeast = 4;  // the steps before a block's last ones copy the next
+  return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "its taps are too few or too many";
+}
+
+namespace {
+
+constexpr int64_t kHaloBlocks = 2;  // of channels in LDS
+
+int64_t halo_rows(const ConvolutionProblem& p, const hip::PanelShape& shape) {
+  return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
+}
+
+// The kernels have three places for filters at least, also on the CPU.
+int64_t halo_lds(const ConvolutionProblem& p, const hip::PanelShape& shape) {
+  const int64_t rows =
+      std::max(shape.buffers, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
+  return rows * (shape.depth + 8) * 2 + shape.m * 4;
+}
+
+// Fitted to an H200, as cost_of_panels. Nothing where LDS has no room, for as many work-groups as the kernel shares a
+// compute unit among, or where a block's steps are too few to copy the pixels of the next beside them.
+std::optional<PanelCost> cost_of_halo(const ConvolutionProblem& p, hip::PanelTile tile,
+                                      const hip::PanelShape& shape, const DeviceFacts& device) {
+  const Architecture& arch = architecture(device.arch);
+  const int64_t at_once = shape.threads(arch.wave) / (shape.depth / 8) * (shape.depth / 16);
+  if (halo_rows(p, shape) > (p.taps() - std::max(shape.buffers, 3) + 1) * at_once) return std::nullopt;
+  const auto fits = [&](int64_t groups) {
+    constexpr int64_t kReserved = 1024;  // by the device, for each work-group
+    return halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
+  };
+  const bool copies = arch.matrix == hip::Matrix::kMma;
+  switch (tile) {
+    case hip::PanelTile::kBroad:
+      return copies && fits(1) ? std::optional(PanelCost{0.56, 1100, 14500}) : std::nullopt;
+    case hip::PanelTile::kOblong:
+      return copies && fits(1) ? std::optional(PanelCost{0.55, 900, 13500}) : std::nullopt;
+    case hip::PanelTile::kFlat:
+      return copies && fits(1) ? std::optional(PanelCost{0.45, 900, 12000}) : std::nullopt;
+    case hip::PanelTile::kLarge:
+      return fits(copies ? 2 : 1) ? std::optional(PanelCost{0.50, 1500, 6300}) : std::nullopt;
+    case hip::PanelTile::kTall:
+      return copies && fits(2) ? std::optional(PanelCost{0.417, 900, 5600}) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+const char* halo_kernel_of(hip::PanelTile tile) {
+  switch (tile) {
+    case hip::PanelTile::kBroad:
+      return "conv_halo_192x160_f16";
+    case hip::PanelTile::kOblong:
+      return "conv_halo_192x128_f16";
+    case hip::PanelTile::kFlat:
+      return "conv_halo_128x160_f16";
+    case hip::PanelTile::kLarge:
+      return "conv_halo_128x128_f16";
+    default:
+      return "conv_halo_128x64_f16";
+  }
+}
+
+// The tiles of all pixels, or those of the first ones in whole rounds of compute units and smaller ones of the rest.
+struct HaloTiles {
+  PanelsOfProduct first;
+  std::optional<PanelsOfProduct> rest;
+  double clocks() const { return first.clocks + (rest ? kClocksOfLaunch + rest->clocks : 0); }
+};
+
+std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFacts& device,
+                                     std::optional<ProductTile> wanted) {
+  const CostOfPanels cost = [&](hip::PanelTile tile, const hip::PanelShape& shape, const DeviceFacts& of) {
+    return cost_of_halo(p, tile, shape, of);
+  };
+  const int64_t M = p.N * p.out[1] * p.out[2],
+                depth = architecture(device.arch).matrix == hip::Matrix::kMma ? 64 : 32;
+  // A step is one tap of a block of channels.
+  const int64_t K = divide_up(p.C, depth) * depth * p.taps();
+  const auto choose = [&](int64_t rows, std::optional<ProductTile> tile, int64_t splits) {
+    return choose_panels(rows, p.M, K, 1, device, tile, splits, cost);
+  };
+  const auto all = choose(M, wanted, kMostSplits);
+  if (!all) return std::nullopt;
+  HaloTiles best = {*all, std::nullopt};
+  for (const ProductTile tile : {ProductTile::kPanelsBroad, ProductTile::kPanelsOblong}) {
+    const auto one = wanted ? std::nullopt : choose(M, tile, 1);
+    if (!one) continue;
+    const int64_t rounds = one->tiles() / device.compute_units;
+    const int64_t rows = rounds * device.compute_units / one->across * one->shape.m;
+    if (rows == 0 || rows >= M) continue;
+    const auto rest = choose(M - rows, std::nullopt, 1);
+    if (!rest) continue;
+    const HaloTiles both = {*choose(rows, tile, 1), *rest};
+    if (both.clocks() < best.clocks()) best = both;
+  }
+  return best;
+}
+
+Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
+  Plan plan;
+  hip::ConvHaloArgs args = {};
+  fill_operands(args, p);
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.M = to_i31(p.N * p.out[1] * p.out[2]);
+  args.N = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.taps = make_divisor(p.taps());
+  args.kernel_w = make_divisor(p.kernel[2]);
+  args.per_image = make_divisor(p.out[1] * p.out[2]);
+  args.columns = make_divisor(p.out[2]);
+  args.kernel_h = to_i31(p.kernel[1]);
+  args.top = to_i31(p.pad[1]);
+  args.left = to_i31(p.pad[2]);
+  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
+  const auto launch = [&](const PanelsOfProduct& of) {
+    args.partial = of.splits > 1 ? workspace(0) : no_buffer();
+    args.down = to_i31(of.down);
+    args.rows = to_i31(halo_rows(p, of.shape));
+    args.across = make_divisor(of.across);
+    args.splits = {make_divisor(of.splits), to_i31(of.depth)};
+    const Grid grid = {to_u31(of.tiles()), 1, to_u31(of.splits)};
+    plan.launch(halo_kernel_of(of.tile), grid, of.threads, args).lds =
+        static_cast<uint32_t>(halo_lds(p, of.shape));
+    if (of.splits > 1) add_sum_of_splits(plan, args, of.splits, 1, true);
+  };
+  launch(tiles.first);
+  if (tiles.rest) {
+    args.first = to_i31(tiles.first.down * tiles.first.shape.m);
+    launch(*tiles.rest);
+  }
+  return plan;
+}
+
+}  // namespace
+
+Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
+                    std::optional<ProductTile> wanted) {
+  if (p.N * p.out_size() * p.M == 0) return {};
+  to_u31(p.N * p.in[1] * p.in[2]);
+  to_u31(p.M * p.C * p.taps());
+  const auto tiles = choose_halo(p, device, wanted);
+  if (!tiles) throw std::invalid_argument("its pixels have no room in LDS");
+  return halo_plan(p, *tiles);
+}
+
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<ProductTile> wanted) {
   Plan plan;
@@ -229,6 +388,11 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
   auto panels = choose_panels(M, N, K, 1, device, wanted, most_splits);
   if (!panels) panels = choose_panels(M, N, K, 1, device, std::nullopt, most_splits);
   if (!panels) throw std::invalid_argument("the device has no matrix units");
+  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
+      refuse_conv_halo(p, device) == nullptr) {
+    const auto tiles = choose_halo(p, device, wanted);
+    if (tiles && tiles->clocks() < panels->clocks) return halo_plan(p, *tiles);
+  }
   const Grid grid = {to_u31(panels->tiles()), 1, to_u31(panels->splits)};
   const char* kernel = last_kernel_of(panels->tile, p.transposed);
   const uint32_t lds = panels->lds(p.transposed, device);

@@ -1,0 +1,238 @@
+// Convolutions in channels last as last.hip computes them, where the taps of consecutive pixels of Y are consecutive
+// pixels of X: those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+//
+// 2 M N K FLOPs against the elements of X, W and Y, as there. With nine taps a tile of 192 x 160 reads from the L2 hardly
+// more than half of what it does there. Only where memory reaches LDS beside the work-items, and there is room for two
+// blocks of channels (and on the CPU, for tests). Launch: operators/convolution/plan.cpp.
+#include "blocks/gpu/epilogue.h"
+#include "blocks/gpu/panels.h"
+#include "device/platform.h"
+#include "operators/convolution/halo_args.h"
+
+namespace graphopt::hip {
+
+// copy_to_lds where it `is`, else nothing, without a branch between products.
+DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
+#if GRAPHOPT_ON_NVIDIA
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("{.reg .pred is; setp.ne.b32 is, %3, 0; @is cp.async.cg.shared.global [%0], [%1], 16, %2;}"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0), "r"(static_cast<int>(is))
+               : "memory");
+#else
+  if (is) copy_to_lds(to, from, inside);
+#endif
+}
+
+// The product of a tile. Its left operand are rows of LDS, one for each pixel of X, of which each tap begins at another.
+template <class Base>
+struct HaloProduct : Base {
+  static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
+  struct Lds {
+    alignas(16) half_t b[Base::kBuffers][Base::kN][kRow];
+    uint32_t inside[kM];
+  };
+
+  const ConvHaloArgs& args;
+  const half_t* pixels;  // in LDS: rows of zeros, then two blocks of channels
+  // Of each line, bit t: its tap t is a pixel of X. In LDS; this lane's in registers where those suffice.
+  const uint32_t* inside;
+  static constexpr bool kKept = kTilesM * Base::kTilesN <= 12;
+  uint32_t kept[kKept ? kTilesM : 1];
+  int at[kTilesM] = {};               // the lines' rows at this tap, in elements
+  int tap, column, shift, block = 0;  // of the next step
+
+  // Tile: every left operand's line is lane % 16.
+  DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
+      : args(of), pixels(rows), inside(lines), tap(first_tap) {
+    const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
+    column = tap - r * static_cast<int>(args.kernel_w.d);
+    shift = r * args.W + column;
+    for (int m = thread_x(); m < kM; m += Base::kThreads) lines[m] = taps_inside(first_m + m);
+    if constexpr (kKept) {
+      barrier();
+      UNROLL for (int i = 0; i < kTilesM; ++i) kept[i] = inside[line(i)];
+    }
+  }
+
+  DEVICE uint32_t taps_of(int i) const {
+    if constexpr (kKept) return kept[i];
+    return inside[line(i)];
+  }
+
+  DEVICE static int line(int m) { return Base::wave_m() + m * 16 + lane_id() % 16; }
+
+  DEVICE uint32_t taps_inside(int m) const {
+    const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
+    const uint32_t in_image = pixel - divide(pixel, args.per_image) * args.per_image.d;
+    const uint32_t down = divide(in_image, args.columns);
+    const int y = static_cast<int>(down) - args.top;
+    const int x = static_cast<int>(in_image - down * args.columns.d) - args.left;
+    uint32_t bits = 0;
+    int bit = 0;
+    NO_UNROLL for (int r = 0; r < args.kernel_h; ++r) {
+      const bool has_row = m < args.M && static_cast<uint32_t>(y + r) < static_cast<uint32_t>(args.H);
+      NO_UNROLL for (int s = 0; s < static_cast<int>(args.kernel_w.d); ++s) {
+        const bool is = has_row && static_cast<uint32_t>(x + s) < static_cast<uint32_t>(args.W);
+        bits |= static_cast<uint32_t>(is) << bit++;
+      }
+    }
+    return bits;
+  }
+
+  // The rows of this step's tap; then the next one's tap.
+  DEVICE void next_tap() {
+    UNROLL for (int i = 0; i < kTilesM; ++i) {
+      const int row = kHaloZeros + block + shift + line(i);
+      at[i] = ((taps_of(i) >> tap & 1) != 0 ? row : row % kHaloZeros) * kRow;
+    }
+    ++tap;
+    ++column;
+    ++shift;
+    if (column == static_cast<int>(args.kernel_w.d)) {
+      column = 0;
+      shift += args.W - static_cast<int>(args.kernel_w.d);
+    }
+    if (tap == static_cast<int>(args.taps.d)) {
+      tap = column = shift = 0;
+      block = args.rows - block;
+    }
+  }
+
+  DEVICE void load(const Lds& lds, int buffer, int k, typename Base::Operands& to) {
+    if (k == 0) next_tap();
+    Base::load_right(lds, buffer, k, to.right);
+    UNROLL for (int m = 0; m < kTilesM; ++m) {
+      to.left[m] = Base::Tile::load_left([&](int, int across) { return &pixels[at[m] + k + across]; });
+    }
+  }
+};
+
+// What a work-item copies to LDS: filters for each step, and beside them pixels of the next block of channels.
+template <class P>
+struct HaloCopies {
+  static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
+  static constexpr int kPacks = P::kN / kRows, kParts = kDepth / 16, kRow = P::Product::kRow;
+  static_assert(kPacks * kRows == P::kN, "whole packs for every work-item");
+
+  const ConvHaloArgs& args;
+  typename P::Lds& lds;
+  half_t* pixels;
+  const half_t *w, *x;     // at this step's filters; at the pixels of block `next`
+  ptrdiff_t from_filter;   // from pack to pack
+  int row, column, first;  // first pixel of X that the tile reaches
+  int tap, block, left;    // of the step; steps that are left
+  int next, last;          // blocks: whose pixels are to come, and the part's last one
+  int to = 0;              // their first row in LDS
+  int filters = 0;         // a bit for each pack that is one
+
+  // The part's first step is `step`; there are `steps`.
+  DEVICE HaloCopies(const ConvHaloArgs& of, typename P::Lds& operands, half_t* rows, int first_m, int first_n,
+                    int step, int steps)
+      : args(of),
+        lds(operands),
+        pixels(rows),
+        row(thread_x() / kAcross),
+        column(thread_x() % kAcross * 8),
+        first(first_m - args.top * args.W - args.left),
+        left(steps) {
+    const auto taps = static_cast<int>(args.taps.d);
+    block = static_cast<int>(divide(static_cast<uint32_t>(step), args.taps));
+    tap = step - block * taps;
+    next = block;
+    last = static_cast<int>(divide(static_cast<uint32_t>(step + steps - 1), args.taps));
+    const int K = taps * args.C;
+    from_filter = static_cast<ptrdiff_t>(kRows) * K;
+    const half_t *of_w = args.w, *of_x = args.x;
+    w = of_w + static_cast<ptrdiff_t>(first_n + row) * K + (tap * args.C + block * kDepth + column);
+    x = of_x + static_cast<ptrdiff_t>(first + row) * args.C + (block * kDepth + column);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      filters |= static_cast<int>(first_n + row + i * kRows < args.N) << i;
+    }
+    filters = opaque(filters);
+    for (int r = thread_x(); r < kHaloZeros * kRow; r += P::kThreads) pixels[r] = from_float<half_t>(0.0f);
+    copy_next_block();
+    // Beside the steps of a part that begins between the taps of a block the next one may not find room.
+    if (tap != 0 && next <= last) copy_next_block();
+  }
+
+  DEVICE void copy_next_block() {
+    NO_UNROLL for (int chunk = 0; chunk * kRows < args.rows; ++chunk) copy_pixels(chunk, true);
+    end_next_block();
+  }
+  DEVICE void end_next_block() {
+    ++next;
+    x += kDepth;
+    to = args.rows - to;
+  }
+  DEVICE void copy_pixels(int chunk, bool is) {
+    const int at = chunk * kRows + row, pixel = first + at;
+    const bool inside =
+        static_cast<uint32_t>(pixel) < static_cast<uint32_t>(args.M) && next * kDepth + column < args.C;
+    copy_to_lds_if(is && at < args.rows, &pixels[(kHaloZeros + to + at) * kRow + column],
+                   x + static_cast<ptrdiff_t>(chunk * kRows) * args.C, inside);
+  }
+
+  DEVICE void begin(int buffer, int part) {
+    const int mask = left > 0 && block * kDepth + column < args.C ? filters : 0;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kParts)) continue;
+      copy_to_lds(&lds.b[buffer][i * kRows + row][column], w + i * from_filter, (mask >> i & 1) != 0);
+    }
+    // Steps before it still read the rows that the next block's come to.
+    constexpr int kBefore = P::kBuffers - 1;
+    copy_pixels((tap - kBefore) * kParts + part, tap >= kBefore && next == block + 1 && next <= last);
+    if (!is_last_part(part, kParts)) return;
+    --left;
+    ++tap;
+    w += args.C;
+    if (tap < static_cast<int>(args.taps.d)) return;
+    tap = 0;
+    w += kDepth - static_cast<int>(args.taps.d) * args.C;
+    ++block;
+    if (next == block) end_next_block();
+  }
+};
+
+template <class P_>
+struct HaloPanels : P_ {
+  static_assert(P_::kAhead, "copies are on their way while steps are multiplied");
+  using Product = HaloProduct<typename P_::Product>;
+  using Lds = typename Product::Lds;
+};
+
+template <class P>
+DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pixels) {
+  const int part = block_z();
+  const int per_part = args.splits.depth / P::kDepth;
+  const int all = (args.C + P::kDepth - 1) / P::kDepth * static_cast<int>(args.taps.d);
+  const int first_step = part * per_part, steps = min_int(per_part, all - first_step);
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = args.first + place.down * P::kM, first_n = place.across * P::kN;
+  HaloCopies<P> copies(args, lds, pixels, first_m, first_n, first_step, steps);
+  typename P::Product product(args, pixels, lds.inside, first_m, copies.tap);
+  product_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
+  store_panels<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define CONV_HALO_KERNEL(tile, groups, suffix)                                                               \
+  KERNEL_SHARING(conv_halo_##suffix, (Panels<PanelTile::tile, false>::kThreads), groups, ConvHaloArgs, x, w, \
+                 bias, residual, y, partial) {                                                               \
+    using P = HaloPanels<Panels<PanelTile::tile, false>>;                                                    \
+    DYNAMIC_SHARED(half_t, lds);                                                                             \
+    conv_halo<P>(args, *reinterpret_cast<P::Lds*>(lds), lds + sizeof(P::Lds) / sizeof(half_t));              \
+  }
+
+#if GRAPHOPT_ON_NVIDIA
+CONV_HALO_KERNEL(kBroad, 1, 192x160_f16)
+CONV_HALO_KERNEL(kOblong, 1, 192x128_f16)
+CONV_HALO_KERNEL(kFlat, 1, 128x160_f16)
+CONV_HALO_KERNEL(kTall, 2, 128x64_f16)
+#endif
+#if GRAPHOPT_ON_NVIDIA || GRAPHOPT_WAVE == 32
+CONV_HALO_KERNEL(kLarge, 2, 128x128_f16)
+#endif

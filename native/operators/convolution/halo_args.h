@@ -1,0 +1,30 @@
+// What conv_halo_* take.
+#pragma once
+
+#include "blocks/gpu/product_args.h"
+#include "device/args.h"
+#include "operators/convolution/product_args.h"
+
+namespace graphopt::hip {
+
+constexpr int kConvHaloTaps = 32;  // of a kernel, at most: a bit for each
+constexpr int kHaloZeros = 8;  // rows of zeros in LDS, for what lies outside of X, one for each row's banks
+
+// A convolution as of ConvLastArgs whose Y has the rows and columns of X and whose windows move by one: the taps of
+// consecutive pixels of Y are consecutive pixels of X. `rows`: pixels of X that those of a tile reach. A tile
+// begins at pixel `first` of Y or behind it. A step is the channels of one tap that LDS has rows for, steps of one
+// block of channels follow each other; `depth` of the splits is that many k of steps.
+struct ConvHaloArgs {
+  static constexpr int kSlots = 6;
+  In x, w, bias, residual;  // bias and residual may be null
+  Out y;
+  Out partial;  // [splits, M, N] where there is more than one split
+  int32_t M, N, C, H, W, down, first, rows;
+  Divisor across, taps, kernel_w, per_image, columns;
+  int32_t kernel_h, top, left;
+  Splits splits;
+  Epilogue epilogue;
+};
+static_assert(is_args<ConvHaloArgs>(200), "one layout for all compilers");
+
+}  // namespace graphopt::hip
