@@ -9,8 +9,9 @@ or a bare HIP module loader can run it without this library. It fails when a ker
 eight cases on an architecture.
 
 Each case: `buffers` by name (`file`: start content; `fill` nan: NaN, or bytes of 0xff where no dtype is given),
-`launches` in order, `expect`: for each output the file with the float64 reference rounded to its dtype, and `tol`:
-max |got - expected| <= tol RMS(expected), NaN and infinities in the same places.
+`launches` in order (a kernel is in the case's `code_object`, or in the one that its launch names), `expect`: for each
+output the file with the float64 reference rounded to its dtype, and `tol`: max |got - expected| <= tol RMS(expected),
+NaN and infinities in the same places.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def write_buffers(case: Case, folder: Path) -> None:
         np.save(folder / f"out{i}.npy", y)
 
 
-def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any]:
-    """One case of the manifest; `home` says which code object each kernel is in."""
+def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any] | None:
+    """One case of the manifest, None where it launches nothing; `home` says which code object each kernel is in."""
     facts = harness.typical_facts(arch)
     plan = case.plan(harness, facts)
     launches = list(plan.launches)
@@ -62,13 +63,18 @@ def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict
         buffers["weights"] = {"bytes": prepare.weights, "fill": "nan"}
     if any("offset" in argument for launch in launches for argument in launch["args"]):
         raise SystemExit(f"{case.name}: a manifest has no pointers into buffers")
-    (code_object,) = {home[launch["kernel"]] for launch in launches}
+    if not launches:
+        return None
+    first = home[launches[0]["kernel"]]
+    for launch in launches:
+        if home[launch["kernel"]] != first:
+            launch["code_object"] = f"{arch}/{home[launch['kernel']]}"
     return {
         "name": f"{case.name}-{arch}",
         "op": case.op,
         "dtype": str(case.dtypes[0]),
         "arch": arch,
-        "code_object": f"{arch}/{code_object}",
+        "code_object": f"{arch}/{first}",
         "buffers": buffers,
         "launches": launches,
         "expect": {
@@ -102,12 +108,17 @@ def main() -> int:
             home |= dict.fromkeys(kernels(path), path.name)
         shapes: dict[str, set[str]] = defaultdict(set)
         for case in cases:
-            entries.append(entry(case, arch, harness, home))
-            for launch in entries[-1]["launches"]:
+            made = entry(case, arch, harness, home)
+            if made is None:
+                continue
+            entries.append(made)
+            for launch in made["launches"]:
                 wrong = disagreement(launch, takes[launch["kernel"]])
                 if wrong:
                     raise SystemExit(f"{case.name}-{arch}: {wrong}")
-                shapes[launch["kernel"]].add(json.dumps([launch["args"], [list(x.shape) for x in case.inputs]]))
+                # Of a single number it is the value that is awkward.
+                inputs = [x.tolist() if x.size == 1 else list(x.shape) for x in case.inputs]
+                shapes[launch["kernel"]].add(json.dumps([launch["args"], inputs], default=str))
         for kernel in home:
             if len(shapes[kernel]) < LEAST_CASES:
                 failures.append(f"{arch}: {kernel} has {len(shapes[kernel])} different cases")

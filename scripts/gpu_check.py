@@ -88,7 +88,7 @@ def large_cases() -> Iterator[Case]:
         for i, sizes in enumerate(channels_last_cases.SHARED):
             yield channels_last_cases.product(f"{name}_conv_halo-{i}", sizes, False, tile, halo=True)
     # Whole rounds of compute units and smaller tiles of the rest.
-    many = (8, 64, 320, (64, 64), (64, 64), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
+    many = (22, 8, 160, (40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
     yield channels_last_cases.product("rounds_conv_halo", many, False, -1, halo=True)
 
     Product = product_cases.Product

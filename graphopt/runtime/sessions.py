@@ -335,7 +335,7 @@ def configure(
         session_options: an `onnxruntime.SessionOptions`.
         providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
             (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of ours: `device`, `memory_limit`, `min_nodes`,
-            `libraries`, `regions`, `capture`.
+            `libraries`, `regions`, `capture`, `measured`.
             With our own provider the session options hold the choice, and what is returned is empty.
         disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
             process from the first registration on, like the environment variable GRAPHOPT_DISABLE.

@@ -52,10 +52,11 @@ class Choice {
  public:
   explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
 
-  // The number of the first of the list that takes the work and has not failed in this call. Without a call
-  // it is a choice for all of them.
+  // The number of the first of the list that takes the work and has not failed in this call, or that of the measured
+  // one. Without a call it is a choice for all of them.
   template <class Work, size_t n>
-  uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call) const {
+  uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call,
+                  int measured = -1) const {
     const bool log = log_enabled();
     std::string refused;
     uint32_t i = 0;
@@ -65,6 +66,11 @@ class Choice {
       const char* why = list[i].refuse(work);
       if (why != nullptr) throw Error(std::string(list[i].name) + " does not take it: " + why);
       return i;
+    }
+    const auto fast = static_cast<uint32_t>(measured);
+    if (measured >= 0 && (call->failed >> fast & 1) == 0 && list[fast].refuse(work) == nullptr) {
+      if (log) say(fast, list[fast].name, ", as measured", call);
+      return fast;
     }
     for (; i + 1 < n; ++i) {
       const bool failed = call != nullptr && (call->failed >> i & 1) != 0;
@@ -78,8 +84,9 @@ class Choice {
 
   // Plans with it.
   template <class Work, size_t n>
-  uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call) const {
-    const uint32_t i = choose(list, work, &call);
+  uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call,
+                int measured = -1) const {
+    const uint32_t i = choose(list, work, &call, measured);
     list[i].plan(work);
     return i;
   }

@@ -32,6 +32,7 @@ namespace graphopt {
 namespace gpu {
 class Device;
 class LibraryChoices;
+class Measured;
 }  // namespace gpu
 namespace cpu {
 class Parallel;
@@ -141,6 +142,8 @@ struct Call {
   int only = -1;
   // Which of the vendor's libraries may be used; null: whatever the environment says.
   const gpu::LibraryChoices* libraries = nullptr;
+  // What remembers which implementation is the fastest; null: the first one that takes the call.
+  gpu::Measured* measured = nullptr;
 
   // ---
   // Type and shape of each output, and whose memory it needs.

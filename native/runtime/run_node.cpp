@@ -211,6 +211,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     call.stream = stream;
     call.only = bound.only;
     call.libraries = bound.libraries.get();
+    call.measured = bound.measured.get();
     kernel.plan(call);
   }
   make_outputs(context, call);

@@ -19,6 +19,7 @@ struct BoundKernel {
   std::vector<size_t> host_inputs;                            // of a kernel on a device
   int only = -1;                                              // implementation, of several (Call::only)
   std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
+  std::shared_ptr<gpu::Measured> measured = {};               // Call::measured
   std::unique_ptr<PlanCache> plans = std::make_unique<PlanCache>();
 };
 

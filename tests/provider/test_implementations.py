@@ -87,6 +87,53 @@ def test_an_implementation_is_asked_for_by_a_number(number: str, model: Path, ke
     assert f"option implementation must be a number from 0 to 2147483647, not '{number}'" in done.stderr
 
 
+def chosen(done: subprocess.CompletedProcess[str], node: str) -> list[str]:
+    """The implementation at each size for which a line of the log names one."""
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if f"node '{node}'" in line]
+    return [line.split("]: ")[1].split(";")[0] for line in lines]
+
+
+@pytest.mark.parametrize("regions", ["0", "1"])
+def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, tmp_path: Path) -> None:
+    file = tmp_path / "measured"
+    options = {"measured": str(file), "regions": regions, "min_nodes": "1"}
+    first = run(model, kernels, **options)
+    rows = [line.split("\t") for line in file.read_text().splitlines()]
+    # Both sizes of both convolutions, each of which has kernels of ours that any convolution and that this kind has.
+    assert len(rows) == 4 and all(len(row) == 3 for row in rows)
+    assert {row[2] for row in rows} <= {"pixels by a product of our own", "windows by a product of our own",
+                                        "a kernel of our own"}  # fmt: skip
+    timed = [line for line in first.stderr.splitlines() if line.endswith(" us")]
+    assert sum("windows by a product of our own: " in line for line in timed) == 4
+    assert chosen(first, "windows")[0].endswith(", as measured")
+    second = run(model, kernels, **options)
+    assert not [line for line in second.stderr.splitlines() if line.endswith(" us")]
+    assert len(file.read_text().splitlines()) == 4
+    assert chosen(second, "pixels") == chosen(first, "pixels")
+
+
+def test_what_was_measured_is_taken_where_it_is_the_same_problem(model: Path, kernels: str, tmp_path: Path) -> None:
+    file = tmp_path / "measured"
+    run(model, kernels, measured=str(file), min_nodes="1")
+    slow = "a kernel of our own"
+    lines = file.read_text().splitlines()
+    file.write_text("".join(f"{line.rpartition(chr(9))[0]}\t{slow}\n" for line in lines) + "no line of ours\n")
+    done = run(model, kernels, measured=str(file), min_nodes="1")
+    assert chosen(done, "pixels") == chosen(done, "windows") == [f"{slow}, as measured"]
+    file.write_text("".join(f"another GPU, {line}\n" for line in lines))
+    assert any(line.endswith(" us") for line in run(model, kernels, measured=str(file)).stderr.splitlines())
+    # A name of none of them.
+    file.write_text("".join(f"{line.rpartition(chr(9))[0]}\tby magic\n" for line in lines))
+    assert chosen(run(model, kernels, measured=str(file)), "pixels") == ["pixels by a product of our own"]
+
+
+def test_what_cannot_be_written_is_said_and_used(model: Path, kernels: str, tmp_path: Path) -> None:
+    done = run(model, kernels, measured=str(tmp_path / "missing" / "measured"), min_nodes="1")
+    assert "what was measured can't be written to" in done.stderr
+    assert chosen(done, "windows")[0].endswith(", as measured")
+
+
 LAYERS, WIDTH = ("q", "k", "v"), 16
 
 

@@ -10,6 +10,7 @@
 #include "operators/linear/op.h"
 #include "operators/matmul/op.h"
 #include "operators/matmul/product.h"
+#include "operators/measured.h"
 #include "operators/movement/op.h"
 #include "operators/room.h"
 #include "operators/scale_shift/op.h"
@@ -425,6 +426,27 @@ constexpr Implementation<LastWork> kConvolutionsLast[] = {
     {"a kernel of our own, between two copies", take_all<LastWork>, plan_last_any},
 };
 
+// All that its time depends on but the type of its elements.
+std::string text_of(const ConvolutionProblem& p) {
+  std::string text = p.transposed ? "ConvTranspose" : "Conv";
+  if (p.channels_last) text += " in channels last";
+  const auto add = [&](const char* name, std::initializer_list<int64_t> values) {
+    text += std::string(" ") + name;
+    for (const int64_t value : values) text += " " + std::to_string(value);
+  };
+  add("of", {p.N, p.groups, p.C, p.M});
+  for (const auto& [name, axes] : {std::pair("in", &p.in),
+                                   {"out", &p.out},
+                                   {"kernel", &p.kernel},
+                                   {"stride", &p.stride},
+                                   {"dilation", &p.dilation},
+                                   {"pad", &p.pad}}) {
+    add(name, {(*axes)[0], (*axes)[1], (*axes)[2]});
+  }
+  add("bias, residual, activation", {p.has_bias, p.has_residual, static_cast<int64_t>(p.act.kind)});
+  return text;
+}
+
 class Convolution : public gpu::DeviceKernel {
  public:
   // `last`: of two spatial axes, in float16, in channels last.
@@ -472,17 +494,28 @@ class Convolution : public gpu::DeviceKernel {
         p.has_residual = tail_->has_residual;
         p.act = tail_->act;
       }
+      const int measured = fastest_of(kConvolutionsLast, p, call);
       LastWork work{p, call, program, device_};
-      program.implementation = choice_.plan(kConvolutionsLast, work, call);
+      program.implementation = choice_.plan(kConvolutionsLast, work, call, measured);
       if (slopes) add_tail({p.N * p.out_size(), y[1], 1, tail_->has_residual, {}}, has_bias, call, program);
       return;
     }
     if (tail_) p.has_bias = false;
+    const int measured = p.transposed ? fastest_of(kTransposed, p, call) : fastest_of(kConvolutions, p, call);
     Work work{p, is_half(call.input(0)), call, program, device_};
-    program.implementation =
-        p.transposed ? choice_.plan(kTransposed, work, call) : choice_.plan(kConvolutions, work, call);
+    program.implementation = p.transposed ? choice_.plan(kTransposed, work, call, measured)
+                                          : choice_.plan(kConvolutions, work, call, measured);
     if (!tail_) return;
     add_tail({y[0], y[1], y.elements(2), tail_->has_residual, tail_->act}, has_bias, call, program);
+  }
+
+  template <class AnyWork, size_t n>
+  int fastest_of(const Implementation<AnyWork> (&list)[n], const ConvolutionProblem& p,
+                 const Call& call) const {
+    if (call.measured == nullptr || call.only >= 0) return -1;
+    const std::string type = element_type_name(call.input(0).type);
+    const std::string aligned = call.aligned() ? "" : ", not aligned";
+    return gpu::fastest(*this, text_of(p) + ", " + type + aligned, described(list).names, call);
   }
 
   Shape channels_first(const Shape& s) const { return last_ ? to_channels_first(s) : s; }

@@ -369,6 +369,8 @@ struct Factory final : abi::OrtEpFactory {
       options.region.channels_last = channels_last != 0;
     }
     options.region.libraries = std::make_shared<gpu::LibraryChoices>(text(session, "libraries"));
+    const std::string measured = text(session, "measured");
+    if (!measured.empty()) options.region.measured = open_measured(measured);
     options.choice.disabled = split_patterns(text(session, "disable"));
     for (std::string& pattern : disabled_everywhere()) options.choice.disabled.push_back(std::move(pattern));
     return options;

@@ -766,6 +766,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     call.stream = stream;
     call.only = step.only;
     call.libraries = options_.libraries.get();
+    call.measured = options_.measured.get();
     if (refused != nullptr) call.failed = refused->calls[s].failed;
     try {
       step.kernel->plan(call);

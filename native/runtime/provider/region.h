@@ -45,6 +45,7 @@ struct RegionOptions {
   int implementation = -1;                               // Call::only, of operators with several
   std::optional<bool> channels_last;                     // for float16; not given: where it is known to gain
   std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
+  std::shared_ptr<gpu::Measured> measured;               // Call::measured
 };
 
 class Region final : public abi::OrtNodeComputeInfo {

@@ -97,6 +97,8 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
   if (only != nullptr) bound.only = std::atoi(only);
   const char* libraries = abi::GetKeyValue(api, raw, option_key("libraries").c_str());
   bound.libraries = std::make_shared<gpu::LibraryChoices>(libraries != nullptr ? libraries : "");
+  const char* measured = abi::GetKeyValue(api, raw, option_key("measured").c_str());
+  if (measured != nullptr && *measured != '\0') bound.measured = open_measured(measured);
 }
 
 // What the provider has, and the runtime's nodes that copy.
@@ -113,6 +115,10 @@ Table with_copies(gpu::Device& device) {
 }
 
 }  // namespace
+
+std::shared_ptr<gpu::Measured> open_measured(const std::string& path) {
+  return std::make_shared<gpu::Measured>(path, GRAPHOPT_VERSION);
+}
 
 std::string option_key(const char* name) {
   std::string key = std::string("ep.") + kProviderName + "." + name;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "operators/measured.h"
 #include "operators/table.h"
 #include "runtime/abi/ort_ep.h"
 #include "runtime/provider/claims.h"
@@ -16,6 +17,9 @@ constexpr const char* kProviderName = "GraphoptExecutionProvider";
 
 // The session's configuration holds the provider's options under such keys.
 std::string option_key(const char* name);
+
+// What the option `measured` names.
+std::shared_ptr<gpu::Measured> open_measured(const std::string& path);
 
 // Which implementations the operators have that have several, as JSON: by operator, in order of preference.
 std::string describe_implementations(gpu::Device& device);

@@ -1,0 +1,158 @@
+#include "operators/measured.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "operators/implementations.h"
+
+namespace graphopt::gpu {
+namespace {
+
+constexpr int kRounds = 3, kRuns = 10;
+constexpr double kEnough = 0.05;  // seconds of a round, after which there is no other
+
+// Short appended lines of several processes do not mix.
+void append(const std::string& path, const std::string& line) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const bool written =
+      file >= 0 && write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  if (!written) {
+    std::fprintf(stderr, "graphopt: what was measured can't be written to %s: %s\n", path.c_str(),
+                 std::strerror(errno));
+  }
+  if (file >= 0) close(file);
+}
+
+class Scratch {
+ public:
+  explicit Scratch(Device& device) : device_(device) {}
+  ~Scratch() {
+    for (void* memory : all_) device_.free(memory);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* of(size_t bytes) {
+    if (bytes == 0) return nullptr;
+    all_.reserve(all_.size() + 1);
+    return all_.emplace_back(device_.allocate(bytes));
+  }
+
+ private:
+  Device& device_;
+  std::vector<void*> all_;
+};
+
+// The least seconds of one run of a planned call; nothing when it refuses to run.
+std::optional<double> seconds_of(const Kernel& kernel, Device& device, Call& call) {
+  Scratch scratch(device);
+  for (Tensor& t : call.inputs) {
+    if (t.present() && t.place == Place::kDevice) t.data = scratch.of(t.bytes());
+  }
+  for (Tensor& t : call.outputs) t.data = scratch.of(t.bytes());
+  call.workspace = scratch.of(call.workspace_bytes);
+  if (!kernel.run(call)) return std::nullopt;
+  device.synchronize(call.stream);
+  std::optional<double> least;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRuns; ++i) {
+      if (!kernel.run(call)) return std::nullopt;
+    }
+    device.synchronize(call.stream);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    least = std::min(least.value_or(took.count() / kRuns), took.count() / kRuns);
+    if (took.count() > kEnough) break;
+  }
+  return least;
+}
+
+// The call before it was planned, for this implementation alone.
+std::unique_ptr<Call> call_of(const Call& call, int only) {
+  auto trial = std::make_unique<Call>();
+  trial->inputs.resize(call.inputs.size());
+  std::copy(call.inputs.begin(), call.inputs.end(), trial->inputs.begin());
+  trial->outputs.resize(call.outputs.size());
+  trial->alignment = call.alignment;
+  trial->stream = call.stream;
+  trial->only = only;
+  trial->libraries = call.libraries;
+  return trial;
+}
+
+}  // namespace
+
+Measured::Measured(std::string path, std::string version)
+    : path_(std::move(path)), version_(std::move(version)) {
+  std::ifstream file(path_);
+  for (std::string line; std::getline(file, line);) {
+    const size_t name = line.rfind('\t');
+    if (name != std::string::npos) names_[line.substr(0, name)] = line.substr(name + 1);
+  }
+}
+
+std::string Measured::get(const Device& device, const std::string& problem,
+                          const std::function<std::string()>& measure) {
+  const DeviceFacts& facts = device.facts();
+  const std::string key =
+      facts.name + ", " + facts.arch + ", " + facts.driver + ", " + version_ + "\t" + problem;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = names_.find(key);
+  if (found != names_.end()) return found->second;
+  const std::string name = measure();
+  if (name.empty()) return name;
+  names_[key] = name;
+  append(path_, key + "\t" + name + "\n");
+  return name;
+}
+
+int fastest(const Kernel& kernel, const std::string& problem, const std::vector<std::string>& names,
+            const Call& call) {
+  Device& device = *kernel.device();
+  std::map<size_t, std::unique_ptr<Call>> planned;
+  std::string of = problem;
+  for (size_t i = 0; i < names.size(); ++i) {
+    auto trial = call_of(call, static_cast<int>(i));
+    try {
+      kernel.plan(*trial);
+    } catch (const std::exception&) {
+      continue;  // it does not take the call
+    }
+    of += "; " + names[i];
+    planned.emplace(i, std::move(trial));
+  }
+  if (planned.size() < 2) return -1;
+  const std::string name = call.measured->get(device, of, [&] {
+    std::optional<double> least;
+    std::string best;
+    for (const auto& [i, trial] : planned) {
+      std::optional<double> seconds;
+      try {
+        seconds = seconds_of(kernel, device, *trial);
+      } catch (const OutOfMemory&) {
+        return std::string();
+      }
+      if (!seconds) continue;
+      if (log_enabled()) std::fprintf(stderr, "graphopt: %s: %.1f us\n", names[i].c_str(), 1e6 * *seconds);
+      if (least && *least <= *seconds) continue;
+      best = names[i];
+      least = seconds;
+    }
+    return best;
+  });
+  for (const auto& [i, trial] : planned) {
+    if (names[i] == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace graphopt::gpu
