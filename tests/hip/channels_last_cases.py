@@ -101,8 +101,8 @@ APART: tuple[tuple[Any, ...], ...] = (
     (2, 24, 136, (3, 3), (6, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Clip", True, False),
     (1, 136, 8, (6, 7), (24, 28), (4, 4), (4, 4), (1, 1), (0, 0), "HardSwish", True, True),
 )
-# Whose taps share pixels: channels beside a whole block and beyond it, images of less than a tile and of several, kernels
-# of one row and one column, pads at one side; what splits K between the taps of a block, and what does not split it.
+# Whose taps share pixels: channels beside a whole block and beyond it, images of less than a tile and of several,
+# kernels of one row and one column, pads at one side; what splits K between the taps of a block, and what does not.
 SHARED: tuple[tuple[Any, ...], ...] = tuple(
     (N, C, M, size, size, kernel, (1, 1), (1, 1), pads, act, bias, residual)
     for N, C, M, size, kernel, pads, act, bias, residual in (
