@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from tests.hip import fused_attention_cases
+from tests.hip import channels_last_cases, fused_attention_cases
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests
 from tests.hip.registry import all_cases
@@ -81,3 +82,23 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
     for path in (ROOT / "native").rglob("*.hip"):
         declared |= set(re.findall(r"^KERNEL\((\w+),", path.read_text(), re.MULTILINE))
     assert declared - {name for name in declared if "##" in name} <= set(kernels.names)
+
+
+def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) -> None:
+    """Of a convolution in two launches, whose tiles the CPU does not have."""
+    harness, _ = libraries[32]
+    many = (22, 8, 160, (40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
+    pixels, filters = 22 * 40 * 40, 160
+    plan = channels_last_cases.product("rounds", many, False, -1, halo=True).plan(
+        harness, harness.typical_facts("sm_90")
+    )
+    end = 0
+    for launch in plan.launches:
+        found = re.fullmatch(r"conv_halo_(\d+)x(\d+)_f16", launch["kernel"])
+        assert found is not None
+        m, n = int(found[1]), int(found[2])
+        slots = 6 * 8
+        M, N, _, _, _, down, first, _ = struct.unpack_from("<8i", bytes.fromhex(launch["args"][0]["hex"]), slots)
+        assert (M, N, first) == (pixels, filters, end) and launch["grid"] == [down * -(-N // n), 1, 1]
+        end = first + down * m
+    assert len(plan.launches) == 2 and end - m < pixels <= end
