@@ -11,12 +11,20 @@ machine and blind to what else runs on a busy one; several by the clock. The tab
 many times faster the others are, the largest spread (interquartile range over median), the errors of all at batch 1
 against float64 (largest and root mean square, over the RMS of the output), and the peak resident memory of a process
 of its own for the original and ours in float32 that loads the model and runs it twice.
+
+Several threads of one side must not meet those of another, which look for work for a while after their run. So a side
+begins when no thread of the process runs any more; its first run, which wakes its threads, does not count; and it runs
+for a while, whose median run is one measurement. As many threads as processors have one each, which is what the runtime
+does by default: two on one processor would wait for each other until the system moves one, which takes longer than many
+a model. A spread of more than a tenth is measured again, up to three times in all; the table has the try of the
+smallest spread.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import statistics
 import subprocess
 import sys
@@ -44,6 +52,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # scripts/setup's names for the two
 MIN_REPEATS = 7
+PAUSE = 0.002  # seconds: threads that have not run for so long sleep
+BLOCK, MOST_OF_BLOCK = 0.03, 10  # seconds and runs of one side at a time
+SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, so many times in all
 NOISE = 0.95  # "never slower": below this is a bug, not noise
 
 
@@ -131,9 +142,19 @@ class Side(Protocol):
     def __call__(self, feeds: dict[str, Any]) -> list[np.ndarray]: ...
 
 
+def _processors(threads: int) -> list[int]:
+    """For each thread one of its own, where they are all that this process may use; else none."""
+    usable = sorted(os.sched_getaffinity(os.getpid()))
+    return usable if len(usable) == threads else []
+
+
 def _runtime(model: Path, threads: int) -> Side:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    if threads > 1 and (processors := _processors(threads)):
+        # Counted from 1; the thread that calls run is not among them.
+        places = ";".join(str(processor + 1) for processor in processors[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", places)
     options.log_severity_level = 3
     options.register_custom_ops_library(str(graphopt.library_path()))
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -192,6 +213,10 @@ def _spread(times: list[float]) -> float:
     return (high - low) / statistics.median(times)
 
 
+def _largest_spread(times: dict[str, list[float]]) -> float:
+    return max(map(_spread, times.values()))
+
+
 @dataclass(frozen=True)
 class Errors:
     """The worst output's, over the RMS of the output."""
@@ -221,19 +246,63 @@ def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: P
         return list(arrays.values())
 
 
-def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, list[float]]:
-    clock = time.process_time if threads == 1 else time.perf_counter
+def _rest() -> None:
+    """Waits until no thread of this process runs, half a second at most."""
+    for _ in range(int(0.5 / PAUSE)):
+        before = time.process_time()
+        time.sleep(PAUSE)
+        if time.process_time() - before < 0.1 * PAUSE:
+            return
+
+
+def _one_thread(sides: dict[str, Side], feeds: dict[str, Any], repeats: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run(feeds)
     for _ in range(repeats):
         for name, run in sides.items():
-            if threads > 1:
-                time.sleep(0.01)  # the other side's threads spin for a while after its run
-            start = clock()
+            start = time.process_time()
             run(feeds)
-            times[name].append(clock() - start)
+            times[name].append(time.process_time() - start)
     return times
+
+
+def _several_threads(
+    sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int
+) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for run in sides.values():
+        run(feeds)
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, _processors(threads)[:1] or everywhere)
+    try:
+        for _ in range(repeats):
+            for name, run in sides.items():
+                _rest()
+                run(feeds)
+                block: list[float] = []
+                while not block or (sum(block) < BLOCK and len(block) < MOST_OF_BLOCK):
+                    start = time.perf_counter()
+                    run(feeds)
+                    block.append(time.perf_counter() - start)
+                times[name].append(statistics.median(block))
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    return times
+
+
+def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of a run of each side, so many times; with several threads those of the try of the smallest spread."""
+    if threads == 1:
+        return _one_thread(sides, feeds, repeats)
+    best: dict[str, list[float]] = {}
+    for _ in range(TRIES):
+        times = _several_threads(sides, feeds, threads, repeats)
+        if not best or _largest_spread(times) < _largest_spread(best):
+            best = times
+        if _largest_spread(best) <= SPREAD:
+            break
+    return best
 
 
 def _bench(arguments: argparse.Namespace, cache: Path) -> int:
@@ -281,7 +350,7 @@ def _bench(arguments: argparse.Namespace, cache: Path) -> int:
                     str(threads),
                     f"{medians['original'] * 1e3:.1f}",
                     *(f"{gains[name]:.2f}x" if name in gains else "" for name in columns[4:8]),
-                    f"{max(map(_spread, times.values())):.0%}",
+                    f"{_largest_spread(times):.0%}",
                     f"{ours:.0f}",
                     f"{theirs:.0f}",
                     ", ".join(slow + faults),
