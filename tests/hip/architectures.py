@@ -40,4 +40,4 @@ def has_matrix(arch: str, half: bool) -> bool:
 
 def only_matrix(kernel: str) -> bool:
     """Whether a kernel is for matrix units only: where there are none, its plan is refused, and nothing launches it."""
-    return kernel.startswith(("matrix_", "conv_last_", "conv_apart_"))
+    return kernel.startswith(("matrix_", "conv_last_", "conv_apart_", "conv_halo"))
