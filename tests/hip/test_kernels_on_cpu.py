@@ -84,6 +84,15 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
     assert declared - {name for name in declared if "##" in name} <= set(kernels.names)
 
 
+@pytest.mark.parametrize("tile", [9, 10, 11, 5], ids=["broad", "oblong", "flat", "tall"])
+def test_pixels_without_room_in_a_tile_have_another_tile(libraries: Libraries, tile: int) -> None:
+    harness, _ = libraries[32]
+    facts = harness.typical_facts("sm_90")
+    for sizes in channels_last_cases.SHARED:
+        plan = channels_last_cases.product("shared", sizes, False, tile, halo=True).plan(harness, facts)
+        assert all(launch["kernel"].startswith(("conv_halo", "gemm_sum")) for launch in plan.launches)
+
+
 def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) -> None:
     """Of a convolution in two launches, whose tiles the CPU does not have."""
     harness, _ = libraries[32]

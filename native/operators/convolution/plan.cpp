@@ -370,7 +370,8 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
   if (p.N * p.out_size() * p.M == 0) return {};
   to_u31(p.N * p.in[1] * p.in[2]);
   to_u31(p.M * p.C * p.taps());
-  const auto tiles = choose_halo(p, device, wanted);
+  auto tiles = choose_halo(p, device, wanted);
+  if (!tiles) tiles = choose_halo(p, device, std::nullopt);
   if (!tiles) throw std::invalid_argument("its pixels have no room in LDS");
   return halo_plan(p, *tiles);
 }
