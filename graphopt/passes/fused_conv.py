@@ -76,7 +76,8 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
         return match
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
-        doubt = fused_conv_doubt(plan.C, plan.attributes["group"])
+        group = plan.attributes["group"]
+        doubt = fused_conv_doubt(plan.C, plan.M // group, group)
         return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, doubt)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:

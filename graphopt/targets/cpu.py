@@ -67,15 +67,15 @@ def _padded(channels: int) -> int:
     return -(-channels // _LANES) * _LANES
 
 
-def fused_conv_doubt(C: int, group: int) -> str:
-    """Why FusedConv in float32, from C channels of each group, is slower than the runtime's Conv; "" when it is not.
+def fused_conv_doubt(C: int, M: int, group: int) -> str:
+    """Why FusedConv in float32, from C to M channels of a group, is slower than the runtime's Conv; "" when it is not.
 
     The runtime's is as fast as the processor and takes most activations along; only groups of a few channels it runs
     one by one (docs/measurements/fused_conv_cpu.md).
     """
     if group == 1:
         return "the runtime's own is faster, with what follows it"
-    return "" if C > 1 else "the runtime's own is faster on planes of one channel"
+    return "" if max(C, M) > 1 else "the runtime's own is faster on planes of one channel"
 
 
 def linear_pays(K: int, N: int, rows: int | None) -> bool:

@@ -93,7 +93,7 @@ void check_result(const ConvolutionProblem& p, const Numbers& given, const std::
 // All ways to compute a problem on this machine.
 std::vector<cpu::FusedConvVectors> ways(const ConvolutionProblem& p) {
   using Way = cpu::FusedConvVectors;
-  if (p.C == 1) return {Way::kPixels};
+  if (p.C == 1 && p.M == 1) return {Way::kPixels};
   std::vector<Way> all = {Way::kPixels, Way::kChannels};
   if (cpu::fused_conv_choose<float>(p) == Way::kTiles) all.push_back(Way::kTiles);
   return all;
@@ -132,7 +132,8 @@ std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int6
 // From numbers and from pairs, to numbers, to pairs, and to both.
 void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   const auto size = static_cast<int64_t>(given.sums.size());
-  const bool even_x = p.C == 1 || p.C % 2 == 0, even_y = p.C == 1 || p.M % 2 == 0;
+  const bool planes = p.C == 1 && p.M == 1;
+  const bool even_x = planes || p.C % 2 == 0, even_y = planes || p.M % 2 == 0;
   const std::vector<uint32_t> words =
       even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
   ThreadParallel pool(lanes);
@@ -278,8 +279,8 @@ TEST_CASE("infinite numbers stay in their windows") {
 }
 
 TEST_CASE("fused conv of many shapes") {
-  std::vector<ConvolutionProblem> problems(16);
-  ConvolutionProblem::Axes ends[16] = {};  // the padding there
+  std::vector<ConvolutionProblem> problems(18);
+  ConvolutionProblem::Axes ends[18] = {};  // the padding there
   for (ConvolutionProblem& p : problems) {
     p.C = p.M = 20;
     p.in = {1, 9, 13};
@@ -326,8 +327,7 @@ TEST_CASE("fused conv of many shapes") {
   problems[10].dilation = {1, 1, 3};
   problems[10].pad = {0, 0, 4};
   problems[11].groups = 3;  // of planes
-  problems[11].C = 1;
-  problems[11].M = 2;
+  problems[11].C = problems[11].M = 1;
   problems[11].in = {1, 150, 70};
   problems[11].kernel = {1, 7, 7};
   problems[11].pad = ends[11] = {0, 3, 3};
@@ -350,7 +350,19 @@ TEST_CASE("fused conv of many shapes") {
   problems[15].C = 65;
   problems[15].M = 64;
   problems[15].in = {1, 1, 3};
-  for (size_t i = 0; i < 16; ++i) {
+  problems[16].C = 1;  // a window on a signal, of more taps than outputs
+  problems[16].M = 37;
+  problems[16].in = {1, 1, 333};
+  problems[16].kernel = {1, 1, 65};
+  problems[16].stride = {1, 1, 16};
+  problems[16].pad = {0, 0, 5};
+  problems[17].groups = 3;  // of one channel each that becomes two
+  problems[17].C = 1;
+  problems[17].M = 2;
+  problems[17].in = {1, 15, 20};
+  problems[17].kernel = {1, 3, 4};
+  problems[17].pad = ends[17] = {0, 1, 1};
+  for (size_t i = 0; i < problems.size(); ++i) {
     for (size_t axis = 0; axis < 3; ++axis) {
       problems[i].out[axis] = problems[i].out_of(axis, ends[i][axis]);
     }

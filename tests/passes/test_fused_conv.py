@@ -54,6 +54,23 @@ def test_takes_the_sum_and_the_activation() -> None:
     assert_same_outputs(model, after.proto, {"x": draw(2, 6, 9, 9), "r": draw(2, 8, 5, 5)}, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "weight", "op"),
+    [
+        ("group = 4", (8, 1, 3, 3), "FusedConv"),
+        ("group = 2", (6, 2, 1, 1), "FusedConv"),
+        ("group = 4", (4, 1, 3, 3), "Conv"),
+        ("group = 1", (4, 4, 3, 3), "Conv"),
+    ],
+)
+def test_pays_in_groups_that_are_not_single_planes(attributes: str, weight: tuple[int, ...], op: str) -> None:
+    text = f"g (float[N, 4, 9, 8] x) => (float[N, {weight[0]}, H, V] y) {{ y = Conv <{attributes}> (x, W) }}"
+    model = model_from_text(text, {"W": draw(*weight)})
+    after = rewrite(model, [FusedConv()])
+    assert after.op_types == [op]
+    assert_same_outputs(model, after.proto, {"x": draw(2, 4, 9, 8)}, 1e-5)
+
+
 def test_half_precision() -> None:
     text = "g (float16[N, 4, 9, 9] x) => (float16[N, 4, 7, 7] y) { y = Conv (x, W) }"
     model = model_from_text(text, {"W": draw(4, 4, 3, 3, dtype=np.float16)})

@@ -1,4 +1,4 @@
-// Which kernel computes a FusedConv: groups of several channels are products, groups of one are not.
+// Which kernel computes a FusedConv: groups are products, but where they have one channel on both sides.
 #include "operators/fused_conv/cpu.h"
 
 #include <cstring>
@@ -24,7 +24,7 @@ ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
   return p;
 }
 
-bool one_channel(const ConvolutionProblem& p) { return p.C == 1; }
+bool one_channel(const ConvolutionProblem& p) { return p.C == 1 && p.M == 1; }
 bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A group of one input channel is no product: each of its output channels is a sum over the window of one plane.
+// A group of one input and one output channel is no product but a sum over the window of one plane.
 #include "operators/fused_conv/depthwise_cpu.h"
 
 #include <array>
@@ -247,7 +247,7 @@ size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t lanes) {
 template <class T>
 void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias,
                       Residual<T> residual, T* y, Parallel& parallel, void* memory) {
-  const int64_t taps = p.taps(), outputs = p.M;
+  const int64_t taps = p.taps();
   const Strips strips = plane_strips(p);
   const int64_t slot = plane_slot(p, strips);
   auto* words = static_cast<Word*>(memory);
@@ -267,16 +267,14 @@ void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weig
                     first = n * p.y_channels() * p.out_size();
       const Finish<T> image(p, bias, residual.of_image(p, n), {y + first, nullptr});
       alignas(64) float o[kPlaneVectors * L];
-      for (int64_t m = c * outputs; m < (c + 1) * outputs; ++m) {
-        for (int64_t j = 0; j < vectors;) {
-          const bool full = j + kPlaneVectors <= vectors;
-          const int64_t here = full ? kPlaneVectors : 1;
-          const auto fn = full ? filter<kPlaneVectors, T> : filter<1, T>;
-          const Finish<T> finish = image.at(m, pixels.data() + j);
-          fn(plane + j * L, offsets.data(), weights + m * taps, taps, o, finish);
-          finish.activate(1, here, o);
-          j += here;
-        }
+      for (int64_t j = 0; j < vectors;) {
+        const bool full = j + kPlaneVectors <= vectors;
+        const int64_t here = full ? kPlaneVectors : 1;
+        const auto fn = full ? filter<kPlaneVectors, T> : filter<1, T>;
+        const Finish<T> finish = image.at(c, pixels.data() + j);
+        fn(plane + j * L, offsets.data(), weights + c * taps, taps, o, finish);
+        finish.activate(1, here, o);
+        j += here;
       }
     });
   }

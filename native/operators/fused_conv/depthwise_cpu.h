@@ -1,4 +1,4 @@
-// A convolution whose groups have one input channel each (depthwise_cpu.cpp). For kernel files only (see
+// A convolution whose groups have one channel on both sides (depthwise_cpu.cpp). For kernel files only (see
 // device/cpu/isa.h).
 #pragma once
 
