@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "device/emulator/stack.h"
+
 namespace graphopt::hip::cpu {
 
 WorkItem* current = nullptr;
@@ -33,7 +35,8 @@ enum class State { kReady, kAtBarrier, kAtExchange, kFinished };
 
 struct Fiber {
   jmp_buf jump;
-  char* stack = nullptr;
+  char* memory = nullptr;
+  Stack stack;
   bool made = false;
 };
 
@@ -67,6 +70,7 @@ struct Machine {
   alignas(64) char dynamic[kLdsBytes];
   bool lds_is_clean = false, dynamic_is_clean = false;
   jmp_buf scheduler;
+  Stack stack;  // of the scheduler
   const Kernel* kernel = nullptr;
   void** args = nullptr;
   const char* name = "";
@@ -93,36 +97,52 @@ Item* next_item() {
 
 void work();
 
-// Leaves the running fiber, which has saved where it is, for that of an item, or for the scheduler.
-[[noreturn]] void leave_for(Item* item) {
-  if (item == nullptr) _longjmp(m.scheduler, 1);
+// Leaves the running stack, which has saved where it is, for the fiber of an item, or for the scheduler. Its own frame is
+// left behind: zones that a sanitizer would put around the locals of it would never be taken back.
+[[noreturn]] __attribute__((no_sanitize("address"))) void leave(Stack& running, Item* item) {
+  if (item == nullptr) {
+    running.leave_for(m.stack);
+    _longjmp(m.scheduler, 1);
+  }
   current = item;
   if (item->fiber == nullptr) {
     item->fiber = m.idle.back();
     m.idle.pop_back();
   }
   Fiber& fiber = *item->fiber;
-  if (fiber.made) _longjmp(fiber.jump, 1);
+  if (fiber.made) {
+    running.leave_for(fiber.stack);
+    _longjmp(fiber.jump, 1);
+  }
   fiber.made = true;
+  fiber.stack = Stack::made(fiber.memory, kStackBytes);
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = fiber.stack;
+  context.uc_stack.ss_sp = fiber.memory;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, work, 0);
+  running.leave_for(fiber.stack);
   setcontext(&context);
   std::abort();
+}
+
+// Returns once an item of this fiber can go on.
+void rest(Fiber& fiber, Item* next) {
+  if (_setjmp(fiber.jump) == 0) leave(fiber.stack, next);
+  self().fiber->stack.arrive(m.stack);
 }
 
 void park(State state) {
   Item& item = self();
   item.state = state;
-  if (_setjmp(item.fiber->jump) == 0) leave_for(next_item());
+  rest(*item.fiber, next_item());
 }
 
 // A fiber is made once and runs work-item after work-item: making one enters the kernel, too. Items that wait for no
 // other follow each other in one fiber.
 void work() {
+  self().fiber->stack.arrive(m.stack);
   for (;;) {
     m.kernel->entry(m.kernel->function, m.args);
     Item& item = self();
@@ -134,7 +154,7 @@ void work() {
       continue;
     }
     m.idle.push_back(item.fiber);
-    if (_setjmp(item.fiber->jump) == 0) leave_for(next);
+    rest(*item.fiber, next);
   }
 }
 
@@ -144,7 +164,8 @@ bool run_pass(size_t begin, size_t end) {
   m.end = end;
   Item* const first = next_item();
   if (first == nullptr) return false;
-  if (_setjmp(m.scheduler) == 0) leave_for(first);
+  if (_setjmp(m.scheduler) == 0) leave(m.stack, first);
+  m.stack.arrive(m.stack);
   return true;
 }
 
@@ -249,10 +270,11 @@ extern "C" __attribute__((visibility("default"))) int graphopt_host_launch(const
     m.items.resize(kMaxThreads);
     m.fibers.resize(kMaxThreads);
     for (Fiber& fiber : m.fibers) {
-      fiber.stack = static_cast<char*>(stacks) + (&fiber - m.fibers.data()) * kStackBytes;
+      fiber.memory = static_cast<char*>(stacks) + (&fiber - m.fibers.data()) * kStackBytes;
       m.idle.push_back(&fiber);
     }
   }
+  m.stack = Stack::running();
   std::mt19937 random(seed);
   const auto arrange = [&](std::vector<size_t>& list) {
     std::iota(list.begin(), list.end(), size_t{0});
