@@ -20,8 +20,17 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
-def open_session(model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None) -> Any:
+def open_session(
+    model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None, *, record: Path | None = None
+) -> Any:
     """A session with all of the runtime's optimizations, our library, the provider at its best.
+
+    Args:
+        model: the file.
+        provider: by the name that the runtime has for it.
+        threads: of the runtime's pool; 0 leaves the choice to the runtime.
+        options: attributes to set on the `SessionOptions`.
+        record: for our own provider: where it remembers which implementation of a convolution is the fastest.
 
     Raises:
         GraphoptError: the runtime refuses the model, or falls back to another provider.
@@ -35,6 +44,8 @@ def open_session(model: Path, provider: str, threads: int, options: Mapping[str,
     given = dict(PROVIDER_OPTIONS.get(provider, {}))
     if provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):
         given["regions"] = "0"  # a profile is of nodes
+    if provider == DEVICE_PROVIDER and record is not None:
+        given["measured"] = str(record)
     device = [] if provider == CPU else [(provider, given)]
     try:
         chosen = configure(session_options, [*device, CPU])

@@ -4,6 +4,9 @@ Each class of site (operator, element type, shapes, neighbours) is cut out of th
 it (rewritten as estimated), fed with the values that the model itself computes there, and timed with and without the
 rewrite in the provider that will run it. The whole model has the last word: as measured, as estimated, and without any
 doubtful rewrite.
+
+Our own provider has several implementations of a convolution. With a cache it measures these as well, and remembers
+them in a file beside it, which sessions are given later (docs/provider.md, Measured choices).
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from graphopt.optimizer import optimize
 from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
-from graphopt.runtime.sessions import CPU, device_of, memory_of, runtime_name
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, device_of, memory_of, runtime_name
 from graphopt.targets.profit import Candidate, Estimates, Profit, Site
 from graphopt.targets.target import Target
 
@@ -167,6 +170,8 @@ class Tuning:
         machine: where it was measured.
         sites: class of site -> measurement, of this model.
         whole_model: milliseconds of the whole model by each of the three.
+        record: where our own provider remembers which implementations are the fastest, for its option `measured`; None
+            where it measured none.
         notes: what was not measured, and why.
     """
 
@@ -175,6 +180,7 @@ class Tuning:
     machine: CacheKey
     sites: dict[str, Measurement] = field(default_factory=dict)
     whole_model: dict[str, float] = field(default_factory=dict)
+    record: Path | None = None
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +189,7 @@ class Tuning:
             "machine": asdict(self.machine),
             "sites": {name: asdict(m) for name, m in self.sites.items()},
             "whole_model_ms": self.whole_model,
+            "record": None if self.record is None else str(self.record),
             "notes": self.notes,
         }
 
@@ -208,7 +215,8 @@ def tune(
         threads: of the runtime's pool; 0 leaves the choice to the runtime.
         sizes: symbolic dimension -> size to tune for; others have the sizes that `bench` gives them.
         seconds: about how long measuring may take; classes that do not fit are estimated.
-        cache: a file to read measurements from, and with `measure` to write them to.
+        cache: a file to read measurements from, and with `measure` to write them to. Our own provider's implementations
+            are measured where there is one, into a file beside it that is named after it: cache.json.measured.
         measure: False takes measurements from `cache` alone and runs nothing.
         progress: called with a line for each step.
 
@@ -226,8 +234,12 @@ def tune(
     store = TuningCache.read(cache) if cache is not None and (cache.exists() or not measure) else TuningCache()
     sites = store.entries.setdefault(machine, {})
 
+    record = None
+    if measure and cache is not None and provider == DEVICE_PROVIDER:
+        record = cache.with_name(f"{cache.name}.measured")
+
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision)
+        work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision, record)
         classes: dict[str, Site] = {}
         for site in work.candidates.values():
             classes.setdefault(site.site_class(work.sizes), site)
@@ -242,6 +254,8 @@ def tune(
                 _choose(work, tuning, left)
             if cache is not None:
                 store.write(cache)
+            if record is not None and record.exists():
+                tuning.record = record
         tuning.sites = {name: sites[name] for name in classes if name in sites}
         unclear = [name for name in classes if name not in sites or sites[name].pays is None]
         if unclear:
@@ -263,8 +277,10 @@ class _Work:
         threads: int,
         sizes: dict[str, int],
         precision: str | None = None,
+        record: Path | None = None,
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
+        self._record = record
         self._called = Path(original).name if isinstance(original, str | Path) else "model.onnx"  # as messages name it
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
@@ -304,7 +320,7 @@ class _Work:
         """Raises:
         GraphoptError: the model does not run.
         """
-        session = open_session(path, self.provider, self.threads)
+        session = open_session(path, self.provider, self.threads, record=self._record)
         halves = {i.name for i in session.get_inputs() if i.type == "tensor(float16)"}
         feeds = {n: a.astype(np.float16) if n in halves else a for n, a in feeds.items()}
         try:

@@ -214,6 +214,8 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
     if tuning.whole_model:
         ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
         say(f"whole model: {ways}; chosen: {tuning.chosen}", console)
+    if tuning.record is not None:
+        say(f"fastest implementations: {plain(str(tuning.record))}, for the provider's option 'measured'", console)
     for note in tuning.notes:
         say(f"[yellow]note:[/] {plain(note)}", console)
 

@@ -352,7 +352,8 @@ def records() -> dict[str, Any]:
     wanted = graphopt.session(model, ["CPUExecutionProvider"]).run(None, {"x": x})[0]
     library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])
     library.GraphoptRegions.restype = ctypes.c_char_p
-    session = graphopt.session(model, [DEVICE_PROVIDER], require_device=True, log_severity_level=4)
+    options = json.loads(os.environ.get("STAND_IN_OPTIONS", "{}"))
+    session = graphopt.session(model, [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4)
     errors = []
     for _ in range(8):
         errors.append(float(np.abs(session.run(None, {"x": x})[0] - wanted).max()))

@@ -6,6 +6,7 @@ under test is ours with the stand-in's device code, so that everything but the m
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -276,6 +277,22 @@ def test_libraries_in_a_recording(
     else:
         assert regions["refused"] == 3 and regions["captured"] == 0 and regions["launched"] == 8
         assert outcome.said.count("runs launch by launch: ") == 1
+
+
+@pytest.mark.parametrize("capture", ["", "refuses"])
+def test_libraries_are_measured_in_a_recording(
+    capture: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or launch by launch where the library may not be recorded, which is not held against it."""
+    monkeypatch.setenv("STAND_IN_CAPTURE", capture)
+    monkeypatch.setenv("STAND_IN_OPTIONS", json.dumps({"measured": str(tmp_path / "measured")}))
+    monkeypatch.setenv("GRAPHOPT_LOG", "1")
+    outcome = gpu.run("records", "sm_90", "cuda", LD_LIBRARY_PATH=f"{gpu.folder('cuda')}:{gpu.folder('blas')}")
+    assert outcome.value["error"] < 1e-4
+    assert (outcome.value["graphs"], outcome.value["streams"]) == (0, 0)
+    timed = [line for line in outcome.said.splitlines() if line.startswith("graphopt: cuDNN or MIOpen: ")]
+    assert [line.rpartition(" us")[2] for line in timed] == [", recorded" if capture == "" else ""]
+    assert "; cuDNN or MIOpen" in (tmp_path / "measured").read_text()
 
 
 def test_a_kernel_that_ends_the_process_has_failed(

@@ -134,6 +134,24 @@ def test_what_cannot_be_written_is_said_and_used(model: Path, kernels: str, tmp_
     assert chosen(done, "windows")[0].endswith(", as measured")
 
 
+def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Path) -> None:
+    """What `optimize --tune` remembers beside its cache, sessions need not measure again."""
+    cache, record = tmp_path / "cache.json", tmp_path / "cache.json.measured"
+    command = [sys.executable, "-m", "graphopt", "optimize", str(model), str(tmp_path / "tuned.onnx")]
+    command += ["--target", "cuda", "--tune", "--tune-seconds", "1", "--dim", "H=5", "--tuning-cache", str(cache)]
+    environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": kernels, "COLUMNS": "500"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"fastest implementations: {record}" in done.stdout
+    tuned = record.read_text().splitlines()
+    assert len(tuned) == 2 and all(" in 1 5 4 out 1 5 4 " in line for line in tuned)
+    later = run(tmp_path / "tuned.onnx", kernels, measured=str(record), min_nodes="1")
+    assert chosen(later, "windows")[0].endswith(", as measured")
+    # Both convolutions at the other size.
+    assert record.read_text().splitlines()[:2] == tuned
+    assert len(record.read_text().splitlines()) == 4
+
+
 LAYERS, WIDTH = ("q", "k", "v"), 16
 
 
