@@ -71,6 +71,26 @@ def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
     assert outcome.on_device("Relu") == 0
 
 
+def test_one_node_beside_others_of_the_same_input_costs_no_copy(worker: ProcessPoolExecutor) -> None:
+    """Token ids that a model also hands on: on the CPU the node would have the input copied in front of the others."""
+    x = signed(np.random.default_rng(0), 64, 64)
+    others = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    others += [helper.make_node("Abs", ["b"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
+    outcome = worker.submit(run, model_of(others, {"x": x}, ["y", "z"]), {"x": x}).result()
+    assert not outcome.elsewhere, outcome.placement
+    np.testing.assert_array_equal(outcome.outputs[1], x)
+
+
+def test_one_node_whose_result_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
+    x = signed(np.random.default_rng(0), 64, 64)
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    nodes += [helper.make_node("Abs", ["b"], ["y"]), helper.make_node("Neg", ["x"], ["c"])]
+    nodes += [helper.make_node("Sinh", ["c"], ["z"])]
+    outcome = worker.submit(run, model_of(nodes, {"x": x}, ["y", "z"]), {"x": x}).result()
+    assert outcome.elsewhere == {"Neg": 1, "Sinh": 1, "MemcpyFromHost": 1}, outcome.placement
+    np.testing.assert_allclose(outcome.outputs[1], np.sinh(-x), atol=1e-6)
+
+
 def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
     """A size that comes as an input, and axes that are counted: arithmetic that has kernels on the device."""
     nodes = [

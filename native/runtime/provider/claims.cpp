@@ -143,8 +143,41 @@ void follow_the_tensor(const Claims& claims, const Nodes& nodes, const std::vect
   }
 }
 
+// Of nodes that are too few, in `left` and not in `refusals`: those that read inputs of the graph which nodes
+// on the device read, too, and whose results go to the caller alone. With the CPU they would have the runtime
+// copy such an input, which is otherwise fed to where it is read, and bring it back where the caller has it on
+// the device.
+void keep_what_costs_no_copy(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
+                             const std::vector<std::string>& refusals) {
+  std::set<std::string> made, there, read;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    made.insert(node.output_names().begin(), node.output_names().end());
+    read.insert(node.implicit_names().begin(), node.implicit_names().end());
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      if (!node.has_input(k) || node.is_constant(k)) continue;
+      const std::string& name = node.input_names()[k];
+      read.insert(name);
+      if (left[i].empty() && !claims.host_input(node, k) && made.count(name) == 0) there.insert(name);
+    }
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    if (left[i].empty() || !refusals[i].empty()) continue;
+    bool any = false;
+    bool all = std::none_of(node.output_names().begin(), node.output_names().end(),
+                            [&read](const std::string& name) { return read.count(name) > 0; });
+    for (size_t k = 0; k < node.inputs.size() && all; ++k) {
+      if (!node.has_input(k) || node.is_constant(k)) continue;
+      any = all = !claims.host_input(node, k) && there.count(node.input_names()[k]) > 0;
+    }
+    if (any && all) left[i].clear();
+  }
+}
+
 // Groups of neighbouring nodes that are too small to pay for copies.
-void drop_lonely(const Nodes& nodes, const Body& body, size_t least, std::vector<std::string>& refusals) {
+void drop_lonely(const Claims& claims, const Nodes& nodes, const Body& body, size_t least,
+                 std::vector<std::string>& refusals) {
   const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
   std::vector<size_t> group(nodes.size());
   for (size_t i = 0; i < group.size(); ++i) group[i] = i;
@@ -167,10 +200,13 @@ void drop_lonely(const Nodes& nodes, const Body& body, size_t least, std::vector
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (refusals[i].empty() || given(i)) sizes[root(i)] += nodes[i]->works_inside() || given(i) ? least : 1;
   }
+  std::vector<std::string> left = refusals;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
-    refusals[i] = "fewer than " + std::to_string(least) + " neighbouring nodes, not worth the copies";
+    left[i] = "fewer than " + std::to_string(least) + " neighbouring nodes, not worth the copies";
   }
+  keep_what_costs_no_copy(claims, nodes, left, refusals);
+  refusals = std::move(left);
 }
 
 }  // namespace
@@ -258,7 +294,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   take_what_is_data(claims, nodes, body, computed, refusals);
   leave_what_the_host_reads(claims, nodes, body, refusals);
   // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
-  if (body.parent.empty()) drop_lonely(nodes, body, options.min_nodes, refusals);
+  if (body.parent.empty()) drop_lonely(claims, nodes, body, options.min_nodes, refusals);
   if (body.parent.empty()) follow_the_tensor(claims, nodes, possible, refusals);
   return refusals;
 }
