@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -150,6 +151,38 @@ def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Pa
     # Both convolutions at the other size.
     assert record.read_text().splitlines()[:2] == tuned
     assert len(record.read_text().splitlines()) == 4
+
+
+def saved(path: Path, text: str, **weights: tuple[int, ...]) -> Path:
+    """Nodes from x float [1, 3, rows, 4] to y, with these weights in float16 where they begin with h."""
+    graph = f"g (float[1, 3, rows, 4] x) => (float[a, b, c, d] y) {{ {text} }}"
+    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
+    for name, shape in weights.items():
+        dtype = np.float16 if name.startswith("h") else np.float32
+        made.graph.initializer.append(numpy_helper.from_array(np.full(shape, 0.5, dtype), name))
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def test_pixels_that_would_be_two_launches_are_windows(kernels: str, tmp_path: Path) -> None:
+    """Where their tiles fill the device."""
+    text = """[few] a = Conv(x, few, few_bias)  [bare] b = Conv(x, bare)  [many] c = Conv(x, many, many_bias)
+              y = Concat<axis = 1>(a, b, c)"""
+    shapes = {"few": (8, 3, 1, 1), "few_bias": (8,), "bare": (8192, 3, 1, 1), "many": (8192, 3, 1, 1)}
+    model = saved(tmp_path / "model.onnx", text, many_bias=(8192,), **shapes)
+    done = run(model, kernels, regions="0", min_nodes="1")
+    assert chosen(done, "few") == chosen(done, "bare") == ["pixels by a product of our own"]
+    assert chosen(done, "many") == ["windows by a product of our own"]
+    assert "not pixels by a product of our own: it would be more than one launch" in done.stderr
+
+
+def test_few_filters_of_an_image_are_no_product_of_longer_pixels(kernels: str, tmp_path: Path) -> None:
+    text = """h = Cast<to = 10>(x)  [few] a = Conv(h, hfew)  [many] b = Conv(h, hmany)  c = Concat<axis = 1>(a, b)
+              y = Cast<to = 1>(c)"""
+    model = saved(tmp_path / "model.onnx", text, hfew=(31, 3, 3, 3), hmany=(32, 3, 3, 3))
+    done = run(model, kernels, channels_last="1", min_nodes="1")
+    assert chosen(done, "few") == ["a kernel of our own, between two copies"]
+    assert chosen(done, "many") == ["a product of our own, of pixels with more channels"]
 
 
 LAYERS, WIDTH = ("q", "k", "v"), 16

@@ -85,7 +85,24 @@ const char* refuse_pixels_by_library(Work& work) {
 }
 void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
 
-const char* refuse_pixels(Work& work) { return refuse_unless_pointwise(work.p); }
+const char* refuse_windows(Work& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed) return "it is transposed";
+  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
+}
+
+// A bias and a stride cost a product of pixels one more launch each, windows none. Their product is not split, so that
+// they take what fills the device (docs/measurements/gpu_h200.md, Implementations measured).
+const char* refuse_pixels(Work& work) {
+  const ConvolutionProblem& p = work.p;
+  const char* why = refuse_unless_pointwise(p);
+  if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_windows(work) != nullptr) return why;
+  const gpu::DeviceFacts& facts = work.device.facts();
+  const int64_t pixels = p.N * p.out_size();
+  const gpu::TileOfProduct tile = gpu::choose_tile(p.M, pixels, 1, work.half, facts, std::nullopt);
+  const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
+  return tiles >= facts.compute_units ? "it would be more than one launch" : nullptr;
+}
 void plan_own_pixels(Work& work) { plan_pixels(work, plan_own); }
 
 // A transposed convolution whose windows lie apart, its kernel being its stride, is one product too:
@@ -183,12 +200,6 @@ const char* refuse_dnn(Work& work) { return refuse_dnn_of(work, work.p, work.hal
 void plan_dnn(Work& work) { plan_dnn_of(work, work.p, work.half, work.bias(), Ref()); }
 
 void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
-
-const char* refuse_windows(Work& work) {
-  const ConvolutionProblem& p = work.p;
-  if (p.transposed) return "it is transposed";
-  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
-}
 
 void plan_windows(Work& work) {
   work.program.launch(gpu::conv_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
@@ -371,6 +382,8 @@ ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
 const char* refuse_last_padded(LastWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.transposed || p.C > kWhole / 2) return "its pixels are too large to be copied";
+  constexpr int64_t kLeast = 32;  // columns of the smallest tile
+  if (p.M < kLeast) return "its filters are fewer than a tile has";
   const char* why = gpu::refuse_conv_last(of_whole_pixels(p), work.device.facts());
   return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
 }
