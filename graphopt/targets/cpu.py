@@ -17,7 +17,6 @@ TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x ti
 OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
-MOST_COLUMNS = 32  # of what one of 5x5 with stride 1 gives: on wider planes the runtime's blocked layout is faster
 FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 # Linear in float32: from how many products for each output the runtime, which goes over its sums once for some of
 # them, is slower; and for how many columns at least.
@@ -120,7 +119,7 @@ def bfloat16_depthwise_doubt(
         kernel: of the window.
         strides: likewise.
         dilations: likewise.
-        sizes: channels, height and width of what it gives; a width that is not known counts as 56.
+        sizes: channels, height and width of what it gives; with one that is not known it counts as large.
 
     Returns:
         "" when it is not slower.
@@ -130,8 +129,6 @@ def bfloat16_depthwise_doubt(
         return "the runtime's own is faster: only windows of 3x3 and 5x5 without gaps have a filter of their own"
     if None not in sizes and (numbers := math.prod(n or 0 for n in sizes)) < FEWEST_NUMBERS:
         return f"{numbers} numbers: a call costs what bfloat16 saves"
-    if tuple(kernel) == (5, 5) and tuple(strides) == (1, 1) and (sizes[-1] or 56) > MOST_COLUMNS:
-        return f"the runtime's own is faster for 5x5 on rows of more than {MOST_COLUMNS}"
     return ""
 
 

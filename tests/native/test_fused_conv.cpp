@@ -278,6 +278,57 @@ TEST_CASE("infinite numbers stay in their windows") {
   }
 }
 
+TEST_CASE("planes that stay as large as they are") {
+  ConvolutionProblem p;
+  p.bfloat16 = true;
+  p.groups = 4;
+  p.N = 2;
+  for (const int64_t kernel : {3, 5}) {
+    p.kernel = {1, kernel, kernel};
+    for (const auto& [height, width] :
+         {std::array<int64_t, 2>{1, 1}, {2, 3}, {7, 7}, {3, 17}, {33, 4}, {4, 16}}) {
+      p.in = p.out = {1, height, width};
+      for (const int64_t pad : {kernel / 2, int64_t{0}, kernel - 1}) {
+        p.pad = {0, pad, kernel - 1 - pad};
+        const Numbers given(p);
+        for (const ActivationKind kind :
+             {ActivationKind::kNone, ActivationKind::kRelu, ActivationKind::kSilu}) {
+          p.act.kind = kind;
+          p.has_residual = kind == ActivationKind::kNone && pad == 0;
+          compare_pairs(p, given, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("infinite numbers of a plane stay in their windows") {
+  ConvolutionProblem p;
+  p.bfloat16 = p.pairs = true;
+  p.groups = 2;
+  p.kernel = {1, 3, 3};
+  p.pad = {0, 1, 1};
+  p.in = p.out = {1, 6, 5};
+  const auto w = random_tensor<float>(p.groups * p.taps(), 2, 0.2f);
+  const std::vector<float> b(2);
+  ThreadParallel pool(1);
+  const auto vectors = cpu::FusedConvVectors::kPixels;
+  HeapWorkspace arena;
+  void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
+  cpu::fused_conv_prepare(p, vectors, w.data(), weights);
+  for (int64_t at = 0; at < p.in_size(); ++at) {
+    std::vector<float> y(static_cast<size_t>(2 * p.out_size()));
+    std::vector<uint32_t> x(static_cast<size_t>(p.in_size()), 0x3f803f80);
+    x[static_cast<size_t>(at)] = 0x3f807f80;  // of the first plane
+    cpu::pairs_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, y.data(), nullptr, pool,
+                           arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, 1)));
+    for (int64_t i = 0; i < 2 * p.out_size(); ++i) {
+      const bool near = i < p.out_size() && std::abs(i / 5 - at / 5) < 2 && std::abs(i % 5 - at % 5) < 2;
+      CHECK(std::isfinite(y[static_cast<size_t>(i)]) != near);
+    }
+  }
+}
+
 TEST_CASE("fused conv of many shapes") {
   std::vector<ConvolutionProblem> problems(18);
   ConvolutionProblem::Axes ends[18] = {};  // the padding there

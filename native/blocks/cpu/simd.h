@@ -258,6 +258,24 @@ inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// A bit for each lane.
+using Lanes = __mmask16;
+
+// x[i] for the lanes, 0 elsewhere; touches no other memory.
+inline Vec load_lanes(const float* x, Lanes lanes) {
+  return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(lanes, x));
+}
+
+// Of numbers in a row, kWidth in each vector, those from number kFirst on; 0 outside of the lanes.
+template <int kFirst>
+inline Vec lanes_from(Vec numbers, Vec next, Lanes lanes) {
+  const auto a = (__m512i)numbers, b = (__m512i)next;
+  return (Vec)(kFirst == 0 ? _mm512_maskz_mov_epi32(lanes, a)
+                           : _mm512_maskz_alignr_epi32(lanes, b, a, kFirst));
+}
+#endif
+
 inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
 #if defined(__AVX512F__)
   if (lo <= 0 && hi >= kWidth) {

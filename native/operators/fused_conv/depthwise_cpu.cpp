@@ -214,10 +214,190 @@ struct Filter {
   }
 };
 
+// Where weights of two channels in turns begin, behind the single ones and what a vector reads beyond them.
+int64_t pairs_begin(const ConvolutionProblem& p) { return round_up(p.y_channels() * p.taps() + L, L); }
+
+#if defined(__AVX512F__)
+
+using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
+
+// 16-bit numbers of two vectors in turns, of the first or the second half of each four words. Of words of pairs of
+// channels they make words of one channel each, that of `a` and that of `b`, both channels of a pixel in turns.
+template <int kHalf>
+Words in_turns(Words a, Words b) {
+  const Shorts x = (Shorts)a, y = (Shorts)b;
+  if constexpr (kHalf == 0) {
+    return (Words)__builtin_shufflevector(x, y, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
+                                          48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
+  } else {
+    return (Words)__builtin_shufflevector(x, y, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47,
+                                          20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
+  }
+}
+
+// Of two such vectors of sums, those of the first or the second channel.
+template <int kChannel>
+struct OfChannel {
+  static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
+};
+
+// A window of kKernel x kKernel, an odd number, on planes that it leaves as large as they are. Its taps are multiplied
+// two at a time, neighbours of a row and, of the last column, of two rows; the last one is alone. A vector is of
+// neighbouring pixels of a plane, whatever its rows are: each row of the window is read once, and what its other columns
+// read is shifted to them. What lies beside a row or the plane is masked out.
+template <int kKernel>
+struct SamePlanes {
+  static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
+
+  // Of a vector: which of the words that a row of the window reads first are in the plane, and which of its pixels a
+  // column of the window has words for.
+  struct Masks {
+    std::array<Lanes, kKernel> inside, columns;
+  };
+
+  // Of the vectors of a plane, and of the one behind them.
+  static std::vector<Masks> masks_of(const ConvolutionProblem& p) {
+    const int64_t size = p.out_size(), width = p.out[2];
+    std::vector<Masks> masks(static_cast<size_t>(ceil_div(size, L) + 1));
+    int64_t begin = -p.pad[1] * width - p.pad[2];  // what the first row of the window reads first
+    for (Masks& of : masks) {
+      of.columns.fill(0xffff);
+      for (int64_t h = 0; h < kKernel; ++h) {
+        const int64_t from = std::clamp<int64_t>(-begin - h * width, 0, L),
+                      until = std::clamp<int64_t>(size - begin - h * width, from, L);
+        of.inside[static_cast<size_t>(h)] = static_cast<Lanes>((1u << until) - (1u << from));
+      }
+      begin += L;
+    }
+    for (int64_t k = 0; k < kKernel; ++k) {
+      const int64_t right = k - p.pad[2];  // what the column reads, counted from a pixel
+      const int64_t from = right < 0 ? 0 : std::max<int64_t>(width - right, 0);
+      const int64_t until = right < 0 ? std::min(-right, width) : width;
+      for (int64_t row = 0; row < size; row += width) {
+        for (int64_t i = row + from; i < row + until; ++i) {
+          masks[static_cast<size_t>(i / L)].columns[static_cast<size_t>(k)] &=
+              static_cast<Lanes>(~(1u << i % L));
+        }
+      }
+    }
+    return masks;
+  }
+
+  template <int kColumn, class F>
+  [[gnu::always_inline]] static void each_column(const F& f) {
+    f(std::integral_constant<int, kColumn>());
+    if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
+  }
+  // Calls product(first tap, second tap) in the order of the sums; the last one's second tap is -1.
+  template <class F>
+  [[gnu::always_inline]] static void each_product(const F& product) {
+#pragma GCC unroll 5
+    for (int h = 0; h < kKernel; ++h) {
+#pragma GCC unroll 2
+      for (int k = 0; k + 1 < kKernel; k += 2) product(h * kKernel + k, h * kKernel + k + 1);
+      const int last = h * kKernel + kKernel - 1;
+      if (h % 2 == 1) product(last - kKernel, last);
+    }
+    product(kTaps - 1, -1);
+  }
+
+  // For each product the two taps of both channels, in turns; to [kProducts] from w [2][kTaps].
+  static void pack(const float* w, uint64_t* to) {
+    each_product([&](int first, int second) {
+      uint64_t words = 0;
+      for (const int64_t channel : {1, 0}) {
+        uint32_t bits[2] = {};
+        std::memcpy(bits, w + channel * kTaps + first, sizeof(float));
+        if (second >= 0) std::memcpy(bits + 1, w + channel * kTaps + second, sizeof(float));
+        words = words << 32 | bits[0] >> 16 | bits[1];
+      }
+      *to++ = words;
+    });
+  }
+
+  static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
+                  Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
+    const int64_t pairs = p.groups / 2, slot = pair_slot(p), width = p.in[2];
+    const auto* packed = reinterpret_cast<const uint64_t*>(w + pairs_begin(p));
+    const std::vector<Masks> masks = masks_of(p);
+    const auto vectors = static_cast<int64_t>(masks.size()) - 1;
+    const Finish<float, true> images(p, bias, residual, to);
+    const PairsAlone<false> alone(images);
+    const bool gives_pairs_alone = images.gives_pairs_alone() && images.slope == 1.0f && !p.has_residual;
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
+      const Word* image = pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot);
+      const int64_t n = item / pairs, c = item % pairs * 2;
+      Words weights[kProducts];
+      for (int64_t i = 0; i < kProducts; ++i) {
+        weights[i] = (Words)(packed[c / 2 * kProducts + i] - PairsOfWords{});
+      }
+      Pixels pixels;
+      const Finish<float, true> finish =
+          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, &pixels);
+      const float* from = reinterpret_cast<const float*>(image) - p.pad[1] * width - p.pad[2];
+      Vec here[kKernel], next[kKernel];
+      const auto read = [&](const Masks& mask) {
+#pragma GCC unroll 5
+        for (int h = 0; h < kKernel; ++h) {
+          next[h] = load_lanes(from + h * width, mask.inside[static_cast<size_t>(h)]);
+        }
+        from += L;
+      };
+      read(masks[0]);
+      Vec begin = {};
+      if (gives_pairs_alone) {
+        for (int i = 0; i < L; ++i) begin[i] = bias[c + i % 2];
+      }
+      alignas(64) float o[2 * L];
+      for (int64_t v = 0; v < vectors; ++v) {
+        std::copy_n(next, kKernel, here);
+        read(masks[static_cast<size_t>(v + 1)]);
+        const Masks& mask = masks[static_cast<size_t>(v)];
+        Vec shifted[kKernel][kKernel];
+        each_column<0>([&](auto column) {
+          constexpr int k = column;
+#pragma GCC unroll 5
+          for (int h = 0; h < kKernel; ++h) {
+            shifted[h][k] = lanes_from<k>(here[h], next[h], mask.columns[k]);
+          }
+        });
+        const auto words = [&](int tap) {
+          return tap < 0 ? Words{} : (Words)shifted[tap / kKernel][tap % kKernel];
+        };
+        Vec sum[2] = {begin, begin};
+        int product = 0;
+        each_product([&](int first, int second) {
+          const Words a = words(first), b = words(second);
+          sum[0] = Brain::multiply_add(in_turns<0>(a, b), weights[product], sum[0]);
+          sum[1] = Brain::multiply_add(in_turns<1>(a, b), weights[product++], sum[1]);
+        });
+        const int64_t count = std::min(L, p.out_size() - v * L);
+        if (gives_pairs_alone) {
+          // Two words of the first half of the sums and two of the second in turns.
+          const auto both =
+              (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
+          const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
+          store_words(to.pairs + item * p.out_size() + v * L, words_of_y, count);
+          continue;
+        }
+        pixels = {(1u << count) - 1, static_cast<int32_t>(count), v * L};
+        finish(0, 0, shuffle(sum[0], sum[1], OfChannel<0>()), shuffle(sum[0], sum[1], OfChannel<1>()), o,
+               o + L);
+        finish.activate(2, 1, o);
+      }
+    });
+  }
+};
+
+#endif
+
 // Half vectors are for rows of at most that many columns, and where several rows are there.
 template <int kKernelH, int kKernelW, int kStride>
 auto filter_of(const ConvolutionProblem& p) {
 #if defined(__AVX512F__)
+  if constexpr (kStride == 1) {
+    if (p.in == p.out) return SamePlanes<kKernelH>::run;
+  }
   if (p.out[2] <= L / 2 && p.out[1] > 1) return Filter<kKernelH, kKernelW, kStride, true>::run;
 #else
   static_cast<void>(p);
@@ -228,7 +408,8 @@ auto filter_of(const ConvolutionProblem& p) {
 }  // namespace
 
 size_t depthwise_weights(const ConvolutionProblem& p) {
-  return static_cast<size_t>(p.y_channels() * p.taps() + L) * sizeof(float);
+  const int64_t in_turns = p.bfloat16 ? p.y_channels() / 2 * (p.taps() + 1) : 0;
+  return static_cast<size_t>(pairs_begin(p) + in_turns) * sizeof(float);
 }
 
 template <class T>
@@ -238,6 +419,15 @@ void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights) 
     const Vec numbers = load_range(w + i, 0, count - i);
     store(weights + i, p.bfloat16 ? rounded(numbers) : numbers);
   }
+#if defined(__AVX512F__)
+  if (!p.bfloat16 || p.kernel[1] != p.kernel[2]) return;
+  auto* to = reinterpret_cast<uint64_t*>(weights + pairs_begin(p));
+  const int64_t products = (p.taps() + 1) / 2;
+  for (int64_t pair = 0; pair < p.y_channels() / 2; ++pair, to += products) {
+    if (p.kernel[1] == 3) SamePlanes<3>::pack(weights + 2 * pair * p.taps(), to);
+    if (p.kernel[1] == 5) SamePlanes<5>::pack(weights + 2 * pair * p.taps(), to);
+  }
+#endif
 }
 
 size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t lanes) {
