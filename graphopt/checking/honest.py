@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.checking.compare import Deviation, deviation
+from graphopt.checking.exact_sums import has_sums
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import Shares, shares_of
 from graphopt.checking.rewritten import Rewritten
@@ -36,6 +38,8 @@ from graphopt.metadata import Numerics
 MAX_WEIGHTS_READ = 1_500_000_000
 # Draws of the weights' rounding. Each is a session; what runs in one again rounds its activations anew.
 SESSIONS = 4
+# In the place of a draw's number: nothing is drawn.
+STILL = -1
 # How many bytes of weights open sessions may hold together; one session is always kept.
 KEPT_BYTES = 400_000_000
 
@@ -62,6 +66,7 @@ class HonestErrors:
         rewritten: what decides how coarse the noise is.
         half_io: inputs are rounded to float16.
         optimized: BEFORE runs with the runtime's own optimizations alone.
+        elsewhere: `wanted` is of another provider than the CPU's.
     """
 
     model: Model
@@ -70,8 +75,9 @@ class HonestErrors:
     rewritten: Rewritten
     half_io: bool
     optimized: bool = False
+    elsewhere: bool = False
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
-    _fixed: dict[tuple[Numerics, str], list[Deviation]] = field(default_factory=dict)
+    _fixed: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
     _sessions: dict[tuple[Numerics, int, float], Any] = field(default_factory=dict)
     _shares: dict[tuple[Numerics, int], tuple[tuple[int, int], Shares]] = field(default_factory=dict)
@@ -89,34 +95,47 @@ class HonestErrors:
             return said
         return "rounding alone changes its shape, or where it has NaN or infinities"
 
-    def fixed_of(self, numerics: Numerics, case: str, output: int) -> Deviation | None:
+    def fixed_of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What `measure_fixed` found."""
-        found = self._fixed.get((numerics, case), [])
-        return found[output] if found else None
+        return [found[output] for found in self._fixed.get((numerics, case), [])]
 
     def measure_fixed(self, numerics: Numerics, case: Case) -> None:
         """How far BEFORE is from itself where nothing rounds at random.
 
-        Its norms are computed another way, and weights are rounded that lie in half precision where nothing is computed
-        in it, or where steps follow: few draws of other weights say what these do then. That is the same in every draw,
-        so FACTOR is not in it, as it is in the noise.
+        Its norms are computed another way and its sums exactly (`exact_sums`), and weights are rounded that lie in half
+        precision where nothing is computed in it, or where steps follow: few draws of other weights say what these do
+        then. That is the same in every draw, so FACTOR is not in it, as it is in the noise.
         """
         proto, types = self._read_once()
         drawn = self.rewritten.coarse and not has_steps(proto.graph, types)
         stored = frozenset[str]() if drawn else self.rewritten.stored
-        if (numerics, case.name) in self._fixed or not (has_norms(proto.graph) or stored):
+        if (numerics, case.name) in self._fixed or not (has_norms(proto.graph) or has_sums(proto.graph) or stored):
             return
-        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
-        copy = noisy(proto, types, precision, 0, still=True, stored=stored)
-        if copy is None:
+        self._fixed[numerics, case.name] = []
+        still = self._still(numerics, stored)
+        outputs = "none" if still is None else run_case(still, case)
+        if isinstance(outputs, str):
             return
-        try:
-            outputs = run_case(self._opened(copy), case)
-        except VerifyError:
-            return
-        if not isinstance(outputs, str):
-            moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
-            self._fixed[numerics, case.name] = moved
+        references = [self.wanted[case.name]]
+        if self.elsewhere:  # AFTER's sums may be as far off as the CPU's are
+            plain = run_case(open_session(self.model, library=False, optimized=self.optimized), case)
+            references += [plain] if not isinstance(plain, str) else []
+        for reference in references:
+            moved = [deviation(w, o) for w, o in zip(reference, outputs)]
+            self._fixed[numerics, case.name].append(moved)
+
+    def _still(self, numerics: Numerics, stored: frozenset[str]) -> Any:
+        """A session of BEFORE for `measure_fixed`; None where there is none."""
+        if (numerics, STILL, 1.0) not in self._sessions:
+            self._make_room()
+            proto, types = self._read_once()
+            precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+            copy = noisy(proto, {**types, **guessed(proto.graph, types)}, precision, 0, still=True, stored=stored)
+            session = None
+            with contextlib.suppress(VerifyError):
+                session = self._opened(copy) if copy is not None else None
+            self._sessions[numerics, STILL, 1.0] = session
+        return self._sessions[numerics, STILL, 1.0]
 
     def drawn(self, numerics: Numerics, case: Case) -> int:
         """How often the case was drawn."""
@@ -174,9 +193,7 @@ class HonestErrors:
             return self._sessions[numerics, seed, steps]
         proto, types = self._read_once()
         guesses = guessed(proto.graph, types)
-        kept = max(1, KEPT_BYTES // max(1, self._weights))
-        while len(self._sessions) >= kept:
-            del self._sessions[next(iter(self._sessions))]
+        self._make_room()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
         session = None
         for known in ({**types, **guesses}, types) if guesses else (types,):
@@ -191,6 +208,11 @@ class HonestErrors:
                 self._refused[numerics, ""] = f"the copy that rounds at random: {error}"
         self._sessions[numerics, seed, steps] = session
         return session
+
+    def _make_room(self) -> None:
+        kept = max(1, KEPT_BYTES // max(1, self._weights))
+        while len(self._sessions) >= kept:
+            del self._sessions[next(iter(self._sessions))]
 
     def _opened(self, copy: Noisy) -> Any:
         return open_session(

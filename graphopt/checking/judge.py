@@ -114,7 +114,7 @@ def judge(
     honest: Sequence[Deviation],
     approximation: Deviation | None = None,
     shares: Shares | None = None,
-    fixed: Deviation | None = None,
+    fixed: Sequence[Deviation] = (),
 ) -> Judgement:
     """One output of one case.
 
@@ -124,7 +124,7 @@ def judge(
         honest: of BEFORE, rounding at random; FACTOR is in its noise. Empty where it could not be measured.
         approximation: of another honest implementation of what approximates, which comes on top.
         shares: what other cases' draws say about small slices.
-        fixed: what is the same in all of `honest`, without FACTOR.
+        fixed: what is the same in every run, without FACTOR: how far BEFORE's own sums and norms are off.
     """
     if numerics == Numerics.EXACT:
         same = not found.structure and found.max_abs == 0
@@ -185,7 +185,7 @@ def _by_slices(
     honest: Sequence[Deviation],
     approximation: Deviation | None,
     shares: Shares,
-    fixed: Deviation | None,
+    fixed: Sequence[Deviation],
 ) -> list[Judgement]:
     judgements = []
     whole = float(found.slices[0].scale[0])
@@ -196,8 +196,9 @@ def _by_slices(
         for measure in MEASURES:
             error = getattr(slices, measure)
             limit = _largest(np.array([getattr(h.slices[i], measure) for h in honest]))
-            if fixed is not None and len(fixed.slices) == rank:
-                limit = limit + (FACTOR - 1) * getattr(fixed.slices[i], measure)
+            for always in fixed:
+                if len(always.slices) == rank:
+                    limit = limit + (FACTOR - 1) * getattr(always.slices[i], measure)
             if i == 0:
                 moved[measure] = float(limit[0])
             elif slices.members < SMALL_SLICE:

@@ -29,6 +29,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
+from graphopt.checking.exact_sums import with_exact_sums
 from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.messages import bodies, opset_of
@@ -160,7 +161,7 @@ def noisy(
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
         steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
             that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
-        still: nothing is moved at random: norms are written out, and the weights in `stored` are rounded.
+        still: nothing is moved at random: norms are written out, sums exact, and the weights in `stored` rounded.
         stored: names of weights that are rounded to nearest, to the precision of weights, where `still` is set.
     """
     opset = opset_of(model)
@@ -193,6 +194,8 @@ def noisy(
             is_float = value.type.tensor_type.elem_type in FLOATS
             known[value.name] = _Kind(noisy=is_float, raw=is_float)
     noise.graph(copy.graph, known, weights)
+    if still:
+        with_exact_sums(copy.graph, types, shapes, _PREFIX, opset)
     copy.graph.initializer.extend(noise.constants())
     _without_listed_initializers(copy)
     return Noisy(copy, apart)

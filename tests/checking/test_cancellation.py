@@ -1,4 +1,4 @@
-"""Honest errors where a model takes a number from one near it: what rounding left of either is all that remains.
+"""Honest errors where rounding adds up, or is all that remains of a number that is taken from one near it.
 
 Each case has a file with the same numbers in another order, which is equal, and one with a fault of the kind that such
 a rewrite could make, which is not.
@@ -139,6 +139,24 @@ CASES = {
         {"s": _ones(4), "b": 0.5 * _ones(4), "scale": _ones(4, 1, 1), "bias": 0.5 * _ones(4, 1, 1),
          "off": 0.52 * _ones(4, 1, 1), "least": np.float32(1e-5)},
         {"x": np.rint(30000 + 10 * _x).reshape(2, 4, 5, 32)},
+    ),
+    "a mean of equal numbers": Case(
+        "(float[N, 2, 256, 256] x) => (float[N, 2, 1, 1] y)",
+        "y = GlobalAveragePool (x)",
+        "a = ReduceMean <axes = [3]> (x) y = ReduceMean <axes = [2]> (a)",
+        "a = ReduceMean <axes = [3]> (x) b = ReduceMean <axes = [2]> (a) y = Mul(b, more)",
+        {"more": np.float32(1.001)},
+        {"x": np.float32(0.7) * _ones(1, 2, 256, 256)},
+    ),
+    "one number and many that are lost beside it": Case(
+        "(float[N, 8000] x) => (float[N, 8000] y)",
+        "y = Softmax (x)",
+        "m = ReduceMax <axes = [1]> (x) s = Sub(x, m) e = Exp(s) p = Reshape(e, parts)"
+        " a = ReduceSum <keepdims = 0> (p, last) b = ReduceSum (a, first) y = Div(e, b)",
+        "m = ReduceMax <axes = [1]> (x) s = Sub(x, m) e = Exp(s) p = Reshape(e, parts)"
+        " a = ReduceSum <keepdims = 0> (p, last) b = ReduceSum (a, first) c = Mul(b, more) y = Div(e, c)",
+        {"parts": np.array([0, 80, -1]), "last": np.array([2]), "first": np.array([1]), "more": np.float32(1.01)},
+        {"x": np.where(np.arange(8000) == 0, np.float32(16.4), np.float32(0)).reshape(1, 8000)},
     ),
     "scores of whole numbers": Case(
         SCORES,

@@ -1180,7 +1180,7 @@ def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: b
     rng = np.random.default_rng(0)
     want, away = rng.standard_normal((2, 16, 16))
     honest = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
-    still = deviation(want, want + 1e-4 * away) if fixed else None
+    still = [deviation(want, want + 1e-4 * away)] if fixed else []
     judged = judge(deviation(want, want + 1e-4 * times * away), Numerics.REASSOCIATED, honest, fixed=still)
     assert judged.finding == finding
 

@@ -21,6 +21,7 @@ from graphopt.runtime.sessions import provider_name
 from models import ZOO
 from tests.checking.planted import KINDS, Facts, Hints, plant
 from tests.provider.worker import PROVIDER
+from tests.rewriting import model_from_text
 
 TWO = ("CPUExecutionProvider", PROVIDER)
 
@@ -50,6 +51,21 @@ def test_what_the_device_computes_is_compared(worker: ProcessPoolExecutor) -> No
     report = worker.submit(_verify, before.SerializeToString(), after.SerializeToString()).result()
     assert not report.equal
     assert {row.provider for row in report.rows if not row.equal} == {"CPUExecutionProvider", PROVIDER}
+
+
+def _verify_one_colour(model: bytes, providers: tuple[str, str]) -> VerifyReport:
+    loaded = onnx.load_from_string(model)
+    x = np.full((1, 2, 256, 256), 0.7, np.float32)
+    return graphopt.verify(loaded, loaded, inputs={"x": x}, providers=providers)
+
+
+@pytest.mark.parametrize("providers", [TWO, TWO[::-1]])
+def test_an_image_of_one_colour(worker: ProcessPoolExecutor, providers: tuple[str, str]) -> None:
+    """The CPU's kernel adds pixels one by one, and each time rounds the same way: neither side is at fault."""
+    image = "(float[1, 2, 256, 256] x) => (float[1, 2, 1, 1] y)"
+    model = model_from_text(f"g {image} {{ a = GlobalAveragePool (x) b = Abs (a) y = Abs (b) }}")
+    report = worker.submit(_verify_one_colour, model.SerializeToString(), providers).result()
+    assert report.equal, report.summary
 
 
 def test_a_provider_that_is_not_there() -> None:

@@ -18,9 +18,19 @@ from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Wishes
 from graphopt.checking.interface import fixed_sizes
 from graphopt.checking.judge import Verdict
+from graphopt.checking.run import Outputs
 from graphopt.checking.verify.concluding import conclude
 from graphopt.checking.verify.judging import judge_runs, unmeasured, unnoticed
-from graphopt.checking.verify.planning import EFFORTS, Tolerance, paired, steps_of, two_ways, ways_on_one, wishes_of
+from graphopt.checking.verify.planning import (
+    EFFORTS,
+    Pair,
+    Tolerance,
+    paired,
+    steps_of,
+    two_ways,
+    ways_on_one,
+    wishes_of,
+)
 from graphopt.checking.verify.report import OutputComparison, VerifyReport
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
 from graphopt.progress import Progress, Steps
@@ -93,7 +103,7 @@ def verify(
     steps.begin()
     wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
     at_default_level = pair.reference.optimized
-    honest = HonestErrors(pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io, at_default_level)
+    honest = _honest(pair, wanted)
     runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
     empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
     wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
@@ -106,6 +116,12 @@ def verify(
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
     conclude(pair, report, [*cases, *more], wanted)
     return report
+
+
+def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
+    reference = pair.reference
+    sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
+    return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU)
 
 
 __all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

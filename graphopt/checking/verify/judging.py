@@ -116,6 +116,10 @@ class _Measure:
             }
             self.honest.measure(numerics, doubtful.values(), DRAWS)
 
+    def measure_fixed(self, run: Run) -> None:
+        for numerics in self.classes:
+            self.honest.measure_fixed(numerics, run.case)
+
     def rows_of(self, run: Run) -> list[OutputComparison]:
         rows = (r for r in self._measured(run) if (r.case, r.name) not in self.unsteady)
         return [self._forgiven(r, in_half=run.way.in_half) for r in rows]
@@ -162,8 +166,11 @@ def _measure_again(measure: _Measure, runs: Sequence[Run], rows: Rows, budget: B
         bad = [r for r in rows[run] if not r.equal]
         if not bad:
             continue
-        beyond_luck = any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in bad)
-        if beyond_luck and not measure.honest.has_choices and not run.way.in_half:
+        if _is_beyond_luck(bad):
+            measure.measure_fixed(run)
+            rows[run] = measure.rows_of(run)
+            bad = [r for r in rows[run] if not r.equal]
+        if _is_beyond_luck(bad) and not measure.honest.has_choices and not run.way.in_half:
             if _is_steady(measure, run, runs, rows):
                 break
             continue
@@ -178,6 +185,10 @@ def _measure_again(measure: _Measure, runs: Sequence[Run], rows: Rows, budget: B
     for run in runs:
         if run.case.name in measured:
             rows[run] = measure.rows_of(run)
+
+
+def _is_beyond_luck(rows: Sequence[OutputComparison]) -> bool:
+    return any(math.isfinite(r.rel_rms) and r.rel_rms > BEYOND_LUCK * r.limit for r in rows)
 
 
 def _is_steady(measure: _Measure, run: Run, runs: Sequence[Run], rows: Rows) -> bool:
@@ -215,8 +226,7 @@ def _drawn_again(run: Run, measure: _Measure, budget: Budget | None) -> bool:
         drawn = max((honest.drawn(numerics, run.case) for numerics in classes), default=MOST_DRAWS)
         bad = [r for r in rows_of(run) if not r.equal]
         if bad and drawn >= ENOUGH_DRAWS:
-            for numerics in classes:
-                honest.measure_fixed(numerics, run.case)
+            measure.measure_fixed(run)
             bad = [r for r in rows_of(run) if not r.equal]
         # A choice that no draw made has no limit to be beyond.
         surely = all(BEYOND_LUCK < r.severity < math.inf and math.isfinite(r.rel_rms) for r in bad)
