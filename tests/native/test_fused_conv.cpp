@@ -330,8 +330,8 @@ TEST_CASE("infinite numbers of a plane stay in their windows") {
 }
 
 TEST_CASE("fused conv of many shapes") {
-  std::vector<ConvolutionProblem> problems(18);
-  ConvolutionProblem::Axes ends[18] = {};  // the padding there
+  std::vector<ConvolutionProblem> problems(19);
+  ConvolutionProblem::Axes ends[19] = {};  // the padding there
   for (ConvolutionProblem& p : problems) {
     p.C = p.M = 20;
     p.in = {1, 9, 13};
@@ -413,6 +413,11 @@ TEST_CASE("fused conv of many shapes") {
   problems[17].in = {1, 15, 20};
   problems[17].kernel = {1, 3, 4};
   problems[17].pad = ends[17] = {0, 1, 1};
+  problems[18].C = 3;  // every other one of some vectors
+  problems[18].in = {1, 7, 101};
+  problems[18].kernel = {1, 3, 3};
+  problems[18].stride = {1, 2, 2};
+  problems[18].pad = ends[18] = {0, 1, 1};
   for (size_t i = 0; i < problems.size(); ++i) {
     for (size_t axis = 0; axis < 3; ++axis) {
       problems[i].out[axis] = problems[i].out_of(axis, ends[i][axis]);

@@ -244,12 +244,16 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Seco
         const T* next = row + second.distance;
         for (int64_t c = 0; c < columns; c += L) {
           const int64_t at = place(2, phase_w, c), beyond = at + second.columns;
-          if (stride == 1 && at >= 0 && beyond + L <= p.in[2] && c + L <= columns) {
+          if (stride <= 2 && at >= 0 && beyond + stride * L <= p.in[2] && c + L <= columns) {
             // Whose next part is elsewhere, which nothing else foresees.
             __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
             if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
-            const Vec low = load_as_float(row + at);
-            const Vec high = E::kDepth > 1 && second.there ? load_as_float(next + at) : Vec{};
+            const auto numbers = [stride](const T* from) {
+              const Vec first = load_as_float(from);
+              return stride == 1 ? first : shuffle(first, load_as_float(from + L), EveryOther<0>());
+            };
+            const Vec low = numbers(row + at);
+            const Vec high = E::kDepth > 1 && second.there ? numbers(next + at) : Vec{};
             *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
             continue;
           }
