@@ -13,11 +13,11 @@ against float64 (largest and root mean square, over the RMS of the output), and 
 of its own for the original and ours in float32 that loads the model and runs it twice.
 
 Several threads of one side must not meet those of another, which look for work for a while after their run. So a side
-begins when no thread of the process runs any more; its first run, which wakes its threads, does not count; and it runs
-for a while, whose median run is one measurement. As many threads as processors have one each, which is what the runtime
-does by default: two on one processor would wait for each other until the system moves one, which takes longer than many
-a model. A spread of more than a tenth is measured again, up to three times in all; the table has the try of the
-smallest spread.
+begins when no thread of the process runs any more; its first runs, in which its threads wake and find their processors,
+do not count; and then it runs for a while, whose median run is one measurement. As many threads as processors have one
+each, which is what the runtime does by default: two on one processor would wait for each other until the system moves
+one, which takes longer than many a model. A spread of more than a tenth is measured again, up to three times in all;
+the table has the try of the smallest spread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # scripts/setup's names for the two
 MIN_REPEATS = 7
 PAUSE = 0.002  # seconds: threads that have not run for so long sleep
-BLOCK, MOST_OF_BLOCK = 0.03, 10  # seconds and runs of one side at a time
+WARM, BLOCK = 0.1, 0.1  # seconds of one side at a time, before they count and when they do
 SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, so many times in all
 NOISE = 0.95  # "never slower": below this is a bug, not noise
 
@@ -267,6 +267,16 @@ def _one_thread(sides: dict[str, Side], feeds: dict[str, Any], repeats: int) -> 
     return times
 
 
+def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
+    """Seconds of each run of so many seconds, one at least."""
+    times: list[float] = []
+    while not times or sum(times) < seconds:
+        start = time.perf_counter()
+        run(feeds)
+        times.append(time.perf_counter() - start)
+    return times
+
+
 def _several_threads(
     sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int
 ) -> dict[str, list[float]]:
@@ -279,13 +289,8 @@ def _several_threads(
         for _ in range(repeats):
             for name, run in sides.items():
                 _rest()
-                run(feeds)
-                block: list[float] = []
-                while not block or (sum(block) < BLOCK and len(block) < MOST_OF_BLOCK):
-                    start = time.perf_counter()
-                    run(feeds)
-                    block.append(time.perf_counter() - start)
-                times[name].append(statistics.median(block))
+                _block(run, feeds, WARM)
+                times[name].append(statistics.median(_block(run, feeds, BLOCK)))
     finally:
         os.sched_setaffinity(0, everywhere)
     return times

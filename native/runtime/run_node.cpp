@@ -1,15 +1,10 @@
 #include "runtime/run_node.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
-#include "device/cpu/parallel.h"
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
 
@@ -17,50 +12,6 @@ namespace graphopt::runtime {
 namespace {
 
 using abi::Context;
-
-// The processors that this process may use, an upper bound on the session's intra-op threads, whose number
-// the runtime does not tell.
-size_t processor_count() {
-  static const size_t count = [] {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-      return std::max<size_t>(1, std::thread::hardware_concurrency());
-    return static_cast<size_t>(CPU_COUNT(&set));
-  }();
-  return count;
-}
-
-class SessionParallel final : public cpu::Parallel {
- public:
-  explicit SessionParallel(const Context& context) : context_(context) {}
-  size_t lanes() const override { return processor_count(); }
-
- protected:
-  void run_lanes(void (*fn)(void* user, size_t lane), void* user) override {
-    // An exception must not leave a task: the pool is the runtime's.
-    struct Call {
-      void (*fn)(void*, size_t);
-      void* user;
-      std::mutex mutex;
-      std::exception_ptr failure;
-    } call{fn, user, {}, nullptr};
-    context_.parallel_for(
-        [](void* raw, size_t lane) {
-          Call& c = *static_cast<Call*>(raw);
-          try {
-            c.fn(c.user, lane);
-          } catch (...) {
-            const std::lock_guard<std::mutex> lock(c.mutex);
-            if (!c.failure) c.failure = std::current_exception();
-          }
-        },
-        lanes(), &call);
-    if (call.failure) std::rethrow_exception(call.failure);
-  }
-
- private:
-  const Context& context_;
-};
 
 void read_inputs(const BoundKernel& bound, const Context& context, Place place, Tensors& inputs) {
   inputs.resize(bound.inputs);
@@ -184,11 +135,14 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   }
   const uint64_t generation = gpu::library_generation() + gpu::stream_generation();
   std::vector<unsigned char> values = host_values(host_inputs, inputs);
-  SessionParallel parallel(context);
+  SessionParallel parallel(*bound.workers, [&](void (*task)(void*, size_t), size_t total, void* user) {
+    context.parallel_for(task, total, user);
+  });
 
   std::unique_ptr<PlannedCall> planned = bound.plans->take([&](const PlannedCall& known) {
     return known.alignment == alignment && known.generation == generation && known.call.stream == stream &&
-           same_types_and_shapes(known.call.inputs, inputs) && known.host_values == values;
+           known.lanes == parallel.lanes() && same_types_and_shapes(known.call.inputs, inputs) &&
+           known.host_values == values;
   });
   const bool is_new = planned == nullptr;
   if (is_new) planned = std::make_unique<PlannedCall>();
@@ -205,6 +159,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   if (is_new) {
     planned->alignment = alignment;
     planned->generation = generation;
+    planned->lanes = parallel.lanes();
     planned->host_values = std::move(values);
     call.outputs.resize(bound.outputs);
     call.alignment = alignment;

@@ -8,6 +8,7 @@
 #include "operators/kernel.h"
 #include "runtime/abi/kernel.h"
 #include "runtime/plan_cache.h"
+#include "runtime/workers.h"
 
 namespace graphopt::runtime {
 
@@ -21,6 +22,7 @@ struct BoundKernel {
   std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
   std::shared_ptr<gpu::Measured> measured = {};               // Call::measured
   std::unique_ptr<PlanCache> plans = std::make_unique<PlanCache>();
+  std::unique_ptr<Workers> workers = std::make_unique<Workers>();
 };
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);

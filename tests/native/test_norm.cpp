@@ -99,6 +99,24 @@ TEST_CASE("group norm of blocks that lie apart") {
   }
 }
 
+TEST_CASE("group norm lanes do not change the result") {
+  const int64_t sets = 3, size = 70001;
+  const GroupNormProblem p = group_problem(1, sets, size, sets);
+  const std::vector<float> gamma(sets, 2.0f), beta(sets, 0.0f);
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    const auto x = random_tensor<float>(sets * size, seed);
+    const auto with = [&](size_t lanes) {
+      std::vector<float> y(x.size());
+      ThreadParallel parallel(lanes);
+      HeapWorkspace heap;
+      cpu::group_norm(p, x.data(), gamma.data(), beta.data(), y.data(), parallel,
+                      heap.allocate(cpu::group_norm_workspace<float>(p, lanes)));
+      return y;
+    };
+    CHECK(with(5) == with(1));
+  }
+}
+
 TEST_CASE("group norm of infinity is nan") {
   std::vector<float> x(5000, 1.0f), y(x.size());
   x[3000] = std::numeric_limits<float>::infinity();

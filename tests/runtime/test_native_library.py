@@ -61,8 +61,9 @@ def model(
     return serialized
 
 
-def session(serialized: bytes, *, library: bool = True, **settings: Any) -> Any:
+def session(serialized: bytes, *, library: bool = True, spins: bool = True, **settings: Any) -> Any:
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     options.log_severity_level = 4
     options.intra_op_num_threads = 2
     for name, value in settings.items():
@@ -317,6 +318,39 @@ def test_concurrent_runs(op: str) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_no_work_is_lost_among_threads() -> None:
+    """One processor for all: threads that are woken run first, so that those which nobody counts on take tasks."""
+    layers, width = 40, 256
+    nodes = [
+        helper.make_node("FusedLayerNorm", [f"x{i}", "scale", "shift"], [f"x{i + 1}"], domain=DOMAIN, epsilon=1e-5)
+        for i in range(layers)
+    ]
+    constants = {"scale": normal(width, seed=1), "shift": normal(width, seed=2)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, (64, width))],
+        [helper.make_tensor_value_info(f"x{layers}", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    serialized = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    x = normal(64, width)
+    same: list[bool] = []
+
+    def work() -> None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        (alone,) = session(serialized, intra_op_num_threads=1).run(None, {"x0": x})
+        for _ in range(12):
+            runner = session(serialized, intra_op_num_threads=4, spins=False)
+            same.extend(np.array_equal(runner.run(None, {"x0": x})[0], alone) for _ in range(6))
+
+    thread = threading.Thread(target=work)  # its affinity ends with it
+    thread.start()
+    thread.join()
+    assert same == [True] * 72
 
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,9 @@ class Parallel {
   // An upper bound on tasks that run at the same time; kernels keep one workspace slot a lane.
   virtual size_t lanes() const = 0;
 
-  // Calls fn(lane) once for each lane in [0, lanes()), some possibly one after another; returns when all are
-  // done. Kernels hand out their work items among lanes with an atomic counter, so a lane that starts late
-  // finds none.
+  // Calls fn(lane) on the threads of the pool, each of which has a lane of [0, lanes()) of its own; returns when all
+  // are done. A thread may never come, or call it twice: kernels hand out their work items among lanes with atomic
+  // counters, so a lane that starts late finds none.
   template <class F>
   void run(F&& fn) {
     run_lanes([](void* user, size_t lane) { (*static_cast<std::remove_reference_t<F>*>(user))(lane); }, &fn);

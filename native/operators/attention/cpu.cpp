@@ -1079,7 +1079,8 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  if (lanes <= 1) {
+  // One lane that has items for more asks for threads all the same: they are known once they have come.
+  if (lanes <= 1 && (plan.items <= 1 || parallel.lanes() > 1)) {
     work(0);
   } else {
     parallel.run(work);

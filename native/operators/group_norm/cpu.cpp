@@ -65,6 +65,16 @@ Moments moments(const T* x, int64_t n) {
   return all;
 }
 
+constexpr int64_t kChunk = 32 * kBlock;
+
+// The same, by chunks that are joined: what lanes that share a set have.
+template <class T>
+Moments moments_of_set(const T* x, int64_t n) {
+  Moments all = moments(x, std::min(kChunk, n));
+  for (int64_t i = kChunk; i < n; i += kChunk) all.join(moments(x + i, std::min(kChunk, n - i)));
+  return all;
+}
+
 // y = act((x - mean) * s + h)
 using Run = void (*)(const float* x, float mean, float s, float h, const Activation& act, float* y,
                      int64_t n);
@@ -75,7 +85,6 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 }
 
 constexpr int64_t kShortPlane = 16;
-constexpr int64_t kChunk = 32 * kBlock;
 
 // Chunks of each set, whose moments are joined; 0 where there are enough sets for all lanes, or small ones.
 int64_t chunks_of(const GroupNormProblem& p, size_t lanes) {
@@ -141,7 +150,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
     const int64_t at_once = std::max<int64_t>(1, kChunk / 2 / group_size);
     parallel_for(parallel, (sets + at_once - 1) / at_once, [&](int64_t item, size_t) {
       for (int64_t set = item * at_once; set < std::min(sets, (item + 1) * at_once); ++set) {
-        normalize(set, moments(x + set * group_size, group_size), 0, group_size);
+        normalize(set, moments_of_set(x + set * group_size, group_size), 0, group_size);
       }
     });
     return;

@@ -5,8 +5,8 @@
 //
 // Vectors are channels, so that planes of 7x7 and 14x14 fill them. A pixel of the products is a number that is spread
 // over a vector: the first product takes it from planes, where neighbouring pixels are neighbours, the second from d.
-// A row of s takes the place of one that is not needed any more. Several lanes compute all rows of y at a time, in bands
-// that begin with what their windows reach of the one before.
+// A row of s takes the place of one that is not needed any more. Several lanes compute all rows of y at a time, in bands;
+// one that does not go on where its lane's last one ended begins with what its windows reach of the one before.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -56,17 +56,16 @@ struct Plan {
     step = parts_of(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
-    // The first convolution's rows that two bands reach are computed twice.
-    bands = of_least_cost(1, rows, panels, [&](int64_t n) {
-      const int64_t height_of = ceil_div(rows, n), reach = (height_of - 1) * p.stride[0] + p.kernel[0];
-      return reach * p.in[1] * (p.C + kStoring) + height_of * p.out[1] * (p.taps() + kStoring);
-    });
+    // A band that another lane takes repeats rows: half a row for each, on average.
+    bands = parts_of_least_cost(1, std::min(rows, enough(panels)), panels, lanes,
+                                [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
   // How many tiles `pixels` pixels of the third convolution are, for panels of O.
   int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
-    const int64_t least = ceil_div(pixels, kMaxRows);
-    return of_least_cost(least, ceil_div(pixels, kFewestRows), panels_of_y,
-                         [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // a step reads weights, too
+    const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
+    return parts_of_least_cost(
+        least, std::min(most, std::max(least, enough(panels_of_y))), panels_of_y, lanes,
+        [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // a step reads weights, too
   }
   // s is of one panel for each lane where all rows are computed at a time, or of all panels.
   bool whole(const Problem& p) const { return rows == p.out[0]; }
@@ -75,19 +74,13 @@ struct Plan {
   int64_t d_numbers(const Problem& p) const { return round_up(p.M, L) * rows * p.out[1]; }
 
  private:
-  // Of `least` to `most` parts the number whose longest lane has the least to do, where each part of each panel
-  // costs cost(parts): many parts divide well, few repeat less.
-  template <class Cost>
-  int64_t of_least_cost(int64_t least, int64_t most, int64_t of_panels, const Cost& cost) const {
-    if (lanes == 1) return least;
-    most = std::min(most, std::max(least, ceil_div(kEnoughItems * lanes, of_panels)));
-    int64_t best = least, lowest = std::numeric_limits<int64_t>::max();
-    for (int64_t n = least; n <= most; ++n) {
-      const int64_t longest = ceil_div(of_panels * n, lanes) * cost(n);
-      if (longest < lowest) best = n, lowest = longest;
-    }
-    return best;
-  }
+  int64_t enough(int64_t of_panels) const { return ceil_div(kEnoughItems * lanes, of_panels); }
+};
+
+// What a lane has of the first two convolutions.
+struct alignas(64) Lane {
+  int64_t next = -1;     // the item whose rows go on where the last ones ended
+  bool cleared = false;  // s beside its rows
 };
 
 // Packed weights: panels of W1 [C][M], the window [vectors of M][taps][L], panels of W3 [M][O], and the biases.
@@ -335,12 +328,12 @@ struct Block {
     }
   }
 
-  // Both, of a panel of M and a band of rows.
-  void hidden(int64_t panel, int64_t band, float* memory) const {
+  // Both, of a panel of M and a band of rows, which may go on where the rows ended that `memory` is from.
+  void hidden(int64_t panel, int64_t band, bool goes_on, float* memory) const {
     const int64_t vectors = panel_vectors(p.M, panel), last = rows * (band + 1) / plan.bands;
-    int64_t done = 0;  // rows of x that are in s from the block before
-    if (first > 0) done = (first - 1) * p.stride[0] + p.kernel[0];
-    for (int64_t begin = rows * band / plan.bands, end; begin < last; begin = end) {
+    int64_t begin = rows * band / plan.bands, done = 0;  // rows of x that are in s
+    if (goes_on) done = (first + begin - 1) * p.stride[0] + p.kernel[0];
+    for (int64_t end; begin < last; begin = end) {
       end = std::min(last, begin + plan.step);
       const int64_t top = (first + begin) * p.stride[0],
                     bottom = (first + end - 1) * p.stride[0] + p.kernel[0];
@@ -448,12 +441,13 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
   auto* s = memory.take<float>(plan.s_numbers(p));
   auto* d = memory.take<float>(plan.d_numbers(p));
   const Weights w(p, packed);
-  std::vector<char> cleared(static_cast<size_t>(plan.slots(p)));  // by the lane that uses it
+  std::vector<Lane> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
   // Weights that would not stay in the cache beside d pass once.
   const bool by_panels = 4 * p.M * p.O > kWeightBytes;
   for (int64_t n = 0; n < p.N; ++n) {
     const int64_t of_y = n * p.O * p.out_size();
+    for (Lane& slot : slots) slot.next = -1;
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {
       const Block block = {p,
                            plan,
@@ -469,11 +463,12 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
       parallel_for(parallel, plan.panels * plan.bands, [&](int64_t item, size_t lane) {
         const int64_t panel = item / plan.bands, slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
         float* const mine = s + slot * kPanel * plan.plane;
-        if (char& done = cleared[static_cast<size_t>(slot)]; !done) {
-          block.clear_sides(mine);
-          done = 1;
-        }
-        block.hidden(panel, item % plan.bands, mine);
+        Lane& state = slots[static_cast<size_t>(slot)];
+        if (!state.cleared) block.clear_sides(mine);
+        const int64_t band = item % plan.bands;
+        const bool goes_on = plan.whole(p) ? band > 0 && item == state.next : first > 0;
+        block.hidden(panel, band, goes_on, mine);
+        state = {item + 1, true};
       });
       const int64_t pixels = block.pixels(), parts = plan.tiles(pixels, panels);
       parallel_for(parallel, parts * panels, [&](int64_t item, size_t) {

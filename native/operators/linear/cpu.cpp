@@ -15,6 +15,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 constexpr int64_t L = kWidth;
+constexpr int64_t kBlockCost = 6;  // of a block of rows, beside a panel that a lane begins with
 
 // Of a panel.
 int64_t weight_steps(const LinearProblem& p) {
@@ -90,7 +91,9 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
       pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
     });
     // Few panels are divided among the lanes by rows too.
-    const int64_t parts = lanes == 1 ? 1 : std::min(count, ceil_div(4 * lanes, panels));
+    const int64_t most = std::min(count, ceil_div(4 * lanes, panels));
+    const int64_t parts = parts_of_least_cost(1, most, panels, lanes,
+                                              [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });
     parallel_for(parallel, panels * parts, [&](int64_t item, size_t) {
       const int64_t panel = item / parts, part = item % parts;
       const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;

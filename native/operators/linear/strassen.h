@@ -31,6 +31,8 @@ constexpr int64_t kFewestOfK = 512;   // in a product that pays for its sums
 constexpr int64_t kFewestOfN = 512;   // and for packing more of X
 constexpr int64_t kFewestRows = 96;
 constexpr int64_t kPackedBytes = 1536 << 10;  // of rows of X at a time
+constexpr int64_t kPairCost =
+    3;  // of a pair of blocks, beside the sums of W that a lane makes for a pair of panels
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
@@ -298,7 +300,9 @@ class HalvesRun {
     const auto lanes = static_cast<int64_t>(parallel_.lanes());
     const int64_t count = end - first;
     // Few panels are divided among the lanes by rows too.
-    const int64_t parts = lanes == 1 ? 1 : std::min(count, ceil_div(4 * lanes, h_.panels));
+    const int64_t most = std::min(count, ceil_div(4 * lanes, h_.panels));
+    const int64_t parts = parts_of_least_cost(1, most, h_.panels, lanes,
+                                              [&](int64_t n) { return kPairCost * ceil_div(count, n) + 1; });
     for (int64_t section = 0; section < h_.sections; ++section) {
       parallel_for(parallel_, count, [&](int64_t i, size_t) { pack(first, i, section); });
       if (!may_add(count, section)) return false;

@@ -424,7 +424,9 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
 
 constexpr int64_t kLocalBytes = 512 << 10;  // v of a lane's own tiles: half of a second-level cache
 constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: part of a last-level cache
-constexpr int64_t kStreamBytes = 2 << 20;   // y from here on is stored past the caches
+constexpr int64_t kStreamBytes = 2 << 20;   // a lane's y: from here on it is stored past the caches
+constexpr int64_t kFewestTiles = 4;         // of a piece: with fewer, weights are most of what is read
+constexpr int64_t kPassing = 2;             // what passing a panel's weights costs beside a tile
 constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
 
 // How the tiles are divided among the lanes.
@@ -449,7 +451,7 @@ struct Schedule {
         lanes(static_cast<int64_t>(most_lanes)),
         tiles(p.N * g.tiles_y * g.tiles_x),
         panels(ceil_div(round_up(p.M, L), kPanel * L)),
-        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes),
+        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * lanes),
         unit(stream ? std::max<int64_t>(L / A::kTile, 1) : 1) {
     const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
     const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
@@ -465,7 +467,12 @@ struct Schedule {
     // Lanes divide the output channels, so that weights are read once for many tiles.
     blocks = ceil_div(tiles, std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows));
     const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
-    pieces = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+    const int64_t fewest = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+    const int64_t most = std::max(fewest, ceil_div(most_of_block, std::max(unit, kFewestTiles)));
+    pieces = parts_of_least_cost(fewest, most, panels, lanes, [&](int64_t n) {
+      const int64_t count = ceil_div(most_of_block, n);
+      return count + kPassing * ceil_div(count, kMaxRows);
+    });
     group = panels * pieces >= 4 * kGroup * lanes ? kGroup : 1;
     largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
   }

@@ -1,0 +1,108 @@
+#include "runtime/workers.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace graphopt::runtime {
+namespace {
+
+// A thread that sleeps comes late to a short loop: one loop does not tell how many there are.
+constexpr size_t kLoopsThatTell = 8;
+
+size_t processor_count() {
+  static const auto count = static_cast<size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF)));
+  return count;
+}
+
+// Which a container or a user may have restricted.
+size_t processors_of_this_thread() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return processor_count();
+  return std::clamp<size_t>(static_cast<size_t>(CPU_COUNT(&set)), 1, processor_count());
+}
+
+}  // namespace
+
+Workers::Workers() : Workers(processor_count(), processors_of_this_thread()) {}
+
+Workers::Workers(size_t most, size_t at_first)
+    : most_(most), at_first_(at_first), who_(std::make_unique<std::atomic<const void*>[]>(most)) {}
+
+size_t Workers::lanes() const {
+  const size_t come = come_.load(std::memory_order_relaxed);
+  return loops_.load(std::memory_order_relaxed) < kLoopsThatTell ? std::max(at_first_, come) : come;
+}
+
+size_t Workers::tasks(size_t lanes) const { return std::min(2 * lanes, std::max(lanes, most_)); }
+
+bool Workers::take(size_t number, const void* thread) {
+  const void* nobody = nullptr;
+  return who_[number].compare_exchange_strong(nobody, thread, std::memory_order_relaxed);
+}
+
+size_t Workers::number(bool runs_node) {
+  // What this thread was in the node before: the same numbers everywhere keep data in a thread's caches.
+  thread_local size_t last = 1;
+  if (runs_node) return 0;
+  const auto is_mine = [&](size_t number) { return who_[number].load(std::memory_order_relaxed) == &last; };
+  if (last < most_ && is_mine(last)) return last;
+  size_t found = 1;
+  while (found < most_ && !is_mine(found)) ++found;
+  if (found == most_ && last < most_ && take(last, &last)) found = last;
+  for (size_t number = 1; found == most_ && number < most_; ++number) {
+    if (take(number, &last)) found = number;
+  }
+  if (found == most_) return most_;
+  last = found;
+  size_t before = come_.load(std::memory_order_relaxed);
+  while (before <= found && !come_.compare_exchange_weak(before, found + 1, std::memory_order_relaxed)) {
+  }
+  return found;
+}
+
+void Workers::end_loop() {
+  const size_t loops = loops_.load(std::memory_order_relaxed);
+  if (loops < kLoopsThatTell) loops_.store(loops + 1, std::memory_order_relaxed);
+}
+
+SessionParallel::SessionParallel(Workers& workers, Pool pool)
+    : workers_(workers), pool_(std::move(pool)), lanes_(workers.lanes()) {}
+
+void SessionParallel::run_lanes(void (*fn)(void* user, size_t lane), void* user) {
+  // An exception must not leave a task: the pool is the runtime's.
+  struct Loop {
+    void (*fn)(void*, size_t);
+    void* user;
+    Workers& workers;
+    size_t lanes;
+    std::thread::id runs_node;
+    std::mutex mutex;
+    std::exception_ptr failure;
+  } loop{fn, user, workers_, lanes_, std::this_thread::get_id(), {}, nullptr};
+  pool_(
+      [](void* raw, size_t) {
+        Loop& l = *static_cast<Loop*>(raw);
+        // A thread that nobody knew of has no lane in this loop.
+        const size_t lane = l.workers.number(std::this_thread::get_id() == l.runs_node);
+        if (lane >= l.lanes) return;
+        try {
+          l.fn(l.user, lane);
+        } catch (...) {
+          const std::lock_guard<std::mutex> lock(l.mutex);
+          if (!l.failure) l.failure = std::current_exception();
+        }
+      },
+      workers_.tasks(lanes_), &loop);
+  workers_.end_loop();
+  if (loop.failure) std::rethrow_exception(loop.failure);
+  // Threads without a lane may have taken all tasks.
+  fn(user, 0);
+}
+
+}  // namespace graphopt::runtime

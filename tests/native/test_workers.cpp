@@ -1,0 +1,144 @@
+// Threads, their numbers, and loops on a pool of them.
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+
+#include "device/cpu/parallel_for.h"
+#include "runtime/workers.h"
+#include "testing.h"
+
+namespace graphopt::test {
+namespace {
+
+using runtime::SessionParallel;
+using runtime::Workers;
+
+// What f returns on a thread of its own.
+template <class F>
+size_t on_a_thread(const F& f) {
+  size_t result = 0;
+  std::thread([&] { result = f(); }).join();
+  return result;
+}
+
+void end_first_loops(Workers& workers) {
+  for (int i = 0; i < 100; ++i) workers.end_loop();
+}
+
+TEST_CASE("lanes are the threads that have come") {
+  Workers workers(3, 2);
+  CHECK(workers.lanes() == 2);
+  CHECK(workers.number(true) == 0);
+  CHECK(workers.lanes() == 2);
+  end_first_loops(workers);
+  CHECK(workers.lanes() == 1);
+  CHECK(workers.tasks(1) == 2);
+  on_a_thread([&] {
+    CHECK(workers.number(false) == 1);
+    CHECK(workers.lanes() == 2);
+    CHECK(on_a_thread([&] { return workers.number(false); }) == 2);
+    return workers.number(false);
+  });
+  CHECK(workers.lanes() == 3);
+  CHECK(workers.tasks(3) == 3);
+}
+
+TEST_CASE("threads too many have no number") {
+  Workers workers(2, 2);
+  on_a_thread([&] {
+    CHECK(workers.number(false) == 1);
+    CHECK(on_a_thread([&] { return workers.number(false); }) == 2);
+    return workers.number(false);
+  });
+  CHECK(workers.lanes() == 2);
+  CHECK(workers.tasks(2) == 2);
+}
+
+TEST_CASE("threads have numbers of their own, the same in every node where they can") {
+  Workers first(8, 1), second(8, 1), third(8, 1);
+  on_a_thread([&] {
+    CHECK(first.number(false) == 1);
+    on_a_thread([&] {
+      CHECK(first.number(false) == 2);
+      CHECK(second.number(false) == 2);
+      on_a_thread([&] {
+        CHECK(first.number(false) == 3);
+        return on_a_thread([&] {
+          CHECK(first.number(false) == 4);
+          CHECK(third.number(false) == 4);
+          return third.number(false);
+        });
+      });
+      return first.number(false);
+    });
+    return first.number(false);
+  });
+  end_first_loops(first);
+  end_first_loops(second);
+  CHECK(first.lanes() == 5);
+  CHECK(second.lanes() == 3);
+}
+
+TEST_CASE("a thread that had to take another number in one node keeps its own in the others") {
+  Workers first(8, 1), second(8, 1), third(2, 1);
+  on_a_thread([&] {
+    CHECK(first.number(false) == 1);
+    return on_a_thread([&] {
+      CHECK(first.number(false) == 2);
+      CHECK(second.number(false) == 2);
+      CHECK(third.number(false) == 1);
+      CHECK(second.number(false) == 2);
+      return first.number(false);
+    });
+  });
+}
+
+// Every item of a loop is done once, whoever takes the tasks.
+void check_loop(Workers& workers, const SessionParallel::Pool& pool) {
+  std::vector<std::atomic<int>> times(1000);
+  SessionParallel parallel(workers, pool);
+  cpu::parallel_for(parallel, 1000, [&](int64_t item, size_t lane) {
+    CHECK(lane < parallel.lanes());
+    ++times[static_cast<size_t>(item)];
+  });
+  CHECK(std::all_of(times.begin(), times.end(), [](const std::atomic<int>& n) { return n == 1; }));
+}
+
+TEST_CASE("no item of a loop is lost when threads without a lane take all tasks") {
+  Workers workers;
+  end_first_loops(workers);
+  for (int round = 0; round < 4; ++round) {
+    check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
+      for (size_t i = 0; i < total; ++i) std::thread(task, user, i).join();
+    });
+  }
+}
+
+TEST_CASE("a loop that one thread does alone and one that all do at a time") {
+  Workers workers;
+  for (int round = 0; round < 20; ++round) {
+    check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
+      for (size_t i = 0; i < total; ++i) task(user, i);
+    });
+    check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
+      std::vector<std::thread> threads;
+      for (size_t i = 1; i < total; ++i) threads.emplace_back(task, user, i);
+      task(user, 0);
+      for (std::thread& thread : threads) thread.join();
+    });
+  }
+}
+
+TEST_CASE("what a task throws reaches who runs the loop") {
+  Workers workers;
+  SessionParallel parallel(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
+    for (size_t i = 0; i < total; ++i) std::thread(task, user, i).join();
+  });
+  const auto fails = [](int64_t item, size_t) {
+    if (item == 99) throw std::runtime_error("of item 99");
+  };
+  CHECK_THROWS_AS(cpu::parallel_for(parallel, 100, fails), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace graphopt::test
