@@ -5,6 +5,12 @@
 
 namespace graphopt::hip {
 
+// The sum of x over all lanes of a wave, in all of them.
+DEVICE float wave_sum(float x) {
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
 // One slot for each wave of the largest work-group (1024 work-items).
 struct WaveSums {
   float sum[1024 / kWave];
@@ -13,13 +19,10 @@ struct WaveSums {
 // The sum of x over all `threads` work-items, in all of them. A second call needs a second `slots`, or a
 // barrier in between.
 DEVICE float group_sum(float x, WaveSums& slots, int threads) {
-  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  x = wave_sum(x);
   if (lane_id() == 0) slots.sum[wave_id()] = x;
   barrier();
-  const int waves = threads / kWave;
-  float total = lane_id() < waves ? slots.sum[lane_id()] : 0.0f;
-  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
-  return total;
+  return wave_sum(lane_id() < threads / kWave ? slots.sum[lane_id()] : 0.0f);
 }
 
 // The largest x of all `threads` work-items, in all of them, and NaN when one is; otherwise like group_sum.

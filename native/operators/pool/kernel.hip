@@ -3,6 +3,7 @@
 //
 // Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
 // a tap. scripts/gpu_bench.py sets it beside a copy.
+#include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/pool/args.h"
@@ -96,34 +97,20 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
         count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
         continue;
       }
-      const half_t* const at = from + static_cast<size_t>(q * c.in + k) * args.channels;
-      half_t values[kSize];
-      if constexpr (kSize == 8) {
-        const Pack<half_t> pack = load_pack(at);
-        UNROLL for (int j = 0; j < kSize; ++j) values[j] = pack.v[j];
-      } else {
-        values[0] = *at;
-      }
+      const auto values = load_channels<kSize>(from + static_cast<size_t>(q * c.in + k) * args.channels);
       UNROLL for (int j = 0; j < kSize; ++j) {
-        const float v = to_float(values[j]);
+        const float v = to_float(values.v[j]);
         most[j] = v > most[j] || v != v ? v : most[j];
         sum[j] += v;
       }
       ++count;
     }
   }
-  half_t* const to = y + static_cast<size_t>(pixel) * args.channels + channel;
-  half_t out[kSize];
+  Channels<kSize> out;
   UNROLL for (int j = 0; j < kSize; ++j) {
-    out[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
+    out.v[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
   }
-  if constexpr (kSize == 8) {
-    Pack<half_t> pack;
-    UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = out[j];
-    store_pack(to, pack);
-  } else {
-    *to = out[0];
-  }
+  store_channels(y + static_cast<size_t>(pixel) * args.channels + channel, out);
 }
 
 template <class T>

@@ -2,6 +2,7 @@
 //
 // Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
 // 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
+#include "blocks/gpu/channels_last.h"
 #include "operators/resize/coordinates.h"
 
 namespace graphopt::hip {
@@ -90,19 +91,9 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
                               static_cast<size_t>(columns.in) * args.channels +
                           channel;
   half_t* const to = static_cast<half_t*>(args.y) + static_cast<size_t>(pixel) * args.channels + channel;
-  struct Values {
-    half_t v[kSize];
-  };
+  using Values = Channels<kSize>;
   const auto at = [&](int hh, int ww) {
-    const half_t* const from = x + static_cast<size_t>(hh * columns.in + ww) * args.channels;
-    Values values;
-    if constexpr (kSize == 8) {
-      const Pack<half_t> pack = load_pack(from);
-      UNROLL for (int j = 0; j < kSize; ++j) values.v[j] = pack.v[j];
-    } else {
-      values.v[0] = *from;
-    }
-    return values;
+    return load_channels<kSize>(x + static_cast<size_t>(hh * columns.in + ww) * args.channels);
   };
   const Between r = from_where(rows, static_cast<int>(row), args.coordinates, args.how),
                 c = from_where(columns, static_cast<int>(column), args.coordinates, args.how);
@@ -115,13 +106,7 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
       out.v[j] = from_float<half_t>(top * (1 - r.part) + bottom * r.part);
     }
   }
-  if constexpr (kSize == 8) {
-    Pack<half_t> pack;
-    UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = out.v[j];
-    store_pack(to, pack);
-  } else {
-    *to = out.v[0];
-  }
+  store_channels(to, out);
 }
 
 }  // namespace graphopt::hip

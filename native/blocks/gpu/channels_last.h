@@ -1,0 +1,29 @@
+// Packs of channels of a pixel in channels last, in float16: 8 of them in one instruction, or one.
+#pragma once
+
+#include "device/platform.h"
+
+namespace graphopt::hip {
+
+struct OneChannel {
+  half_t v[1];
+};
+
+template <int kSize>
+using Channels = typename Select<kSize == 8, Pack<half_t>, OneChannel>::Type;
+
+// Eight of them must be at a multiple of 16.
+template <int kSize>
+DEVICE Channels<kSize> load_channels(const half_t* from) {
+  static_assert(kSize == 8 || kSize == 1, "a pack, or one");
+  if constexpr (kSize == 8) {
+    return load_pack(from);
+  } else {
+    return {{*from}};
+  }
+}
+
+DEVICE void store_channels(half_t* to, const Pack<half_t>& from) { store_pack(to, from); }
+DEVICE void store_channels(half_t* to, const OneChannel& from) { *to = from.v[0]; }
+
+}  // namespace graphopt::hip
