@@ -39,6 +39,20 @@ def open_device() -> tuple[Harness, Device]:
     return harness, harness.open("cuda")
 
 
+# N, C, groups, spatial shape. The last ones: groups of one channel, one group, odd channels.
+LAST_NORMS = (
+    (4, 256, 32, (56, 56)),
+    (1, 320, 32, (64, 64)),
+    (8, 320, 32, (64, 64)),
+    (2, 640, 32, (32, 32)),
+    (8, 1280, 32, (16, 16)),
+    (1, 128, 32, (256, 256)),
+    (1, 64, 64, (200, 200)),
+    (2, 320, 1, (64, 64)),
+    (3, 255, 5, (61, 67)),
+)
+
+
 def large_cases() -> Iterator[Case]:
     """Shapes of many work-groups, where the plan's own choice is taken."""
     for dtype in (np.float32, np.float16):
@@ -48,6 +62,8 @@ def large_cases() -> Iterator[Case]:
         for spatial in ((56, 56), (64, 64), (31, 33), (128, 128)):
             yield group_norm_cases.case(f"large_group_norm_{suffix}-{spatial}", dtype, 4, 256, 32, spatial, "Silu")
             yield group_norm_cases.case(f"one_group_norm_{suffix}-{spatial}", dtype, 1, 320, 32, spatial, "Silu")
+        for norm in LAST_NORMS if dtype == np.float16 else ():
+            yield group_norm_cases.case(f"large_group_norm_last-{norm}", dtype, *norm, "Silu", last=True)
         for D in (768, 4096, 5000, 32768):
             yield row_norm_cases.case(f"large_row_norm_{suffix}-{D}", dtype, 999, D, D == 4096, D != 768, D == 5000)
     Problem = fused_attention_cases.Problem

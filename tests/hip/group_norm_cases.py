@@ -46,13 +46,79 @@ SPLIT: tuple[tuple[int, int, int, tuple[int, ...]], ...] = (
     (1, 5, 1, (101, 103)),
 )
 
+# In channels last, float16. Channels in whole packs and not, groups that are whole packs, that share them, and of one
+# channel; images of less and of more pixels than a work-group has rows. All pixels of some groups for a work-group,
+# and slabs and blocks of channels, which cut groups: one group in several blocks, slabs of several rounds.
+LAST: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
+    (1, 8, 2, (4, 4)),
+    (2, 24, 3, (5, 7)),
+    (1, 320, 32, (8, 8)),
+    (1, 1280, 32, (3, 3)),
+    (3, 48, 16, (9, 5)),
+    (1, 24, 1, (11, 31)),
+    (1, 256, 1, (2, 5)),
+    (2, 72, 8, (6, 6)),
+    (1, 64, 64, (1, 1)),
+    (2, 16, 16, (20, 13)),
+    (14, 64, 8, (16, 18)),
+)
+LAST_ODD: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
+    (1, 6, 2, (3, 5)),
+    (2, 3, 3, (7, 7)),
+    (1, 5, 1, (6, 9)),
+    (2, 9, 3, (5, 11)),
+    (1, 33, 1, (6, 5)),
+    (1, 7, 7, (9, 9)),
+    (3, 15, 5, (4, 3)),
+    (1, 1, 1, (13, 17)),
+    (1, 255, 1, (2, 2)),
+    (2, 18, 2, (1, 1)),
+)
+LAST_CUT: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
+    (1, 16, 2, (40, 40)),
+    (1, 40, 4, (36, 37)),
+    (1, 72, 8, (35, 30)),
+    (1, 320, 32, (16, 16)),
+    (1, 264, 1, (9, 11)),
+    (2, 1280, 2, (5, 7)),
+    (1, 16, 16, (130, 130)),
+    (2, 96, 3, (20, 33)),
+    (1, 520, 8, (6, 8)),
+    (1, 128, 4, (33, 8)),
+)
+LAST_CUT_ODD: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
+    (1, 5, 1, (41, 37)),
+    (2, 7, 7, (40, 30)),
+    (1, 33, 3, (20, 21)),
+    (1, 300, 2, (3, 5)),
+    (1, 513, 1, (4, 5)),
+    (1, 20, 20, (65, 64)),
+    (2, 9, 3, (61, 27)),
+    (1, 2, 1, (80, 90)),
+    (1, 11, 11, (70, 61)),
+)
 
-def case(name: str, dtype: Any, N: int, C: int, groups: int, spatial: tuple[int, ...], act: str) -> Case:
+
+def case(
+    name: str,
+    dtype: Any,
+    N: int,
+    C: int,
+    groups: int,
+    spatial: tuple[int, ...],
+    act: str,
+    *,
+    last: bool = False,
+    offset: float | None = None,
+    spread: float = 1,
+) -> Case:
+    """`offset`, `spread`: mean and standard deviation of X."""
     rng = np.random.default_rng([N, C, groups, *spatial])
     inner = int(np.prod(spatial))
     # A mean that is large against the deviations shows a variance from E[x^2] - E[x]^2.
-    offset = 30 if dtype == np.float32 else 3
-    x = (signed(rng, N, C, *spatial) + offset).astype(dtype)
+    if offset is None:
+        offset = 30 if dtype == np.float32 else 3
+    x = (spread * signed(rng, N, C, *spatial) + offset).astype(dtype)
     gamma, beta = signed(rng, C, dtype=dtype), signed(rng, C, dtype=dtype)
     epsilon = 1e-3
     wide = x.astype(np.float64).reshape(N, groups, -1)
@@ -61,11 +127,14 @@ def case(name: str, dtype: Any, N: int, C: int, groups: int, spatial: tuple[int,
     axis = (C, *(1 for _ in spatial))
     y = normal.reshape(x.shape) * gamma.astype(np.float64).reshape(axis) + beta.astype(np.float64).reshape(axis)
     kind, a, b = activations.parameters(act)
+    if last:
+        x, y = (np.ascontiguousarray(np.moveaxis(v, 1, -1)) for v in (x, y))
 
     def plan(harness: Harness, facts: int) -> Plan:
         sizes = (c_int64(N), c_int64(C), c_int64(inner), c_int64(groups))
-        half = c_int(dtype == np.float16)
-        return harness.plan("group_norm", facts, half, *sizes, c_float(epsilon), c_int32(kind), c_float(a), c_float(b))
+        activation = (c_int32(kind), c_float(a), c_float(b))
+        types = (c_int(dtype == np.float16), c_int(last))
+        return harness.plan("group_norm", facts, *types, *sizes, c_float(epsilon), *activation)
 
     return Case(name, "FusedGroupNorm", [x, gamma, beta], [activations.apply(act, y)], plan, tolerance_of(dtype))
 
@@ -77,3 +146,13 @@ def cases() -> Iterator[Case]:
             size = "x".join(str(d) for d in (N, C, *spatial))
             name = f"group_norm_{act.lower() or 'none'}_{suffix}-g{groups}_{size}"
             yield case(name, dtype, N, C, groups, spatial, act)
+    for i, (N, C, groups, spatial) in enumerate((*LAST, *LAST_ODD, *LAST_CUT, *LAST_CUT_ODD)):
+        act = activations.NAMES[i % len(activations.NAMES)]
+        size = "x".join(str(d) for d in (N, *spatial, C))
+        name = f"group_norm_last_{act.lower() or 'none'}-g{groups}_{size}"
+        yield case(name, np.float16, N, C, groups, spatial, act, last=True)
+    # Deviations of two units in the last place, none at all, and large and small numbers around zero.
+    for kind, offset, spread in (("far", 3000.0, 4.0), ("equal", 30000.0, 0.0), ("large", 0.0, 9000.0)):
+        for C, groups, spatial in ((80, 8, (9, 10)), (15, 5, (9, 10)), (264, 1, (9, 11)), (21, 3, (31, 32))):
+            name = f"group_norm_last_{kind}-g{groups}_{'x'.join(str(d) for d in (*spatial, C))}"
+            yield case(name, np.float16, 1, C, groups, spatial, "", last=True, offset=offset, spread=spread)

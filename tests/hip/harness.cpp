@@ -148,11 +148,12 @@ EXPORT Plan* graphopt_batch_norm_plan(const DeviceFacts*, int half, int half_par
   });
 }
 
-EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int64_t N, int64_t C,
-                                      int64_t inner, int64_t groups, float epsilon, int32_t kind, float a,
-                                      float b) {
+EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int channels_last, int64_t N,
+                                      int64_t C, int64_t inner, int64_t groups, float epsilon, int32_t kind,
+                                      float a, float b) {
   return guarded([&] {
-    return group_norm_plan({N, C, inner, groups, epsilon, activation(kind, a, b)}, half != 0, true, *device);
+    const GroupNormProblem p = {N, C, inner, groups, epsilon, activation(kind, a, b), channels_last != 0};
+    return group_norm_plan(p, half != 0, true, *device);
   });
 }
 

@@ -1,6 +1,7 @@
 // Launch plans are plain data: what they promise the kernels is checked without a device.
 #include <stdexcept>
 
+#include "operators/group_norm/last_args.h"
 #include "operators/group_norm/op.h"
 #include "operators/reduction/op.h"
 #include "operators/row_norm/args.h"
@@ -118,10 +119,74 @@ TEST_CASE("unaligned pointers take the scalar path") {
   CHECK(group_norm_plan({1, 8, 64, 2, 1e-5f, {}}, false, false, device).launches.size() == 2);
 }
 
+GroupNormProblem channels_last(int64_t N, int64_t C, int64_t pixels, int64_t groups) {
+  return {N, C, pixels, groups, 1e-5f, {}, true};
+}
+
+TEST_CASE("a group norm in channels last has each pixel and channel in one work-group") {
+  const DeviceFacts device = typical_facts("sm_90");
+  std::mt19937 random(5);
+  const auto check_tiles = [](const hip::GroupNormTiles& t, const Launch& launch, int64_t N, int64_t C,
+                              int64_t pixels) {
+    const bool wide = std::string(launch.kernel).find("_8_") != std::string::npos;
+    const int64_t size = wide ? 8 : 1, width = t.columns.d * size, slabs = t.slabs.d, blocks = t.blocks.d;
+    CHECK(launch.grid.x == N * slabs * blocks);
+    CHECK((slabs - 1) * t.slab < pixels && pixels <= slabs * t.slab);
+    CHECK((blocks - 1) * width < C && C <= blocks * width && width <= hip::kGroupNormLastWidth);
+    CHECK(int64_t{t.rounds} * hip::kGroupNormLastSteps * t.rows >= t.slab);
+    // Each channel of a pack has a row that joins it.
+    CHECK(t.rows * t.columns.d <= hip::kGroupNormLastThreads && t.rows >= size);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t first = block * width, last = std::min(C, first + width) - 1;
+      CHECK(last / t.group_channels.d - first / t.group_channels.d < hip::kGroupNormLastGroups);
+    }
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const auto below = [&](int64_t n) {
+      return static_cast<int64_t>(random() % static_cast<uint32_t>(n)) + 1;
+    };
+    const int64_t N = below(4), groups = below(i % 3 == 0 ? 64 : 8),
+                  C = groups * below(i % 2 == 0 ? 12 : 300), pixels = below(i % 5 == 0 ? 70000 : 400);
+    const Plan plan = group_norm_plan(channels_last(N, C, pixels, groups), true, i % 7 != 0, device);
+    if (plan.launches.size() == 1) {
+      const auto args = plan.launches[0].arguments<hip::GroupNormLastArgs>();
+      check_tiles(args.tiles, plan.launches[0], N, C, pixels);
+      const bool wide = std::string(plan.launches[0].kernel) == "group_norm_last_8_f16";
+      CHECK(args.tiles.slabs.d == 1 && args.tiles.columns.d * (wide ? 8 : 1) % (C / groups) == 0);
+      continue;
+    }
+    const auto stats = plan.launches[0].arguments<hip::GroupNormLastStatsArgs>();
+    const auto apply = plan.launches[1].arguments<hip::GroupNormLastApplyArgs>();
+    check_tiles(stats.tiles, plan.launches[0], N, C, pixels);
+    check_tiles(apply.tiles, plan.launches[1], N, C, pixels);
+    CHECK(stats.groups == apply.groups && stats.groups <= hip::kGroupNormLastGroups);
+    CHECK(plan.workspace[0] == int64_t{plan.launches[0].grid.x} * stats.groups * 8);
+  }
+  CHECK_THROWS_AS(group_norm_plan(channels_last(1, 8, int64_t{1} << 28, 2), true, true, device),
+                  std::invalid_argument);
+}
+
+TEST_CASE("group norms in channels last fill the device") {
+  const DeviceFacts device = typical_facts("sm_90");
+  const auto launches = [&](int64_t N, int64_t C, int64_t pixels) {
+    const Plan plan = group_norm_plan(channels_last(N, C, pixels, 32), true, true, device);
+    if (plan.launches.size() > 1)
+      CHECK(plan.launches[0].grid.x >= static_cast<uint32_t>(device.compute_units));
+    return plan.launches.size();
+  };
+  CHECK(launches(1, 320, 4096) == 2);
+  CHECK(launches(8, 320, 4096) == 2);
+  CHECK(launches(2, 640, 1024) == 2);
+  CHECK(launches(1, 128, 262144) == 2);
+  CHECK(launches(1, 1280, 64) == 1);
+  CHECK(launches(8, 1280, 256) == 1);
+}
+
 TEST_CASE("empty tensors launch nothing") {
   const DeviceFacts device = typical_facts("gfx942");
   CHECK(scale_shift_plan({0, 4, 64, false, {}}, false, true).launches.empty());
   CHECK(group_norm_plan({0, 8, 64, 2, 1e-5f, {}}, false, true, device).launches.empty());
+  CHECK(group_norm_plan(channels_last(1, 8, 0, 2), true, true, device).launches.empty());
   CHECK(row_norm_plan({0, 64, 1e-5f, false, false, false}, false, true, device).launches.empty());
   const ConvolutionProblem p = convolution_3x3(0, 3, 8, 8, 4, {1, 1, 1, 1});
   CHECK(winograd_conv_plan(p, false, true, choose_conv(p, false, device), device).launches.empty());

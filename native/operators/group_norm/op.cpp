@@ -15,14 +15,17 @@ void GroupNormOp::read(const Node& node) {
 }
 
 GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
-  const Shape& x = inputs[0];
+  return problem(inputs[0], inputs[1], inputs[2]);
+}
+
+GroupNormProblem GroupNormOp::problem(const Shape& x, const Shape& gamma, const Shape& beta) const {
   if (x.rank() < 2) throw Error("X must be [N,C,D1,...], got " + x.text());
   if (x[1] % groups_ != 0) {
     throw Error(std::to_string(x[1]) + " channels do not divide into " + std::to_string(groups_) + " groups");
   }
   const Shape per_channel = {x[1]};
-  require_shape("gamma", inputs[1], per_channel);
-  require_shape("beta", inputs[2], per_channel);
+  require_shape("gamma", gamma, per_channel);
+  require_shape("beta", beta, per_channel);
   GroupNormProblem p;
   p.N = x[0];
   p.C = x[1];
@@ -47,13 +50,33 @@ constexpr Implementation<GpuWork<GroupNormProblem>> kImplementations[] = {
     {"a kernel of our own", take_all<GpuWork<GroupNormProblem>>, plan_own},
 };
 
+class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
+ public:
+  GroupNormGpu(const GroupNormOp& op, const Node& node, gpu::Device& device, bool last = false)
+      : GpuKernelOf(op, node, device), last_(last) {}
+  static Implementations implementations() { return described(kImplementations); }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Shapes inputs(call.inputs);
+    GroupNormProblem p = op_.problem(last_ ? to_channels_first(inputs[0]) : inputs[0], inputs[1], inputs[2]);
+    p.channels_last = last_;
+    set_output(call, 0, inputs[0]);
+    GpuWork<GroupNormProblem> work{p, half_, call, program, device_};
+    program.implementation = choice_.plan(kImplementations, work, call);
+  }
+
+  bool last_;
+};
+
 // GroupNormalization, and InstanceNormalization, whose groups are channels. Inputs X, scale, B.
 class StandardGroupNorm final : public gpu::DeviceKernel {
  public:
-  StandardGroupNorm(const Node& node, gpu::Device& device, bool instance)
+  StandardGroupNorm(const Node& node, gpu::Device& device, bool instance, bool last = false)
       : DeviceKernel(device),
         groups_(instance ? 0 : node.get_int("num_groups")),
-        epsilon_(node.find_float("epsilon").value_or(1e-5f)) {
+        epsilon_(node.find_float("epsilon").value_or(1e-5f)),
+        last_(last) {
     if (groups_ < 0 || (groups_ == 0 && !instance)) throw Error("num_groups must be positive");
     by_group_ = !instance && node.version < 21;
   }
@@ -61,13 +84,15 @@ class StandardGroupNorm final : public gpu::DeviceKernel {
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
-    if (x.shape.rank() < 2) throw Error("X must be [N,C,D1,...], got " + x.shape.text());
+    const Shape shape = last_ ? to_channels_first(x.shape) : x.shape;
+    if (shape.rank() < 2) throw Error("X must be [N,C,D1,...], got " + shape.text());
     GroupNormProblem p;
-    p.N = x.shape[0];
-    p.C = x.shape[1];
-    p.inner = x.shape.elements(2);
+    p.N = shape[0];
+    p.C = shape[1];
+    p.inner = shape.elements(2);
     p.groups = groups_ == 0 ? p.C : groups_;
     p.epsilon = epsilon_;
+    p.channels_last = last_;
     const Ref y = set_output(call, 0, x.shape);
     if (p.C == 0) return;
     if (p.C % p.groups != 0) {
@@ -94,6 +119,7 @@ class StandardGroupNorm final : public gpu::DeviceKernel {
   int64_t groups_;
   bool by_group_ = false;  // scale and B have a number for each group
   float epsilon_;
+  bool last_;
 };
 
 std::string refuse_mixed(const Node& node) { return refuse_mixed_floats(node); }
@@ -102,9 +128,17 @@ std::string refuse_mixed(const Node& node) { return refuse_mixed_floats(node); }
 
 void add_group_norm(Kernels& kernels) {
   kernels.add_cpu<GroupNormOp, GroupNormKernel>(Reuse::kInplace);
-  kernels.add_gpu<GroupNormOp, GpuKernel<GroupNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
-  kernels.add_onnx<StandardGroupNorm>("InstanceNormalization", 6, 22, true).refused(refuse_mixed);
-  kernels.add_onnx<StandardGroupNorm>("GroupNormalization", 18, 21, false).refused(refuse_mixed);
+  kernels.add_gpu<GroupNormOp, GroupNormGpu>(Where::kGpu, Reuse::kInplace);
+  const auto follows = [](const Node&) { return Layout::kFollows; };
+  kernels.have_channels_last<GroupNormOp, GroupNormGpu>(follows);
+  kernels.add_onnx<StandardGroupNorm>("InstanceNormalization", 6, 22, true)
+      .refused(refuse_mixed)
+      .lies(follows);
+  kernels.has_channels_last<StandardGroupNorm>(true);
+  kernels.add_onnx<StandardGroupNorm>("GroupNormalization", 18, 21, false)
+      .refused(refuse_mixed)
+      .lies(follows);
+  kernels.has_channels_last<StandardGroupNorm>(false);
 }
 
 }  // namespace graphopt

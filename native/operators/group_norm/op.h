@@ -16,6 +16,7 @@ struct GroupNormProblem {
   int64_t groups = 1;
   float epsilon = 1e-5f;
   Activation act;
+  bool channels_last = false;  // of X and Y, as they lie in memory: on a GPU, in float16
 };
 
 class GroupNormOp final : public TailedOperator<GroupNormProblem> {
@@ -24,6 +25,7 @@ class GroupNormOp final : public TailedOperator<GroupNormProblem> {
   static std::vector<GroupNormOp> all();
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
+  Problem problem(const Shape& x, const Shape& gamma, const Shape& beta) const;
 
  private:
   int64_t groups_ = 0;
@@ -46,7 +48,7 @@ GRAPHOPT_CPU_KERNEL(void, group_norm,
 namespace graphopt::gpu {
 
 // Inputs X, gamma, beta; output Y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument
-// when a group has 2^31 elements or more.
+// when a group, in channels last an image, has 2^31 elements or more.
 Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device);
 
 }  // namespace graphopt::gpu
