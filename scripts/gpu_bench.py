@@ -2,8 +2,8 @@
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
 prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
-matrix products and plain convolutions after it, `--tiles` those in float16 with each of their tiles, `--standard` the
-operators of ONNX alone.
+matrix products and plain convolutions after it, `--tiles` those in float16 with each of their tiles, `--norms`
+GroupNorm in both layouts and LayerNorm alone, `--standard` the operators of ONNX alone.
 """
 
 from __future__ import annotations
@@ -175,29 +175,39 @@ def bench_scale_shift(r: Runner, copy: float) -> None:
             )
 
 
+# N, C, H, W. In channels last also more of Stable Diffusion's UNet, and of its decoder.
+NORMS = ((256, 64, 32, 32), (32, 256, 56, 56), (1, 320, 64, 64), (8, 320, 64, 64))
+NORMS_LAST = (*NORMS, (2, 640, 32, 32), (1, 1280, 8, 8), (8, 1280, 16, 16), (1, 128, 512, 512))
+
+
 def bench_group_norm(r: Runner, copy: float) -> None:
     print("\nGroupNorm(32) + SiLU (floor 60 % of copy at the large shapes, 2x PyTorch at (1,320,64,64))")
     for dtype in (torch.float32, torch.float16):
-        for N, C, H, W in ((256, 64, 32, 32), (32, 256, 56, 56), (1, 320, 64, 64), (8, 320, 64, 64)):
-            x = torch.randn(N, C, H, W, device="cuda").to(dtype)
-            gamma, beta = torch.rand(C, device="cuda").to(dtype), torch.rand(C, device="cuda").to(dtype)
-            y = torch.empty_like(x)
-            sizes = [ctypes.c_int64(v) for v in (N, C, H * W, 32)]
-            half = ctypes.c_int(dtype == torch.float16)
-            plan = r.harness.plan(
-                "group_norm", r.device.facts, half, *sizes, ctypes.c_float(1e-5), *act_arguments("Silu")
-            )
-            ms = milliseconds(r.work(plan, [x, gamma, beta], [y]))
+        for sizes in NORMS:
+            bench_one_group_norm(r, copy, dtype, *sizes, last=False)
+    print("in channels last")
+    for sizes in NORMS_LAST:
+        bench_one_group_norm(r, copy, torch.float16, *sizes, last=True)
 
-            def theirs(x: torch.Tensor = x, gamma: torch.Tensor = gamma, beta: torch.Tensor = beta) -> torch.Tensor:
-                return F.silu(F.group_norm(x, 32, gamma, beta))
 
-            peer = milliseconds(theirs)
-            kernel = plan.launches[0]["kernel"]
-            print(
-                f"  {(N, C, H, W)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
-                f"{2 * x.nbytes / ms / 1e9 / copy:.0%} of copy  {kernel}"
-            )
+def bench_one_group_norm(
+    r: Runner, copy: float, dtype: torch.dtype, N: int, C: int, H: int, W: int, *, last: bool
+) -> None:
+    x = torch.randn(N, C, H, W, device="cuda").to(dtype)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    gamma, beta = torch.rand(C, device="cuda").to(dtype), torch.rand(C, device="cuda").to(dtype)
+    y = torch.empty_like(x)
+    sizes = [ctypes.c_int64(v) for v in (N, C, H * W, 32)]
+    types = (ctypes.c_int(dtype == torch.float16), ctypes.c_int(last))
+    plan = r.harness.plan("group_norm", r.device.facts, *types, *sizes, ctypes.c_float(1e-5), *act_arguments("Silu"))
+    ms = milliseconds(r.work(plan, [x, gamma, beta], [y]))
+    peer = milliseconds(lambda: F.silu(F.group_norm(x, 32, gamma, beta)))
+    kernel = plan.launches[0]["kernel"]
+    print(
+        f"  {(N, C, H, W)!s:20} {dtype!s:14} {ms:.4f} ms  PyTorch {peer:.4f}  {peer / ms:.1f}x  "
+        f"{2 * x.nbytes / ms / 1e9 / copy:.0%} of copy  {kernel}"
+    )
 
 
 def bench_row_norm(r: Runner, copy: float) -> None:
@@ -701,6 +711,10 @@ def main() -> None:
     if "--tiles" in sys.argv:
         bench_products(r, torch.float16)
         bench_last(r)
+        return
+    if "--norms" in sys.argv:
+        bench_group_norm(r, copy)
+        bench_row_norm(r, copy)
         return
     bench_attention(r, torch.float16, "0.35x SDPA, 2x three nodes")
     bench_attention(r, torch.float32, "1x SDPA")
