@@ -127,18 +127,22 @@ TEST_CASE("a group norm in channels last has each pixel and channel in one work-
   const DeviceFacts device = typical_facts("sm_90");
   std::mt19937 random(5);
   const auto check_tiles = [](const hip::GroupNormTiles& t, const Launch& launch, int64_t N, int64_t C,
-                              int64_t pixels) {
+                              int64_t pixels, uint32_t groups) {
     const bool wide = std::string(launch.kernel).find("_8_") != std::string::npos;
     const int64_t size = wide ? 8 : 1, width = t.columns.d * size, slabs = t.slabs.d, blocks = t.blocks.d;
     CHECK(launch.grid.x == N * slabs * blocks);
-    CHECK((slabs - 1) * t.slab < pixels && pixels <= slabs * t.slab);
-    CHECK((blocks - 1) * width < C && C <= blocks * width && width <= hip::kGroupNormLastWidth);
+    CHECK((slabs - 1) * t.slab < pixels);
+    CHECK(pixels <= slabs * t.slab);
+    CHECK((blocks - 1) * width < C);
+    CHECK(C <= blocks * width);
+    CHECK(width <= hip::kGroupNormLastWidth);
     CHECK(int64_t{t.rounds} * hip::kGroupNormLastSteps * t.rows >= t.slab);
     // Each channel of a pack has a row that joins it.
-    CHECK(t.rows * t.columns.d <= hip::kGroupNormLastThreads && t.rows >= size);
+    CHECK(int64_t{t.rows} * t.columns.d <= hip::kGroupNormLastThreads);
+    CHECK(int64_t{t.rows} >= size);
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t first = block * width, last = std::min(C, first + width) - 1;
-      CHECK(last / t.group_channels.d - first / t.group_channels.d < hip::kGroupNormLastGroups);
+      CHECK(last / t.group_channels.d - first / t.group_channels.d < groups);
     }
   };
   for (int i = 0; i < 3000; ++i) {
@@ -150,16 +154,18 @@ TEST_CASE("a group norm in channels last has each pixel and channel in one work-
     const Plan plan = group_norm_plan(channels_last(N, C, pixels, groups), true, i % 7 != 0, device);
     if (plan.launches.size() == 1) {
       const auto args = plan.launches[0].arguments<hip::GroupNormLastArgs>();
-      check_tiles(args.tiles, plan.launches[0], N, C, pixels);
+      check_tiles(args.tiles, plan.launches[0], N, C, pixels, hip::kGroupNormLastGroups);
       const bool wide = std::string(plan.launches[0].kernel) == "group_norm_last_8_f16";
-      CHECK(args.tiles.slabs.d == 1 && args.tiles.columns.d * (wide ? 8 : 1) % (C / groups) == 0);
+      CHECK(args.tiles.slabs.d == 1);
+      CHECK(args.tiles.columns.d * (wide ? 8 : 1) % (C / groups) == 0);
       continue;
     }
     const auto stats = plan.launches[0].arguments<hip::GroupNormLastStatsArgs>();
     const auto apply = plan.launches[1].arguments<hip::GroupNormLastApplyArgs>();
-    check_tiles(stats.tiles, plan.launches[0], N, C, pixels);
-    check_tiles(apply.tiles, plan.launches[1], N, C, pixels);
-    CHECK(stats.groups == apply.groups && stats.groups <= hip::kGroupNormLastGroups);
+    check_tiles(stats.tiles, plan.launches[0], N, C, pixels, stats.groups);
+    check_tiles(apply.tiles, plan.launches[1], N, C, pixels, apply.groups);
+    CHECK(stats.groups == apply.groups);
+    CHECK(int64_t{stats.groups} <= hip::kGroupNormLastGroups);
     CHECK(plan.workspace[0] == int64_t{plan.launches[0].grid.x} * stats.groups * 8);
   }
   CHECK_THROWS_AS(group_norm_plan(channels_last(1, 8, int64_t{1} << 28, 2), true, true, device),
