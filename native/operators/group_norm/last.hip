@@ -128,18 +128,18 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
   for (uint32_t r = 0; r < place.tiles.rounds; ++r) {
     const int found = round.load(place, x, r);
     if (found == 0) break;
-    const float more = static_cast<float>(found), share = more / (count + more);
+    const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
     UNROLL for (int j = 0; j < kSize; ++j) {
       // With a pivot from the channel a large mean costs no digits, and equal numbers give 0.
       const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
       float sum = 0, deviations = 0;
       UNROLL for (int i = 0; i < kLastSteps; ++i) {
-        sum += i < found ? to_float(round.at(i).v[j]) - pivot : 0.0f;
+        if (i < found) sum += to_float(round.at(i).v[j]) - pivot;
       }
-      const float away = sum / more, mean = pivot + away;
+      const float away = sum * inverse, mean = pivot + away;
       UNROLL for (int i = 0; i < kLastSteps; ++i) {
         const float d = to_float(round.at(i).v[j]) - mean;
-        deviations += i < found ? d * d : 0.0f;
+        if (i < found) deviations += d * d;
       }
       own[j].deviations += deviations + away * away * (count * share);
       own[j].mean = pivot + away * share;
