@@ -35,7 +35,6 @@ from graphopt.ops import DOMAIN
 from graphopt.placement import PlacedNode, forecast
 from models import ZOO
 from models.pypi import TRAINED, fetch
-from scripts.provider_placement import nodes_of
 from tests.conformance.node_cases import node_cases
 from tests.provider.test_onnx_node_tests import as_known, with_constant_integers
 from tests.provider.worker import PROVIDER, new_session, start_worker
@@ -70,6 +69,14 @@ def session_of(model: bytes, ours: bool, optimize: bool) -> Told:
     placed = [(node, WORDS[part.ep_name]) for part in parts for node in part.get_nodes()]
     inside = Counter((node.op_type, provider) for node, provider in placed if not node.name)
     return Told({node.name: provider for node, provider in placed if node.name}, inside)
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes_of(attribute.g)
 
 
 def named(model: onnx.ModelProto) -> onnx.ModelProto:

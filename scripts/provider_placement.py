@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,8 @@ import graphopt
 from graphopt.runtime.sessions import library_path
 from models import ZOO
 from models.pypi import TRAINED, fetch
-from tests.provider.worker import PROVIDER, kernels_on_the_cpu
+from tests.provider.test_regions import counts, since
+from tests.provider.worker import PROVIDER, kernels_on_the_cpu, new_session
 
 TARGET = "rocm"
 
@@ -42,12 +42,14 @@ class Row:
     """One session.
 
     Attributes:
-        there: nodes on the provider.
+        there: nodes on the provider, those included that its regions compute with their plans.
+        regions: what they are joined to.
         elsewhere: kind of node -> how many the CPU has, bodies of If, Loop and Scan included.
         to_host, to_device: copies that the runtime put between.
     """
 
     there: int
+    regions: int
     elsewhere: Counter[str]
     to_host: int
     to_device: int
@@ -55,32 +57,21 @@ class Row:
     def text(self, name: str) -> str:
         left = ", ".join(f"{op} {n}" if n > 1 else op for op, n in self.elsewhere.most_common())
         return (
-            f"| {name} | {self.there} | {sum(self.elsewhere.values())} | {self.to_host} | {self.to_device} | {left} |"
+            f"| {name} | {self.there} | {self.regions} | {self.elsewhere.total()} "
+            f"| {self.to_host} | {self.to_device} | {left} |"
         )
 
 
 def placed(model: bytes) -> Row:
-    """A session on the provider, with the runtime's own optimizers, that is saved and not run."""
-    import onnxruntime as ort
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.register_custom_ops_library(str(library_path()))
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        options.optimized_model_filepath = str(Path(folder) / "saved.onnx")
-        device = next(d for d in ort.get_ep_devices() if d.ep_name == PROVIDER)
-        # What was compiled cannot be saved; regions change nothing of what is taken.
-        options.add_provider_for_devices([device], {"regions": "0"})
-        session = ort.InferenceSession(model, options)
-        parts = session.get_provider_graph_assignment_info()
-        given: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-        for part in parts:
-            given[part.ep_name == PROVIDER].update(node.op_type for node in part.get_nodes())
-        copies = Counter(n.op_type for n in nodes_of(onnx.load(options.optimized_model_filepath).graph))
-    there = sum(n for op, n in given[True].items() if not op.startswith("Memcpy"))
-    elsewhere = Counter({op: n for op, n in given[False].items() if not op.startswith("Memcpy")})
-    return Row(there, elsewhere, copies["MemcpyToHost"], copies["MemcpyFromHost"])
+    """A session on the provider, with the runtime's own optimizers, that is not run."""
+    before = counts()
+    session = new_session(model, assignment=True, optimize=True)
+    given: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for part in session.get_provider_graph_assignment_info():
+        given[part.ep_name == PROVIDER].update(node.op_type for node in part.get_nodes())
+    done = since(before)
+    copies = done.get("copy_out", 0), done.get("copy_in", 0)
+    return Row(given[True].total(), done.get("compiled", 0), given[False], *copies)
 
 
 def faults(before: onnx.ModelProto, ways: Sequence[onnx.ModelProto], inputs: Path) -> list[str]:
@@ -123,14 +114,6 @@ def _with_our_operators(ort: Any) -> Any:
     return options
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from nodes_of(attribute.g)
-
-
 def models(given: list[Path]) -> Iterator[tuple[str, onnx.ModelProto, Path | None]]:
     """Name, model, and the file of its inputs."""
     for path in given:
@@ -155,7 +138,8 @@ def main() -> int:
     import onnxruntime as ort
 
     ort.register_execution_provider_library("graphopt", str(library_path()))
-    lines = ["| model | provider | CPU | copies to host | copies to device | on the CPU |", "|---|--:|--:|--:|--:|---|"]
+    lines = ["| model | provider | regions | CPU | copies to host | copies to device | on the CPU |"]
+    lines.append("|---|--:|--:|--:|--:|--:|---|")
     print(*lines, sep="\n", flush=True)
     wrong: list[str] = []
     for name, model, inputs in models(arguments.models):

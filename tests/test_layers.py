@@ -109,6 +109,7 @@ BUILT_ON = {
     "row_norm": {"elementwise"},
     "winograd": {"scale_shift"},
     "scatter": {"gather"},
+    "shape": {"movement"},
     "unary": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")

@@ -31,11 +31,22 @@ from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
-from graphopt.measure.profiling import NodeTime, Placement, Run, Site, match_sites, placement, profile_sides, site_names
+from graphopt.measure.profiling import (
+    NodeTime,
+    Placement,
+    Run,
+    Site,
+    match_sites,
+    nodes_of_regions,
+    placement,
+    profile_sides,
+    site_names,
+)
 from graphopt.progress import Progress, time_left
 from graphopt.runtime.sessions import (
     COMPILING_PROVIDERS,
     CPU,
+    DEVICE_PROVIDER,
     default_providers,
     device_of,
     import_onnxruntime,
@@ -441,9 +452,9 @@ def _profile(
     feeds: dict[str, Any],
 ) -> Profile:
 
-    def opener(path: Path) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
+    def opener(path: Path, *, regions: bool) -> Callable[[Mapping[str, Any]], tuple[Any, Run]]:
         def open_one(options: Mapping[str, Any]) -> tuple[Any, Run]:
-            session = open_session(path, setting.provider, setting.threads, options)
+            session = open_session(path, setting.provider, setting.threads, options, regions=regions)
             return session, _runner(path, session, setting, feeds)
 
         return open_one
@@ -451,16 +462,15 @@ def _profile(
     same = found or diff(protos[0], protos[0])
     sites = site_names(same, protos[0], protos[-1])
     with tempfile.TemporaryDirectory() as folder:
-        times = profile_sides([opener(p) for p in paths], Path(folder), sites[: len(paths)])
-    after = times[1] if len(times) == 2 else None
-    return Profile(
-        setting,
-        match_sites(same, protos[0], times[0], after),
-        times[0],
-        placement(times[0], setting.provider),
-        after,
-        None if after is None else placement(after, setting.provider),
-    )
+        times = profile_sides([opener(p, regions=False) for p in paths], Path(folder), sites[: len(paths)])
+        ran = times
+        if setting.provider == DEVICE_PROVIDER:
+            options = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "regions")}
+            ran = [nodes_of_regions(*opener(p, regions=True)(options)) for p in paths]
+    placed = [placement(nodes, setting.provider) for nodes in ran]
+    after, placed_after = (times[1], placed[1]) if len(times) == 2 else (None, None)
+    placed_sites = match_sites(same, protos[0], times[0], after)
+    return Profile(setting, placed_sites, times[0], placed[0], after, placed_after)
 
 
 def _require_device(profiled: Profile) -> None:

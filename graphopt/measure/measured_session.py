@@ -21,7 +21,13 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
 
 
 def open_session(
-    model: Path, provider: str, threads: int, options: Mapping[str, Any] | None = None, *, record: Path | None = None
+    model: Path,
+    provider: str,
+    threads: int,
+    options: Mapping[str, Any] | None = None,
+    *,
+    record: Path | None = None,
+    regions: bool = True,
 ) -> Any:
     """A session with all of the runtime's optimizations, our library, the provider at its best.
 
@@ -31,6 +37,8 @@ def open_session(
         threads: of the runtime's pool; 0 leaves the choice to the runtime.
         options: attributes to set on the `SessionOptions`.
         record: for our own provider: where it remembers which implementation of a convolution is the fastest.
+        regions: for our own provider: whether it runs neighbouring nodes as one, as it does for users; a profile of
+            single nodes needs them one by one.
 
     Raises:
         GraphoptError: the runtime refuses the model, or falls back to another provider.
@@ -42,8 +50,9 @@ def open_session(
     for name, value in (options or {}).items():
         setattr(session_options, name, value)
     given = dict(PROVIDER_OPTIONS.get(provider, {}))
-    if provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):
-        given["regions"] = "0"  # a profile is of nodes
+    if provider == DEVICE_PROVIDER and not regions:
+        given["regions"] = "0"
+    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if provider == DEVICE_PROVIDER and record is not None:
         given["measured"] = str(record)
     device = [] if provider == CPU else [(provider, given)]

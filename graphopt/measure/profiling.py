@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from graphopt.checking.diff import ModelDiff
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER
 
 WARM_UP_RUNS = 2
 RUNS = 9
@@ -52,12 +52,14 @@ class Placement:
         copies: nodes that copy between host and device.
         copied_bytes: what they copied in one run.
         on_cpu: names of the nodes that a device provider left to the CPU.
+        line: all of it in one line.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
     copies: int = 0
     copied_bytes: int = 0
     on_cpu: list[str] = field(default_factory=list)
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,9 +216,26 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
     return [replace(n, site=site(n.name)) for n in nodes]
 
 
-def placement(nodes: Iterable[NodeTime], provider: str) -> Placement:
+def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
+    """The nodes of a session on our provider with its regions, which a profile shows as one node each.
+
+    They come without times, and so do those that a region computes with its plan.
+
+    Args:
+        session: profiled.
+        run: runs it once.
+    """
+    for _ in range(WARM_UP_RUNS + 1):
+        run()
+    ran = node_times(read_events(Path(session.end_profiling()).read_text(encoding="utf-8", errors="replace")))
+    given = [part for part in session.get_provider_graph_assignment_info() if part.ep_name == DEVICE_PROVIDER]
+    nodes = [NodeTime(n.name, n.op_type, DEVICE_PROVIDER, 0.0, 0) for part in given for n in part.get_nodes()]
+    return nodes + [n for n in ran if n.provider != DEVICE_PROVIDER or n.op_type.startswith("Memcpy")]
+
+
+def placement(nodes: Sequence[NodeTime], provider: str) -> Placement:
     """Counts the nodes of each provider; `provider` is the one that was asked for."""
-    found = Placement()
+    found = Placement(line=placement_line(nodes, provider))
     for node in nodes:
         if node.op_type.startswith("Memcpy"):
             found.copies += 1

@@ -11,7 +11,7 @@ from rich.table import Table
 from graphopt.checking.diff import DiffNode, ModelDiff
 from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.measure.profiling import Placement, SiteKind, by_operators, placement_line
+from graphopt.measure.profiling import Placement, SiteKind, by_operators
 from graphopt.measure.tune import Tuning
 from graphopt.placement.forecast import NOWHERE, Forecast
 from graphopt.remarks import Code, Remark
@@ -181,10 +181,9 @@ def print_speed(report: BenchReport, console: Console) -> None:
 def print_placements(report: BenchReport, console: Console) -> None:
     """A line for each session."""
     for profile in report.profiles:
-        for side, ran in (("A", profile.before), ("B", profile.after)):
-            if ran is not None:
-                line = placement_line(ran, profile.setting.provider)
-                say(f"{side}, {plain(describe(profile.setting))}: {plain(line)}", console)
+        for side, placed in (("A", profile.before_placement), ("B", profile.after_placement)):
+            if placed is not None:
+                say(f"{side}, {plain(describe(profile.setting))}: {plain(placed.line)}", console)
 
 
 def print_bench(report: BenchReport, console: Console) -> None:

@@ -51,6 +51,8 @@ Table provider_kernels(gpu::Device& device) {
 
 Table provider_claims() { return all_kernels(nullptr).take({Where::kGpu, Where::kProvider}); }
 
+Table planning_kernels() { return all_kernels(nullptr).take({Where::kPlanning}); }
+
 Table rocm_kernels() {
   const gpu::DeviceFacts* current = gpu::usable_rocm_device();
   if (current == nullptr) return {};

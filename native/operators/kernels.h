@@ -16,6 +16,9 @@ Table provider_kernels(gpu::Device& device);
 // The same table where there is no device: it says which nodes it takes, and creates no kernel.
 Table provider_claims();
 
+// What is computed on the host while a region is planned, for any device.
+Table planning_kernels();
+
 // Our operators for ONNX Runtime's ROCm provider: each kernel is for the device that is current
 // when it is created (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when
 // there is no such device.

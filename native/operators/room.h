@@ -269,6 +269,18 @@ class Kernels {
     return r;
   }
 
+  // An operator of ONNX whose kernel computes what shapes are made of; it is a K, made of a node and what follows here.
+  template <class K, class... Args>
+  Registration& add_arithmetic(const char* name, int first, int last, Args... args) {
+    Registration& r = table_.emplace_back();
+    r.name = name;
+    r.where = Where::kPlanning;
+    r.first = first;
+    r.last = last;
+    r.create = [args...](const Node& node) { return std::make_unique<K>(node, args...); };
+    return r;
+  }
+
   // One of ONNX Runtime's own operators; all of them have one version.
   template <class K, class... Args>
   Registration& add_microsoft(const char* name, Args... args) {

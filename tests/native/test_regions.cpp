@@ -73,8 +73,23 @@ TEST_CASE("more bytes than any device has are refused") {
   }
 }
 
-std::vector<std::vector<size_t>> regions(const std::vector<PartitionNode>& nodes) {
-  return provider::find_regions(nodes);
+using Regions = std::vector<std::vector<size_t>>;
+
+Regions regions(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs = {}) {
+  return provider::find_regions(nodes, outputs);
+}
+
+PartitionNode member(std::vector<std::string> inputs, std::string output,
+                     std::vector<std::string> on_host = {}) {
+  return {std::move(inputs), {std::move(output)}, true, false, std::move(on_host)};
+}
+PartitionNode other(std::vector<std::string> inputs, std::string output) {
+  return {std::move(inputs), {std::move(output)}};
+}
+// A node of values that shapes are made of; without `on_host` it tells a shape.
+PartitionNode planned(std::vector<std::string> inputs, std::string output,
+                      std::vector<std::string> on_host = {}) {
+  return {std::move(inputs), {std::move(output)}, false, true, std::move(on_host)};
 }
 
 TEST_CASE("a path that leaves a region ends it") {
@@ -90,6 +105,36 @@ TEST_CASE("a path that leaves a region ends it") {
          std::vector<std::vector<size_t>>{{0, 1}}));
 }
 
+TEST_CASE("what shapes are made of is computed in the region that reads it") {
+  const std::vector<PartitionNode> nodes = {member({"x"}, "a"), planned({"a"}, "s"),
+                                            planned({"s"}, "t", {"s"}), member({"a", "t"}, "b", {"t"}),
+                                            member({"b", "t"}, "c")};
+  CHECK((regions(nodes) == Regions{{0, 1, 2, 3, 4}}));
+  // What the graph gives out, or a node elsewhere reads, must be where the runtime can have it.
+  CHECK(regions(nodes, {"t"}).empty());
+  std::vector<PartitionNode> read = nodes;
+  read.push_back(other({"t"}, "o"));
+  CHECK(regions(read).empty());
+  // Nobody needs it.
+  CHECK((regions({member({"x"}, "a"), planned({"a"}, "s"), member({"a"}, "b"), planned({"s"}, "t", {"s"})}) ==
+         Regions{{0, 1, 2, 3}}));
+  CHECK(regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"})}).empty());
+  // Its value comes from elsewhere.
+  CHECK(
+      (regions({other({"x"}, "o"), member({"x"}, "a"), planned({"o"}, "t", {"o"}),
+                member({"a", "t"}, "b", {"t"}), member({"b"}, "c"), member({"c"}, "d")}) == Regions{{4, 5}}));
+}
+
+TEST_CASE("a shape that is read behind what leaves the region belongs there") {
+  // a -> other -> b, with the shape of x: region 1 has it.
+  CHECK((regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"}), member({"x"}, "a"), member({"a"}, "a2"),
+                  other({"a2"}, "o"), member({"o", "t"}, "b", {"t"})}) == Regions{{2, 3}, {0, 1, 5}}));
+  // Both regions read it: neither has it.
+  CHECK((regions({planned({"x"}, "s"), member({"x", "s"}, "a", {"s"}), member({"a"}, "a2"),
+                  member({"a2"}, "a3"), other({"a3"}, "o"), member({"o", "s"}, "b", {"s"}),
+                  member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));
+}
+
 // Fused to one node each, the graph must still be one without cycles.
 TEST_CASE("regions do not wait for each other") {
   std::mt19937 random(2);
@@ -98,24 +143,39 @@ TEST_CASE("regions do not wait for each other") {
     std::vector<PartitionNode> nodes(count);
     std::vector<std::vector<size_t>> from(count);
     for (size_t i = 0; i < count; ++i) {
-      nodes[i].member = random() % 4 != 0;
+      nodes[i].planned = random() % 4 == 0;
+      nodes[i].member = !nodes[i].planned && random() % 4 != 0;
       nodes[i].outputs = {std::to_string(i)};
       for (size_t k = 0; k < random() % 3 && i > 0; ++k) {
         from[i].push_back(random() % i);
         nodes[i].inputs.push_back(std::to_string(from[i].back()));
+        if (random() % 2 == 0) nodes[i].on_host.push_back(nodes[i].inputs.back());
       }
     }
+    const std::string output = std::to_string(count - 1 - random() % 3);
     std::vector<size_t> group(count);
     for (size_t i = 0; i < count; ++i) group[i] = count + i;
-    const auto found = regions(nodes);
+    const auto found = regions(nodes, {output});
     std::set<size_t> seen;
     for (size_t r = 0; r < found.size(); ++r) {
       CHECK(found[r].size() > 1);
       CHECK(std::is_sorted(found[r].begin(), found[r].end()));
       for (const size_t i : found[r]) {
-        CHECK(nodes[i].member);
+        CHECK((nodes[i].member || nodes[i].planned));
         CHECK(seen.insert(i).second);
         group[i] = r;
+      }
+    }
+    // What is planned stays in its region, and what must be known is planned there.
+    for (size_t i = 0; i < count; ++i) {
+      if (group[i] >= count) continue;
+      CHECK((!nodes[i].planned || std::to_string(i) != output));
+      for (const std::string& name : nodes[i].on_host) {
+        CHECK((nodes[std::stoul(name)].planned && group[std::stoul(name)] == group[i]));
+      }
+      for (size_t reader = 0; nodes[i].planned && reader < count; ++reader) {
+        const bool reads = std::count(from[reader].begin(), from[reader].end(), i) > 0;
+        CHECK((!reads || group[reader] == group[i]));
       }
     }
     // Takes what is ready until nothing is.

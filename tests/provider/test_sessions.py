@@ -113,7 +113,7 @@ def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> No
 
 
 def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """Angles of positions behind a cache: only how long it is comes from the host, and sizes for Reshape stay there."""
+    """Angles of positions behind a cache: how long it is goes there with the plan, and so do sizes for Reshape."""
     numbers = helper.make_tensor("value", TensorProto.INT64, [1], [1])
     nodes = [
         helper.make_node("Shape", ["past"], ["past_shape"]),
@@ -138,8 +138,7 @@ def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: Pro
     feeds = {"past": signed(np.random.default_rng(0), 3, 2, 2), "x": signed(np.random.default_rng(1), 5, 4)}
     model = model_of(nodes, feeds, ["y", "z"], {k: np.array(v) for k, v in values.items()})
     outcome = worker.submit(run, model, feeds).result()
-    # The one copy: how many positions the cache has.
-    assert outcome.elsewhere == {"Gather": 2, "Unsqueeze": 1, "Concat": 1, "MemcpyFromHost": 1}, outcome.placement
+    assert not outcome.elsewhere, outcome.placement
     turned = np.maximum(feeds["x"], 0) * np.cos(np.arange(3, 8, dtype=np.float32))[:, None]
     np.testing.assert_allclose(outcome.outputs[0], np.concatenate([feeds["past"], turned.reshape(5, 2, 2)]), atol=1e-6)
     np.testing.assert_array_equal(outcome.outputs[1], np.ones(5))

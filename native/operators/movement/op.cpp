@@ -11,6 +11,44 @@
 
 namespace graphopt {
 
+gpu::StridedCopy sliced(const Call& call) {
+  const Tensor& x = call.input(0);
+  const size_t rank = x.shape.rank();
+  const std::vector<int64_t> starts = call.integers(1), ends = call.integers(2);
+  std::vector<int64_t> axes(starts.size()), steps(starts.size(), 1);
+  for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
+  if (call.has_input(3)) axes = call.integers(3);
+  if (call.has_input(4)) steps = call.integers(4);
+  if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
+    throw Error("starts, ends, axes and steps must have one length");
+  }
+  gpu::StridedCopy copy;
+  copy.shape = x.shape;
+  copy.bytes = bytes_of(x.type);
+  copy.x_strides = gpu::contiguous(x.shape);
+  std::vector<bool> seen(rank);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const size_t axis = axis_of(axes[i], rank);
+    if (seen[axis]) throw Error("axes names an axis twice");
+    seen[axis] = true;
+    const int64_t dim = x.shape[axis];
+    if (steps[i] == 0) throw Error("a step of 0");
+    // A longer step than the axis leaves what the axis' own length does: an element.
+    const int64_t step = std::clamp<int64_t>(steps[i], -dim - 1, dim + 1);
+    const auto clamp = [dim, step](int64_t at) {
+      at = at < 0 ? std::max<int64_t>(at, -dim - 1) + dim : at;
+      return step > 0 ? std::clamp<int64_t>(at, 0, dim) : std::clamp<int64_t>(at, -1, dim - 1);
+    };
+    const int64_t begin = clamp(starts[i]), end = clamp(ends[i]);
+    const int64_t span = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : -step;
+    copy.shape[axis] = span > 0 ? (span - 1) / stride + 1 : 0;
+    copy.x_offset += begin * copy.x_strides[axis];
+    copy.x_strides[axis] *= step;
+  }
+  copy.y_strides = gpu::contiguous(copy.shape);
+  return copy;
+}
+
 Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
   Shape y = call.input(first).shape;
   y[axis] = 0;
@@ -230,40 +268,7 @@ class Slice final : public gpu::DeviceKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank();
-    const std::vector<int64_t> starts = call.integers(1), ends = call.integers(2);
-    std::vector<int64_t> axes(starts.size()), steps(starts.size(), 1);
-    for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
-    if (call.has_input(3)) axes = call.integers(3);
-    if (call.has_input(4)) steps = call.integers(4);
-    if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
-      throw Error("starts, ends, axes and steps must have one length");
-    }
-    StridedCopy copy;
-    copy.shape = x.shape;
-    copy.bytes = bytes_of(x.type);
-    copy.x_strides = gpu::contiguous(x.shape);
-    std::vector<bool> seen(rank);
-    for (size_t i = 0; i < axes.size(); ++i) {
-      const size_t axis = axis_of(axes[i], rank);
-      if (seen[axis]) throw Error("axes names an axis twice");
-      seen[axis] = true;
-      const int64_t dim = x.shape[axis];
-      if (steps[i] == 0) throw Error("a step of 0");
-      // A longer step than the axis leaves what the axis' own length does: an element.
-      const int64_t step = std::clamp<int64_t>(steps[i], -dim - 1, dim + 1);
-      const auto clamp = [dim, step](int64_t at) {
-        at = at < 0 ? std::max<int64_t>(at, -dim - 1) + dim : at;
-        return step > 0 ? std::clamp<int64_t>(at, 0, dim) : std::clamp<int64_t>(at, -1, dim - 1);
-      };
-      const int64_t begin = clamp(starts[i]), end = clamp(ends[i]);
-      const int64_t span = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : -step;
-      copy.shape[axis] = span > 0 ? (span - 1) / stride + 1 : 0;
-      copy.x_offset += begin * copy.x_strides[axis];
-      copy.x_strides[axis] *= step;
-    }
-    copy.y_strides = gpu::contiguous(copy.shape);
+    const gpu::StridedCopy copy = sliced(call);
     strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 };

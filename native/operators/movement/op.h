@@ -42,6 +42,9 @@ Plan pad_plan(const PadProblem& p);
 
 namespace graphopt {
 
+// What Slice copies of input 0; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
+gpu::StridedCopy sliced(const Call& call);
+
 // The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.
 Shape joined(const Call& call, size_t first, size_t step, size_t axis);
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "operators/kernels.h"
 #include "runtime/name_patterns.h"
 
 namespace graphopt::provider {
@@ -211,7 +212,8 @@ void drop_lonely(const Claims& claims, const Nodes& nodes, const Body& body, siz
 
 }  // namespace
 
-Claims::Claims(Table table) : table_(std::move(table)) {
+Claims::Claims(Table table) : table_(std::move(table)), planning_(planning_kernels()) {
+  for (const Registration& op : planning_) planned_.emplace(op.name, &op);
   for (const Registration& op : table_) {
     if (!by_name_.emplace(std::pair(op.domain, op.name), &op).second) {
       throw Error("two kernels for " + op.name);
@@ -222,6 +224,16 @@ Claims::Claims(Table table) : table_(std::move(table)) {
 const Registration* Claims::find(const NodeInGraph& node) const {
   const auto found = by_name_.find({node.domain(), node.op});
   return found != by_name_.end() ? found->second : nullptr;
+}
+
+const Registration* Claims::find_planned(const NodeInGraph& node) const {
+  if (node.outputs.size() != 1) return nullptr;
+  if (host_output(node, 0)) return refuse(node).empty() ? find(node) : nullptr;
+  const auto found = planned_.find(node.op);
+  if (!node.domain().empty() || found == planned_.end()) return nullptr;
+  const Registration& op = *found->second;
+  const bool fits = node.version >= op.first && node.version <= op.last && op.refuse(node).empty();
+  return fits ? &op : nullptr;
 }
 
 std::string Claims::refuse(const NodeInGraph& node) const {

@@ -23,6 +23,8 @@ class Claims {
   const Table& table() const { return table_; }
   // Null when there is no kernel for the operator.
   const Registration* find(const NodeInGraph& node) const;
+  // What computes the node on the host while a region is planned: values that shapes are made of. Null where nothing does.
+  const Registration* find_planned(const NodeInGraph& node) const;
   // Why there is no kernel for the node; empty when there is one.
   std::string refuse(const NodeInGraph& node) const;
   // Whether the node reads input i, or writes output i, in host memory.
@@ -30,8 +32,9 @@ class Claims {
   bool host_output(const NodeInGraph& node, size_t i) const;
 
  private:
-  const Table table_;
+  const Table table_, planning_;
   std::map<std::pair<std::string, std::string>, const Registration*> by_name_;  // domain and operator
+  std::map<std::string, const Registration*> planned_;                          // by operator
 };
 
 // Patterns of operators of ours that the environment variable GRAPHOPT_DISABLE switches off.

@@ -5,6 +5,7 @@
 
 #include "operators/kernels.h"
 #include "runtime/provider/control_flow.h"
+#include "runtime/provider/partition.h"
 #include "runtime/provider/random.h"
 
 namespace graphopt::provider::forecast {
@@ -97,7 +98,10 @@ std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
   ChoiceOptions options;
   options.min_nodes = min_nodes;
   options.disabled = disabled_everywhere();
-  return choose(claims, in_graph, {graph.parent, texts(graph.outputs)}, options);
+  const Body body = {graph.parent, texts(graph.outputs)};
+  std::vector<std::string> refusals = choose(claims, in_graph, body, options);
+  choose_regions(claims, in_graph, body, refusals);
+  return refusals;
 }
 
 }  // namespace

@@ -2,31 +2,178 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 namespace graphopt::provider {
+namespace {
 
-// Each node gets a level: how often a path that leads to it leaves the members and comes back to them. Levels
-// only grow along a path, and a path that leaves a level's members comes back at a higher one.
-std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes) {
-  std::unordered_map<std::string, size_t> producer;
-  std::vector<size_t> level(nodes.size());
-  std::map<size_t, std::vector<size_t>> members;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (const std::string& name : nodes[i].inputs) {
+// Each node gets a level: how often a path that leads to it leaves the regions and comes back to them. Levels
+// only grow along a path, and a path that leaves a level's nodes comes back at a higher one. Nodes of one level are
+// one region. What is planned belongs to the level that reads it, which may be a higher one than its own.
+class Partition {
+ public:
+  Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)
+      : nodes_(nodes),
+        inside_(nodes.size()),
+        planned_(nodes.size()),
+        given_out_(nodes.size()),
+        sources_(nodes.size()),
+        readers_(nodes.size()),
+        on_host_(nodes.size()) {
+    std::unordered_map<std::string, size_t> producer;
+    const std::set<std::string> given(outputs.begin(), outputs.end());
+    const auto source = [&](const std::string& name) {
       const auto found = name.empty() ? producer.end() : producer.find(name);
-      if (found == producer.end()) continue;
-      const size_t from = found->second;
-      level[i] = std::max(level[i], level[from] + (nodes[from].member && !nodes[i].member ? 1 : 0));
+      return found != producer.end() ? found->second : kNobody;
+    };
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const std::string& name : nodes[i].inputs) {
+        const size_t from = source(name);
+        if (from == kNobody) continue;
+        sources_[i].push_back(from);
+        readers_[from].push_back(i);
+      }
+      for (const std::string& name : nodes[i].on_host) on_host_[i].push_back(source(name));
+      for (const std::string& name : nodes[i].outputs) {
+        if (name.empty()) continue;
+        producer[name] = i;
+        given_out_[i] = given_out_[i] || given.count(name) > 0;
+      }
+      planned_[i] = nodes[i].planned;
+      inside_[i] = nodes[i].member || nodes[i].planned;
     }
-    for (const std::string& name : nodes[i].outputs) {
-      if (!name.empty()) producer[name] = i;
-    }
-    if (nodes[i].member) members[level[i]].push_back(i);
   }
-  std::vector<std::vector<size_t>> regions;
-  for (auto& [number, region] : members) {
-    if (region.size() > 1) regions.push_back(std::move(region));
+
+  std::vector<std::vector<size_t>> regions() {
+    do {
+      set_levels();
+    } while (drop_planned() || drop_members());
+    std::map<size_t, std::vector<size_t>> by_level;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (inside_[i]) by_level[level_[i]].push_back(i);
+    }
+    std::vector<std::vector<size_t>> found;
+    for (auto& [level, region] : by_level) {
+      const bool any =
+          std::any_of(region.begin(), region.end(), [this](size_t i) { return nodes_[i].member; });
+      if (region.size() > 1 && any) found.push_back(std::move(region));
+    }
+    return found;
+  }
+
+ private:
+  static constexpr size_t kNobody = static_cast<size_t>(-1);
+
+  void set_levels() {
+    level_.assign(nodes_.size(), 0);
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (const size_t from : sources_[i]) {
+        level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
+      }
+    }
+    // What nobody needs is planned where what it reads is.
+    std::vector<bool> idle(nodes_.size());
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      if (!planned_[i]) continue;
+      size_t least = kNobody;
+      for (const size_t reader : readers_[i]) {
+        if (!idle[reader]) least = std::min(least, level_[reader]);
+      }
+      idle[i] = least == kNobody;
+      if (!idle[i]) level_[i] = least;
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (const size_t from : sources_[i]) {
+        if (idle[i]) level_[i] = std::max(level_[i], level_[from]);
+      }
+    }
+  }
+
+  // What is planned, and read elsewhere than in one region, or not known.
+  bool drop_planned() {
+    return drop([this](size_t i) {
+      if (!planned_[i]) return false;
+      const auto elsewhere = [&](size_t reader) { return !inside_[reader] || level_[reader] != level_[i]; };
+      return given_out_[i] || lacks_values(i) ||
+             std::any_of(readers_[i].begin(), readers_[i].end(), elsewhere);
+    });
+  }
+
+  bool drop_members() {
+    return drop([this](size_t i) { return inside_[i] && !planned_[i] && lacks_values(i); });
+  }
+
+  bool lacks_values(size_t i) const {
+    return std::any_of(on_host_[i].begin(), on_host_[i].end(),
+                       [this](size_t from) { return from == kNobody || !planned_[from]; });
+  }
+
+  template <class Which>
+  bool drop(const Which& which) {
+    std::vector<size_t> dropped;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (which(i)) dropped.push_back(i);
+    }
+    for (const size_t i : dropped) inside_[i] = planned_[i] = false;
+    return !dropped.empty();
+  }
+
+  const std::vector<PartitionNode>& nodes_;
+  std::vector<bool> inside_, planned_, given_out_;
+  std::vector<std::vector<size_t>> sources_, readers_, on_host_;
+  std::vector<size_t> level_;
+};
+
+bool given(const Body& body, size_t i) { return i < body.given.size() && body.given[i]; }
+
+// A node on the device whose inputs and outputs are there, too, or known while the region is planned.
+bool runs_in_region(const Claims& claims, const NodeInGraph& node) {
+  const Registration* op = claims.find(node);
+  if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (claims.host_output(node, i)) return false;
+  }
+  return true;
+}
+
+PartitionNode part_of(const Claims& claims, const NodeInGraph& node, bool refused, bool was_given) {
+  PartitionNode part;
+  part.inputs = node.input_names();
+  part.inputs.insert(part.inputs.end(), node.implicit_names().begin(), node.implicit_names().end());
+  part.outputs = node.output_names();
+  if (was_given || node.is_elsewhere()) return part;
+  const Registration* planned = claims.find_planned(node);
+  const bool tells = planned != nullptr && planned->where != Where::kPlanning;  // Shape and Size
+  part.planned = planned != nullptr && refused != tells;
+  part.member = !part.planned && !refused && runs_in_region(claims, node);
+  if (tells || (!part.planned && !part.member)) return part;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (!node.has_input(i) || node.is_constant(i)) continue;
+    if (part.planned || claims.host_input(node, i)) part.on_host.push_back(node.input_names()[i]);
+  }
+  return part;
+}
+
+}  // namespace
+
+std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes,
+                                              const std::vector<std::string>& outputs) {
+  return Partition(nodes, outputs).regions();
+}
+
+Regions choose_regions(const Claims& claims, const std::vector<const NodeInGraph*>& nodes, const Body& body,
+                       std::vector<std::string>& refusals) {
+  std::vector<PartitionNode> parts;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    parts.push_back(part_of(claims, *nodes[i], !refusals[i].empty(), given(body, i)));
+  }
+  Regions regions = {find_regions(parts, body.outputs), std::vector<bool>(nodes.size())};
+  for (const std::vector<size_t>& members : regions.members) {
+    for (const size_t i : members) {
+      regions.planned[i] = parts[i].planned;
+      refusals[i].clear();
+    }
   }
   return regions;
 }

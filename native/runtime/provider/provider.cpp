@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "device/devices.h"
@@ -61,6 +62,7 @@ struct Provider final : abi::OrtEp {
   Options options;
   std::shared_ptr<SessionMemory> memory;
   std::shared_ptr<RegionCache> cache;
+  std::set<std::string> planned;  // values that regions compute with their plans
 
   Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
       : OrtEp{},
@@ -99,7 +101,7 @@ struct Provider final : abi::OrtEp {
       auto* self = static_cast<Provider*>(p);
       return guarded(self->api, {kProviderName, ", session"}, [&] {
         for (size_t i = 0; i < count; ++i) {
-          infos[i] = new Region(self->registry, graphs[i], nodes[i], self->memory, self->cache,
+          infos[i] = new Region(self->registry, graphs[i], nodes[i], self->planned, self->memory, self->cache,
                                 self->options.region);
         }
       });
@@ -122,16 +124,18 @@ struct Provider final : abi::OrtEp {
           abi::Logger_LogMessage(api, logger, severity, text.c_str(), __FILE__, __LINE__, "GetCapability"));
   }
 
-  void choose(const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) const {
+  void choose(const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
     const std::vector<GraphNode> nodes = abi::graph_nodes(api, graph, kProviderName);
     std::vector<const NodeInGraph*> in_graph;
     for (const GraphNode& node : nodes) in_graph.push_back(&node);
     Body body = {abi::parent_operator(api, graph), abi::output_names(api, graph)};
     for (const GraphNode& node : nodes) body.given.push_back(node.is_given());
-    const std::vector<std::string> refusals =
-        provider::choose(registry.claims(), in_graph, body, options.choice);
+    std::vector<std::string> refusals = provider::choose(registry.claims(), in_graph, body, options.choice);
     std::vector<bool> in_region(nodes.size());
-    if (options.regions && !is_moved_later(body.parent)) add_regions(nodes, refusals, out, in_region);
+    if (options.regions && !is_moved_later(body.parent)) {
+      const Regions regions = choose_regions(registry.claims(), in_graph, body, refusals);
+      add_regions(nodes, regions, out, in_region);
+    }
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (in_region[i] || body.given[i]) continue;
       if (refusals[i].empty()) {
@@ -152,38 +156,19 @@ struct Provider final : abi::OrtEp {
     return !parent.empty() && !is_control_flow("", parent);
   }
 
-  void add_regions(const std::vector<GraphNode>& nodes, const std::vector<std::string>& refusals,
-                   abi::OrtEpGraphSupportInfo* out, std::vector<bool>& in_region) const {
-    std::vector<PartitionNode> parts;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      PartitionNode& part = parts.emplace_back();
-      part.inputs = nodes[i].input_names();
-      part.inputs.insert(part.inputs.end(), nodes[i].implicit_names().begin(),
-                         nodes[i].implicit_names().end());
-      part.outputs = nodes[i].output_names();
-      part.member = refusals[i].empty() && !nodes[i].is_given() && runs_in_region(nodes[i]);
-    }
-    for (const std::vector<size_t>& region : find_regions(parts)) {
+  void add_regions(const std::vector<GraphNode>& nodes, const Regions& regions,
+                   abi::OrtEpGraphSupportInfo* out, std::vector<bool>& in_region) {
+    for (const std::vector<size_t>& region : regions.members) {
       std::vector<const abi::OrtNode*> raw;
-      for (const size_t i : region) raw.push_back(nodes[i].raw());
+      for (const size_t i : region) {
+        raw.push_back(nodes[i].raw());
+        in_region[i] = true;
+        if (regions.planned[i]) planned.insert(nodes[i].output_names()[0]);
+      }
       const abi::OrtNodeFusionOptions fusion = {abi::kEpApiRevision, true};
       check(api,
             abi::EpGraphSupportInfo_AddNodesToFuse(abi::GetEpApi(api), out, raw.data(), raw.size(), &fusion));
-      for (const size_t i : region) in_region[i] = true;
     }
-  }
-
-  // The inputs and outputs of a region are on the device, and their sizes are known before it runs.
-  bool runs_in_region(const GraphNode& node) const {
-    const Registration* op = registry.claims().find(node);
-    if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.has_input(i) && registry.claims().host_input(node, i) && !node.is_constant(i)) return false;
-    }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (registry.claims().host_output(node, i)) return false;
-    }
-    return true;
   }
 };
 

@@ -37,8 +37,8 @@ constexpr int kMostOwn = 16;
 // Constants share blocks of the device's memory, which comes in large pages.
 constexpr size_t kConstantBlock = size_t{32} << 20;
 
-constexpr const char* kEventNames[] = {"compiled", "fused",  "planned", "launched", "captured",
-                                       "replayed", "copied", "refused", "dropped",  "relaid"};
+constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
+                                       "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)];
 
 static_assert(kArenaAlignment == kSiblingAlignment);
@@ -137,6 +137,7 @@ struct Region::Source {
   const Registration* op = nullptr;
   std::optional<Tail> tail;
   Siblings members;                                         // of the region's nodes, itself first
+  bool planned = false;                                     // is computed with the plan
   bool last = false;                                        // its kernel is one for channels last
   std::vector<std::pair<const GraphNode*, size_t>> inputs;  // of which node, and its number there
 };
@@ -162,6 +163,12 @@ class Region::Values {
 
   bool has(const std::string& name) const { return known_.count(name) > 0; }
   bool is_output(const std::string& name) const { return outputs_.count(name) > 0; }
+  // Whether it is computed with the plan.
+  bool is_planned(const std::string& name) const {
+    const auto found = known_.find(name);
+    return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue &&
+           region_.values_[found->second.as[false].index].planned;
+  }
   bool is_written(const std::string& name) const {
     const auto found = known_.find(name);
     return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue;
@@ -261,8 +268,8 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
 }
 
 Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
-               std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache,
-               RegionOptions options)
+               const std::set<std::string>& planned, std::shared_ptr<SessionMemory> memory,
+               std::shared_ptr<RegionCache> cache, RegionOptions options)
     : OrtNodeComputeInfo{},
       api_(registry.api()),
       registry_(registry),
@@ -279,7 +286,7 @@ Region::Region(const Registry& registry, const abi::OrtGraph* graph, const abi::
     return static_cast<Region*>(self)->compute(context);
   };
   ReleaseState = [](OrtNodeComputeInfo*, void*) {};
-  compile(graph, fused);
+  compile(graph, fused, planned);
   count_region(RegionEvent::kCompiled);
 }
 
@@ -337,7 +344,6 @@ Region::Source Region::source_of(const std::vector<GraphNode>& nodes, const Grou
   Source source;
   source.node = &node;
   source.op = registry_.registration(node);
-  if (source.op == nullptr) throw Error("no kernel for node '" + node.name + "' (" + node.op + ")");
   source.members = family != groups.siblings.end() ? family->second : Siblings{i};
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     source.inputs.emplace_back(&node, k);
@@ -356,6 +362,18 @@ Region::Source Region::source_of(const std::vector<GraphNode>& nodes, const Grou
   return source;
 }
 
+// Bodies of one If may have values of one name, of which one is planned: the others are where their nodes can be computed.
+bool Region::is_planned(const GraphNode& node, const Values& known,
+                        const std::set<std::string>& planned) const {
+  const Registration* op = registry_.claims().find_planned(node);
+  const std::string& name = node.output_names()[0];
+  if (op == nullptr || planned.count(name) == 0 || known.is_output(name)) return false;
+  for (size_t i = 0; i < node.inputs.size() && op->where == Where::kPlanning; ++i) {
+    if (node.has_input(i) && !node.is_constant(i) && !known.is_planned(node.input_names()[i])) return false;
+  }
+  return true;
+}
+
 // Its kernel comes when the constants are there (create_kernels).
 Region::Step Region::step_of(const Source& source, Values& known, std::vector<Source>& sources) {
   const Registration& op = *source.op;
@@ -364,13 +382,19 @@ Region::Step Region::step_of(const Source& source, Values& known, std::vector<So
   step.name = source.node->name;
   step.reuse = op.reuse;
   step.siblings = source.members.size() > 1;
+  step.planned = source.planned;
   if (!op.implementations.names.empty()) step.only = options_.implementation;
   for (const auto& load : op.implementations.loads) load(device_, options_.libraries.get());
   for (const auto& [of, k] : source.inputs) {
     Operand& operand = step.inputs.emplace_back();
     if (of == nullptr || !of->has_input(k)) continue;
     const bool last = source.last && has_layouts(of->inputs[k]);
+    const bool host = source.planned ? op.where == Where::kPlanning : registry_.claims().host_input(*of, k);
     if (known.has(of->input_names()[k])) {
+      if (host && !known.is_planned(of->input_names()[k])) {
+        throw Error("the value of '" + of->input_names()[k] + "', input of node '" + of->name +
+                    "', is not known");
+      }
       operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
     } else if (of->is_constant(k)) {
       operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
@@ -378,11 +402,13 @@ Region::Step Region::step_of(const Source& source, Values& known, std::vector<So
     } else {
       throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
     }
+    operand.host = host;
   }
   return step;
 }
 
-void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
+void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
+                     const std::set<std::string>& planned) {
   const gpu::OnDevice on(device_);
   const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph, kProviderName);
   size_t n = 0;
@@ -406,6 +432,10 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (groups.covered[i] && groups.ends[i] == nullptr) continue;
     Source source = source_of(nodes, groups, i);
+    source.planned = is_planned(*source.node, known, planned);
+    if (source.planned) source.op = registry_.claims().find_planned(*source.node);
+    if (source.op == nullptr)
+      throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
     source.last = channels_last && known.lies_last(source, nodes[i]);
     Step step = step_of(source, known, sources);
     const bool last = source.last;
@@ -417,6 +447,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
         steps_.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
       }
     }
+    if (steps_.back().planned) values_.back().planned = true;
     if (!last) continue;
     for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
       const std::string& name = nodes[i].output_names()[k];
@@ -427,6 +458,7 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused) {
     if (!known.is_written(name)) throw Error("the region does not write its output '" + name + "'");
   }
   find_lifetimes();
+  find_uploads();
   add_constants(sources);
   create_kernels(sources);
 }
@@ -436,8 +468,19 @@ void Region::find_lifetimes() {
     for (const int v : steps_[s].outputs) {
       if (v >= 0) values_[static_cast<size_t>(v)].first = values_[static_cast<size_t>(v)].last = s;
     }
+    if (steps_[s].planned) continue;  // reads at most the shape
     for (const Operand& operand : steps_[s].inputs) {
       if (operand.kind == Operand::Kind::kValue) values_[operand.index].last = s;
+    }
+  }
+}
+
+void Region::find_uploads() {
+  for (const Step& step : steps_) {
+    if (step.planned) continue;
+    for (const Operand& operand : step.inputs) {
+      if (operand.kind != Operand::Kind::kValue || operand.host) continue;
+      values_[operand.index].uploaded = values_[operand.index].planned;
     }
   }
 }
@@ -503,7 +546,7 @@ void Region::add_constants(const std::vector<Source>& sources) {
       Operand& operand = steps_[s].inputs[k];
       if (operand.kind != Operand::Kind::kConstant) continue;
       const auto& [node, i] = sources[s].inputs[k];
-      const Place place = registry_.claims().host_input(*node, i) ? Place::kHost : Place::kDevice;
+      const Place place = operand.host ? Place::kHost : Place::kDevice;
       const auto [found, added] =
           known.emplace(std::tuple(node->input_names()[i], place, operand.last), constants_.size());
       operand.index = found->second;
@@ -570,17 +613,18 @@ std::string Region::describe(const Step& step, const Call& call) const {
 // Where the values of a plan are: which share bytes.
 class Region::Placement {
  public:
-  Placement(const Region& region, RegionPlan& plan)
+  // `uploads`: where on the device the values are that were computed with the plan.
+  Placement(const Region& region, RegionPlan& plan, std::vector<void*> uploads)
       : region_(region),
         plan_(plan),
         storage_of_(region.values_.size(), -1),
         offset_of_(region.values_.size()),
         fixed_(region.values_.size()),
-        constant_(region.values_.size()) {
+        constant_(std::move(uploads)) {
     plan.output_shapes.resize(region.outputs_);
     plan.bytes.resize(region.inputs_ + region.outputs_);
     for (size_t s = 0; s < region.steps_.size(); ++s) {
-      for (size_t i = 0; i < region.steps_[s].outputs.size(); ++i) {
+      for (size_t i = 0; i < region.steps_[s].outputs.size() && !region.steps_[s].planned; ++i) {
         if (region.steps_[s].outputs[i] >= 0) place_output(s, i);
       }
     }
@@ -611,6 +655,7 @@ class Region::Placement {
     for (size_t s = 0; s < region_.steps_.size(); ++s) {
       const Step& step = region_.steps_[s];
       Call& call = plan_.calls[s];
+      if (step.planned) continue;
       for (size_t i = 0; i < call.inputs.size(); ++i) {
         if (step.inputs[i].kind != Operand::Kind::kNone) address(call.inputs[i], step.inputs[i]);
       }
@@ -732,7 +777,7 @@ class Region::Placement {
   std::vector<int> storage_of_;
   std::vector<size_t> offset_of_;  // in it
   std::vector<Address> fixed_;     // of values without storage: views of inputs
-  std::vector<void*> constant_;    // or of constants
+  std::vector<void*> constant_;    // or of constants, or what was uploaded
   ArenaLayout arena_;
 };
 
@@ -760,6 +805,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       }
       if (operand.kind == Operand::Kind::kConstant) call.inputs[i] = constants_[operand.index];
       if (operand.kind == Operand::Kind::kValue) call.inputs[i] = *written[operand.index];
+      if (!step.planned && !operand.host) call.inputs[i].place = Place::kDevice;
     }
     call.outputs.resize(step.outputs.size());
     call.alignment = std::min(alignment, output_alignment);
@@ -769,7 +815,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     call.measured = options_.measured.get();
     if (refused != nullptr) call.failed = refused->calls[s].failed;
     try {
-      step.kernel->plan(call);
+      plan_step(s, plan);
       for (size_t i = 0; i < step.outputs.size(); ++i) {
         if (step.outputs[i] >= 0) written[static_cast<size_t>(step.outputs[i])] = &call.outputs[i];
       }
@@ -778,9 +824,43 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
     }
   }
   for (const Tensor& t : inputs) plan.bytes.push_back(t.bytes());
-  Placement(*this, plan).fill();
+  Placement(*this, plan, upload(plan, written, stream)).fill();
   count_region(RegionEvent::kPlanned);
   return plan;
+}
+
+// What is planned is computed at once.
+void Region::plan_step(size_t s, RegionPlan& plan) const {
+  const Kernel& kernel = *steps_[s].kernel;
+  Call& call = plan.calls[s];
+  kernel.plan(call);
+  if (!steps_[s].planned) return;
+  Tensor& y = call.outputs[0];
+  y.data = plan.host_values.emplace_back(std::make_unique<unsigned char[]>(y.bytes())).get();
+  kernel.run(call);
+}
+
+// Where the values are on the device that were computed with the plan and are read there.
+std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tensor*>& written,
+                                  void* stream) const {
+  std::vector<void*> uploads(values_.size());
+  std::vector<size_t> offsets(values_.size());
+  size_t total = 0;
+  for (size_t v = 0; v < values_.size(); ++v) {
+    if (!values_[v].uploaded) continue;
+    offsets[v] = total;
+    total += arena_bytes(written[v]->bytes());
+  }
+  if (total == 0) return uploads;
+  const auto bytes = std::make_unique<unsigned char[]>(total);
+  plan.uploads = std::make_unique<Block>(memory_, total, stream);
+  for (size_t v = 0; v < values_.size(); ++v) {
+    if (!values_[v].uploaded) continue;
+    if (written[v]->bytes() > 0) std::memcpy(bytes.get() + offsets[v], written[v]->data, written[v]->bytes());
+    uploads[v] = static_cast<char*>(plan.uploads->data()) + offsets[v];
+  }
+  staging(device_).upload(plan.uploads->data(), bytes.get(), total, stream);
+  return uploads;
 }
 
 bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
@@ -795,6 +875,7 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
   for (size_t s = 0; s < steps_.size(); ++s) {
     const Step& step = steps_[s];
     Call& call = plan.calls[s];
+    if (step.planned) continue;
     try {
       gpu::NodeScope scope(device_, step.name);
       if (!step.kernel->run(call)) return false;

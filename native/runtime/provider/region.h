@@ -3,6 +3,9 @@
 // In float16 convolutions run in channels last (operators/layout.h) where that is known to gain, and what
 // follows them does, too, as far as it can: copies between the layouts are steps at the borders only.
 //
+// Values that are made of shapes alone (sizes, axes, scales, positions) are computed on the host with the plan, which
+// depends on the shapes alone: kernels plan with them, and what is read on the device is copied there, once.
+//
 // For a new set of shapes its nodes are planned once, in order, and their tensors laid out in one arena. The
 // first run enqueues node by node. When the shapes come again, the work is captured in a graph of the
 // driver's, and from then on enqueued as one. A graph holds addresses: it is captured with those of a caller
@@ -14,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +39,9 @@ enum class RegionEvent {
   kRefused,
   kDropped,
   kRelaid,
+  // Nodes of sessions that the runtime put between providers: copies to the device, and to the host.
+  kCopyIn,
+  kCopyOut,
 };
 void count_region(RegionEvent event);
 // JSON, by the names of the events in small letters.
@@ -50,10 +57,11 @@ struct RegionOptions {
 
 class Region final : public abi::OrtNodeComputeInfo {
  public:
-  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`. Copies constants. Throws
-  // Error for what is wrong with a node.
+  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`. Copies constants. `planned`: names of
+  // values that are computed with the plan. Throws Error for what is wrong with a node.
   Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
-         std::shared_ptr<SessionMemory> memory, std::shared_ptr<RegionCache> cache, RegionOptions options);
+         const std::set<std::string>& planned, std::shared_ptr<SessionMemory> memory,
+         std::shared_ptr<RegionCache> cache, RegionOptions options);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -65,6 +73,7 @@ class Region final : public abi::OrtNodeComputeInfo {
     Kind kind = Kind::kNone;
     size_t index = 0;
     bool last = false;  // a constant that is wanted in channels last
+    bool host = false;  // read in host memory
   };
   struct Step {
     std::string op, name;
@@ -73,6 +82,7 @@ class Region final : public abi::OrtNodeComputeInfo {
     std::vector<int> outputs;  // values; -1 for one that is left out
     Reuse reuse = Reuse::kNone;
     bool siblings = false;  // its outputs lie one behind another
+    bool planned = false;   // is computed with the plan
     int only = -1;
   };
   struct Source;
@@ -80,17 +90,22 @@ class Region final : public abi::OrtNodeComputeInfo {
   struct Written {
     size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
     int output = -1;             // of the region
+    bool planned = false;        // on the host, and known with the plan
+    bool uploaded = false;       // and read on the device
   };
 
   class Values;
   class Placement;
 
-  void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused);
+  void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused, const std::set<std::string>& planned);
   bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
   Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
   Source source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
+  bool is_planned(const abi::GraphNode& node, const Values& known,
+                  const std::set<std::string>& planned) const;
   Step step_of(const Source& source, Values& known, std::vector<Source>& sources);
   void find_lifetimes();
+  void find_uploads();
   void add_constants(const std::vector<Source>& sources);
   void create_kernels(const std::vector<Source>& sources);
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
@@ -98,6 +113,8 @@ class Region final : public abi::OrtNodeComputeInfo {
   // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
   RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                   const RegionPlan* refused) const;
+  void plan_step(size_t s, RegionPlan& plan) const;
+  std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
   // This and the next: false when a library has refused, and the region is to be planned again.
   bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                    void* stream) const;

@@ -65,6 +65,9 @@ struct RegionPlan {
   uint64_t generation = 0;                        // gpu::library_generation() when it was planned
 
   std::unique_ptr<Call[]> calls;
+  // What is computed with the plan: on the host, and copies of what is read on the device.
+  std::vector<std::unique_ptr<unsigned char[]>> host_values;
+  std::unique_ptr<Block> uploads;
   struct Slot {
     void** pointer;
     Address address;

@@ -11,6 +11,7 @@
 #include "runtime/provider/guarded.h"
 #include "runtime/provider/memory.h"
 #include "runtime/provider/random.h"
+#include "runtime/provider/region.h"
 #include "runtime/provider/staging.h"
 #include "runtime/run_node.h"
 
@@ -60,7 +61,9 @@ struct KernelHandle final : abi::OrtKernelImpl {
 // Nodes that the runtime puts between us and other providers.
 class CopyKernel final : public Kernel {
  public:
-  CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {}
+  CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {
+    count_region(from_host ? RegionEvent::kCopyIn : RegionEvent::kCopyOut);
+  }
 
   gpu::Device* device() const override { return &device_; }
 

@@ -1,0 +1,51 @@
+// Which shape Reshape and its like give a tensor whose bytes they keep. Each is made of the node's attributes; `of`
+// throws Error where the shape does not hold the elements of input 0.
+#pragma once
+
+#include "operators/kernel.h"
+
+namespace graphopt {
+
+struct IdentityShape {
+  explicit IdentityShape(const Attributes&) {}
+  Shape of(const Call& call) const { return call.input(0).shape; }
+};
+
+class ReshapeShape {
+ public:
+  explicit ReshapeShape(const Attributes& node) : allow_zero_(node.find_int("allowzero").value_or(0) != 0) {}
+  Shape of(const Call& call) const;
+
+ private:
+  bool allow_zero_;
+};
+
+class FlattenShape {
+ public:
+  explicit FlattenShape(const Attributes& node) : axis_(node.find_int("axis").value_or(1)) {}
+  Shape of(const Call& call) const;
+
+ private:
+  int64_t axis_;
+};
+
+// Squeeze and Unsqueeze: the axes are input 1, or an attribute below opset 13.
+class UnsqueezeShape {
+ public:
+  explicit UnsqueezeShape(const Attributes& node) : axes_(node.find_ints("axes")) {}
+  Shape of(const Call& call) const;
+
+ private:
+  std::optional<std::vector<int64_t>> axes_;
+};
+
+class SqueezeShape {
+ public:
+  explicit SqueezeShape(const Attributes& node) : axes_(node.find_ints("axes")) {}
+  Shape of(const Call& call) const;
+
+ private:
+  std::optional<std::vector<int64_t>> axes_;
+};
+
+}  // namespace graphopt
