@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 # Images go through these as channels last in float16.
-CONVOLUTIONAL = ("resnet18", "resnet50", "mobilenet_v2", "unet", "yolo", "sd_block")
+CONVOLUTIONAL = ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "unet", "yolo", "sd_block")
 
 
 class SdBlock(nn.Module):  # type: ignore[misc]
@@ -161,12 +161,51 @@ class Chess(nn.Module):  # type: ignore[misc]
         return policy.reshape(n, -1), self.value2(value).softmax(-1)
 
 
+class Gpt2(nn.Module):  # type: ignore[misc]
+    """models/gpt2.py."""
+
+    def __init__(
+        self, layers: int = 12, d: int = 768, heads: int = 12, words: int = 50257, positions: int = 1024
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.words, self.positions = nn.Embedding(words, d), nn.Embedding(positions, d)
+
+        def each(make: Callable[[], nn.Module]) -> nn.ModuleList:
+            return nn.ModuleList(make() for _ in range(layers))
+
+        self.norm1, self.norm2 = each(lambda: nn.LayerNorm(d)), each(lambda: nn.LayerNorm(d))
+        self.joint, self.o = each(lambda: nn.Linear(d, 3 * d)), each(lambda: nn.Linear(d, d))
+        self.wide, self.narrow = each(lambda: nn.Linear(d, 4 * d)), each(lambda: nn.Linear(4 * d, d))
+        self.norm = nn.LayerNorm(d)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        n, length = ids.shape
+        x = self.words(ids) + self.positions.weight[:length]
+        seen = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril() & mask[:, None, None].bool()
+
+        def split(t: torch.Tensor) -> torch.Tensor:
+            return t.view(n, length, self.heads, -1).transpose(1, 2)
+
+        for norm1, joint, o, norm2, wide, narrow in zip(
+            self.norm1, self.joint, self.o, self.norm2, self.wide, self.narrow, strict=True
+        ):
+            q, k, v = (split(part) for part in joint(norm1(x)).chunk(3, dim=-1))
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            x = x + o(y.transpose(1, 2).reshape(x.shape))
+            x = x + narrow(functional.gelu(wide(norm2(x)), approximate="tanh"))
+        logits: torch.Tensor = (self.norm(x) * x.shape[-1] ** -0.5) @ self.words.weight.T
+        return logits
+
+
 def twin(name: str) -> tuple[nn.Module, Sequence[str]]:
     """The module, and the names of the ONNX model's inputs in the order of its parameters."""
     if name == "bert":
         from transformers import BertConfig, BertModel
 
         return BertModel(BertConfig(attn_implementation="sdpa")), ("input_ids", "attention_mask", "token_type_ids")
+    if name == "gpt2":
+        return Gpt2(), ("input_ids", "attention_mask")
     if name == "sd_block":
         return SdBlock(), ("sample", "time", "context")
     if name in ("unet", "yolo", "chess"):

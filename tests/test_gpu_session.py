@@ -1,0 +1,68 @@
+"""What a row of scripts/gpu_session.py says and fails for, without PyTorch and the GPU that it measures with."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, with a PyTorch that has nothing but the names of what its models are classes of."""
+    names = ("torch", "torch.nn", "torch.nn.functional")
+    modules = {name: ModuleType(name) for name in names}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    vars(modules["torch.nn"])["Module"] = object
+    for name in ("scripts.gpu_models", "scripts.gpu_session"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module("scripts.gpu_session")
+    for name in ("scripts.gpu_models", "scripts.gpu_session"):
+        sys.modules.pop(name, None)
+
+
+def row(script: Any, **changes: Any) -> Any:
+    given = {"copies": 0, "ours": 1.0, "peers": dict.fromkeys(script.SIDES, 2.0), **changes}
+    return script.Row("vit", 1, "float32", True, "a device", **given)
+
+
+def test_the_best_of_two_is_no_best_of_three(script: Any) -> None:
+    assert row(script).failures(script.SIDES) == []
+    two = {"eager": 2.0, "graph": 2.0}
+    failed = row(script, peers=two, failed={"compile": "no compiler"})
+    assert failed.failures(script.SIDES) == ["compile failed"] and "0.50 of 2 | compile failed |" in failed.markdown(
+        script.SIDES
+    )
+    left_out = row(script, peers=two)
+    assert left_out.failures(script.SIDES) == ["compile left out"]
+    # As with --no-compile.
+    assert left_out.failures(("eager", "graph")) == [] and "| 0.50 of 2 |  |" in left_out.markdown(("eager", "graph"))
+    assert row(script, peers={"eager": 2.0}).failures(("eager", "graph")) == ["graph left out"]
+
+
+def test_copies_are_a_miss(script: Any) -> None:
+    assert row(script, copies=2).failures(script.SIDES) == ["2 copies"]
+    assert row(script, copies=None).failures(script.SIDES) == ["copies not counted"]
+
+
+def test_every_model_of_the_zoo_has_rows(script: Any) -> None:
+    rows = script.rows_of([])
+    assert {name for name, _, _ in rows} == {*script.ZOO} and len(rows) == len(script.ZOO) * 6
+    assert {"vgg16_bn", "gpt2"} <= {*script.MODELS}
+
+
+def test_sizes_differ(script: Any) -> None:
+    sizes = script.sizes_of_images(1000)
+    assert len({*sizes}) == 1000
+    assert all(h % 32 == w % 32 == 0 and h * w <= 1 << 20 for h, w in sizes)
+    with pytest.raises(ValueError, match="larger sample"):
+        script.sizes_of_images(100_000)
