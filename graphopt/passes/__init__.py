@@ -29,9 +29,9 @@ from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
-    CleanUp(),
-    # First, so that all others see what it writes.
+    # First, so that all others see what it writes, and constants of it (a causal mask of a known length) are computed.
     Contrib(),
+    CleanUp(),
     # Norms come before folding and ScaleShift, which would take their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),

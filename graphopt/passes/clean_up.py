@@ -309,6 +309,8 @@ def _unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
         return None
     if node.op_type in FACTORS:
         return _times_one(node, editor)
+    if node.op_type == "Reshape":
+        return _reshaped_back(node, editor)
     return node.inputs[0] if _KEEPS[node.op_type](node, editor) else None
 
 
@@ -345,16 +347,33 @@ def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
     return rank is not None and rank <= 1
 
 
-def _keeps_shape(node: ir.Node, editor: Editor) -> bool:
-    """Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides."""
+def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
+    """What a Reshape reads, or what a Reshape in front of it read, in the shape that it had."""
+    x = node.inputs[0]
+    while x is not None and not _has_shape(node, x, editor):
+        before = made_by(x, "Reshape")
+        x = None if before is None else before.inputs[0]
+    return x
+
+
+def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
+    """Whether a Reshape gives the shape of x, whose elements it reads.
+
+    Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides.
+    """
     if editor.opset(node) < 5:
         return False
-    have, target = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
+    have, target = editor.shapes.dims(x), editor.shapes.elements(node.inputs[1])
     if have is None or target is None or len(have) != target.items.size:
         return False
-    copied = attribute_int(node, "allowzero", 0) == 0
-    pairs = zip(have, target.items.flat)
-    unproven = [(d, w) for d, w in pairs if not ((w == ZERO and copied) or (w == d and d != ZERO))]
+    read = have if x is node.inputs[0] else editor.shapes.dims(node.inputs[0])
+    copied = () if read is None or attribute_int(node, "allowzero", 0) != 0 else tuple(read)
+
+    def is_own(axis: int, wanted: object) -> bool:
+        dim = have[axis]
+        return copied[axis : axis + 1] == (dim,) if wanted == ZERO else wanted == dim
+
+    unproven = [(have[i], w) for i, w in enumerate(target.items.flat) if not is_own(i, w)]
     if len(unproven) != 1:
         return not unproven
     # The number of elements decides one dimension, unless another one is 0; -1 asks for just that.
@@ -414,14 +433,13 @@ _KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
     "Dropout": drops_nothing,
     **dict.fromkeys(("Cast", "CastLike"), _casts_to_its_own),
     "Transpose": _is_identity_transpose,
-    "Reshape": _keeps_shape,
     "Flatten": _flattens_a_matrix,
     "Expand": _expands_nothing,
     "Slice": _takes_everything,
     "Pad": _pads_nothing,
 }
 FACTORS = frozenset(("Mul", "Div"))
-CANDIDATES = FACTORS | _KEEPS.keys()
+CANDIDATES = FACTORS | _KEEPS.keys() | {"Reshape"}
 
 
 # -- equal nodes -------------------------------------------------------------------------------------------------

@@ -151,6 +151,34 @@ def test_two_reshapes_with_zeros() -> None:
     assert clean(model, {"x": draw(4, 6)}) == ["Reshape", "Reshape"]
 
 
+BACK = """g (float[N, L, 4, 6] x) => (float[A, B, C, D] y) {
+    r = Relu(x)
+    t = Reshape(r, a)
+    u = Reshape(t, b)
+    y = Neg(u) }"""
+
+
+@pytest.mark.parametrize("flat", [[0, 0, 24], [0, -1, 24], [0, 0, -1]])
+@pytest.mark.parametrize("back", [[0, 0, 4, 6], [0, 0, 4, -1], [0, -1, 4, 6]])
+def test_a_shape_that_comes_back(flat: list[int], back: list[int]) -> None:
+    """Heads that are joined by one node and split by the next, of any batch and length."""
+    model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
+    assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Neg"]
+
+
+@pytest.mark.parametrize(("flat", "back"), [([0, 0, 24], [0, 0, 6, 4]), ([3, 2, 24], [0, 0, 4, 6])])
+def test_a_shape_that_does_not_come_back(flat: list[int], back: list[int]) -> None:
+    """A 0 stands for the size of what the node itself reads."""
+    model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
+    assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Reshape", "Reshape", "Neg"]
+
+
+def test_a_shape_that_comes_back_for_one_of_two_readers() -> None:
+    text = BACK.replace("y) {", "y, float[E, F, G] z) {").replace("y = Neg(u)", "y = Neg(u)\n z = Abs(t)")
+    model = model_from_text(text, {"a": np.array([0, 0, 24]), "b": np.array([0, 0, 4, 6])})
+    assert sorted(clean(model, {"x": draw(2, 3, 4, 6)})) == ["Abs", "Neg", "Relu", "Reshape"]
+
+
 def test_graph_outputs_keep_their_names() -> None:
     text = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z, float[2, 3] w, float[2, 3] k) {
         y = Identity(x)
