@@ -98,7 +98,7 @@ BUILT_ON = {
     "attention": {"movement"},
     "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
     "group_norm": {"elementwise"},
-    "einsum": {"matmul", "movement", "reduction"},
+    "einsum": {"elementwise", "integer_product", "matmul", "movement", "reduction"},
     "integer_product": {"quantize"},
     "linear": {"matmul"},
     "matmul": {"elementwise", "integer_product"},

@@ -307,7 +307,7 @@ SPECS = (
         _define_integer16,
         lambda call: {"Y": (call["A"].astype(np.int64) @ call["B"].astype(np.int64)).astype(np.int32)},
         _draw_integer16,
-        room="",
+        room=ROOM,
         form=FORM,
     ),
 )

@@ -11,6 +11,8 @@ WITHOUT_KERNEL = frozenset(
 )
 # The same for onnxruntime 1.22 alone, or its kernel computes something else (the operator's file says what).
 WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
+# What stays on GPUs, but not on our provider, and why.
+WITHOUT_OURS = {"QLinearReduceMean": "the runtime has a schema of it alone, and no file with it runs; `lower` reads it"}
 # What has no definition, and why.
 UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
 
@@ -33,7 +35,7 @@ def on_provider(op: ContribOp) -> str:
         return f"operators/{op.on_provider}"
     if not op.stays_on_gpu:
         return "as what it is read as"
-    return "no kernel" if op.name in WITHOUT_KERNEL else "the CPU's kernel"
+    return f"no kernel: {WITHOUT_OURS[op.name]}"
 
 
 def tests(op: ContribOp) -> str:

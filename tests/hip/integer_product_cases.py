@@ -42,10 +42,11 @@ def product(name: str, left: Any, right: Any, i: int) -> Case:
     rng = np.random.default_rng([M, N, K, i])
     a, b = random(rng, left, *a_batch, M, K), random(rng, right, *b_batch, K, N)
     turned = (i % 3 == 1, i % 2 == 1)
-    small = np.dtype(left).itemsize == 1
+    size = np.dtype(left).itemsize
+    small = size == 1
     kinds = (i % 3, (i + 1) % 3) if small else (0, 0)
     zeros = zero_points(rng, left, kinds[0], M), zero_points(rng, right, kinds[1], N)
-    sums = np.dtype(np.int32) if small else np.dtype(left)
+    sums = np.dtype(np.int32) if size < 4 else np.dtype(left)
     by = i % 4  # a bias for each row, each column, each element, or none
     bias = random(rng, sums, *((M, 1), (1, N), (M, N), (1, 1))[by]) // (16 if small else 1)
     with np.errstate(over="ignore"):
@@ -137,7 +138,7 @@ def dynamic(name: str, least: float, most: float) -> Case:
 
 def cases() -> Iterator[Case]:
     for i in range(len(PRODUCTS)):
-        for left, right in (*PAIRS, (np.int32, np.int32), (np.uint64, np.uint64)):
+        for left, right in (*PAIRS, (np.int16, np.int16), (np.int32, np.int32), (np.uint64, np.uint64)):
             kinds = f"{np.dtype(left).name}_{np.dtype(right).name}"
             yield product(f"integer_product_{kinds}-{i}", left, right, i)
     for i, sizes in enumerate((*CONVOLUTIONS, replace(CONVOLUTIONS[3], M=70, N=2), replace(CONVOLUTIONS[1], M=1))):

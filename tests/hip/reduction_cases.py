@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import c_int32
+from decimal import Decimal
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -69,7 +71,7 @@ def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) 
         x = np.abs(x) + large * (rng.random(shape) < 0.5)
     x = np.ascontiguousarray(x.astype(dtype))
     y = reduced_in_float64(x, axes, how)
-    if how == "Mean" and dtype in WHOLE:
+    if how in ROUNDED and dtype in WHOLE:
         y = np.trunc(y)
     numbers = int64s([len(shape), *shape, *(c == "R" for c in which)])
     codes = (c_int32(ONNX_TYPES[dtype]), c_int32(REDUCTIONS.index(how)))
@@ -100,7 +102,38 @@ def overflowing(name: str, how: str) -> Case:
     return Case(name, "Reduce" + how, [x], [y], plan, tolerance_of(x.dtype))
 
 
-WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare")
+ROUNDED = ("Mean", "L2", "LogSum")  # of whole numbers
+WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare", "L2", "LogSum")
+
+
+def whole_part(how: str, dtype: Any, row: list[int]) -> int:
+    """By whole numbers and decimals: that of a logarithm of 0 is the least number."""
+    if how == "L2":
+        return isqrt(sum(v * v for v in row))
+    return int(Decimal(sum(row)).ln()) if sum(row) > 0 else int(np.iinfo(dtype).min)
+
+
+def beside_steps(name: str, how: str, dtype: Any, columns: bool) -> Case:
+    """Sums where the root or the logarithm takes its next whole number, and those that are one less."""
+    bits = 8 * np.dtype(dtype).itemsize - 1
+    if how == "L2":
+        least = isqrt(2**bits - 1)
+        rows = [[0], [least], *([k] for k in (1, 2, 3, 7, 20, 40)), *([k - 1, *[1] * (2 * k - 2)] for k in (2, 9, 40))]
+    else:
+        sums = [0, 1, *(int(Decimal(k).exp()) + d for k in range(1, 64) for d in (0, 1))]
+        rows = [[s - s // 3, s // 3] for s in sums if s < 2**bits]
+    y = np.array([whole_part(how, dtype, row) for row in rows], np.float64)
+    x = np.zeros((len(rows), max(map(len, rows))), dtype)
+    for line, row in zip(x, rows):
+        line[: len(row)] = row
+    x = np.ascontiguousarray(x.T if columns else x)
+    numbers = int64s([2, *x.shape, columns, not columns])
+    codes = (c_int32(ONNX_TYPES[dtype]), c_int32(REDUCTIONS.index(how)))
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("reduce", facts, *codes, numbers)
+
+    return Case(name, "Reduce" + how, [x], [y], plan, 0)
 
 
 def cases() -> Iterator[Case]:
@@ -113,6 +146,11 @@ def cases() -> Iterator[Case]:
     for i, (shape, which) in enumerate(REDUCED[:8] + REDUCED[-12:]):
         how, byte = ("Max", "Min")[i % 2], (np.int8, np.uint8)[i // 2 % 2]
         yield reduce(f"reduce_{how.lower()}_{byte.__name__}-{i}_{which}", byte, shape, which, how)
+    for how in ("L2", "LogSum"):
+        for dtype in WHOLE[:4]:
+            for columns in (False, True):
+                name = f"reduce_{how.lower()}_{dtype.__name__}_steps{'_columns' * columns}"
+                yield beside_steps(name, how, dtype, columns)
     for how in ("L2", "LogSumExp"):
         yield overflowing(f"reduce_{how.lower()}_overflowing", how)
     for suffix, dtype in FLOATS:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hip import channels_last_cases, fused_attention_cases
 from tests.hip.case import Case
-from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests
+from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests, element_type, int64s
 from tests.hip.registry import all_cases
 
 pytestmark = pytest.mark.once
@@ -111,3 +111,18 @@ def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) ->
         assert (M, N, first) == (pixels, filters, end) and launch["grid"] == [down * -(-N // n), 1, 1]
         end = first + down * m
     assert len(plan.launches) == 2 and end - m < pixels <= end
+
+
+def test_matrices_beyond_a_grid_have_a_launch_of_their_own(libraries: Libraries) -> None:
+    """Of whole numbers; the last launch alone runs, on what the grid of the first leaves."""
+    harness, kernels = libraries[32]
+    most, rest = 65535, 3
+    a = np.arange(most + rest, dtype=np.int64)[:, None]
+    b = np.array([[2, -3]], np.int64)
+    numbers = int64s([1, 2, 1, 0, 0, 1, len(a), 1, 1])
+    kinds = (element_type(np.int64), element_type(np.int64), int64s([0, 0, 0, 0, 0]))
+    plan = harness.plan("integer_product", harness.typical_facts("cpu32"), *kinds, numbers)
+    assert [launch["grid"] for launch in plan.launches] == [[1, 1, most], [1, 1, rest]]
+    y = np.zeros((len(a), 2), np.int64)
+    kernels.launch(plan.launches[1], {"in0": a, "in1": b, "out0": y}, HostKernels.FORWARD, seed=1)
+    assert not y[:most].any() and (y[most:] == a[most:] * b).all()

@@ -38,6 +38,27 @@ def test_einsum(equation: str, shapes: tuple[Shape, ...], dtype: Any, worker: Pr
     assert not message and outcome.outputs[0].shape == expected.shape, message
 
 
+WHOLE_FORMS = (
+    *FORMS,
+    # Batches alone, of which some are added up, and nothing to add.
+    ("bij,bij->b", ((3, 4, 5), (3, 4, 5))), ("ij,ij->", ((7, 300), (7, 300))), ("ij,jk->ik", ((3, 0), (0, 4))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_einsum_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """Sums that wrap around, as numpy's do."""
+    rng = np.random.default_rng(0)
+    ends = np.iinfo(dtype)
+    for equation, shapes in WHOLE_FORMS:
+        given = {name: rng.integers(ends.min, ends.max, s, dtype, endpoint=True) for name, s in zip("ab", shapes)}
+        node = helper.make_node("Einsum", [*given], ["y"], equation=equation)
+        outcome = worker.submit(run, model_of([node], given, ["y"], opset=13), given, ALONE).result()
+        assert outcome.on_device("Einsum") == 1, (equation, outcome.placement)
+        expected = np.einsum(equation.replace(" ", ""), *given.values())
+        np.testing.assert_array_equal(outcome.outputs[0], expected, equation)
+
+
 @pytest.mark.parametrize(("equation", "shapes"), [("ij,jk,kl->il", ((3, 4), (4, 5), (5, 6)))])
 def test_what_is_left_to_the_cpu(equation: str, shapes: tuple[Shape, ...], worker: ProcessPoolExecutor) -> None:
     given = {name: random(*shape) for name, shape in zip("abc", shapes)}

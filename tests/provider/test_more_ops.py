@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.hip import cumsum_cases, quantize_cases, scatter_cases, whole_cases
 from tests.hip.case import Case, compare, signed, tolerance_of
 from tests.hip.reduction_cases import reduced_in_float64
+from tests.provider.test_control_flow import run_on_cpu
 from tests.provider.test_ops import ALONE, DTYPES
 from tests.provider.worker import PROVIDER, Array, model_of, new_session, run
 
@@ -334,7 +335,7 @@ MORE_REDUCTIONS = ("Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.int64])
 def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExecutor) -> None:
     integer = np.issubdtype(dtype, np.integer)
-    if integer and how in ("L2", "LogSum", "LogSumExp"):
+    if integer and how == "LogSumExp":
         return  # the runtime's
     x = np.random.default_rng(5).integers(1, 3, (2, 3, 4, 2)).astype(dtype) if integer else random(2, 3, 4, 2)
     x = (np.abs(x) + 0.5 if how == "LogSum" else x).astype(dtype)
@@ -342,6 +343,28 @@ def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExe
     y = reduced_in_float64(x, tuple(axes), how)
     y = y if axes == [1] else np.asarray(np.expand_dims(y, axes))
     check(worker, node, {"x": x}, {"axes": np.array(axes)}, tolerance=0 if integer else None, expected=[y])
+
+
+@pytest.mark.parametrize("how", ["L2", "LogSum"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: ProcessPoolExecutor) -> None:
+    """As the runtime's own kernel rounds them."""
+    x = np.random.default_rng(7).integers(1, 9000, (50, 20)).astype(dtype)
+    feeds = {"x": x}
+    model = model_of([helper.make_node("Reduce" + how, ["x"], ["y"], axes=[1])], feeds, ["y"])
+    outcome = worker.submit(run, model, feeds, ALONE).result()
+    assert outcome.on_device("Reduce" + how) == 1
+    (wanted,) = worker.submit(run_on_cpu, model, feeds).result()
+    np.testing.assert_array_equal(outcome.outputs[0], wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_log_sum_exp_of_whole_numbers_is_the_runtimes(dtype: Any, worker: ProcessPoolExecutor) -> None:
+    """Which counts the largest numbers alone: the logarithm is 4.43."""
+    feeds = {"x": np.array([3, 3, 2, 2, 2, 2, 2, 2], dtype)}
+    model = model_of([helper.make_node("ReduceLogSumExp", ["x"], ["y"], keepdims=0)], feeds, ["y"])
+    outcome = worker.submit(run, model, feeds, ALONE).result()
+    assert outcome.on_device("ReduceLogSumExp") == 0 and outcome.outputs[0] == 3
 
 
 REDUCTIONS = (([-1], 1), ([2, 3], 1), ([1], 0), ([0, 1], 0), (None, 1), ([1, 2, 3], 0), ([0, 2], 1), ([1, 3], 0))

@@ -79,10 +79,7 @@ def dynamic(*ops: str) -> bytes:
     return content
 
 
-NINE = ("resnet18", "resnet50", "mobilenet_v2", "unet", "yolo", "bert", "vit", "sd_block", "chess")
-
-
-@pytest.mark.parametrize("name", NINE)
+@pytest.mark.parametrize("name", ZOO)
 def test_every_model_is_captured(name: str, worker: ProcessPoolExecutor) -> None:
     model = ZOO[name](small=True)
     feeds = feeds_of(model)

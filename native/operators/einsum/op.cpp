@@ -1,11 +1,13 @@
 // Einsum of one tensor or two: what is summed over in one of them alone is reduced first; then the labels of both
-// make a product of matrices, a transpose, or both.
+// make a product of matrices, a transpose, or both. Of float, float16 and whole numbers of 32 and 64 bits.
 #include "operators/movement/op.h"
 
 #include <algorithm>
 #include <map>
 #include <vector>
 
+#include "operators/elementwise/op.h"
+#include "operators/integer_product/op.h"
 #include "operators/matmul/product.h"
 #include "operators/reduction/op.h"
 #include "operators/room.h"
@@ -234,12 +236,40 @@ class Sums {
     const Labels made = joined(M, N);
     const bool direct = lies(contiguous(made, y), output);
     const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
-    Product product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
-    program_.implementation = choice_.plan(kProducts, product, call_);
+    if (is_whole(type_)) {
+      multiply_whole(p, left, right, to);
+    } else {
+      Product product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
+      program_.implementation = choice_.plan(kProducts, product, call_);
+    }
     if (!direct) copy(contiguous(made, to), output, y);
   }
 
  private:
+  void multiply_whole(const gpu::GemmProblem& p, Ref left, Ref right, Ref to) {
+    if (p.M * p.N > 1 || p.K == 0) {
+      gpu::IntegerProblem numbers;
+      numbers.left = numbers.right = type_;
+      program_.launch(gpu::integer_product_plan(p, numbers), {left, right}, {to});
+      return;
+    }
+    // Nothing but batches: number by number, of which those of K are added up.
+    const int64_t sums = p.batch.elements();
+    gpu::WholeProblem product;
+    product.op = hip::WholeOp::kMul;
+    product.binary = true;
+    product.bytes = bytes_of(type_);
+    product.a = product.b = product.y = Shape{sums * p.K};
+    const Ref made = p.K == 1 ? to : program_.reserve(sums * p.K * product.bytes);
+    program_.launch(gpu::whole_plan(product, call_.aligned()), {left, right}, {made});
+    if (p.K == 1) return;
+    gpu::ReduceProblem sum;
+    sum.x = Shape{sums, p.K};
+    sum.reduced = {false, true};
+    sum.type = type_;
+    program_.launch(gpu::reduce_plan(sum, call_.aligned()), {made}, {to});
+  }
+
   const Call& call_;
   Program& program_;
   gpu::Device& device_;
@@ -294,13 +324,20 @@ std::string refuse_einsum(const Node& node) {
   } catch (const Error& error) {
     return error.what();
   }
-  return refuse_mixed_floats(node);
+  const ElementType type = node.inputs.front().type;
+  const bool whole =
+      is_whole(type) && bytes_of(type) >= 4 &&
+      std::all_of(node.inputs.begin(), node.inputs.end(), [type](const Value& x) { return x.type == type; });
+  return whole ? "" : refuse_mixed_floats(node);
 }
 
 }  // namespace
 
 void add_einsum(Kernels& kernels) {
-  kernels.add_onnx<Einsum>("Einsum", 12, 28).refused(refuse_einsum).chooses(described(kProducts));
+  kernels.add_onnx<Einsum>("Einsum", 12, 28)
+      .refused(refuse_einsum)
+      .chooses(described(kProducts))
+      .takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -10,7 +10,7 @@ constexpr int kIntegerTile = 64;   // rows and columns of Y of a work-group
 constexpr int kIntegerDepth = 16;  // of a step along K
 
 // Y [z, M, N] = (L [.., M, K] - its zero) (R [.., K, N] - its zero) + bias, where the operands and the bias, of each
-// matrix, have any strides.
+// matrix, have any strides. The grid's third axis has as many matrices as it may, from `first` on.
 struct IntegerProductArgs {
   static constexpr int kSlots = 6;
   In left, right, left_zero, right_zero, bias;  // the last three may be null
@@ -20,7 +20,7 @@ struct IntegerProductArgs {
   int32_t left_zero_step;             // 1: one for each row
   int32_t right_zero_step;            // 1: one for each column
   int32_t left_m, left_k, right_k, right_n, bias_m, bias_n;
-  int32_t unused;
+  uint32_t first;
   Axes batch;
   Strides left_batch, right_batch;
 };

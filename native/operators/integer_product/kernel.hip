@@ -1,5 +1,6 @@
 // Products of whole numbers: of matrices, and of filters with windows of images, of 8 bits with zero points in int32; of
-// 32 and 64 bits as they wrap around. scale_products makes of the sums what they stand for.
+// matrices of 16 bits in 32, and of 32 and 64 bits, as they wrap around. scale_products makes of the sums what they
+// stand for.
 //
 // 2 M N K operations against (M K + K N + M N) numbers: bound by arithmetic, on the vector unit. A work-item sums 4 x 4
 // products; 8-bit numbers less their zero point have 9 bits and lie as 16 in LDS, of which multiplications are fast.
@@ -80,7 +81,7 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
   const T *left = args.left, *right = args.right;
   const Sum* bias = args.bias;
   Sum* y = args.y;
-  const auto z = static_cast<uint32_t>(block_z());
+  const uint32_t z = args.first + static_cast<uint32_t>(block_z());
   const int M = args.M, N = args.N;
   left += offset_of(z, args.batch, args.left_batch);
   right += offset_of(z, args.batch, args.right_batch);
@@ -99,11 +100,11 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
       });
 }
 
-// Unsigned: sums wrap around.
-template <class T>
+// Sums are unsigned: they wrap around.
+template <class Sum, class T>
 DEVICE void whole_product(const IntegerProductArgs& args, IntegerLds<T>& lds) {
   const auto same = [](T x, int) { return x; };
-  matrix_product<T, T>(args, lds, same, same);
+  matrix_product<Sum, T>(args, lds, same, same);
 }
 
 }  // namespace graphopt::hip
@@ -126,16 +127,22 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
       });
 }
 
+KERNEL(integer_product_b16, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
+       y) {
+  SHARED(IntegerLds<int16_t>, lds);
+  whole_product<uint32_t>(args, lds);
+}
+
 KERNEL(integer_product_b32, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
        y) {
   SHARED(IntegerLds<uint32_t>, lds);
-  whole_product(args, lds);
+  whole_product<uint32_t>(args, lds);
 }
 
 KERNEL(integer_product_b64, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
        y) {
   SHARED(IntegerLds<uint64_t>, lds);
-  whole_product(args, lds);
+  whole_product<uint64_t>(args, lds);
 }
 
 KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,

@@ -1,4 +1,4 @@
-// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's own products of 8-bit numbers.
+// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's own products of 8-bit and 16-bit numbers.
 #include "operators/integer_product/op.h"
 
 #include <initializer_list>
@@ -43,6 +43,7 @@ class Operands {
 
 // A convolution's A is X, its B is W.
 constexpr Operands kMatMulInteger({kA, kB, kAZero, kBZero});
+constexpr Operands kMatMulInteger16({kA, kB});
 constexpr Operands kQLinearMatMul({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero});
 constexpr Operands kQLinearConv({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero, kBias},
                                 Kind::kWithBiasOfSums);
@@ -233,6 +234,13 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   return "";
 }
 
+std::string refuse_wide(const Node& node) {
+  for (const Value& x : node.inputs) {
+    if (x.type != ElementType::kInt16) return no_kernel(x.type);
+  }
+  return "";
+}
+
 std::string refuse_windows(const Node& node, const Operands& in) {
   if (node.find_int("channels_last").value_or(0) != 0) return "channels last";
   return refuse_integers(node, in);
@@ -256,6 +264,9 @@ void add_integer_product(Kernels& kernels) {
   products(kernels.add_microsoft<IntegerProduct>("DynamicQuantizeMatMul", kDynamicQuantizeMatMul),
            kDynamicQuantizeMatMul);
   products(kernels.add_microsoft<IntegerProduct>("QGemm", kQGemm), kQGemm);
+  kernels.add_microsoft<IntegerProduct>("MatMulInteger16", kMatMulInteger16)
+      .refused(refuse_wide)
+      .takes_rare_types();
   windows(kernels.add_microsoft<IntegerConv>("QLinearConv", kQLinearConv), kQLinearConv);
 }
 

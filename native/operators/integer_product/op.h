@@ -16,13 +16,13 @@ struct ZeroPoint {
 
 struct IntegerProblem {
   ElementType left = ElementType::kUint8,
-              right = ElementType::kUint8;  // two types of 8 bits, or twice the same
+              right = ElementType::kUint8;  // two types of 8 bits, or twice the same (of 16 bits int16)
   ZeroPoint left_zero, right_zero;
   bool has_bias = false;
   int64_t bias_m = 1, bias_n = 0;  // its strides over rows and columns
 };
 
-// Inputs L, R, their zero points, the bias; output Y: int32 of 8-bit numbers, else their type. The problem's alpha and
+// Inputs L, R, their zero points, the bias; output Y: int32 of fewer bits, else their type. The problem's alpha and
 // beta are not read. Throws std::invalid_argument.
 Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers);
 

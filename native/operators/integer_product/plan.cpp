@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "blocks/gpu/walk_plan.h"
@@ -52,9 +53,14 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers) {
   args.right_batch = walk.strides(1);
   const int64_t bytes = bytes_of(numbers.left);
   const char* name = bytes == 1   ? "integer_product_b8"
+                     : bytes == 2 ? "integer_product_b16"
                      : bytes == 4 ? "integer_product_b32"
                                   : "integer_product_b64";
-  plan.launch(name, tiles(p.M, p.N, walk.total()), hip::kIntegerThreads, args);
+  const int64_t matrices = to_u31(walk.total());
+  for (int64_t first = 0; first < matrices; first += kMostGrid) {
+    args.first = to_u31(first);
+    plan.launch(name, tiles(p.M, p.N, std::min(matrices - first, kMostGrid)), hip::kIntegerThreads, args);
+  }
   return plan;
 }
 

@@ -230,8 +230,13 @@ DEVICE T join_integers(Join join, T a, T b, T flip) {
 }
 
 template <class T, class Unsigned>
+DEVICE T least_of() {
+  return static_cast<T>(Unsigned{1} << (8 * sizeof(T) - 1));
+}
+
+template <class T, class Unsigned>
 DEVICE T none_of_integers(Join join, T flip) {
-  const auto least = static_cast<T>(Unsigned{1} << (8 * sizeof(T) - 1));
+  const T least = least_of<T, Unsigned>();
   return join == Join::kMax   ? static_cast<T>(least ^ flip)
          : join == Join::kMin ? static_cast<T>(~least ^ flip)
                               : static_cast<T>(join == Join::kProduct ? 1 : 0);
@@ -248,6 +253,47 @@ template <class T, class Unsigned>
 DEVICE T divided(const ReduceHow& how, T x) {
   return how.is_unsigned != 0 ? static_cast<T>(static_cast<Unsigned>(x) / static_cast<Unsigned>(how.divisor))
                               : static_cast<T>(x / static_cast<T>(how.divisor));
+}
+
+// The whole part of the square root; every bit is tried from the largest on.
+template <class Unsigned>
+DEVICE Unsigned root_of(Unsigned x) {
+  Unsigned root = 0;
+  for (int bit = 4 * static_cast<int>(sizeof(Unsigned)) - 1; bit >= 0; --bit) {
+    const auto larger = static_cast<Unsigned>(root | static_cast<Unsigned>(Unsigned{1} << bit));
+    if (static_cast<Unsigned>(larger * larger) <= x) root = larger;
+  }
+  return root;
+}
+
+// The whole part of the logarithm: how many of e, e^2, .. are not above it, each as the next whole number.
+DEVICE int log_of_integer(uint64_t x) {
+  constexpr int kPowers = 44;
+  // clang-format off
+  const uint64_t powers[kPowers] = {
+      3u, 8u, 21u, 55u, 149u, 404u, 1097u, 2981u, 8104u, 22027u, 59875u, 162755u, 442414u, 1202605u,
+      3269018u, 8886111u, 24154953u, 65659970u, 178482301u, 485165196u, 1318815735u, 3584912847u,
+      9744803447u, 26489122130u, 72004899338u, 195729609429u, 532048240602u, 1446257064292u,
+      3931334297145u, 10686474581525u, 29048849665248u, 78962960182681u, 214643579785917u,
+      583461742527455u, 1586013452313431u, 4311231547115196u, 11719142372802612u,
+      31855931757113757u, 86593400423993747u, 235385266837019986u, 639843493530054950u,
+      1739274941520501048u, 4727839468229346562u, 12851600114359308276u};
+  // clang-format on
+  int count = 0;
+  UNROLL for (int k = 0; k < kPowers; ++k) count += powers[k] <= x ? 1 : 0;
+  return count;
+}
+
+// Of a sum that wrapped around, or is 0, the root is 0 and the logarithm the least number.
+template <class T, class Unsigned>
+DEVICE T result_of_integers(const ReduceHow& how, T joined) {
+  const T value = divided<T, Unsigned>(how, joined);
+  if (how.after == After::kNothing) return value;
+  const T flip = flip_of<T, Unsigned>(how);
+  const bool is_positive = how.is_unsigned != 0 ? value != 0 : value > 0;
+  if (!is_positive) return how.after == After::kRoot ? T{0} : static_cast<T>(least_of<T, Unsigned>() ^ flip);
+  const auto number = static_cast<Unsigned>(value);
+  return how.after == After::kRoot ? static_cast<T>(root_of(number)) : static_cast<T>(log_of_integer(number));
 }
 
 template <class T>
@@ -287,7 +333,7 @@ DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& ld
     }
   }
   if (at.lane == 0 && at.row < args.rows) {
-    y[at.row] = divided<T, Unsigned>(how, lds.values[thread_x()]);
+    y[at.row] = result_of_integers<T, Unsigned>(how, lds.values[thread_x()]);
   }
 }
 
@@ -301,7 +347,7 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
   const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
   const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,
                                                       column, static_cast<size_t>(args.block), stride.d);
-  y[i] = divided<T, Unsigned>(args.how, joined);
+  y[i] = result_of_integers<T, Unsigned>(args.how, joined);
 }
 
 }  // namespace graphopt::hip

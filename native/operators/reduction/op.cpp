@@ -52,7 +52,9 @@ std::string refuse_axes(const Node& node) {
   return "";
 }
 
-std::string refuse_floats(const Node& node) {
+// Of LogSumExp. The CPU's kernel rounds each exponential of whole numbers down before it adds it, so that none but
+// the largest number counts: an answer that the standard does not have, and no other is what a model was made with.
+std::string refuse_whole(const Node& node) {
   return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
 }
 
@@ -120,9 +122,9 @@ void add_reduction(Kernels& kernels) {
   reduce("ReduceProd", gpu::Reduction::kProduct, refuse_numbers);
   reduce("ReduceL1", gpu::Reduction::kL1, refuse_numbers);
   reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_numbers);
-  reduce("ReduceL2", gpu::Reduction::kL2, refuse_floats);
-  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_floats);
-  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_floats);
+  reduce("ReduceL2", gpu::Reduction::kL2, refuse_numbers);
+  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
+  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
   const auto follows = [](const Node&) { return Layout::kFollows; };
   kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
       .refused(refuse_global_pool)

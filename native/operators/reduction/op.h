@@ -23,7 +23,7 @@ enum class Reduction : int32_t {
 };
 
 // Over the axes of x that are `reduced`. Of float, float16 and whole numbers of 32 and 64 bits, of 8 bits and bool
-// only Max and Min; not L2, LogSum and LogSumExp of whole numbers, whose mean is rounded towards 0.
+// only Max and Min; not LogSumExp of whole numbers, whose Mean, L2 and LogSum are rounded towards 0.
 // What is between two steps is float, also of float16.
 struct ReduceProblem {
   Shape x;
