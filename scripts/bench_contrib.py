@@ -32,6 +32,17 @@ def draw(*shape: int) -> Array:
 X = f"float[{B}, {S}, {D}]"
 NORM = {"g": draw(D), "b": draw(D)}
 QKV = f"{X} q, {X} k, {X} v"
+
+
+def rotary(rows: int, inputs: str) -> tuple[str, Mapping[str, Array]]:
+    """Of queries, or of queries and keys, which share their angles."""
+    kind = f"float[{B}, {rows}, {D}]"
+    given, outputs = ", ".join(f"{kind} {x}" for x in inputs), ", ".join(f"{kind} {x}2" for x in inputs)
+    nodes = " ".join(f"{x}2 = com.microsoft.RotaryEmbedding<num_heads=12>({x}, p, c, s)" for x in inputs)
+    text = f"g ({given}, int64[{B}, {rows}] p) => ({outputs}) {{ {nodes} }}"
+    return text, {"c": draw(1024, 32), "s": draw(1024, 32)}
+
+
 CASES: Mapping[str, tuple[str, Mapping[str, Array]]] = {
     "SkipLayerNormalization": (
         f"g ({X} x, {X} r) => ({X} y) {{ y = com.microsoft.SkipLayerNormalization(x, r, g, b) }}",
@@ -70,10 +81,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Array]]] = {
         ' y = com.microsoft.FusedConv<pads=[1, 1, 1, 1], kernel_shape=[3, 3], activation="Relu">(x, w, c) }',
         {"w": draw(64, 64, 3, 3), "c": draw(64)},
     ),
-    "RotaryEmbedding": (
-        f"g ({X} x, int64[{B}, {S}] p) => ({X} y) {{ y = com.microsoft.RotaryEmbedding(x, p, c, s) }}",
-        {"c": draw(512, 32), "s": draw(512, 32)},
-    ),
+    "RotaryEmbedding S=1": rotary(1, "x"),
+    "RotaryEmbedding S=128": rotary(128, "x"),
+    "RotaryEmbedding S=1024": rotary(1024, "x"),
+    "two RotaryEmbedding S=1": rotary(1, "xz"),
+    "two RotaryEmbedding S=128": rotary(128, "xz"),
+    "two RotaryEmbedding S=1024": rotary(1024, "xz"),
     "EmbedLayerNormalization": (
         f"g (int32[{B}, {S}] i) => ({X} y) {{ y, m = com.microsoft.EmbedLayerNormalization(i, , e, p, , g, b) }}",
         {"e": draw(30000, D), "p": draw(512, D), **NORM},
