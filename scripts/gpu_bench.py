@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,9 @@ from tests.hip import (
     activations,
     elementwise_cases,
     logic_cases,
+    nonzero_cases,
     recurrent_cases,
+    reduction_cases,
     resize_cases,
     scatter_cases,
     unary_cases,
@@ -333,112 +337,263 @@ def bench_last(r: Runner) -> None:
     print(f"  3x3: geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x")
 
 
+Step = tuple[Plan, list[torch.Tensor], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator: its plans with what each reads and writes, and the bytes that it cannot but read and write."""
+
+    name: str
+    steps: list[Step]
+    moved: int
+
+
+class Standard:
+    """x [P, H, W], 64 MiB of a type, and rows of standard operators on it; None for one that has no such type."""
+
+    H = W = 64
+
+    def __init__(self, r: Runner, dtype: torch.dtype) -> None:
+        self.runner, self.dtype, self.half = r, dtype, ctypes.c_int(dtype == torch.float16)
+        self.bytes = dtype.itemsize
+        self.type = ctypes.c_int32(10 if dtype == torch.float16 else 1)  # as ONNX numbers types
+        self.P = (64 << 20) // (self.bytes * self.H * self.W)
+        self.x = torch.randn(self.P, self.H, self.W, device="cuda").to(dtype)
+        self.total = self.x.numel()
+        self.shape = [3, self.P, self.H, self.W]
+
+    def plan(self, op: str, *arguments: Any) -> Plan:
+        return self.runner.harness.plan(op, self.runner.device.facts, *arguments)
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda").to(self.dtype)
+
+    def row(self, name: str, plan: Plan, inputs: list[torch.Tensor], written: int) -> Row:
+        """One plan that reads its inputs once and writes so many bytes once."""
+        y = torch.empty(written, dtype=torch.uint8, device="cuda")
+        return Row(name, [(plan, inputs, [y])], sum(t.nbytes for t in inputs) + written)
+
+    def rows(self) -> Iterator[Row | None]:
+        yield from self.of_elements()
+        yield from self.of_whole_numbers()
+        yield from self.of_places()
+        yield from self.counted()
+        yield from self.converted()
+        yield from self.reduced()
+        yield from self.normalized()
+        yield from self.pooled()
+
+    def of_elements(self) -> Iterator[Row | None]:
+        zero, no, size = ctypes.c_float(0), ctypes.c_int(0), self.x.nbytes
+
+        def elementwise(op: str, b: list[int] | None = None) -> Plan:
+            code = ctypes.c_int32(elementwise_cases.OPS.index(op))
+            binary = ctypes.c_int(b is not None)
+            dims = int64s([*self.shape, *self.shape, *(b or [0]), 0])
+            return self.plan("elementwise", self.half, code, zero, zero, binary, no, dims)
+
+        def logic(op: str, operands: int) -> Plan:
+            code = ctypes.c_int32(list(logic_cases.OPS).index(op))
+            dims = int64s([*self.shape * (operands + 1), 0, 0])
+            return self.plan("logic", self.type, code, ctypes.c_int(operands == 2), dims)
+
+        other, sin = torch.randn_like(self.x), ctypes.c_int32(list(unary_cases.OPS).index("Sin"))
+        yield self.row("Add", elementwise("Add", self.shape), [self.x, other], size)
+        yield self.row("Add, one row", elementwise("Add", [1, self.W]), [self.x, self.random(self.W)], size)
+        yield self.row("Erf", elementwise("Erf"), [self.x], size)
+        unary = self.plan("unary", self.half, sin, zero, ctypes.c_int64(self.total), ctypes.c_int(1))
+        yield self.row("Sin", unary, [self.x], size)
+        yield self.row("Less", logic("Less", 2), [self.x, other], self.total)
+        yield self.row("IsNaN", logic("IsNaN", 1), [self.x], self.total)
+
+    def of_whole_numbers(self) -> Iterator[Row | None]:
+        """Of bool and int64 whatever the type is."""
+        if self.dtype == torch.float16:
+            yield from [None] * 3
+            return
+        P, H, W = self.P, self.H, self.W
+        i32, of = ctypes.c_int32, [3, P // 2, H, W]
+
+        def whole_numbers(op: str) -> Plan:
+            code = i32(whole_cases.OPS.index(op))
+            return self.plan("whole", ctypes.c_int64(8), i32(1), code, i32(2), int64s([0, 0]), int64s([*of * 3, 0]))
+
+        truth = torch.randint(0, 2, (4 * P, H, W), device="cuda", dtype=torch.uint8)
+        dims = int64s([*[3, 4 * P, H, W] * 3, 0, 0])
+        both = self.plan("logic", i32(9), i32(list(logic_cases.OPS).index("And")), ctypes.c_int(1), dims)
+        yield self.row("And", both, [truth, truth.clone()], truth.nbytes)
+        a, b = torch.randint(-99, 99, (2, P // 2, H, W), device="cuda")
+        yield self.row("Add, int64", whole_numbers("Add"), [a, b], a.nbytes)
+        yield self.row("Mod, int64", whole_numbers("Mod"), [a, b.clamp(1)], a.nbytes)
+
+    def of_places(self) -> Iterator[Row | None]:
+        """What moves elements, and what is made of numbers and places."""
+        P, H, W, x, size, no = self.P, self.H, self.W, self.x, self.x.nbytes, ctypes.c_int(0)
+        i32, i64, wide = ctypes.c_int32, ctypes.c_int64, ctypes.c_int64(self.bytes)
+
+        def copied(name: str, shape: list[int], strides: list[int], read: torch.Tensor) -> Row:
+            to = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+            made = self.plan("strided_copy", wide, int64s([len(shape), *shape, *strides, *to, 0, 0]))
+            return self.row(name, made, [read], math.prod(shape) * self.bytes)
+
+        yield self.row("Transpose 0 2 1", self.plan("swap_planes", i64(P), i64(H), i64(W), wide), [x], size)
+        yield copied("Transpose 1 0 2", [H, P, W], [W, H * W, 1], x)
+        # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W], and [2, 2, P, H / 2, W / 2] from [P, H / 2, 2, W / 2, 2]
+        blocks = [H * W, W, P // 2 * H * W, 1, P // 4 * H * W]
+        yield copied("DepthToSpace", [P // 4, H, 2, W, 2], blocks, x)
+        yield copied("SpaceToDepth", [2, 2, P, H // 2, W // 2], [W, 1, H * W, 2 * W, 2], x)
+        yield copied("Tile, 2 x 2", [P // 4, 2, H, 2, W], [H * W, 0, W, 0, 1], x[: P // 4])
+        padded = int64s([*self.shape, 0, 0, 0, 0, 0, W])
+        yield self.row("Pad", self.plan("pad", wide, i32(0), ctypes.c_uint64(0), padded), [x], 2 * size)
+        index, within = torch.randperm(P, device="cuda"), torch.randint(0, H, (P, H, W), device="cuda")
+        gather = self.plan("gather", wide, no, i64(1), i64(P), i64(H * W), i64(P))
+        yield self.row("Gather", gather, [x, index], size)
+        elements = self.plan("gather_elements", wide, no, int64s([*self.shape, *self.shape, 1]))
+        yield self.row("GatherElements", elements, [x, within], size)
+        tuples = torch.stack([torch.randint(0, n, (P * H,), device="cuda") for n in (P, H)], 1)
+        yield self.row("GatherND", self.plan("gather_nd", wide, int64s([1, P * H, W, 2, P, H])), [x, tuples], size)
+        triangle = self.plan("trilu", *map(i64, (P, H, W, 0, self.bytes)), ctypes.c_int(1))
+        yield self.row("Trilu", triangle, [x], size)
+        filled = self.plan("fill", i64(self.total), wide, ctypes.c_uint64(0x3C00))
+        yield self.row("ConstantOfShape", filled, [], size)
+        if self.dtype == torch.float16:
+            yield None
+        else:
+            numbers = self.plan("range", i32(1), ctypes.c_double(0), ctypes.c_double(1), i64(self.total))
+            yield self.row("Range", numbers, [], size)
+        hot = self.plan("one_hot", i64(P * H), i64(W), i64(1), i32(0), wide)  # indices of int64
+        places = torch.randint(0, W, (P * H,), device="cuda")
+        yield self.row("OneHot", hot, [places, torch.tensor([0.0, 1.0], device="cuda").to(self.dtype)], size)
+
+    def counted(self) -> Iterator[Row | None]:
+        """What reads its conditions twice, since the host allocates what the first time counts."""
+        i64, no, yes = ctypes.c_int64, ctypes.c_int(0), ctypes.c_int(1)
+        found = torch.empty(1, dtype=torch.int64, device="cuda")
+
+        def steps(x: torch.Tensor, is_float: ctypes.c_int, all_: int) -> tuple[list[Step], torch.Tensor]:
+            starts = torch.empty(-(-x.numel() // nonzero_cases.PART), dtype=torch.int32, device="cuda")
+            places = torch.empty(x.dim(), all_, dtype=torch.int64, device="cuda")
+            kind = (i64(x.itemsize), is_float)
+            count = self.plan("nonzero_count", i64(x.numel()), *kind)
+            find = self.plan("nonzero_places", int64s([x.dim(), *x.shape]), *kind, i64(all_))
+            return [(count, [x], [found, starts]), (find, [x, starts], [places])], places
+
+        sparse = self.x * (torch.rand_like(self.x) < 0.25)
+        nonzero, places = steps(sparse, yes, int(torch.count_nonzero(sparse)))
+        yield Row("NonZero, a quarter", nonzero, 2 * sparse.nbytes + places.nbytes)
+        holds = torch.rand(self.P, device="cuda") < 0.5
+        kept = int(torch.count_nonzero(holds))
+        compress, places = steps(holds, no, kept)
+        y = torch.empty(kept, self.H, self.W, dtype=self.dtype, device="cuda")
+        inner = i64(self.H * self.W)
+        gather = self.plan("gather", i64(self.bytes), no, i64(1), i64(self.P), inner, i64(kept))
+        yield Row("Compress, half of the rows", [*compress, (gather, [self.x, places], [y])], 2 * y.nbytes)
+
+    def converted(self) -> Iterator[Row | None]:
+        x, no, i32 = self.x, ctypes.c_int(0), ctypes.c_int32
+        scale = torch.tensor([0.1], device="cuda").to(self.dtype)
+        small = torch.randint(-99, 99, x.shape, device="cuda", dtype=torch.int8)
+
+        def quantize(back: int) -> Plan:
+            one = int64s([1, self.total, 1, -1])
+            return self.plan("quantize", i32(3), self.half, no, ctypes.c_int(back), no, one)
+
+        yield self.row("QuantizeLinear", quantize(0), [x, scale], self.total)
+        yield self.row("DequantizeLinear", quantize(1), [small, scale], x.nbytes)
+        cast = self.plan("cast", ctypes.c_int64(self.total), self.type, i32(11 - self.type.value), ctypes.c_int(1))
+        yield self.row("Cast to the other", cast, [x], self.total * (6 - self.bytes))
+
+    def reduced(self) -> Iterator[Row | None]:
+        P, H, W, x, i64 = self.P, self.H, self.W, self.x, ctypes.c_int64
+        no, b = ctypes.c_int(0), self.bytes
+        rows, columns = int64s([2, P, H * W, 0, 1]), int64s([3, 64, P // 64, H * W, 0, 1, 0])
+
+        def softmax(D: int, inner: int) -> Plan:
+            return self.plan("softmax", self.half, i64(P), i64(D), i64(inner), no)
+
+        def reduce(how: str, numbers: Any) -> Plan:
+            return self.plan("reduce", self.type, ctypes.c_int32(reduction_cases.REDUCTIONS.index(how)), numbers)
+
+        def arg(smallest: int, *sizes: int) -> Plan:
+            order = ctypes.c_int32(self.half.value)
+            return self.plan("arg", *map(i64, sizes), order, ctypes.c_int(smallest), no)
+
+        yield self.row("Softmax, rows of 4096", softmax(H * W, 1), [x], x.nbytes)
+        yield self.row("Softmax, columns", softmax(H, W), [x], x.nbytes)
+        for how in ("Mean", "Prod", "L1", "L2", "SumSquare"):
+            yield self.row(f"Reduce{how}, rows of 4096", reduce(how, rows), [x], b * P)
+            yield self.row(f"Reduce{how}, columns", reduce(how, columns), [x], b * 64 * H * W)
+        outer = reduce("LogSumExp", int64s([*self.shape, 1, 0, 1]))
+        yield self.row("ReduceLogSumExp, first and last", outer, [x], b * H)
+        for smallest, name in enumerate(("ArgMax", "ArgMin")):
+            yield self.row(f"{name}, rows of 4096", arg(smallest, P, H * W, 1), [x], 8 * P)
+            yield self.row(f"{name}, columns", arg(smallest, 64, P // 64, H * W), [x], 8 * 64 * H * W)
+
+    def normalized(self) -> Iterator[Row | None]:
+        x, size, i64, epsilon = self.x, self.x.nbytes, ctypes.c_int64, ctypes.c_float(1e-5)
+        pixels, no, yes = self.H * self.W, ctypes.c_int(0), ctypes.c_int(1)
+        N, C = 64, self.P // 64
+        images = (i64(N), i64(C), i64(pixels))
+        gamma, beta, mean, variance = torch.rand(4, C, device="cuda").to(self.dtype)
+        batch = self.plan("batch_norm", self.half, self.half, *images, epsilon)
+        yield self.row("BatchNormalization", batch, [x, gamma, beta, mean, variance], size)
+        for name, groups in (("InstanceNormalization", C), ("GroupNormalization, 32", 32)):
+            made = self.plan("group_norm", self.half, *images, i64(groups), epsilon, *act_arguments(""))
+            yield self.row(name, made, [x, gamma, beta], size)
+        rms = self.plan("row_norm", self.half, i64(self.P), i64(pixels), epsilon, yes, no, no, i64(1), no)
+        yield self.row("RMSNormalization, rows of 4096", rms, [x, self.random(pixels)], size)
+        numbers = (ctypes.c_float(1e-4), ctypes.c_float(0.75), ctypes.c_float(1))
+        yield self.row("LRN, 5", self.plan("lrn", self.half, *images, i64(5), *numbers), [x], size)
+        lengths = self.plan("softmax", self.half, i64(self.P), i64(pixels), i64(1), ctypes.c_int32(3))
+        yield self.row("LpNormalization, rows of 4096", lengths, [x], size)
+        for channels in (96, 256, 768):
+            count = self.P // channels
+            part = x[: count * channels]
+            made = self.plan("layer_norm_2d", self.half, i64(count), i64(channels), i64(pixels), epsilon)
+            both = [*torch.rand(2, channels, device="cuda").to(self.dtype)]
+            yield self.row(f"FusedLayerNorm2d, {channels} channels", made, [part, *both], part.nbytes)
+        S, heads, D = 1024, 16, 128
+        B = self.total // (S * heads * D)
+        turn = self.plan("rotary", self.half, int64s([B, S, heads, D, D // 2, S]), (ctypes.c_int * 3)(1, 0, 0))
+        ids = torch.arange(S, device="cuda").repeat(B)
+        yield self.row("RotaryEmbedding", turn, [x, ids, self.random(S, D // 2), self.random(S, D // 2)], size)
+
+    def pooled(self) -> Iterator[Row | None]:
+        P, H, W, i32, i64 = self.P, self.H, self.W, ctypes.c_int32, ctypes.c_int64
+        windows = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
+        pool = self.plan("pool", self.type, i32(0), windows, i64(0))
+        yield self.row("MaxPool 2x2", pool, [self.x], self.x.nbytes // 4)
+        linear, two = i32(resize_cases.WAYS_OF_IMAGES.index("linear")), ctypes.c_float(2)
+        sizes = int64s([P // 4, H, W, 2 * H, 2 * W])
+        resize = self.plan("resize", self.half, i32(0), linear, sizes, two, two, i64(0), i64(0))
+        yield self.row("Resize, linear, 2x", resize, [self.x[: P // 4]], self.x.nbytes)
+
+
 def bench_standard(r: Runner, copy: float) -> None:
     """The provider's kernels for standard operators, on 64 MiB: bytes read once and written once against a copy."""
-    print(f"\nStandard operators, 64 MiB: fraction of copy (floor {LEAST_OF_COPY:.0%})")
-    P, H, W = 4096, 64, 64
-    x = torch.randn(P, H, W, device="cuda")
-    total = x.numel()
-    row, index = torch.randn(W, device="cuda"), torch.randperm(P, device="cuda")
-    shape, zero, half = [3, P, H, W], ctypes.c_float(0), ctypes.c_int(0)
-    whole, narrow, quarter = torch.randint(-99, 99, (P, H, W), device="cuda"), x.half(), x[: P // 4]
-    small = torch.randint(0, 2, (4 * P, H, W), device="cuda", dtype=torch.uint8)
-    within = torch.randint(0, H, (P, H, W), device="cuda")
-    tuples = torch.stack([torch.randint(0, n, (P * H,), device="cuda") for n in (P, H)], 1)
-
-    def plan(op: str, *arguments: Any) -> Plan:
-        return r.harness.plan(op, r.device.facts, *arguments)
-
-    def shapes(*each: list[int]) -> Any:
-        return int64s([n for one in each for n in one])
-
-    def elementwise(op: str, b: list[int] | None = None, half: int = 0) -> Plan:
-        code = ctypes.c_int32(elementwise_cases.OPS.index(op))
-        binary = ctypes.c_int(b is not None)
-        return plan("elementwise", ctypes.c_int(half), code, zero, zero, binary, ctypes.c_int(0),
-                    shapes(shape, shape, b or [0], [0]))  # fmt: skip
-
-    i64, i32, no, yes = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0), ctypes.c_int(1)
-
-    def logic(op: str, kind: int, *dims: list[int]) -> Plan:
-        code = i32(list(logic_cases.OPS).index(op))
-        return plan("logic", i32(kind), code, ctypes.c_int(len(dims) > 2), shapes(*dims, [0], [0]))
-
-    def whole_numbers(op: str) -> Plan:
-        of = [3, P // 2, H, W]
-        return plan("whole", i64(8), i32(1), i32(whole_cases.OPS.index(op)), i32(2), int64s([0, 0]),
-                    shapes(of, of, of, [0]))  # fmt: skip
-
-    def over_channels(C: int) -> tuple[str, Plan, list[torch.Tensor], int]:
-        images = P // C
-        made = plan("layer_norm_2d", no, i64(images), i64(C), i64(H * W), ctypes.c_float(1e-5))
-        part = x[: images * C]
-        return f"FusedLayerNorm2d, {C} channels", made, [part, *torch.rand(2, C, device="cuda")], part.nbytes
-
-    def quantize(back: int) -> Plan:
-        return plan("quantize", i32(3), no, no, ctypes.c_int(back), no, int64s([1, total, 1, -1]))
-
-    axes_turned = int64s([3, H, P, W, W, H * W, 1, P * W, W, 1, 0, 0])
-    # [P / 4, H, 2, W, 2] from [2, 2, P / 4, H, W]
-    blocked = int64s([5, P // 4, H, 2, W, 2, H * W, W, P // 2 * H * W, 1, P // 4 * H * W,
-                      4 * H * W, 4 * W, 2 * W, 2, 1, 0, 0])  # fmt: skip
-    pooled = int64s([P, *(1, 1, 1, 1, 0, 1, 1), *(H // 2, H, 2, 2, 0, 1, H), *(W // 2, W, 2, 2, 0, 1, W)])
-    how, two = resize_cases.WAYS_OF_IMAGES.index("linear"), ctypes.c_float(2)
-    resized = (i32(0), i32(how), int64s([P // 4, H, W, 2 * H, 2 * W]), two, two, i64(0), i64(0))
-    columns, largest = int64s([3, 64, P // 64, H * W, 0, 1, 0]), (i32(0), no, no)
-    sin, erf = (list(unary_cases.OPS).index("Sin"), "Erf")
-    padded = int64s([3, P, H, W, 0, 0, 0, 0, 0, W])
-    one_hot = (i64(P * H), i64(W), i64(1), i32(1), i64(4))
-    hot, values = torch.randint(0, W, (P * H,), device="cuda"), torch.tensor([0.0, 1.0], device="cuda")
-    scale = torch.tensor([0.1], device="cuda")
-    # name, plan, inputs, bytes written
-    size = x.nbytes
-    rows: list[tuple[str, Plan, list[torch.Tensor], int]] = [
-        ("Add", elementwise("Add", shape), [x, torch.randn_like(x)], size),
-        ("Add, one row", elementwise("Add", [1, W]), [x, row], size),
-        ("Erf", elementwise(erf), [x], size),
-        ("Erf, float16", elementwise(erf, half=1), [narrow], size // 2),
-        ("Sin", plan("unary", no, i32(sin), zero, i64(total), yes), [x], size),
-        ("Less", logic("Less", 1, shape, shape, shape), [x, torch.randn_like(x)], size // 4),
-        ("And", logic("And", 9, *([3, 4 * P, H, W],) * 3), [small, small.clone()], size),
-        ("IsNaN", logic("IsNaN", 1, shape, shape), [x], size // 4),
-        ("Add, int64", whole_numbers("Add"), [whole[: P // 2], whole[P // 2 :]], size),
-        ("Mod, int64", whole_numbers("Mod"), [whole[: P // 2], whole[P // 2 :].clamp(1)], size),
-        ("Transpose 0 2 1", plan("swap_planes", i64(P), i64(H), i64(W), i64(4)), [x], size),
-        ("Transpose 1 0 2", plan("strided_copy", i64(4), axes_turned), [x], size),
-        ("DepthToSpace", plan("strided_copy", i64(4), blocked), [x], size),
-        ("Pad", plan("pad", i64(4), i32(0), ctypes.c_uint32(0), padded), [x], 2 * size),
-        ("Gather", plan("gather", i64(4), no, i64(1), i64(P), i64(H * W), i64(P)), [x, index], size),
-        ("GatherElements", plan("gather_elements", i64(4), no, shapes(shape, shape, [1])), [x, within], size),
-        ("GatherND", plan("gather_nd", i64(4), int64s([1, P * H, W, 2, P, H])), [x, tuples], size),
-        ("Trilu", plan("trilu", *map(i64, (P, H, W, 0, 4)), yes), [x], size),
-        ("Range", plan("range", i32(1), ctypes.c_double(0), ctypes.c_double(1), i64(total)), [], size),
-        ("OneHot", plan("one_hot", *one_hot), [hot, values], size),
-        ("QuantizeLinear", quantize(0), [x, scale], size // 4),
-        ("DequantizeLinear", quantize(1), [small[:P].view(torch.int8), scale], size),
-        ("Cast to float16", plan("cast", i64(total), i32(1), i32(10), yes), [x], size // 2),
-        ("Softmax, rows of 4096", plan("softmax", half, i64(P), i64(H * W), i64(1), no), [x], size),
-        ("Softmax, columns", plan("softmax", half, i64(P), i64(H), i64(W), no), [x], size),
-        ("ReduceMean, rows of 4096", plan("reduce", i32(1), i32(3), int64s([2, P, H * W, 0, 1])), [x], 4 * P),
-        ("ReduceMean, columns", plan("reduce", i32(1), i32(3), columns), [x], 256 * H * W),
-        ("ReduceLogSumExp, first and last", plan("reduce", i32(1), i32(9), int64s([3, P, H, W, 1, 0, 1])), [x], 4 * H),
-        *map(over_channels, (96, 256, 768)),
-        ("ArgMax, rows of 4096", plan("arg", i64(P), i64(H * W), i64(1), *largest), [x], 8 * P),
-        ("ArgMax, columns", plan("arg", i64(64), i64(P // 64), i64(H * W), *largest), [x], 512 * H * W),
-        ("MaxPool 2x2", plan("pool", i32(1), i32(0), pooled, i64(0)), [x], size // 4),
-        ("Resize, linear, 2x", plan("resize", half, *resized), [quarter], size),
-    ]  # fmt: skip
-    for name, made, inputs, written in rows:
-        y = torch.empty(written, dtype=torch.uint8, device="cuda")
-        ms = milliseconds(r.work(made, inputs, [y]))
-        part = (sum(t.nbytes for t in inputs) + written) / ms / 1e9 / copy
-        missed = "  MISSES" if part < LEAST_OF_COPY else ""
-        print(f"  {name:32} {ms:.4f} ms  {part:.0%}  {made.launches[0]['kernel']}{missed}")
+    print(f"\nStandard operators, 64 MiB, float32 and float16: fraction of copy (floor {LEAST_OF_COPY:.0%})")
+    both = (Standard(r, torch.float32), Standard(r, torch.float16))
+    for columns in zip(*(given.rows() for given in both), strict=True):
+        cells, missed = [], ""
+        for row in columns:
+            if row is None:
+                cells.append(f"{'':15}")
+                continue
+            works = [r.work(*step) for step in row.steps]
+            ms = milliseconds(lambda: [work() for work in works])  # noqa: B023
+            part = row.moved / ms / 1e9 / copy
+            missed = missed or ("  MISSES" if part < LEAST_OF_COPY else "")
+            cells.append(f"{ms:.4f} ms {part:5.0%}")
+        first = next(row for row in columns if row is not None)
+        kernel = first.steps[-1][0].launches[0]["kernel"]
+        print(f"  {first.name:32} {'  '.join(cells)}  {kernel}{missed}", flush=True)
 
 
 def bench_ranked(r: Runner) -> None:
     """Operators that more than memory bounds: against PyTorch's time."""
-    print(f"\nTopK, CumSum, Scatter*, ArgMax, float32, beside PyTorch (floor {MOST_OF_PYTORCH:.0f} times its time)")
+    floor = f"{MOST_OF_PYTORCH:.0f} times its time"
+    print(f"\nTopK, CumSum, Scatter*, ArgMax, ArgMin, float32, beside PyTorch (floor {floor})")
     i64, i32, no = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0)
     rows: list[tuple[str, Plan, list[torch.Tensor], list[torch.Tensor], Callable[[], object]]] = []
 
@@ -455,11 +610,13 @@ def bench_ranked(r: Runner) -> None:
         made = plan("cumsum", i32(1), i64(outer), i64(length), i64(inner), no, no)
         rows.append((f"CumSum {outer} x {length} x {inner}", made, [x], [torch.empty_like(x)],
                      partial(torch.cumsum, x, 1)))  # fmt: skip
-    for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
-        x = torch.randn(outer, length, inner, device="cuda")
-        made = plan("arg", i64(outer), i64(length), i64(inner), i32(0), no, no)
-        out = [torch.empty(outer, inner, dtype=torch.int64, device="cuda")]
-        rows.append((f"ArgMax {outer} x {length} x {inner}", made, [x], out, partial(torch.argmax, x, 1)))
+    for smallest, theirs in enumerate((torch.argmax, torch.argmin)):
+        for outer, length, inner in ((1, 1 << 20, 1), (4096, 4096, 1), (64, 1024, 256)):
+            x = torch.randn(outer, length, inner, device="cuda")
+            made = plan("arg", i64(outer), i64(length), i64(inner), i32(0), ctypes.c_int(smallest), no)
+            out = [torch.empty(outer, inner, dtype=torch.int64, device="cuda")]
+            name = f"{('ArgMax', 'ArgMin')[smallest]} {outer} x {length} x {inner}"
+            rows.append((name, made, [x], out, partial(theirs, x, 1)))
     for how, many, length, most in (
         ("none", 4096, 4096, 4096),
         ("add", 4096, 4096, 1024),
@@ -495,9 +652,9 @@ def bench_ranked(r: Runner) -> None:
 
 
 def bench_composed(r: Runner) -> None:
-    """Sampling, recurrence and selection: against PyTorch's time, cuDNN's for LSTM and GRU."""
+    """Sampling, recurrence and selection: against PyTorch's time, cuDNN's for LSTM, GRU and RNN."""
     floor = f"{MOST_OF_PYTORCH:.0f} times its time"
-    print(f"\nGridSample, LSTM, GRU, NonMaxSuppression, float32, beside PyTorch (floor {floor})")
+    print(f"\nGridSample, LSTM, GRU, RNN, NonMaxSuppression, float32, beside PyTorch (floor {floor})")
     no = ctypes.c_int(0)
 
     def plan(op: str, *arguments: Any) -> Plan:
@@ -513,7 +670,7 @@ def bench_composed(r: Runner) -> None:
         theirs = partial(F.grid_sample, x, grid, align_corners=False)
         ms = milliseconds(r.work(made, [x, grid], [torch.empty_like(x)]))
         line(f"GridSample {N} x {C} x {H} x {W}", made, ms, milliseconds(theirs))
-    for kind, module, gates in (("LSTM", torch.nn.LSTM, 4), ("GRU", torch.nn.GRU, 3)):
+    for kind, module, gates in (("LSTM", torch.nn.LSTM, 4), ("GRU", torch.nn.GRU, 3), ("RNN", torch.nn.RNN, 1)):
         for S, B, H in ((128, 1, 256), (100, 16, 512), (512, 32, 128)):
             layer = module(H, H).cuda().requires_grad_(False)
             x, w = torch.randn(S, B, H, device="cuda"), torch.randn(H, gates * H, device="cuda") / H**0.5
@@ -521,7 +678,8 @@ def bench_composed(r: Runner) -> None:
             none, state = torch.zeros(1, 3 * H, device="cuda"), torch.zeros(1, B, H, device="cuda")
             lengths = torch.full((B,), S, dtype=torch.int32, device="cuda")
             product = torch.empty(S, B, gates * H, device="cuda")
-            out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(gates - 2))]
+            states = 2 if kind == "LSTM" else 1
+            out = [torch.empty(S, 1, B, H, device="cuda"), *(torch.empty_like(state) for _ in range(states))]
             made = plan("recurrent", no, ctypes.c_int32(recurrent_cases.KINDS.index(kind)),
                         int64s([1, B, S, H, 0, 0, 1, 0, 0, 0, 0]), ctypes.c_float(0), ctypes.c_int(-1))  # fmt: skip
             steps = r.work(made, [product, weights, bias, none, lengths, state, state], out)
@@ -547,6 +705,29 @@ def bench_composed(r: Runner) -> None:
         ms = eager_milliseconds(r.work(made, [boxes, scores], out), repeats=3)
         peer = eager_milliseconds(partial(batched_nms, flat, scores.reshape(-1), classes, 0.5), repeats=3)
         line(f"NonMaxSuppression {B} x {C} x {N}", made, ms, peer)
+
+
+def bench_spectra(r: Runner) -> None:
+    """By their definition, products of each line with a table: bound by arithmetic, and for information."""
+    print("\nDFT and STFT, beside PyTorch (cuFFT), without a floor")
+    rows: list[tuple[str, list[int], bool, int, Callable[[], object], list[torch.Tensor]]] = []
+    for lines, L in ((4096, 512), (65536, 64)):
+        x = torch.randn(lines, L, 2, device="cuda")
+        places = [lines, 1, L, L, L, 2 * L, 2, 2, 2 * L, 2, 2]
+        fft = partial(torch.fft.fft, torch.view_as_complex(x))
+        rows.append((f"DFT {lines} x {L}", places, True, 8 * lines * L * L, fft, [x, x[0, 0]]))
+    for B, T, L, step in ((1, 480000, 400, 160), (16, 160000, 512, 128)):
+        x, window = torch.randn(B, T, device="cuda"), torch.hann_window(L, device="cuda")
+        frames, K = (T - L) // step + 1, L // 2 + 1
+        places = [B * frames, frames, L, L, K, T, step, 1, frames * K * 2, K * 2, 2]
+        stft = partial(torch.stft, x, L, step, L, window, center=False, return_complex=True)
+        rows.append((f"STFT {B} x {T}, {L} by {step}", places, False, 4 * B * frames * L * K, stft, [x, window]))
+    for name, places, is_complex, flops, theirs, inputs in rows:
+        flags = (ctypes.c_int(is_complex), ctypes.c_int(0), ctypes.c_int(not is_complex))
+        made = r.harness.plan("dft", r.device.facts, ctypes.c_int(0), int64s(places), *flags)
+        y = torch.empty(places[0], places[4], 2, device="cuda")
+        ms, peer = milliseconds(r.work(made, inputs, [y])), eager_milliseconds(theirs)
+        print(f"  {name:40} {ms:.4f} ms {flops / ms / 1e9:.1f} TFLOP/s  PyTorch {peer:.4f}  {ms / peer:.2f}")
 
 
 def conv_plans(
@@ -707,6 +888,7 @@ def main() -> None:
         bench_standard(r, copy)
         bench_ranked(r)
         bench_composed(r)
+        bench_spectra(r)
         return
     if "--tiles" in sys.argv:
         bench_products(r, torch.float16)
@@ -733,6 +915,7 @@ def main() -> None:
     bench_standard(r, copy)
     bench_ranked(r)
     bench_composed(r)
+    bench_spectra(r)
     bench_conv(r, torch.float32, "--conv" in sys.argv, "1.4x, none under 0.95x")
     bench_conv(r, torch.float16, "--conv" in sys.argv, "0.7x, with cuDNN kept where ours loses")
 

@@ -479,13 +479,15 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
 
 
 def sizes_of_images(count: int) -> list[tuple[int, int]]:
-    """Different heights and widths that the detector takes, multiples of 32, of at most a mebipixel.
+    """Different heights and widths that the detector takes, multiples of 32, of at most 1,572,864 pixels.
+
+    The largest need some 120 MiB between their nodes, beside 29 of weights: 256 have room for each, but not for two.
 
     Raises:
         ValueError: when there are not so many.
     """
     sides = range(4, 65)
-    each = [(32 * h, 32 * w) for h in sides for w in sides if h * w <= 32 * 32]
+    each = [(32 * h, 32 * w) for h in sides for w in sides if h * w <= 48 * 32]
     return [each[i] for i in np.random.default_rng(0).choice(len(each), count, replace=False)]
 
 
