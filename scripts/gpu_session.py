@@ -4,6 +4,7 @@
     python scripts/gpu_session.py --trace [--kernels COUNT] [--only ...]
     python scripts/gpu_session.py --sizes [COUNT]
     python scripts/gpu_session.py --layers
+    python scripts/gpu_session.py --symbolic [FOLDER] [--only MODEL ...]
 
 A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the model as
 exported, what ran on the CPU, copies between the CPU and the device (Memcpy nodes), what its regions did, and medians
@@ -24,6 +25,9 @@ and those of PyTorch's captured graph.
 `--sizes COUNT`: so many different random image sizes through a detector with dynamic height and width, each twice:
 the first run of a size against the second, and the device's memory, with a memory limit that plans have to leave for,
 and with one that has room for all that are kept.
+`--symbolic`: models with symbolic sizes, of the zoo or the files of scripts/export_models.py, beside the same with the
+sizes of the inputs in them: what the CPU has of each, and medians of interleaved runs. GRAPHOPT_BUILT names the folder
+of another build of the library.
 `--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
 """
 
@@ -38,7 +42,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -317,6 +321,50 @@ def bench_layers(library: Path) -> bool:
     return fine
 
 
+def with_sizes(model: onnx.ModelProto, feeds: dict[str, Any]) -> onnx.ModelProto:
+    """The model with the sizes of these inputs in place of symbols."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=True):
+            dim.dim_value = size
+    return fixed
+
+
+def symbolic_models(folder: str, only: list[str]) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any]]]:
+    """Name, model with symbolic sizes, inputs."""
+    for file in sorted(Path(folder).glob("*.onnx")) if folder else []:
+        model, arrays = onnx.load(file), np.load(file.with_suffix(".npz"))
+        names = {i.name for i in model.graph.input}
+        if not only or file.stem.split("-")[0] in only:
+            yield file.stem, model, {key[2:]: arrays[key] for key in arrays if key[:2] == "0:" and key[2:] in names}
+    for name in [] if folder else only or ZOO:
+        yield name, ZOO[name](dynamic=True), feeds_of(ZOO[name](batch=1))
+
+
+def symbolic(folder: str, only: list[str], library: Path) -> bool:
+    """Whether symbolic sizes leave nothing to the CPU and copy nothing."""
+    print("| model | nodes | regions | on the CPU | copies | symbolic, ms | fixed, ms | ratio |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    fine = True
+    for name, exported, feeds in symbolic_models(folder, only):
+        works: list[Callable[[], object]] = []
+        for model in (exported, with_sizes(exported, feeds)):
+            optimized, _ = graphopt.optimize(model, target="cuda")
+            before = region_counts(library)
+            session = session_of(optimized, library)
+            regions = region_counts(library)["compiled"] - before["compiled"]
+            got = [session.run(None, feeds) for _ in range(3)][-1]
+            works.append(partial(session.run_with_iobinding, bound(session, feeds, got)))
+            if len(works) == 1:
+                on_cpu, copies = placed(optimized, feeds, library)
+                what = f"{name} | {len(optimized.graph.node)} | {regions} | {sum(on_cpu.values())} | {copies}"
+                fine &= not on_cpu and not copies
+        ours, fixed = interleaved(works)
+        print(f"| {what} | {ours:.3f} | {fixed:.3f} | {ours / fixed:.2f} |", flush=True)
+    return fine
+
+
 def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, Any]]:
     """As exported in float32, optimized in `dtype`, and feeds for the latter."""
     exported = ZOO[name](batch=batch)
@@ -567,6 +615,7 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
     parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--symbolic", nargs="?", const="", metavar="FOLDER")
     parser.add_argument("--without-libraries", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
@@ -580,6 +629,8 @@ def main() -> int:
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
     if options.layers:
         return int(not bench_layers(library))
+    if options.symbolic is not None:
+        return int(not symbolic(options.symbolic, options.only, library))
     if options.trace:
         trace(rows_of(options.only), library, options.kernels)
         return 0
