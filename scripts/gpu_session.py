@@ -640,7 +640,7 @@ def main() -> int:
         [Row(**row) for row in json.loads(options.json.read_text())] if options.json and options.json.exists() else []
     )
     sides = SIDES[:2] if options.no_compile else SIDES
-    known = {row.key for row in kept if not {*row.left_out()} & {*sides}}
+    known = {row.key for row in kept if row.copies is not None and not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
     for name, batch, dtype in rows_of(options.only):
         libraries = not options.without_libraries
@@ -654,7 +654,7 @@ def main() -> int:
     if known:
         print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept)]))
     if options.no_compile:
-        print("ours / best: the best of two, eager and a captured graph; torch.compile was left out")
+        print('"of 2": the better of eager and a captured graph; torch.compile was left out')
     return int(any(row.failures(sides) for row in kept))
 
 
