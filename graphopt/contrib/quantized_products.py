@@ -27,6 +27,7 @@ from graphopt.contrib.quantized import (
     saturated,
     scalar,
     spec,
+    weights,
     whole,
 )
 from graphopt.contrib.schema import Call, Case, either, normal
@@ -163,7 +164,7 @@ def _draw_conv(rng: np.random.Generator) -> Case:
     # Signed inputs have no kernel with unsigned weights.
     inputs: dict[str, Array] = {"x": whole(rng, np.uint8, *((2, 6, 5, C) if last else (2, C, 6, 5)))}
     inputs["x_scale"], inputs["x_zero_point"] = parameters(rng, np.uint8, 0.03)
-    inputs["w"] = whole(rng, np.int8, M, C // group, 3, 2)
+    inputs["w"] = weights(rng, np.int8, M, C // group, 3, 2)
     inputs["w_scale"] = rng.uniform(0.01, 0.03, either(rng, (), (M,))).astype(np.float32)
     inputs["w_zero_point"] = np.zeros(inputs["w_scale"].shape, np.int8)
     inputs["y_scale"], inputs["y_zero_point"] = parameters(rng, np.uint8, 0.1)
@@ -189,7 +190,7 @@ def _draw_product(rng: np.random.Generator, kind: str) -> Case:
     else:
         inputs["A"] = whole(rng, np.uint8, *shape, K)
     weight_type = byte_type(rng)
-    inputs["B"] = whole(rng, weight_type, K, N)
+    inputs["B"] = weights(rng, weight_type, K, N)
     if kind == "dynamic":
         inputs["b_scale"] = rng.uniform(0.01, 0.03, columns).astype(np.float32)
         if rng.random() < 0.6:
@@ -217,7 +218,7 @@ def _draw_gemm(rng: np.random.Generator) -> Case:
     columns = either(rng, (), (N,))
     inputs: dict[str, Array] = {"A": whole(rng, np.uint8, *a)}
     inputs["a_scale"], inputs["a_zero_point"] = parameters(rng, np.uint8, 0.03)
-    inputs["B"] = whole(rng, np.int8, *b)
+    inputs["B"] = weights(rng, np.int8, *b)
     inputs["b_scale"] = rng.uniform(0.01, 0.03, columns).astype(np.float32)
     inputs["b_zero_point"] = whole(rng, np.int8, *columns)
     if rng.random() < 0.5:
