@@ -2,6 +2,7 @@
 
     python scripts/bench_cpu.py                     # both runtimes; exits 1 when a number is past its limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
+    python scripts/bench_cpu.py --target cuda       # what a file made for a GPU takes on this CPU
 
 The runtimes are those of .venv and .venv-ort, which scripts/setup makes where they are absent. Original, ours in
 float32, ours in bfloat16 and, where the package openvino is there, the original in OpenVINO, in float32 and by its
@@ -9,8 +10,12 @@ default (which is bfloat16 where the machine has it), run interleaved in one pro
 the original under ORT_ENABLE_ALL. One thread is timed by its own processor time, which is wall time on an idle
 machine and blind to what else runs on a busy one; several by the clock. The table gives medians of the original, how
 many times faster the others are, the largest spread (interquartile range over median), the errors of all at batch 1
-against float64 (largest and root mean square, over the RMS of the output), and the peak resident memory of a process
-of its own for the original and ours in float32 that loads the model and runs it twice.
+against float64 (largest and root mean square, over the RMS of the output), the peak resident memory of a process
+of its own for the original and both of ours that loads the model and runs it twice, and at last geometric means.
+
+The floors of the rows are those of a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on another
+ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1
+times as long as its original.
 
 Several threads of one side must not meet those of another, which look for work for a while after their run. So a side
 begins when no thread of the process runs any more; its first runs, in which its threads wake and find their processors,
@@ -30,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +47,8 @@ from rich.console import Console
 from rich.table import Table
 
 import graphopt
+from graphopt.runtime.bfloat16_gain import LEAST_GAIN, bfloat16_gain
+from graphopt.targets.target import parse_target
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -53,14 +60,19 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # scripts/setup's names for the two
 MIN_REPEATS = 7
 PAUSE = 0.002  # seconds: threads that have not run for so long sleep
+LEAST = 0.2  # seconds of the original in all: many repeats of a small model
 WARM, BLOCK = 0.1, 0.1  # seconds of one side at a time, before they count and when they do
 SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, so many times in all
+FILES = ORIGINAL, OURS, BF16 = "original", "ours", "ours bf16"
+SPED_UP = (OURS, BF16, "OpenVINO f32", "OpenVINO")  # the columns of ratios
 NOISE = 0.95  # "never slower": below this is a bug, not noise
+FOREIGN = 1 / 1.1  # the floor of a file made for another target
+MEMORY = 1.5  # the most of the original's peak resident memory
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: floors are of one thread, several must not be slower than the runtime alone.
+    """One line of the table. Floors are of one thread and AVX512-BF16; several must not be slower than the runtime.
 
     `feeds` are what a model with symbolic dimensions is run on.
     """
@@ -69,8 +81,7 @@ class Row:
     floor: float
     build: Callable[[int], onnx.ModelProto]
     batches: tuple[int, ...] = (1, 8)
-    memory: float | None = None  # the most of the original's peak resident memory at batch 1
-    bf16: float = NOISE  # the floor with products in bfloat16, on a machine whose processor multiplies them
+    bf16: float = NOISE  # the floor with products in bfloat16
     feeds: Callable[[], dict[str, Any]] | None = None
 
 
@@ -106,20 +117,22 @@ def _trained(name: str, floor: float) -> Row:
     return Row(f"trained {name}", floor, build, (1,), feeds=feeds)
 
 
-ROWS = (
-    Row("VGG16-BN 224", 1.5, _zoo("vgg16_bn"), memory=2.0, bf16=2.1),
-    Row("U-Net 256", 1.3, _zoo("unet"), bf16=2.1),
-    Row("ResNet-18 224", 1.25, _zoo("resnet18"), bf16=2.0),
-    Row("ResNet-50 224", 1.25, _zoo("resnet50"), memory=1.5, bf16=1.9),
-    Row("YOLO-style 416", 1.65, _zoo("yolo"), bf16=2.1),
-    Row("NudeNet 320n", 1.4, _nudenet),
-    Row("SD-UNet block 64x64", 1.5, _zoo("sd_block"), (1,), bf16=2.2),
-    Row("BERT-base S=512", 1.03, _bert(512), bf16=2.0),
-    Row("ViT-B/16", 1.1, _zoo("vit"), bf16=1.7),
-    Row("MobileNetV2", 1.15, _zoo("mobilenet_v2"), bf16=1.6),
-    Row("BERT-base S=128", 1.15, _bert(128), bf16=2.0),
-    *(_trained(name, 1.5 if name == "ppocr_det" else 1.0) for name in pypi.TRAINED),
-)
+ROWS = {
+    "zoo models": (
+        Row("VGG16-BN 224", 1.5, _zoo("vgg16_bn"), bf16=2.1),
+        Row("U-Net 256", 1.3, _zoo("unet"), bf16=2.1),
+        Row("ResNet-18 224", 1.25, _zoo("resnet18"), bf16=2.0),
+        Row("ResNet-50 224", 1.25, _zoo("resnet50"), bf16=1.9),
+        Row("YOLO-style 416", 1.65, _zoo("yolo"), bf16=2.1),
+        Row("NudeNet 320n", 1.4, _nudenet),
+        Row("SD-UNet block 64x64", 1.5, _zoo("sd_block"), (1,), bf16=2.2),
+        Row("BERT-base S=512", 1.03, _bert(512), bf16=2.0),
+        Row("ViT-B/16", 1.1, _zoo("vit"), bf16=1.7),
+        Row("MobileNetV2", 1.15, _zoo("mobilenet_v2"), bf16=1.6),
+        Row("BERT-base S=128", 1.15, _bert(128), bf16=2.0),
+    ),
+    "trained models": tuple(_trained(name, 1.5 if name == "ppocr_det" else 1.0) for name in pypi.TRAINED),
+}
 
 
 def _feeds(model: onnx.ModelProto) -> dict[str, Any]:
@@ -175,11 +188,21 @@ def _openvino(model: Path, threads: int, **options: Any) -> Side:
     return run
 
 
-def _sides(models: Sequence[Path], threads: int) -> dict[str, Side]:
-    """What runs in turn, by the name of its column; the models are the original, ours and ours in bfloat16."""
-    original, single, brain = models
-    sides = {name: _runtime(path, threads) for name, path in (("original", original), ("ours", single))}
-    sides["ours bf16"] = _runtime(brain, threads)
+def _write(before: onnx.ModelProto, target: str, folder: Path) -> dict[str, Path]:
+    """Files of the original and of what `optimize` makes of it, by the names of their columns."""
+    models = {ORIGINAL: before, OURS: graphopt.optimize(before, target=target)[0]}
+    if parse_target(target).device == "cpu":
+        models[BF16] = graphopt.optimize(before, target=target, precision="bf16")[0]
+    paths = {name: folder / f"{name}.onnx" for name in models}
+    for name, model in models.items():
+        onnx.save(model, paths[name])
+    return paths
+
+
+def _sides(models: Mapping[str, Path], threads: int) -> dict[str, Side]:
+    """What runs in turn, by the name of its column."""
+    sides = {name: _runtime(path, threads) for name, path in models.items()}
+    original = models[ORIGINAL]
     if importlib.util.find_spec("openvino") is not None:
         sides["OpenVINO f32"] = _openvino(original, threads, INFERENCE_PRECISION_HINT="f32")
         sides["OpenVINO"] = _openvino(original, threads)
@@ -259,7 +282,7 @@ def _one_thread(sides: dict[str, Side], feeds: dict[str, Any], repeats: int) -> 
     times: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run(feeds)
-    for _ in range(repeats):
+    while len(times[ORIGINAL]) < repeats or sum(times[ORIGINAL]) < LEAST:
         for name, run in sides.items():
             start = time.process_time()
             run(feeds)
@@ -310,68 +333,100 @@ def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats:
     return best
 
 
-def _bench(arguments: argparse.Namespace, cache: Path) -> int:
-    """Measures on the runtime of this interpreter; the number of limits that are not kept."""
-    table = Table(title=f"onnxruntime {ort.__version__}, CPU")
-    columns = ["model", "batch", "threads", "original ms", "ours", "ours bf16", "OpenVINO f32", "OpenVINO", "spread"]
-    for column in (*columns, "MiB", "original's", ""):
+def _floors(row: Row, target: str, threads: int) -> dict[str, float]:
+    """What each of ours must reach, by the names of their columns."""
+    if parse_target(target).device != "cpu":
+        return {OURS: FOREIGN}
+    if (bfloat16_gain() or 0.0) < LEAST_GAIN:
+        return {OURS: 1.0}
+    return {OURS: row.floor, BF16: row.bf16} if threads == 1 else {OURS: 1.0, BF16: NOISE}
+
+
+def _too_slow(floors: Mapping[str, float], gains: Mapping[str, float]) -> list[str]:
+    slow = []
+    for name, floor in floors.items():
+        # OpenVINO's default multiplies in bfloat16, too.
+        least = max(floor, gains.get("OpenVINO", 0.0)) if name == BF16 else floor
+        if gains[name] < least:
+            slow.append(f"{name} under {least:.2f}x")
+    return slow
+
+
+def _too_large(peaks: Mapping[str, float]) -> list[str]:
+    ratios = {name: peak / peaks[ORIGINAL] for name, peak in peaks.items()}
+    return [f"{name} {ratio:.2f}x the memory" for name, ratio in ratios.items() if ratio > MEMORY]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for column in columns:
         table.add_column(column, justify="left" if column in ("model", "") else "right", no_wrap=True)
-    errors_table = Table(title="largest / RMS error against float64, over the RMS of the output")
-    for column in ("model", "original", *columns[4:8]):
-        errors_table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-    failures = 0
-    for row in ROWS:
-        if arguments.only and arguments.only.lower() not in row.name.lower():
-            continue
-        for batch in arguments.batch or row.batches:
-            if batch not in row.batches:
-                continue
-            before = row.build(batch)
-            models = [cache / name for name in ("before.onnx", "after.onnx", "bf16.onnx")]
-            onnx.save(before, models[0])
-            onnx.save(graphopt.optimize(before, target="cpu")[0], models[1])
-            onnx.save(graphopt.optimize(before, target="cpu", precision="bf16")[0], models[2])
-            feeds = row.feeds() if row.feeds else _feeds(before)
-            np.savez(cache / "feeds.npz", **feeds)
-            theirs, ours = (_peak_mebibytes(model, cache / "feeds.npz") for model in models[:2])
+    return table
+
+
+class Bench:
+    """Measures rows on the runtime of this interpreter and prints what it found."""
+
+    def __init__(self, target: str, repeats: int, skip_errors: bool, cache: Path) -> None:
+        self.target = target
+        self.repeats = repeats
+        self.skip_errors = skip_errors
+        self.cache = cache
+        self.failures = 0  # limits that are not kept
+        self._gains: dict[tuple[str, int, int], list[dict[str, float]]] = {}  # by group, batch and threads
+        title = f"onnxruntime {ort.__version__}, CPU, files for {target}"
+        memory = (f"{name} MiB" for name in FILES)
+        self._times = _table(title, "model", "batch", "threads", "original ms", *SPED_UP, "spread", *memory, "")
+        title = "largest / RMS error against float64, over the RMS of the output"
+        self._errors = _table(title, "model", ORIGINAL, *SPED_UP)
+
+    def measure(self, group: str, row: Row, batch: int, threads: list[int]) -> None:
+        before = row.build(batch)
+        models = _write(before, self.target, self.cache)
+        feeds = row.feeds() if row.feeds else _feeds(before)
+        np.savez(self.cache / "feeds.npz", **feeds)
+        peaks = {name: _peak_mebibytes(path, self.cache / "feeds.npz") for name, path in models.items()}
+        faults = _too_large(peaks)
+        if batch == 1 and not self.skip_errors:
+            want = _reference(row, before, feeds, self.cache)
+            errors = {name: str(Errors.of(want, run(feeds))) for name, run in _sides(models, 1).items()}
+            self._errors.add_row(row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP)))
+        for count in threads:
+            times = _times(_sides(models, count), feeds, count, self.repeats)
+            medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+            gains = {name: medians[ORIGINAL] / median for name, median in medians.items() if name != ORIGINAL}
+            self._gains.setdefault((group, batch, count), []).append(gains)
+            faults += _too_slow(_floors(row, self.target, count), gains)
+            self.failures += len(faults)
+            self._times.add_row(
+                row.name,
+                str(batch),
+                str(count),
+                f"{medians[ORIGINAL] * 1e3:.1f}",
+                *(f"{gains[name]:.2f}x" if name in gains else "" for name in SPED_UP),
+                f"{_largest_spread(times):.0%}",
+                *(f"{peaks[name]:.0f}" if name in peaks else "" for name in FILES),
+                ", ".join(faults),
+            )
+            said = ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
+            spread = f"spread {_largest_spread(times):.0%}"
+            print(f"{row.name}, batch {batch}, {count} thread(s): {said}, {spread}", file=sys.stderr, flush=True)
             faults = []
-            if row.memory and batch == 1 and ours > row.memory * theirs:
-                faults.append(f"{ours / theirs:.2f}x the memory")
-            if batch == 1 and not arguments.skip_errors:
-                want = _reference(row, before, feeds, cache)
-                errors = {name: str(Errors.of(want, run(feeds))) for name, run in _sides(models, 1).items()}
-                errors_table.add_row(row.name, *(errors.get(name, "") for name in ("original", *columns[4:8])))
-            for threads in arguments.threads:
-                times = _times(_sides(models, threads), feeds, threads, max(arguments.repeats, MIN_REPEATS))
-                medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-                gains = {name: medians["original"] / median for name, median in medians.items()}
-                floor, bf16 = (row.floor, row.bf16) if threads == 1 else (1.0, NOISE)
-                floors = {"ours": floor, "ours bf16": max(bf16, gains.get("OpenVINO", 0.0))}
-                slow = [f"{name} under {floor:.2f}x" for name, floor in floors.items() if gains[name] < floor]
-                failures += len(slow) + len(faults)
-                table.add_row(
-                    row.name,
-                    str(batch),
-                    str(threads),
-                    f"{medians['original'] * 1e3:.1f}",
-                    *(f"{gains[name]:.2f}x" if name in gains else "" for name in columns[4:8]),
-                    f"{_largest_spread(times):.0%}",
-                    f"{ours:.0f}",
-                    f"{theirs:.0f}",
-                    ", ".join(slow + faults),
-                )
-                said = ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items() if name != "original")
-                print(f"{row.name}, batch {batch}, {threads} thread(s): {said}", file=sys.stderr, flush=True)
-                faults = []
-    console = Console(width=180)
-    console.print(table)
-    console.print(errors_table)
-    return failures
+
+    def show(self) -> None:
+        for (group, batch, threads), rows in self._gains.items():
+            means = {name: statistics.geometric_mean(gains[name] for gains in rows) for name in rows[0]}
+            cells = (f"{means[name]:.2f}x" if name in means else "" for name in SPED_UP)
+            self._times.add_row(f"geometric mean, {len(rows)} {group}", str(batch), str(threads), "", *cells)
+        console = Console(width=180)
+        console.print(self._times)
+        console.print(self._errors)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="rows whose name contains this")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--target", default="cpu", help="what the files are made for")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--batch", type=int, nargs="*", help="only these of the row's batch sizes")
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
@@ -383,7 +438,13 @@ def main() -> int:
         cache = arguments.cache or Path(folder)
         cache.mkdir(parents=True, exist_ok=True)
         if arguments.here:
-            return 1 if _bench(arguments, cache) else 0
+            bench = Bench(arguments.target, max(arguments.repeats, MIN_REPEATS), arguments.skip_errors, cache)
+            found = [(g, row) for g, rows in ROWS.items() for row in rows if arguments.only.lower() in row.name.lower()]
+            for group, row in found:
+                for batch in sorted(set(row.batches) & set(arguments.batch or row.batches)):
+                    bench.measure(group, row, batch, arguments.threads)
+            bench.show()
+            return 1 if bench.failures else 0
         status = 0
         for runtime, environment in RUNTIMES.items():
             python = ROOT / environment / "bin" / "python"
