@@ -27,6 +27,7 @@ constexpr int kWidth = 8;
 #else
 constexpr int kWidth = 4;
 #endif
+constexpr int kLineNumbers = 16;  // of a line of a cache
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
@@ -83,6 +84,8 @@ inline Vec swap_lanes(Vec x) {
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
 #else
   return a > b ? a : b;
 #endif
@@ -90,6 +93,8 @@ inline Vec larger(Vec a, Vec b) {
 inline Vec smaller(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
 #else
   return a < b ? a : b;
 #endif
@@ -118,11 +123,15 @@ inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
   return r[0];
 }
 
-// The first `count` lanes of x, the rest `other`.
-inline Vec keep_part(Vec x, int64_t count, float other) {
+inline IntVec lane_numbers() {
   IntVec lane;
   for (int i = 0; i < kWidth; ++i) lane[i] = i;
-  return lane < static_cast<int32_t>(count) ? x : splat(other);
+  return lane;
+}
+
+// The first `count` lanes of x, the rest `other`.
+inline Vec keep_part(Vec x, int64_t count, float other) {
+  return lane_numbers() < static_cast<int32_t>(count) ? x : splat(other);
 }
 
 // a where the bool is true, else b.
@@ -213,23 +222,6 @@ inline Vec load_as_float(const half* x) {
 #endif
 }
 
-// The first `count` of kWidth values, zeros after.
-template <class T>
-inline Vec load_first(const T* x, int64_t count) {
-#if defined(__AVX512F__)
-  const auto mask = static_cast<__mmask16>((1u << count) - 1);
-  if constexpr (sizeof(T) == 4) {
-    return _mm512_maskz_loadu_ps(mask, x);
-  } else {
-    return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(mask, x));
-  }
-#else
-  T part[kWidth];
-  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
-  return load_as_float(part);
-#endif
-}
-
 // As T, rounded to nearest even.
 inline void store(half* x, Vec v) {
 #if defined(__AVX512F__)
@@ -251,10 +243,32 @@ inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
 #if defined(__AVX512F__)
   const auto mask = static_cast<__mmask16>((0xffffu >> (kWidth - hi)) & (0xffffu << lo));
   return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(mask, x));
+#elif defined(__AVX2__)
+  const IntVec lane = lane_numbers();
+  const IntVec mask = (lane >= static_cast<int32_t>(lo)) & (lane < static_cast<int32_t>(hi));
+  return (Vec)_mm256_maskload_ps(x, (__m256i)mask);
 #else
   alignas(64) float part[kWidth] = {};
   for (int64_t i = lo; i < hi; ++i) part[i] = x[i];
   return load_aligned(part);
+#endif
+}
+
+// The first `count` of kWidth values, zeros after.
+template <class T>
+inline Vec load_first(const T* x, int64_t count) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) {
+    return _mm512_maskz_loadu_ps(mask, x);
+  } else {
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(mask, x));
+  }
+#else
+  if constexpr (sizeof(T) == 4) return load_range(x, 0, count);
+  T part[kWidth];
+  for (int64_t i = 0; i < kWidth; ++i) part[i] = i < count ? x[i] : T(0.0f);
+  return load_as_float(part);
 #endif
 }
 
@@ -277,11 +291,7 @@ inline Vec lanes_from(Vec numbers, Vec next, Lanes lanes) {
 #endif
 
 inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
-#if defined(__AVX512F__)
-  if (lo <= 0 && hi >= kWidth) {
-    return reinterpret_cast<Vec>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
-  }
-#endif
+  if (lo <= 0 && hi >= kWidth) return load_as_float(x);
   alignas(64) float part[kWidth] = {};
   lo = std::max<int64_t>(lo, 0);
   hi = std::min<int64_t>(hi, kWidth);
@@ -297,27 +307,39 @@ inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream)
       _mm512_stream_ps(x, reinterpret_cast<__m512>(v));
       return;
     }
+#elif defined(__AVX2__)
+    if (stream && reinterpret_cast<uintptr_t>(x) % sizeof(Vec) == 0) {
+      _mm256_stream_ps(x, reinterpret_cast<__m256>(v));
+      return;
+    }
 #endif
     *reinterpret_cast<UnalignedVec*>(x) = v;
     return;
   }
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(x, static_cast<__mmask16>(0xffffu >> (kWidth - n)), reinterpret_cast<__m512>(v));
+#elif defined(__AVX2__)
+  // A store with a mask takes processors of AMD tens of cycles.
+  if (n <= 0) return;
+  __m128 rest = _mm256_castps256_ps128((__m256)v);
+  if ((n & 4) != 0) {
+    _mm_storeu_ps(x, rest);
+    rest = _mm256_extractf128_ps((__m256)v, 1);
+    x += 4;
+  }
+  if ((n & 2) != 0) {
+    _mm_storel_pi(reinterpret_cast<__m64*>(x), rest);
+    rest = _mm_movehl_ps(rest, rest);
+    x += 2;
+  }
+  if ((n & 1) != 0) _mm_store_ss(x, rest);
 #else
   for (int64_t i = 0; i < n; ++i) x[i] = v[i];
 #endif
 }
 
 inline void store_part(half* x, Vec v, int64_t n, bool) {
-#if defined(__AVX512F__)
-  if (n >= kWidth) {
-    _mm256_storeu_si256(
-        reinterpret_cast<__m256i*>(x),
-        _mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    return;
-  }
-#endif
-  n = std::min<int64_t>(n, kWidth);
+  if (n >= kWidth) return store(x, v);
   for (int64_t i = 0; i < n; ++i) x[i] = static_cast<half>(v[i]);
 }
 

@@ -58,9 +58,7 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
 // x with its first `count` lanes -infinity.
 inline Vec hide_first(Vec x, int64_t count) {
   const Vec hidden = splat(-std::numeric_limits<float>::infinity());
-  IntVec lane;
-  for (int i = 0; i < kWidth; ++i) lane[i] = i;
-  return lane < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
+  return lane_numbers() < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
 }
 
 // y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
@@ -84,13 +82,8 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
       const Vec v = scale * load(x + i);
       store(y + i, v);
     }
-#if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4) {
-      if (i < n)
-        _mm512_mask_storeu_ps(y + i, static_cast<__mmask16>((1u << (n - i)) - 1), scale * load(x + i));
-      return;
-    }
-#endif
+    if (i < n) store_part(y + i, scale * load(x + i), n - i, false);
+    return;
   }
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
