@@ -17,6 +17,7 @@
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
+#include "device/cpu/cache.h"
 #include "device/cpu/parallel_for.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -277,7 +278,7 @@ struct MultiplyTiles {
           Vec b[kVectors];
 #pragma GCC unroll 2
           for (int j = 0; j < kVectors; ++j) {
-            __builtin_prefetch(next_u + j * L, 0, 2);
+            if (j * L % kLineNumbers == 0) __builtin_prefetch(next_u + j * L, 0, 2);
             b[j] = load_aligned(u + j * L);
           }
           next_u += next_step;
@@ -365,7 +366,7 @@ void finish(const ConvolutionProblem& p, const Output<T>& out, int64_t m, float*
   for (int64_t i = 0; i < n; i += L) {
     Vec v = load(x + i) + bias;
     if (p.has_residual) v += load_range(out.residual + at + i, 0, n - i);
-    if (relu) v = v < zero ? zero : v;
+    if (relu) v = larger(zero, v);
     if (simple) {
       store_part(out.y + at + i, v, n - i, out.stream);
     } else {
@@ -422,11 +423,10 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
 
 // --- The whole
 
-constexpr int64_t kLocalBytes = 512 << 10;  // v of a lane's own tiles: half of a second-level cache
-constexpr int64_t kSharedBytes = 8 << 20;   // v of tiles that all lanes share: part of a last-level cache
-constexpr int64_t kStreamBytes = 2 << 20;   // a lane's y: from here on it is stored past the caches
-constexpr int64_t kFewestTiles = 4;         // of a piece: with fewer, weights are most of what is read
-constexpr int64_t kPassing = 2;             // what passing a panel's weights costs beside a tile
+constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all lanes share: part of a last-level cache
+constexpr int64_t kStreamBytes = 2 << 20;  // a lane's y: from here on it is stored past the caches
+constexpr int64_t kFewestTiles = 4;        // of a piece: with fewer, weights are most of what is read
+constexpr int64_t kPassing = 2;            // what passing a panel's weights costs beside a tile
 constexpr int64_t kGroup = 2;  // panels that share a reading of v when v is not in the second-level cache
 
 // How the tiles are divided among the lanes.
@@ -434,16 +434,16 @@ template <class A>
 struct Schedule {
   // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
   // first-level one.
-  static constexpr int64_t kProductBytes = kPoints<A> == 1 ? 32 << 10 : 512 << 10;
+  static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
 
   Geometry g;
   int64_t lanes, tiles, panels;
-  bool stream;      // y is stored past the caches
-  int64_t unit;     // parts of the tiles begin at multiples of it: at a full cache line of y where it streams
-  bool apart;       // every lane transforms and multiplies tiles of its own
-  int64_t blocks;   // else lanes share the transformed tiles of a block
-  int64_t pieces;   // of all tiles, or of a block
-  int64_t group;    // panels that a lane multiplies at a time
+  bool stream;     // y is stored past the caches
+  int64_t unit;    // parts of the tiles begin at multiples of it: at a full cache line of y where it streams
+  bool apart;      // every lane transforms and multiplies tiles of its own: v is half of a second-level cache
+  int64_t blocks;  // else lanes share the transformed tiles of a block
+  int64_t pieces;  // of all tiles, or of a block
+  int64_t group;   // panels that a lane multiplies at a time
   int64_t largest;  // tiles of a piece
 
   Schedule(const ConvolutionProblem& p, size_t element_size, size_t most_lanes)
@@ -452,10 +452,11 @@ struct Schedule {
         tiles(p.N * g.tiles_y * g.tiles_x),
         panels(ceil_div(round_up(p.M, L), kPanel * L)),
         stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * lanes),
-        unit(stream ? std::max<int64_t>(L / A::kTile, 1) : 1) {
+        unit(stream ? std::max<int64_t>(kLineNumbers / A::kTile, 1) : 1) {
     const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
     const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
-    const int64_t local = std::min({kLocalBytes / v_bytes, kProductBytes / o_bytes, ceil_div(tiles, lanes)});
+    const int64_t local =
+        std::min({second_level_cache() / 2 / v_bytes, product_bytes() / o_bytes, ceil_div(tiles, lanes)});
     apart = local >= 2 * kMaxRows;
     if (apart) {
       blocks = 1;
@@ -467,7 +468,7 @@ struct Schedule {
     // Lanes divide the output channels, so that weights are read once for many tiles.
     blocks = ceil_div(tiles, std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows));
     const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
-    const int64_t fewest = ceil_div(most_of_block, std::max<int64_t>(kProductBytes / kGroup / o_bytes, 1));
+    const int64_t fewest = ceil_div(most_of_block, std::max<int64_t>(product_bytes() / kGroup / o_bytes, 1));
     const int64_t most = std::max(fewest, ceil_div(most_of_block, std::max(unit, kFewestTiles)));
     pieces = parts_of_least_cost(fewest, most, panels, lanes, [&](int64_t n) {
       const int64_t count = ceil_div(most_of_block, n);
@@ -539,7 +540,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
       transform_output<A>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride, begin, end,
                           i * kPanel * L, vectors_of(i), out);
     }
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     if (out.stream) _mm_sfence();
 #endif
   };

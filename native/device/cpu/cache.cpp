@@ -1,0 +1,27 @@
+#include "device/cpu/cache.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace graphopt::cpu {
+namespace {
+
+constexpr int64_t kLeast = 256 << 10, kMost = 1 << 20;
+
+int64_t ask() {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (bytes > 0) return std::clamp(bytes, kLeast, kMost);
+#endif
+  return kMost;
+}
+
+}  // namespace
+
+int64_t second_level_cache() {
+  static const int64_t bytes = ask();
+  return bytes;
+}
+
+}  // namespace graphopt::cpu
