@@ -15,6 +15,7 @@
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/workspace.h"
+#include "device/cpu/cache.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/inverted_residual/op.h"
 
@@ -24,14 +25,19 @@ namespace {
 using Problem = InvertedResidualProblem;
 
 constexpr int64_t L = kWidth;
-constexpr int64_t kTogether = 7;            // pixels of the window's convolution: as many sums
-constexpr int64_t kStepBytes = 20 << 10;    // of s for a panel: most of a first-level cache
-constexpr int64_t kWholeBytes = 512 << 10;  // of d, where all rows of y are computed at a time
-constexpr int64_t kBlockBytes = 192 << 10;  // where they are not
-constexpr int64_t kWeightBytes = 384 << 10;
+constexpr int64_t kTogether = 7;          // pixels of the window's convolution: as many sums
+constexpr int64_t kStepBytes = 20 << 10;  // of s for a panel: most of a first-level cache
+// Of the second-level cache.
+constexpr double kWhole = 0.5;     // d, where all rows of y are computed at a time
+constexpr double kBlock = 0.1875;  // where they are not
+constexpr double kWeights = 0.375;
 constexpr int64_t kFewestRows = 4;   // of a tile of the third convolution, where several lanes share them
 constexpr int64_t kEnoughItems = 8;  // of a lane: more would divide no better
 constexpr int64_t kStoring = 4;      // what bounds and a store cost beside a multiplication
+
+int64_t part_of_cache(double part) {
+  return static_cast<int64_t>(part * static_cast<double>(second_level_cache()));
+}
 
 // How y is computed.
 struct Plan {
@@ -51,7 +57,9 @@ struct Plan {
       return ceil_div(all, ceil_div(all, std::clamp<int64_t>(most, 1, all)));
     };
     rows = p.out[0];
-    if (lanes == 1 && 4 * numbers * rows > kWholeBytes) rows = parts_of(rows, kBlockBytes / (4 * numbers));
+    if (lanes == 1 && 4 * numbers * rows > part_of_cache(kWhole)) {
+      rows = parts_of(rows, part_of_cache(kBlock) / (4 * numbers));
+    }
     const int64_t first = std::max<int64_t>(kStepBytes / (4 * width * kPanelWidth) - p.kernel[0], 0);
     step = parts_of(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
@@ -165,6 +173,23 @@ struct Sums {
   }
 };
 
+// How many of `all` each of some parts has, one part after another: as equal as they can be, without a division for
+// each.
+class Shares {
+ public:
+  Shares(int64_t all, int64_t parts)
+      : parts_(std::max<int64_t>(parts, 1)), each_(all / parts_), rest_(all % parts_) {}
+  int64_t next() {
+    left_ += rest_;
+    if (left_ < parts_) return each_;
+    left_ -= parts_;
+    return each_ + 1;
+  }
+
+ private:
+  int64_t parts_, each_, rest_, left_ = 0;
+};
+
 // f(Rows<n>()) for the number of rows of a tile.
 template <int kRows>
 using Rows = std::integral_constant<int, kRows>;
@@ -213,16 +238,17 @@ struct Block {
     const int64_t pace = ceil_div(kVectors * L * 4, std::max<int64_t>(tiles, 1));
     int64_t row = from, column = 0;
     float* o = row_of(to, row + p.pad[0]) + p.pad[1] * L;
+    Shares numbers(count, tiles), fetched(lines, tiles);
+    const float* number = x + from * columns;
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t at = count * tile / tiles;
-      for (int64_t line = lines * tile / tiles; line < lines * (tile + 1) / tiles; ++line) {
-        for (int64_t j = 0; j < kVectors; ++j) __builtin_prefetch(results + (j * pixels() + line) * L, 1);
+      for (int64_t line = fetched.next(); line > 0; --line, results += L) {
+        for (int64_t j = 0; j < kVectors; ++j) __builtin_prefetch(results + j * pixels() * L, 1);
       }
-      with_rows(count * (tile + 1) / tiles - at, [&](auto n) {
+      with_rows(numbers.next(), [&](auto n) {
         constexpr int kRows = n;
         Sums<kRows, kVectors, false> sums(bias);
-        sums.template multiply<true>(x + from * columns + at, p.in_size(), 1, weights, p.C,
-                                     next + tile * p.C * pace, pace);
+        sums.template multiply<true>(number, p.in_size(), 1, weights, p.C, next + tile * p.C * pace, pace);
+        number += kRows;
         const Vec least = finish.least, most = finish.most;
 #pragma GCC unroll 14
         for (int i = 0; i < kRows; ++i, o += L) {
@@ -444,7 +470,7 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
   std::vector<Lane> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
   // Weights that would not stay in the cache beside d pass once.
-  const bool by_panels = 4 * p.M * p.O > kWeightBytes;
+  const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   for (int64_t n = 0; n < p.N; ++n) {
     const int64_t of_y = n * p.O * p.out_size();
     for (Lane& slot : slots) slot.next = -1;
