@@ -27,6 +27,19 @@ Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
   return parts;
 }
 
+// The sum of f(v) over n numbers, in several vectors of which none waits for another.
+template <class F>
+float sum_over(const float* x, int64_t n, const F& f) {
+  constexpr int64_t kChains = 4;
+  Vec sums[kChains] = {};
+  int64_t i = 0;
+  for (; i + kChains * kWidth <= n; i += kChains * kWidth) {
+    for (int64_t j = 0; j < kChains; ++j) sums[j] += f(load(x + i + j * kWidth));
+  }
+  for (; i < n; i += kWidth) sums[0] += keep_part(f(load_range(x + i, 0, n - i)), n - i, 0.0f);
+  return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 }  // namespace
 
 template <class T>
@@ -73,10 +86,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
         const float pivot = s[0];  // with it, a large mean costs no digits, and equal numbers give 0
         for (int64_t i = 0; i < D; i += kBlock) {
           const int64_t end = std::min(D, i + kBlock);
-          float part = 0.0f;
-#pragma omp simd reduction(+ : part)
-          for (int64_t j = i; j < end; ++j) part += s[j] - pivot;
-          mean += static_cast<double>(part);
+          mean += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return v - pivot; }));
         }
         mean = static_cast<double>(pivot) + mean / static_cast<double>(D);
       }
@@ -84,10 +94,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
       double squares = 0;
       for (int64_t i = 0; i < D; i += kBlock) {
         const int64_t end = std::min(D, i + kBlock);
-        float part = 0.0f;
-#pragma omp simd reduction(+ : part)
-        for (int64_t j = i; j < end; ++j) part += (s[j] - m) * (s[j] - m);
-        squares += static_cast<double>(part);
+        squares += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return (v - m) * (v - m); }));
       }
       const float inverse = static_cast<float>(
           1.0 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(p.epsilon)));
