@@ -114,6 +114,48 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   }
 }
 
+// A single row in float32. Weights are all that is read, from as many places at a time as fill the registers with
+// sums: one after another they would wait for memory, and for each other.
+template <class T>
+void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
+             Parallel& parallel, void* memory) {
+  constexpr int64_t kPanelsAtOnce = 4;  // panels
+  Workspace workspace(memory);
+  Word* s = blocks_of<Single>(p).take(workspace);
+  pack_rows<Single>(x, p.K, 1, p.K, s);
+  const int64_t panels = ceil_div(p.N, kPanelWidth), whole = p.N / kPanelWidth;
+  const auto* numbers = reinterpret_cast<const float*>(s);
+  parallel_for(parallel, ceil_div(panels, kPanelsAtOnce), [&](int64_t item, size_t) {
+    const int64_t begin = item * kPanelsAtOnce, end = std::min(panels, begin + kPanelsAtOnce);
+    alignas(64) float o[kPanelsAtOnce * kPanelWidth];
+    if (end <= whole && end - begin == kPanelsAtOnce) {
+      Vec sums[kPanelsAtOnce][kPanel] = {};
+      const auto* v = reinterpret_cast<const float*>(panel_at(w, p.K, begin));
+      for (int64_t k = 0; k < p.K; ++k, v += kPanelWidth) {
+        const Vec number = splat(numbers[k]);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kPanelsAtOnce; ++i) {
+#pragma GCC unroll 2
+          for (int64_t j = 0; j < kPanel; ++j) {
+            sums[i][j] += number * load_aligned(v + i * p.K * kPanelWidth + j * L);
+          }
+        }
+      }
+      std::memcpy(o, sums, sizeof o);
+    } else {
+      for (int64_t panel = begin; panel < end; ++panel) {
+        multiply_rows<Single>(1, panel_vectors(p.N, panel), s, panel_at(w, p.K, panel), Panel{}, p.K,
+                              o + (panel - begin) * kPanelWidth, Keep{});
+      }
+    }
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t n = panel * kPanelWidth;
+      finish(p, o + (panel - begin) * kPanelWidth, 1, panel_vectors(p.N, panel), p.N - n, b + n,
+             p.has_residual ? r + n : nullptr, y + n);
+    }
+  });
+}
+
 }  // namespace
 
 template <class T>
@@ -150,6 +192,7 @@ void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, co
     if (p.bfloat16 && with_tiles()) return linear_in_tiles(p, x, panels, b, r, y, parallel, workspace);
   }
   if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
+  if (p.rows == 1) return run_row(p, x, panels, b, r, y, parallel, workspace);
   if (!by_halves(p)) return run<Single>(p, x, panels, b, r, y, parallel, workspace);
   const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);
   halves.run([&](int64_t row, int64_t rows) {

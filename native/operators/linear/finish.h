@@ -34,7 +34,7 @@ void finish(const LinearProblem& p, float* o, int64_t rows, int64_t vectors, int
       float* at = o + (i * vectors + j) * kWidth;
       Vec v = load_aligned(at) + bias;
       if (p.has_residual) v += load_range(r + i * p.N + j * kWidth, 0, here);
-      if (relu) v = v < zero ? zero : v;
+      if (relu) v = larger(zero, v);
       if (simple) {
         store_part(y + i * p.N + j * kWidth, v, here, false);
       } else {
