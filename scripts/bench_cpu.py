@@ -130,6 +130,7 @@ ROWS = {
         Row("ViT-B/16", 1.1, _zoo("vit"), bf16=1.7),
         Row("MobileNetV2", 1.15, _zoo("mobilenet_v2"), bf16=1.6),
         Row("BERT-base S=128", 1.15, _bert(128), bf16=2.0),
+        Row("chess", 1.0, _zoo("chess")),
     ),
     "trained models": tuple(_trained(name, 1.5 if name == "ppocr_det" else 1.0) for name in pypi.TRAINED),
 }

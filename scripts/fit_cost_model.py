@@ -59,7 +59,7 @@ def fit(rows: list[Row]) -> dict[str, float]:
     the model chooses it.
     """
     rows = [row for row in rows if row.C >= 16]
-    direct = [(18 * r.C * -(-r.M // 16) * 16 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
+    direct = [(18 * r.C * -(-r.M // 8) * 8 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
     product, weight, tensor = _nonnegative(direct, [r.direct for r in rows])
     quarter = [r for r in rows if r.H > 14 or (r.H == 14 and 144 * r.C * r.M <= 12 << 20)]
     tiles = [(-(-r.H // 4)) ** 2 for r in quarter]

@@ -14,6 +14,7 @@ the processor, keep a blocked layout from one to the next and take most activati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
         group = plan.attributes["group"]
-        doubt = fused_conv_doubt(plan.C, plan.M // group, group)
+        doubt = fused_conv_doubt(plan.C, plan.M // group, group, math.prod(plan.kernel))
         return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, doubt)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:

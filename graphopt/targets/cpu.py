@@ -28,6 +28,9 @@ STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 FEWEST_HIDDEN = 27_000  # numbers between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
+# The runtime's blocked layout pads to vectors, too, and those of AVX2 are half as long: a rule that counted on longer
+# ones would be wrong there.
+_LANES_OF_LAYOUT = 8
 
 
 @functools.cache  # asked of every convolution, of which a model has few different ones
@@ -45,7 +48,8 @@ def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
 
 def direct_time(C: int, M: int, OH: int, OW: int) -> float:
     """Microseconds of ONNX Runtime's direct 3x3 convolution: products, weights, and tensors read and written once."""
-    return 18 * C * _padded(M) * OH * OW / RATE + 36 * C * M / WEIGHT_RATE + 4 * (C + M) * OH * OW / TENSOR_RATE
+    products = 18 * C * _padded(M, _LANES_OF_LAYOUT) * OH * OW
+    return products / RATE + 36 * C * M / WEIGHT_RATE + 4 * (C + M) * OH * OW / TENSOR_RATE
 
 
 def winograd_time(C: int, M: int, OH: int, OW: int) -> float:
@@ -62,19 +66,23 @@ def _tile_time(C: int, M: int, OH: int, OW: int, tile: int) -> float:
     )
 
 
-def _padded(channels: int) -> int:
-    return -(-channels // _LANES) * _LANES
+def _padded(channels: int, lanes: int = _LANES) -> int:
+    return -(-channels // lanes) * lanes
 
 
-def fused_conv_doubt(C: int, M: int, group: int) -> str:
+def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
     """Why FusedConv in float32, from C to M channels of a group, is slower than the runtime's Conv; "" when it is not.
 
-    The runtime's is as fast as the processor and takes most activations along; only groups of a few channels it runs
-    one by one (docs/measurements/fused_conv_cpu.md).
+    The runtime's is as fast as the processor and takes most activations along; only groups that are not whole blocks of
+    its layout it runs one by one (docs/measurements/fused_conv_cpu.md). Blocks are as long as vectors, and windows of
+    several taps pay in groups of 8 channels even where vectors are no longer.
     """
     if group == 1:
         return "the runtime's own is faster, with what follows it"
-    return "" if max(C, M) > 1 else "the runtime's own is faster on planes of one channel"
+    if max(C, M) == 1:
+        return "the runtime's own is faster on planes of one channel"
+    block = _LANES if taps > 1 else _LANES_OF_LAYOUT
+    return "the runtime's own is faster: groups are blocks of its layout" if C % block == M % block == 0 else ""
 
 
 def linear_pays(K: int, N: int, rows: int | None) -> bool:

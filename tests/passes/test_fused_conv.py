@@ -55,20 +55,25 @@ def test_takes_the_sum_and_the_activation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "weight", "op"),
+    ("group", "weight", "op"),
     [
-        ("group = 4", (8, 1, 3, 3), "FusedConv"),
-        ("group = 2", (6, 2, 1, 1), "FusedConv"),
-        ("group = 4", (4, 1, 3, 3), "Conv"),
-        ("group = 1", (4, 4, 3, 3), "Conv"),
+        (4, (8, 1, 3, 3), "FusedConv"),
+        (2, (6, 2, 1, 1), "FusedConv"),
+        (4, (4, 1, 3, 3), "Conv"),
+        (1, (4, 4, 3, 3), "Conv"),
+        (2, (16, 8, 3, 3), "FusedConv"),
+        (2, (48, 16, 3, 3), "FusedConv"),
+        (2, (32, 16, 3, 3), "Conv"),
+        (2, (32, 8, 1, 1), "Conv"),
     ],
 )
-def test_pays_in_groups_that_are_not_single_planes(attributes: str, weight: tuple[int, ...], op: str) -> None:
-    text = f"g (float[N, 4, 9, 8] x) => (float[N, {weight[0]}, H, V] y) {{ y = Conv <{attributes}> (x, W) }}"
+def test_pays_in_groups_that_are_neither_planes_nor_blocks(group: int, weight: tuple[int, ...], op: str) -> None:
+    C = group * weight[1]
+    text = f"g (float[N, {C}, 9, 8] x) => (float[N, {weight[0]}, H, V] y) {{ y = Conv <group = {group}> (x, W) }}"
     model = model_from_text(text, {"W": draw(*weight)})
     after = rewrite(model, [FusedConv()])
     assert after.op_types == [op]
-    assert_same_outputs(model, after.proto, {"x": draw(2, 4, 9, 8)}, 1e-5)
+    assert_same_outputs(model, after.proto, {"x": draw(2, C, 9, 8)}, 1e-5)
 
 
 def test_half_precision() -> None:
