@@ -46,12 +46,11 @@ import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import graphopt
 from graphopt.runtime.bfloat16_gain import LEAST_GAIN, bfloat16_gain
 from graphopt.targets.target import parse_target
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from models import ZOO, pypi
 from scripts import float64
 
