@@ -34,7 +34,7 @@ from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv, require_conv
-from graphopt.passes.pairs_of_channels import MAX_ACTIVATION, PairsOfChannels, between_convolutions
+from graphopt.passes.pairs_of_channels import CONVOLUTIONS, MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.passes.prelu import PRelu
 from graphopt.remarks import Code, Refusal, node_label
@@ -100,10 +100,7 @@ class Convolutions(Pass[Convolution, Convolution]):
     name = f"{NAME}_conv"  # of its own: the pipeline tells passes apart by their names
     equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16"
     numerics = Numerics.BF16
-    anchors = frozenset(
-        {("", "Conv")}
-        | {(DOMAIN, name) for name in OPS if name.startswith(("WinogradConv", "FusedConv")) if SUFFIX not in name}
-    )
+    anchors = frozenset({("", "Conv")} | {(DOMAIN, name) for name in CONVOLUTIONS if SUFFIX not in name})
 
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)

@@ -96,7 +96,10 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
 # Rooms are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
 BUILT_ON = {
     "attention": {"movement"},
-    "convolution": {"elementwise", "fused_conv", "linear", "matmul", "movement", "scale_shift"},
+    "convolution": {
+        *("elementwise", "fused_conv", "fused_conv_transpose", "linear", "matmul", "movement", "scale_shift"),
+    },
+    "fused_conv_transpose": {"fused_conv"},
     "group_norm": {"elementwise"},
     "einsum": {"elementwise", "integer_product", "matmul", "movement", "reduction"},
     "integer_product": {"quantize"},

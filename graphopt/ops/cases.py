@@ -245,6 +245,40 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {**window, **_activation_attributes(spec.name)}, constant_weights=i % 2 == 1)
 
 
+def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # X, W, pads, strides, dilations, group, output_padding
+    Ints = tuple[int, ...]
+    geometries: list[tuple[Ints, Ints, Ints, Ints, Ints, int, Ints]] = [
+        ((2, 5, 7, 9), (5, 3, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),  # windows that lie apart
+        ((1, 33, 6, 13), (33, 17, 4, 4), (1, 1, 1, 1), (2, 2), (1, 1), 1, (0, 0)),
+        ((2, 4, 5, 7), (4, 9, 3, 3), (1, 1, 1, 1), (2, 2), (1, 1), 1, (1, 1)),
+        ((2, 6, 9, 5), (6, 1, 4, 4), (1, 1, 1, 1), (2, 2), (1, 1), 6, (0, 0)),  # a window for each channel
+        ((1, 6, 5, 7), (6, 4, 2, 3), (0, 1, 1, 2), (1, 3), (2, 1), 2, (0, 2)),
+        ((3, 4, 19), (4, 7, 16), (4, 4), (8,), (1,), 1, (0,)),
+        ((1, 3, 4, 3, 5), (3, 5, 2, 3, 4), (1, 0, 2, 0, 1, 1), (1, 2, 2), (1, 1, 1), 1, (0, 1, 0)),
+        ((2, 3, 5, 6), (3, 8, 3, 2), (0, 0, 0, 0), (4, 3), (1, 1), 1, (0, 0)),  # elements that no tap reaches
+        ((1, 2, 11), (2, 5, 3), (9, 7), (2,), (3,), 1, (1,)),  # pads beyond the window's first elements
+        ((2, 7, 4, 3), (7, 20, 5, 3), (2, 1, 2, 1), (1, 1), (1, 1), 1, (0, 0)),
+        ((0, 3, 4, 4), (3, 4, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),
+    ]
+    # Activations are the same code behind each of them.
+    every = spec.name in ("FusedConvTranspose", "FusedConvTransposeAdd", "FusedConvTransposeAddPRelu")
+    chosen = range(len(geometries)) if every else range(len(spec.name) % 4, len(geometries), 4)
+    for i in chosen:
+        x, w, pads, strides, dilations, group, more = geometries[i]
+        M = group * w[1]
+        inputs = [rng.normal(size=x), rng.normal(size=w) / np.sqrt(w[0]), rng.normal(size=M)]
+        if "R" in spec.inputs:
+            ends = zip(strides, x[2:], more, w[2:], dilations, pads, pads[len(strides) :])
+            size = [s * (n - 1) + p + (k - 1) * d + 1 - begin - end for s, n, p, k, d, begin, end in ends]
+            inputs.append(rng.normal(size=(x[0], M, *size)))
+        if "slope" in spec.inputs:
+            inputs.append(rng.normal(size=(M, *(1 for _ in strides))))
+        window = {"pads": list(pads), "strides": list(strides), "dilations": list(dilations), "group": group}
+        attributes = {**window, "output_padding": list(more), **_activation_attributes(spec.name)}
+        yield Case(spec, inputs, attributes, constant_weights=i % 2 == 1)
+
+
 def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     # X, M, O, kernel, pads, strides
     geometries: list[tuple[tuple[int, ...], int, int, tuple[int, int], tuple[int, ...], tuple[int, int]]]
@@ -311,6 +345,7 @@ FAMILIES = {
     "AxisSoftmax": _axis_softmax,
     "MaxPool": _max_pool,
     "FusedConv": _fused_conv,
+    "FusedConvTranspose": _fused_conv_transpose,
     "ScaleShift": _scale_shift,
     "WinogradConv": _winograd_conv,
     "FusedAttention": _fused_attention,

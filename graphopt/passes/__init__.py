@@ -20,6 +20,7 @@ from graphopt.passes.fuse_group_norm import FuseGroupNorm
 from graphopt.passes.fuse_rotary import FuseRotary
 from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
+from graphopt.passes.fused_conv_transpose import FusedConvTranspose
 from graphopt.passes.gate import Gate
 from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.pool_planes import PoolPlanes
@@ -43,6 +44,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     InvertedResidual(),
     WinogradConv(),
     FusedConv(),
+    FusedConvTranspose(),
     FuseEpilogue(),
     PRelu(),
     # Behind the convolutions whose planes it reads.

@@ -1,8 +1,8 @@
 """The residual sum and the activation behind a node of ours become part of it.
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
-    act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), in bfloat16 too
-    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s of each channel; FusedConv likewise
+    act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), in bfloat16 too; FusedConvTranspose likewise
+    PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s of each channel; FusedConv[Transpose] likewise
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
-from graphopt.graph.editor import Editor, use_count
+from graphopt.graph.editor import Editor, attribute_int, use_count
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import is_op, other_input, require_input
 from graphopt.metadata import Numerics
@@ -32,7 +32,7 @@ from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
-BASES = ("ScaleShift", "WinogradConv", "FusedConv")
+BASES = ("ScaleShift", "WinogradConv", "FusedConv", "FusedConvTranspose")
 # Whether a node of this name takes a residual sum; all of them take an activation, and after it nothing more.
 OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
 OPEN |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
@@ -105,7 +105,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
             editor.require_readers(y, (match.prelu,), node)
             if match.prelu.graph is not node.graph:
                 raise Refusal(Code.ESCAPES, "the PRelu is in another graph", match.prelu)
-            return replace(match, slope=_slope_of_each_channel(match.prelu, require_input(node, 1), editor))
+            return replace(match, slope=_slope_of_each_channel(match.prelu, node, editor))
         add, residual = match.add, match.residual
         assert add is not None
         editor.require_readers(y, (add,), node)
@@ -146,16 +146,19 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
 
 
-def _slope_of_each_channel(prelu: ir.Node, weight: ir.Value, editor: Editor) -> Array:
-    """The slopes [M, 1, .., 1] of a PRelu behind a convolution with this weight [M, C, K1, .., Kk].
+def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Array:
+    """The slopes [M, 1, .., 1] of a PRelu behind a convolution of M channels.
 
     Raises:
         Refusal: NOT_CONSTANT, OVERRIDABLE, UNKNOWN_SHAPE or WRONG_SHAPE.
     """
     slope = editor.require_constant(prelu.inputs[1], "the slope", prelu)
+    weight = require_input(conv, 1)
     dims = editor.shapes.dims(weight)
-    if dims is None or (M := dims[0].value) is None:
+    transposed = conv.op_type.startswith("FusedConvTranspose")
+    if dims is None or (M := dims[1 if transposed else 0].value) is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels that {weight.name} gives", prelu)
+    M *= attribute_int(conv, "group", 1) if transposed else 1
     rows = (M, *(1 for _ in dims[2:]))
     if slope.shape not in (rows, (1, *rows)):
         raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {M} channels", prelu)

@@ -93,14 +93,7 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
     """
     x, w = require_input(node, 0), require_input(node, 1)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    sizes = editor.shapes.dims(w)
-    rank = editor.shapes.rank(w) if sizes is None else len(sizes)
-    if rank is None or not 3 <= rank <= 5:
-        raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
-    dims = [n for d in sizes or () if (n := d.value) is not None]
-    if len(dims) != rank:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
-    M, C, *kernel = dims
+    M, C, *kernel = weight_dims(node, editor)
     ones = (1,) * len(kernel)
     strides, dilations = attribute_ints(node, "strides", ones), attribute_ints(node, "dilations", ones)
     window = {
@@ -110,6 +103,23 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
         "group": attribute_int(node, "group", 1),
     }
     return ConvMatch(node, x, w, bias, M, C, tuple(kernel), window)
+
+
+def weight_dims(node: ir.Node, editor: Editor) -> tuple[int, ...]:
+    """Of a convolution's weight, of one to three spatial axes.
+
+    Raises:
+        Refusal: WRONG_RANK or UNKNOWN_SHAPE.
+    """
+    w = require_input(node, 1)
+    sizes = editor.shapes.dims(w)
+    rank = editor.shapes.rank(w) if sizes is None else len(sizes)
+    if rank is None or not 3 <= rank <= 5:
+        raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
+    dims = tuple(n for d in sizes or () if (n := d.value) is not None)
+    if len(dims) != rank:
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
+    return dims
 
 
 def require_conv(match: ConvMatch, editor: Editor) -> None:

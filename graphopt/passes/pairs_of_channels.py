@@ -35,7 +35,8 @@ FROM_PAIRS = "FusedConvFromPairs"  # from pairs to float32
 SUFFIX = "_pairs"  # of the names of tensors that lie so
 MAX_ACTIVATION = 3  # nodes of a written-out activation
 RESIDUAL = 3  # among the inputs of a convolution with a residual sum
-_CONVOLUTIONS = ("FusedConv", "WinogradConv")
+# Those of ours; a transposed one has neither bfloat16 nor pairs.
+CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradConv")) and "Transpose" not in n)
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def result_of(node: ir.Node, editor: Editor) -> ir.Value:
 
 def is_convolution(node: ir.Node) -> bool:
     """The standard's, or one of ours."""
-    return node.op_type.startswith(_CONVOLUTIONS) if node.domain == DOMAIN else node.op_type == "Conv"
+    return node.op_type in CONVOLUTIONS if node.domain == DOMAIN else node.op_type == "Conv"
 
 
 def convolution_before(value: ir.Value | None) -> ir.Node | None:

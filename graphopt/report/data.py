@@ -87,6 +87,7 @@ _COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
     "Conv": _conv,
     "WinogradConv": _conv,
     "ConvTranspose": _conv_transpose,
+    "FusedConvTranspose": _conv_transpose,
     "MatMul": _matmul,
     "Gemm": _gemm,
     "FusedAttention": _attention,
@@ -98,7 +99,8 @@ def multiply_adds(node: ir.Node) -> int | None:
     op_type = node.op_type
     if node.domain == DOMAIN:
         # Variants of our operators differ in their suffixes, which add no products.
-        op_type = next((b for b in ("WinogradConv", "FusedAttention") if op_type.startswith(b)), op_type)
+        stems = ("WinogradConv", "FusedConvTranspose", "FusedAttention")
+        op_type = next((stem for stem in stems if op_type.startswith(stem)), op_type)
     count = _COUNTED.get(op_type)
     if count is None:
         return None

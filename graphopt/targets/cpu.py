@@ -85,6 +85,25 @@ def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
     return "the runtime's own is faster: groups are blocks of its layout" if C % block == M % block == 0 else ""
 
 
+def fused_conv_transpose_doubt(
+    C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+) -> str:
+    """Why FusedConvTranspose, from C to M channels of a group, is slower than the runtime's ConvTranspose.
+
+    Args:
+        C: channels of X in a group.
+        M: channels of Y in a group.
+        group: of the convolution.
+        kernel: of the window.
+        strides: likewise.
+        sizes: of X along the axes of space.
+
+    Returns:
+        "" when it is not slower (docs/measurements/fused_conv_cpu.md).
+    """
+    return ""
+
+
 def linear_pays(K: int, N: int, rows: int | None) -> bool:
     """Whether Linear in float32 with a weight of K x N is faster than the runtime's product.
 

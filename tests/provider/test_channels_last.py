@@ -19,6 +19,8 @@ import pytest
 from onnx import numpy_helper
 
 import graphopt
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import Dialect
 from models import ZOO
 from tests.hip.case import signed
 from tests.hip.harness import ROOT, build_for_tests
@@ -99,6 +101,19 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
         {"w1": (16, 8, 3, 3), "w2": (16, 6, 3, 2), "b2": (6,)},
         2,
     ),
+    "ours": (
+        """a = Conv<pads=[1,1,1,1]>(e, w1)
+           t = com.graphopt.FusedConvTransposeRelu
+               <pads=[0,0,0,0], strides=[2,2], dilations=[1,1], group=1, output_padding=[0,0]>(a, w2, b2)
+           r = com.graphopt.FusedConvSilu
+               <pads=[0,0,0,0], strides=[1,1], dilations=[1,1], group=1>(t, w3, b3)
+           u = com.graphopt.FusedConvTransposeAddPRelu
+               <pads=[1,1,1,1], strides=[1,1], dilations=[1,1], group=1, output_padding=[0,0]>(r, w4, b4, r, s4)
+           y = Relu(u)""",
+        {"w1": (16, 8, 3, 3), "w2": (16, 6, 2, 2), "b2": (6,), "w3": (8, 6, 1, 1), "b3": (8,), "w4": (8, 8, 3, 3),
+         "b4": (8,), "s4": (8, 1, 1)},
+        2,
+    ),
     "slopes": (
         """a = Conv<pads=[1,1,1,1]>(e, w1, b1)  p = PRelu(a, s1)  c = Conv(p, w2, b2)  r = Add(c, e)  q = PRelu(r, s2)
            d = Conv<group=8, pads=[1,1,1,1]>(q, w3)  f = PRelu(d, s3)  t = ConvTranspose<strides=[2,2]>(f, w4, b4)
@@ -156,11 +171,13 @@ def model_of(name: str, dtype: Any) -> bytes:
     kind = "float16" if dtype == np.float16 else "float"
     outputs = ", ".join(f"{kind}[] {y}" for y in OUTPUTS.get(name, ["y"]))
     model = onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["" : {OPSETS.get(name, 17)}, "com.graphopt" : 1]> '
+        f'<ir_version: 9, opset_import: ["" : {OPSETS.get(name, 17)}, "{DOMAIN}" : 1]> '
         f"g ({kind}[2, 5, 9, 11] x, {kind}[2, 8, 12, 16] e) => ({outputs}) {{ {nodes} }}"
     )
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
+    dialect = Dialect(17)  # for the CPU, which gets no library
+    model.functions.extend(OPS[n.op_type].function_proto(dialect) for n in model.graph.node if n.domain == DOMAIN)
     for seed, (key, shape) in enumerate(weights.items()):
         array = signed(np.random.default_rng(seed), *shape, dtype=np.float16) / np.float16(np.sqrt(np.prod(shape[1:])))
         model.graph.initializer.append(numpy_helper.from_array(array.astype(dtype), key))

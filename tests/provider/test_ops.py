@@ -246,7 +246,7 @@ OURS: tuple[tuple[str, dict[str, Any], Any, int], ...] = (
 # One name of each kernel: their activations and suffixes are the same code.
 FORMS = (
     "FusedLayerNorm2d", "FusedAdaLayerNormAddSum", "FusedRotary", "FusedRotaryInterleaved", "GatedSilu",
-    "GatedHalvesGelu",
+    "GatedHalvesGelu", "FusedConvTransposeAddPRelu",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def representatives() -> set[str]:
     """
     if os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1":
         return set(OPS)
-    slow = ("FusedAttention", "FusedConv", "FusedGroupNorm", "WinogradConv")
+    slow = ("FusedAttention", "FusedConv", "FusedConvTranspose", "FusedGroupNorm", "WinogradConv")
     chosen = {name for name in OPS if not name.startswith(slow)}
     for family in slow:
         names = sorted((name for name in OPS if name.startswith(family)), key=len)

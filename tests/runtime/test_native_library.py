@@ -82,6 +82,7 @@ ATTENTION: dict[str, Any] = {"scale": 1.0, **PERMS}
 NORM: dict[str, Any] = {"num_groups": 2, "epsilon": 1e-5}
 PADS = {"pads": [1, 1, 1, 1]}
 WINDOW: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
+TRANSPOSED: dict[str, Any] = {**WINDOW, "output_padding": [0, 0]}
 POOL: dict[str, Any] = {"kernel_shape": [2, 2], "pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1]}
 
 # op, input shapes, attributes, what the message must say
@@ -136,6 +137,19 @@ MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
         "'pads' must be .* 2147483647",
     ),
     ("FusedConv", [(1, 3, 8, 8), (4, 3, 2, 2), (4,)], {**WINDOW, "strides": 1}, "one to three numbers"),
+    *(
+        ("FusedConvTranspose", [x, w, (4,)], {**TRANSPOSED, **attributes}, said)
+        for x, w, attributes, said in (
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"output_padding": [0]}, "'output_padding' must be 2 numbers from 0"),
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"strides": 1}, "one to three numbers"),
+            ((1, 3, 8, 8), (3, 2, 2, 2), {"group": 2}, "is not made of 2 groups"),
+            ((1, 2, 8, 8), (3, 4, 2, 2), {}, "has 2 channels"),
+            ((1, 3, 8), (3, 4, 2, 2), {}, "differ in their axes"),
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"pads": [5, 0, 5, 0]}, "pads take more away"),
+            ((1, 3, 8, 8), (3, 5, 2, 2), {}, r"B must be \[5\]"),
+            ((1, 3, 8, 8), (3, 4, 2, 2), {"strides": [2**31 - 1] * 2}, "too large"),
+        )
+    ),
     (
         "MaxPoolPlanes",
         [(1, 3, 8, 8)],

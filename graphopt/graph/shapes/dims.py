@@ -337,6 +337,32 @@ def _windows(known: Known) -> Dims | None:
     return result
 
 
+def _transposed_windows(known: Known) -> Dims | None:
+    """Batch, channels, and along each axis of space what the windows of all elements cover, without the padding."""
+    dims, weight = known.dims(0), known.dims(1)
+    if dims is None or len(dims) < 3:
+        return None
+    axes = len(dims) - 2
+    kernel = known.attribute("kernel_shape") or ([d.value for d in weight[2:]] if weight is not None else [None] * axes)
+    strides, dilations = (known.attribute(n) or [1] * axes for n in ("strides", "dilations"))
+    more, pads = (known.attribute(n) or [0] * k * axes for n, k in (("output_padding", 1), ("pads", 2)))
+    auto, wanted = known.attribute("auto_pad", "NOTSET"), known.attribute("output_shape")
+    channels = weight[1] * Size.of(known.attribute("group", 1)) if weight is not None else None
+    result: list[Size | None] = [dims[0], channels]
+    for i, size in enumerate(dims[2:]):
+        if wanted:
+            result.append(Size.of(wanted[i]) if len(wanted) == axes else None)
+        elif auto in ("SAME_UPPER", "SAME_LOWER"):
+            result.append(size * Size.of(strides[i]))
+        elif kernel[i] is None:
+            result.append(None)
+        else:
+            padding = 0 if auto == "VALID" else pads[i] + pads[i + axes]
+            growth = dilations[i] * (kernel[i] - 1) + 1 + more[i] - strides[i] - padding
+            result.append(size * Size.of(strides[i]) + Size.of(growth))
+    return result
+
+
 def _global_pool(known: Known) -> Dims | None:
     dims = known.dims(0)
     return None if dims is None else [*dims[:2], *[ONE] * (len(dims) - 2)]
@@ -498,6 +524,7 @@ DIMS: dict[str, Rule] = {
     **dict.fromkeys(("RandomNormal", "RandomUniform"), Rule(_random_dims)),
     "Concat": Rule(_concat, dims=EVERY),
     "ConstantOfShape": Rule(_filled_dims, dims=FIRST, elements=FIRST),
+    "ConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
     "Dropout": Rule(_like_first, dims=FIRST, every_output=True),
     "Einsum": Rule(_einsum, dims=EVERY),
     "Expand": Rule(_expand, dims=(0, 1), elements=(1,)),
@@ -539,6 +566,7 @@ DIMS: dict[str, Rule] = {
 DIMS_OWN = _own(
     Rule(_like_first, dims=FIRST),
     {
+        "FusedConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
         "FusedRotary": Rule(_transpose, dims=FIRST),
         "GatedHalves": Rule(_halves, dims=FIRST),
         "Linear": Rule(_linear, dims=(0, 1)),

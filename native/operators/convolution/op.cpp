@@ -7,6 +7,7 @@
 #include "device/libraries/libraries.h"
 #include "operators/elementwise/op.h"
 #include "operators/fused_conv/op.h"
+#include "operators/fused_conv_transpose/op.h"
 #include "operators/linear/op.h"
 #include "operators/matmul/op.h"
 #include "operators/matmul/product.h"
@@ -562,6 +563,7 @@ class Convolution : public gpu::DeviceKernel {
 class Conv : public Convolution {
  public:
   using Convolution::Convolution;
+  static Implementations implementations() { return described(kConvolutions); }
 
  private:
   ConvolutionProblem problem(const Shape&, const Shape& w) const override {
@@ -575,26 +577,13 @@ class Conv : public Convolution {
   void place(ConvolutionProblem& p, size_t d, size_t i) const override { window_.place(p, d, i); }
 };
 
-// FusedConv[Add][act] is a Conv with its tail.
-class FusedConvGpu final : public Conv {
- public:
-  FusedConvGpu(FusedConvOp op, const Node& node, gpu::Device& device, bool last = false)
-      : Conv(node, device, tail_of(op, node), last) {}
-  static Implementations implementations() { return described(kConvolutions); }
-
- private:
-  static Tail tail_of(FusedConvOp& op, const Node& node) {
-    op.read(node);
-    return op.tail();
-  }
-};
-
-class ConvTranspose final : public Convolution {
+class ConvTranspose : public Convolution {
  public:
   ConvTranspose(const Node& node, gpu::Device& device, std::optional<Tail> tail = {}, bool last = false)
       : Convolution(node, device, tail, last),
         output_padding_(node.find_ints("output_padding").value_or(std::vector<int64_t>())),
         output_shape_(node.find_ints("output_shape").value_or(std::vector<int64_t>())) {}
+  static Implementations implementations() { return described(kTransposed); }
 
  private:
   ConvolutionProblem problem(const Shape& x, const Shape& w) const override {
@@ -626,6 +615,23 @@ class ConvTranspose final : public Convolution {
 
   std::vector<int64_t> output_padding_, output_shape_;
 };
+
+// FusedConv[Add][act] is a Conv with its tail, FusedConvTranspose[Add][act] a ConvTranspose.
+template <class Op, class Plain>
+class WithTail final : public Plain {
+ public:
+  WithTail(Op op, const Node& node, gpu::Device& device, bool last = false)
+      : Plain(node, device, tail_of(op, node), last) {}
+
+ private:
+  static Tail tail_of(Op& op, const Node& node) {
+    op.read(node);
+    return op.tail();
+  }
+};
+
+using FusedConvGpu = WithTail<FusedConvOp, Conv>;
+using FusedConvTransposeGpu = WithTail<FusedConvTransposeOp, ConvTranspose>;
 
 // The rank of input and weights; 0 when neither tells: behind an If whose bodies give different ranks.
 size_t rank_of(const Node& node) {
@@ -659,26 +665,26 @@ std::string refuse_conv_transpose(const Node& node) {
 Layout layout_of(const Node& node) {
   const auto& w = node.inputs[1].shape;
   const bool pointwise = w && w->rank() == kLayoutRank && (*w)[2] == 1 && (*w)[3] == 1;
-  return pointwise && node.op != "ConvTranspose" ? Layout::kFollows : Layout::kLast;
+  const bool transposed = node.op.find("ConvTranspose") != std::string::npos;
+  return pointwise && !transposed ? Layout::kFollows : Layout::kLast;
 }
 
 }  // namespace
 
 void add_convolution(Kernels& kernels) {
-  kernels.add_onnx<Conv>("Conv", 1, 22)
-      .refused(refuse_conv)
-      .chooses(described(kConvolutions))
-      .lies(layout_of);
+  kernels.add_onnx<Conv>("Conv", 1, 22).refused(refuse_conv).chooses(Conv::implementations()).lies(layout_of);
   kernels.takes_tail<Conv>(kResidual);
   kernels.has_channels_last<Conv>();
   kernels.add_gpu<FusedConvOp, FusedConvGpu>(Where::kProvider);
   kernels.have_channels_last<FusedConvOp, FusedConvGpu>(layout_of);
   kernels.add_onnx<ConvTranspose>("ConvTranspose", 1, 22)
       .refused(refuse_conv_transpose)
-      .chooses(described(kTransposed))
+      .chooses(ConvTranspose::implementations())
       .lies(layout_of);
   kernels.takes_tail<ConvTranspose>(kResidual);
   kernels.has_channels_last<ConvTranspose>();
+  kernels.add_gpu<FusedConvTransposeOp, FusedConvTransposeGpu>(Where::kProvider);
+  kernels.have_channels_last<FusedConvTransposeOp, FusedConvTransposeGpu>(layout_of);
 }
 
 }  // namespace graphopt

@@ -41,6 +41,30 @@ struct Residual {
   }
 };
 
+// What activations are that a product passes on its way out of the registers: a slope below zero, and bounds.
+struct Bounds {
+  bool enough;  // there is no more to it: nothing, Relu, LeakyRelu and Clip
+  float slope = 1.0f;
+  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
+
+  explicit Bounds(const Activation& act) {
+    const ActivationKind kind = act.kind;
+    enough = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+             kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    if (kind == ActivationKind::kLeakyRelu) slope = act.a;
+    if (kind == ActivationKind::kRelu) least = 0.0f;
+    if (kind == ActivationKind::kClip) {
+      least = act.a;
+      most = act.b;
+    }
+  }
+
+  Vec operator()(Vec v) const {
+    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+  }
+};
+
 inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
@@ -67,10 +91,8 @@ struct Finish {
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;  // of the vectors
-  // Clip, Relu, LeakyRelu and nothing are bounds and a slope, which a product passes on its way out of the
-  // registers.
-  bool bounded;
-  float slope;  // of what is below zero
+  bool bounded;          // Bounds are enough
+  float slope;           // of what is below zero
   float least, most;
   // Weights of the next product, which come into the caches while this one is computed; null: none.
   const Word* next = nullptr;
@@ -85,13 +107,11 @@ struct Finish {
         pairs(to.pairs),
         plane(p.out_size()),
         pixels(nullptr) {
-    constexpr float kInfinite = std::numeric_limits<float>::infinity();
-    const ActivationKind kind = p.act.kind;
-    bounded = slopes == nullptr && (kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
-                                    kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip);
-    slope = kind == ActivationKind::kLeakyRelu ? p.act.a : 1.0f;
-    least = kind == ActivationKind::kRelu ? 0.0f : kind == ActivationKind::kClip ? p.act.a : -kInfinite;
-    most = kind == ActivationKind::kClip ? p.act.b : kInfinite;
+    const Bounds bounds(p.act);
+    bounded = slopes == nullptr && bounds.enough;
+    slope = bounds.slope;
+    least = bounds.least;
+    most = bounds.most;
   }
 
   // What ends the channels from m on, and an image's pixels from `from` on.

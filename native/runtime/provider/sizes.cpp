@@ -42,6 +42,7 @@ bool broadcasts(const GraphNode& node) {
 }
 
 bool is_convolution(const GraphNode& node) {
+  if (is_ours(node, "FusedConvTranspose")) return false;
   return (node.domain().empty() && node.op == "Conv") || is_ours(node, "FusedConv") ||
          is_ours(node, "WinogradConv");
 }

@@ -1,0 +1,107 @@
+"""On CPUs a transposed convolution becomes a node of ours that takes the sum and the activation behind it along.
+
+    ConvTranspose(X, W, B) -> FusedConvTranspose(X, W, B)       and then, in fuse_epilogue, FusedConvTranspose[Add]<act>
+
+Why it is legal: the operator is defined by this equation; the kernel adds in another order.
+
+Conditions: one to three spatial axes, float or float16, no negative pads or output_padding (auto_pad and output_shape
+are resolved), a constant weight, which the kernel packs once.
+
+Where it pays: the runtime multiplies into columns, which one thread then adds up to Y, and adds the bias in a pass of
+its own; ours is as many convolutions as the stride has steps, whose sums leave as rows of Y
+(docs/measurements/fused_conv_cpu.md).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from graphopt.forms.activation import FLOATS
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.vocabulary import require_input
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_conv, weight_dims
+from graphopt.remarks import Code, Refusal
+from graphopt.targets.cpu import fused_conv_transpose_doubt
+from graphopt.targets.profit import Candidate
+
+
+class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
+    name = "fused_conv_transpose"
+    equation = "act(ConvTranspose(X, W, B) + R) -> FusedConvTranspose[Add]<act>(X, W, B, R)"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "ConvTranspose")})
+
+    def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
+        if editor.target.device != "cpu":
+            return None
+        x, w = require_input(node, 0), require_input(node, 1)
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        C, M, *kernel = weight_dims(node, editor)
+        ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
+        group = attribute_int(node, "group", 1)
+        if group < 1 or C % group:
+            raise Refusal(Code.WRONG_SHAPE, f"a weight of {C} channels in {group} groups", node)
+        output_padding = attribute_ints(node, "output_padding", zeros)
+        window = {
+            "pads": _resolved_pads(node, tuple(kernel), output_padding, editor),
+            "strides": attribute_ints(node, "strides", ones),
+            "dilations": attribute_ints(node, "dilations", ones),
+            "group": group,
+            "output_padding": output_padding,
+        }
+        return ConvMatch(node, x, w, bias, M * group, C // group, tuple(kernel), window)
+
+    def legal(self, match: ConvMatch, editor: Editor) -> ConvMatch:
+        editor.require_op("FusedConvTranspose", match.W, match.node)
+        require_conv(match, editor)
+        if min(match.attributes["output_padding"], default=0) < 0:
+            raise Refusal(Code.ATTRIBUTE, f"output_padding {list(match.attributes['output_padding'])}", match.node)
+        if (dtype := editor.dtype(match.W)) not in FLOATS:
+            raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+        return match
+
+    def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
+        node, group = plan.node, plan.attributes["group"]
+        sizes = [d.value for d in (editor.shapes.dims(plan.X) or ())[2:]]
+        doubt = fused_conv_transpose_doubt(
+            plan.C, plan.M // group, group, plan.kernel, plan.attributes["strides"], sizes
+        )
+        return editor.candidate("FusedConvTranspose", (plan.X, plan.W), node.outputs[0], node, doubt)
+
+    def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
+        return emit_conv("FusedConvTranspose", plan, editor)
+
+
+def _resolved_pads(
+    node: ir.Node, kernel: tuple[int, ...], output_padding: tuple[int, ...], editor: Editor
+) -> tuple[int, ...]:
+    """[begin.., end..], whatever auto_pad and output_shape say.
+
+    Raises:
+        Refusal: ATTRIBUTE where they depend on a size that is not known, or no pads give what they ask for.
+    """
+    axes = len(kernel)
+    auto_pad, wanted = attribute_string(node, "auto_pad", "NOTSET"), attribute_ints(node, "output_shape", ())
+    pads = attribute_ints(node, "pads", ())
+    if auto_pad != "NOTSET" and pads:
+        raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} and pads {list(pads)}, of which one holds", node)
+    same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if not wanted and not same:
+        return pads or (0,) * (2 * axes)
+    sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]]
+    if wanted and (len(wanted) != axes or len(sizes) != axes or None in sizes):
+        raise Refusal(Code.ATTRIBUTE, f"output_shape {list(wanted)} of sizes {sizes}", node)
+    strides, dilations = (attribute_ints(node, name, (1,) * axes) for name in ("strides", "dilations"))
+    totals = []
+    for i, (k, stride, dilation, more) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):
+        # SAME gives stride elements for each of X.
+        size = sizes[i] if wanted else 0
+        goal = wanted[i] if wanted else 0
+        assert size is not None
+        totals.append(stride * (size - 1) + more + (k - 1) * dilation + 1 - goal)
+    if min(totals) < 0:
+        raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad}, output_shape {list(wanted)}: negative pads", node)
+    small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    return (*small, *large) if auto_pad == "SAME_UPPER" else (*large, *small)

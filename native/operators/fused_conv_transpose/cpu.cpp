@@ -1,0 +1,535 @@
+// The elements of y whose places, counted with the padding, leave the same remainder modulo the stride are a phase of
+// y: a convolution of x, with stride 1, by those taps k whose places k dilation leave this remainder, too.
+//
+//   y[q stride + remainder - pad] = sum of x[q - distance] w[k],   distance stride + remainder = k dilation
+//
+// All phases lie on the same grid of q. x is packed once for all distances, strip by strip of the grid
+// (fused_conv/strips.h), and the phases of some channels of y are the rows of a product over its pixels. Where the
+// kernel is a multiple of the stride all phases have the same distances, and rows of one block may be of any. The sums
+// of neighbouring phases are interleaved in the first-level cache and leave as rows of y.
+#include <map>
+#include <vector>
+
+#include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/fused_conv/finish.h"
+#include "operators/fused_conv/strips.h"
+#include "operators/fused_conv_transpose/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+using Problem = ConvolutionProblem;
+using Axes = Problem::Axes;
+
+constexpr int64_t kStripBytes = 256 << 10;  // of x for each lane: a part of a second-level cache
+constexpr int64_t kMostPhases = 16;         // of all axes that are computed together
+constexpr int64_t kMostSums = 64;           // rows of a bundle
+constexpr int64_t kFullRows = 4;            // that keep the multipliers busy
+
+// --- Which taps reach which elements
+
+// The taps that reach the elements of an axis with this remainder, and how far before q they read x.
+struct AxisPhase {
+  int64_t remainder;
+  std::vector<int64_t> taps, distances;
+};
+
+// Those that any taps reach.
+std::vector<AxisPhase> phases_of(const Problem& p, size_t axis) {
+  std::map<int64_t, AxisPhase> found;
+  for (int64_t k = 0; k < p.kernel[axis]; ++k) {
+    const int64_t place = k * p.dilation[axis], remainder = place % p.stride[axis];
+    AxisPhase& phase = found[remainder];
+    phase.remainder = remainder;
+    phase.taps.push_back(k);
+    phase.distances.push_back(place / p.stride[axis]);
+  }
+  std::vector<AxisPhase> phases;
+  for (auto& [remainder, phase] : found) phases.push_back(std::move(phase));
+  return phases;
+}
+
+// Phases of the same distances: rows of one product.
+struct Product {
+  std::vector<Axes> distances;             // of each tap
+  std::vector<std::vector<int64_t>> taps;  // of each phase, among those of the kernel
+};
+
+// A row of y's from the sums of phases along the last axis.
+struct Row {
+  int64_t depth, height;        // remainders
+  std::vector<int64_t> phases;  // by remainder
+};
+
+// Phases that are computed together, numbered product by product.
+struct Set {
+  std::vector<Product> products;
+  std::vector<Row> rows;
+  int64_t phases = 0, taps = 0;
+};
+
+// Channels of y, those of a group from `first` on, with the phases of a set.
+struct Bundle {
+  size_t set;
+  int64_t first, channels;
+  int64_t weights;  // where they begin among those of the group
+};
+
+int64_t blocks_of(int64_t rows) { return ceil_div(rows, kMaxRows); }
+
+struct Plan {
+  std::vector<int64_t> remainders;  // along the last axis
+  bool whole;                       // which are all that there are
+  bool covers;                      // each element of y has taps
+  std::vector<Set> sets;
+  std::vector<Bundle> bundles;
+  int64_t most_sums = 0;  // of a bundle
+
+  explicit Plan(const Problem& p) {
+    const std::vector<AxisPhase> d = phases_of(p, 0), h = phases_of(p, 1), w = phases_of(p, 2);
+    for (const AxisPhase& phase : w) remainders.push_back(phase.remainder);
+    const auto all = [&p](const std::vector<AxisPhase>& phases, size_t axis) {
+      return static_cast<int64_t>(phases.size()) == p.stride[axis];
+    };
+    whole = all(w, 2);
+    covers = whole && all(d, 0) && all(h, 1);
+    const bool together = static_cast<int64_t>(d.size() * h.size() * w.size()) <= kMostPhases;
+    if (together) sets.emplace_back();
+    for (const AxisPhase& depth : d) {
+      for (const AxisPhase& height : h) {
+        if (!together) sets.emplace_back();
+        add_row(p, sets.back(), depth, height, w);
+      }
+    }
+    int64_t weights = 0;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      number_phases(sets[i]);
+      const int64_t parts = ceil_div(p.M, channels_together(p, sets[i]));
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = p.M * part / parts, channels = p.M * (part + 1) / parts - first;
+        bundles.push_back({i, first, channels, weights});
+        weights += channels * sets[i].taps * p.C;
+        most_sums = std::max(most_sums, channels * sets[i].phases);
+      }
+    }
+  }
+
+ private:
+  // Rows name a phase by its product and its place there until all of a set are known.
+  static constexpr int64_t kProductOf = int64_t{1} << 32;
+
+  static void add_row(const Problem& p, Set& set, const AxisPhase& depth, const AxisPhase& height,
+                      const std::vector<AxisPhase>& columns) {
+    Row row = {depth.remainder, height.remainder, {}};
+    for (const AxisPhase& column : columns) {
+      std::vector<Axes> distances;
+      std::vector<int64_t> taps;
+      for (size_t i = 0; i < depth.taps.size(); ++i) {
+        for (size_t j = 0; j < height.taps.size(); ++j) {
+          for (size_t k = 0; k < column.taps.size(); ++k) {
+            distances.push_back({depth.distances[i], height.distances[j], column.distances[k]});
+            taps.push_back((depth.taps[i] * p.kernel[1] + height.taps[j]) * p.kernel[2] + column.taps[k]);
+          }
+        }
+      }
+      const auto same = std::find_if(set.products.begin(), set.products.end(),
+                                     [&](const Product& product) { return product.distances == distances; });
+      const auto product = same - set.products.begin();
+      if (same == set.products.end()) set.products.push_back({std::move(distances), {}});
+      auto& phases = set.products[static_cast<size_t>(product)].taps;
+      row.phases.push_back(product * kProductOf + static_cast<int64_t>(phases.size()));
+      set.taps += static_cast<int64_t>(taps.size());
+      phases.push_back(std::move(taps));
+    }
+    set.rows.push_back(std::move(row));
+  }
+
+  static void number_phases(Set& set) {
+    std::vector<int64_t> first;
+    for (const Product& product : set.products) {
+      first.push_back(set.phases);
+      set.phases += static_cast<int64_t>(product.taps.size());
+    }
+    for (Row& row : set.rows) {
+      for (int64_t& phase : row.phases)
+        phase = first[static_cast<size_t>(phase / kProductOf)] + phase % kProductOf;
+    }
+  }
+
+  // Channels whose rows fill blocks best, of which each bundle fetches x once more.
+  static int64_t channels_together(const Problem& p, const Set& set) {
+    int64_t best = 1;
+    double lowest = 0;
+    for (int64_t channels = 1; channels <= std::min<int64_t>(p.M, kMaxRows); ++channels) {
+      if (channels > 1 && channels * set.phases > kMostSums) break;
+      int64_t cost = 0, most = 0;
+      for (const Product& product : set.products) {
+        const auto taps = static_cast<int64_t>(product.distances.size());
+        const int64_t rows = channels * static_cast<int64_t>(product.taps.size()), blocks = blocks_of(rows);
+        cost += (std::max(rows, blocks * kFullRows) + blocks) * taps;
+        most = std::max(most, taps);
+      }
+      const double each = static_cast<double>(cost + 2 * most) / static_cast<double>(channels);
+      if (channels == 1 || each < lowest) best = channels, lowest = each;
+    }
+    return best;
+  }
+};
+
+// --- The grid
+
+// The convolution that reads x for all phases: its window has a place for each distance, the farthest one first.
+Problem grid_of(const Problem& p) {
+  Problem grid = p;
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t first = p.pad[i] / p.stride[i], last = (p.pad[i] + p.out[i] - 1) / p.stride[i];
+    const int64_t farthest = (p.kernel[i] - 1) * p.dilation[i] / p.stride[i];
+    grid.out[i] = last - first + 1;
+    grid.kernel[i] = farthest + 1;
+    grid.pad[i] = farthest - first;
+    grid.stride[i] = grid.dilation[i] = 1;
+  }
+  return grid;
+}
+
+// Pixels of a panel of a strip that are neighbours in a row of the grid.
+struct Run {
+  int64_t at, count;  // in the panel
+  Axes place;         // in the grid
+};
+
+// Those of each panel.
+std::vector<std::vector<Run>> runs_of(const Strip& strip) {
+  std::vector<std::vector<Run>> runs(static_cast<size_t>(ceil_div(strip.span(), kPanelWidth)));
+  for (int64_t d = 0; d < strip.out[0]; ++d) {
+    for (int64_t h = 0; h < strip.out[1]; ++h) {
+      const int64_t row = (d * strip.size[1] + h) * strip.size[2];
+      for (int64_t w = 0; w < strip.out[2];) {
+        const int64_t at = (row + w) % kPanelWidth, count = std::min(kPanelWidth - at, strip.out[2] - w);
+        runs[static_cast<size_t>((row + w) / kPanelWidth)].push_back(
+            {at, count, {strip.first[0] + d, strip.first[1] + h, strip.first[2] + w}});
+        w += count;
+      }
+    }
+  }
+  return runs;
+}
+
+// --- What ends the sums
+
+// y = act(sums + bias + residual) of an image.
+template <class T>
+struct Ending {
+  const Problem& p;
+  const T *bias, *residual, *slopes;
+  T* y;
+  Bounds bounds;
+
+  Ending(const Problem& problem, const T* b, const T* r, const T* each, T* to, int64_t n)
+      : p(problem), bias(b), residual(r), slopes(each), y(to), bounds(problem.act) {
+    const int64_t image = n * p.y_channels() * p.out_size();
+    y += image;
+    if (residual != nullptr) residual += image;
+  }
+
+  // n numbers from element `at` on of a channel's plane; `buffer` has room for them and a vector.
+  void operator()(int64_t channel, int64_t at, const float* sums, int64_t n, float* buffer) const {
+    const Vec b = splat(static_cast<float>(bias[channel]));
+    const int64_t first = channel * p.out_size() + at;
+    T* to = y + first;
+    const auto summed = [&](int64_t i) {
+      const Vec v = load(sums + i) + b;
+      return residual == nullptr ? v : v + load_range(residual + first + i, 0, n - i);
+    };
+    if (!bounds.enough) {
+      for (int64_t i = 0; i < n; i += L) store(buffer + i, summed(i));
+      float* result = target(to, buffer);
+      activate_block(p.act, buffer, result, static_cast<size_t>(n));
+      return store(to, result, static_cast<size_t>(n));
+    }
+    Bounds own = bounds;
+    if (slopes != nullptr) own.slope = static_cast<float>(slopes[channel]);
+    for (int64_t i = 0; i < n; i += L) {
+      const Vec v = own(summed(i));
+      if (n - i >= L) {
+        store(to + i, v);
+      } else {
+        store_part(to + i, v, n - i, false);
+      }
+    }
+  }
+};
+
+template <int kFirst>
+struct Interleaved {
+  static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
+};
+
+// The numbers of two streams in turns.
+inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; i += L) {
+    const Vec a = load(even + i), b = load(odd + i);
+    store(to + 2 * i, shuffle(a, b, Interleaved<0>()));
+    store(to + 2 * i + L, shuffle(a, b, Interleaved<L / 2>()));
+  }
+}
+
+// One lane's memory.
+struct Lane {
+  float *sums, *turns, *others;
+};
+
+// The sums of a row's phases, `distance` apart for neighbouring ones, pixel by pixel; `width` pixels.
+const float* in_turns(const Row& row, const float* sums, int64_t distance, int64_t width, const Lane& lane) {
+  const auto n = static_cast<int64_t>(row.phases.size());
+  const auto phase = [&](int64_t i) { return sums + row.phases[static_cast<size_t>(i)] * distance; };
+  if (n == 1) return phase(0);
+  if ((n & (n - 1)) != 0) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float* from = phase(i);
+      for (int64_t j = 0; j < width; ++j) lane.turns[j * n + i] = from[j];
+    }
+    return lane.turns;
+  }
+  // Perfect shuffles of the phases' upper and lower halves.
+  float *from = lane.turns, *to = lane.others;
+  for (int64_t i = 0; i < n / 2; ++i) interleave(phase(i), phase(i + n / 2), width, from + 2 * i * width);
+  for (int64_t pass = 2; pass < n; pass *= 2) {
+    interleave(from, from + n / 2 * width, n / 2 * width, to);
+    std::swap(from, to);
+  }
+  return from;
+}
+
+// Whatever has no taps.
+template <class T>
+void end_without_sums(const Problem& p, const Ending<T>& ending, Parallel& parallel) {
+  parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {
+    alignas(64) const float sums[kBlock + L] = {};
+    alignas(64) float buffer[kBlock + L];
+    for (int64_t at = 0; at < p.out_size(); at += kBlock) {
+      ending(channel, at, sums, std::min(kBlock, p.out_size() - at), buffer);
+    }
+  });
+}
+
+// --- The products
+
+// A strip of x and what is the same for all of its items.
+struct Piece {
+  Strip strip;
+  const Word *x, *weights;
+  std::vector<std::vector<Run>> runs;
+  std::vector<std::vector<std::vector<int64_t>>> offsets;  // of the steps of each product of each set
+
+  Piece(const Problem& grid, const Plan& plan, const Strip& of, const Word* packed, const Word* w)
+      : strip(of), x(packed), weights(w), runs(runs_of(of)) {
+    for (const Set& set : plan.sets) {
+      auto& own = offsets.emplace_back();
+      for (const Product& product : set.products) {
+        auto& steps = own.emplace_back();
+        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size());
+        for (int64_t c = 0; c < grid.C; ++c) {
+          for (const Axes& distance : product.distances) {
+            Axes place;
+            for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
+            steps.push_back(c * strip.words + strip.offset(grid, place));
+          }
+        }
+      }
+    }
+  }
+};
+
+// The sums of a bundle for a panel of pixels: [phase][channel][vectors L].
+void multiply_bundle(const Problem& p, const Plan& plan, const Piece& piece, const Bundle& bundle, int64_t g,
+                     int64_t panel, int64_t vectors, float* sums) {
+  const Set& set = plan.sets[bundle.set];
+  const Word* x = piece.x + g * p.C * piece.strip.words + panel * kPanelWidth;
+  const Word* w = piece.weights + g * p.M * p.C * p.taps() + bundle.weights;
+  for (size_t i = 0; i < set.products.size(); ++i) {
+    const std::vector<int64_t>& offsets = piece.offsets[bundle.set][i];
+    const auto steps = static_cast<int64_t>(offsets.size());
+    const int64_t rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
+                  blocks = blocks_of(rows);
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t here = rows * (block + 1) / blocks - rows * block / blocks;
+      multiply_rows<Single>(here, vectors, w, x, Table{offsets.data()}, steps, sums, Keep{});
+      w += here * steps;
+      sums += here * vectors * L;
+    }
+  }
+}
+
+// The rows of y that they make.
+template <class T>
+void end_bundle(const Problem& p, const Plan& plan, const Bundle& bundle, int64_t g,
+                const std::vector<Run>& runs, int64_t vectors, const Ending<T>& ending, const Lane& lane) {
+  const auto place = [&p](size_t axis, int64_t q, int64_t remainder) {
+    return (p.pad[axis] / p.stride[axis] + q) * p.stride[axis] + remainder - p.pad[axis];
+  };
+  const auto inside = [&p](size_t axis, int64_t at) { return at >= 0 && at < p.out[axis]; };
+  const auto columns = static_cast<int64_t>(plan.remainders.size());
+  for (int64_t channel = 0; channel < bundle.channels; ++channel) {
+    const int64_t m = g * p.M + bundle.first + channel;
+    for (const Row& row : plan.sets[bundle.set].rows) {
+      const float* turns =
+          in_turns(row, lane.sums + channel * vectors * L, bundle.channels * vectors * L, vectors * L, lane);
+      float* buffer = turns == lane.turns ? lane.others : lane.turns;
+      for (const Run& run : runs) {
+        const int64_t d = place(0, run.place[0], row.depth), h = place(1, run.place[1], row.height);
+        if (!inside(0, d) || !inside(1, h)) continue;
+        const float* from = turns + run.at * columns;
+        const int64_t y = (d * p.out[1] + h) * p.out[2];
+        if (plan.whole) {
+          const int64_t at = place(2, run.place[2], 0), begin = std::max<int64_t>(-at, 0),
+                        end = std::min(run.count * columns, p.out[2] - at);
+          if (begin < end) ending(m, y + at + begin, from + begin, end - begin, buffer);
+          continue;
+        }
+        for (int64_t i = 0; i < run.count * columns; ++i) {
+          const int64_t at =
+              place(2, run.place[2] + i / columns, plan.remainders[static_cast<size_t>(i % columns)]);
+          if (inside(2, at)) ending(m, y + at, from + i, 1, buffer);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, const Ending<T>& ending,
+                    Parallel& parallel, const std::vector<Lane>& memory) {
+  const auto bundles = static_cast<int64_t>(plan.bundles.size()),
+             panels = static_cast<int64_t>(piece.runs.size());
+  const int64_t all_vectors = ceil_div(piece.strip.span(), L);
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * lanes), p.groups * bundles, lanes,
+                                            [&](int64_t n) { return ceil_div(panels, n); });
+  parallel_for(parallel, p.groups * bundles * parts, [&](int64_t item, size_t lane) {
+    const int64_t part = item % parts, g = item / parts / bundles;
+    const Bundle& bundle = plan.bundles[static_cast<size_t>(item / parts % bundles)];
+    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+      const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
+      multiply_bundle(p, plan, piece, bundle, g, panel, vectors, memory[lane].sums);
+      end_bundle(p, plan, bundle, g, piece.runs[static_cast<size_t>(panel)], vectors, ending, memory[lane]);
+    }
+  });
+}
+
+// --- Memory
+
+Strips strips_of(const Problem& grid, size_t lanes) {
+  return Strips(grid, kStripBytes * static_cast<int64_t>(lanes), grid.x_channels(), 1);
+}
+
+Word* take_strip(const Problem& grid, const Strips& strips, Workspace& workspace) {
+  return workspace.take<Word>(grid.x_channels() * strips.at(grid, 0).words + kPanelWidth);
+}
+
+std::vector<Lane> take_lanes(const Plan& plan, size_t lanes, Workspace& workspace) {
+  const int64_t turns = static_cast<int64_t>(plan.remainders.size()) * kPanelWidth + L;
+  std::vector<Lane> memory(lanes);
+  for (Lane& lane : memory) {
+    lane.sums = workspace.take<float>(plan.most_sums * kPanelWidth + L);
+    lane.turns = workspace.take<float>(turns);
+    lane.others = workspace.take<float>(turns);
+  }
+  return memory;
+}
+
+bool empty(const Problem& p) { return p.N == 0 || p.y_channels() == 0 || p.out_size() <= 0; }
+
+template <class T>
+void transposed(const Problem& p, const T* x, const Word* weights, const T* b, const T* r, const T* slopes,
+                T* y, Parallel& parallel, void* memory) {
+  if (empty(p)) return;
+  const Plan plan(p);
+  const Problem grid = grid_of(p);
+  const Strips strips = strips_of(grid, parallel.lanes());
+  Workspace workspace(memory);
+  Word* packed = take_strip(grid, strips, workspace);
+  const std::vector<Lane> lanes = take_lanes(plan, parallel.lanes(), workspace);
+  for (int64_t n = 0; n < p.N; ++n) {
+    const Ending<T> ending(p, b, r, slopes, y, n);
+    if (!plan.covers) end_without_sums(p, ending, parallel);
+  }
+  for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
+    const Piece piece(grid, plan, strips.at(grid, begin), packed, weights);
+    for (int64_t n = 0; n < p.N; ++n) {
+      parallel_for(parallel, grid.x_channels(), [&](int64_t c, size_t) {
+        pack_pair<Single>(grid, piece.strip, x + (n * p.x_channels() + c) * p.in_size(), Second{},
+                          packed + c * piece.strip.words);
+      });
+      multiply_piece(p, plan, piece, Ending<T>(p, b, r, slopes, y, n), parallel, lanes);
+    }
+  }
+}
+
+}  // namespace
+
+// --- What the room calls
+
+template <class T>
+size_t fused_conv_transpose_weights(const Problem& p, OnlyWay) {
+  return static_cast<size_t>(p.groups * p.M * p.C * p.taps()) * sizeof(Word);
+}
+
+template <class T>
+void fused_conv_transpose_prepare(const Problem& p, OnlyWay, const T* w, void* weights) {
+  const Plan plan(p);
+  auto* to = static_cast<Word*>(weights);
+  for (int64_t g = 0; g < p.groups; ++g) {
+    for (const Bundle& bundle : plan.bundles) {
+      for (const Product& product : plan.sets[bundle.set].products) {
+        const int64_t rows = bundle.channels * static_cast<int64_t>(product.taps.size()),
+                      blocks = blocks_of(rows);
+        for (int64_t block = 0; block < blocks; ++block) {
+          for (int64_t c = 0; c < p.C; ++c) {
+            for (size_t tap = 0; tap < product.distances.size(); ++tap) {
+              for (int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
+                const int64_t m = bundle.first + row % bundle.channels;
+                const auto& taps = product.taps[static_cast<size_t>(row / bundle.channels)];
+                const T weight = w[((g * p.C + c) * p.M + m) * p.taps() + taps[tap]];
+                *to++ = Single::join(splat(static_cast<float>(weight)), Vec{})[0];
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+size_t fused_conv_transpose_workspace(const Problem& p, OnlyWay, size_t lanes) {
+  if (empty(p)) return 0;
+  const Problem grid = grid_of(p);
+  Workspace workspace(nullptr);
+  take_strip(grid, strips_of(grid, lanes), workspace);
+  take_lanes(Plan(p), lanes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void fused_conv_transpose(const Problem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r,
+                          T* y, Parallel& parallel, void* workspace) {
+  transposed<T>(p, x, static_cast<const Word*>(weights), b, r, nullptr, y, parallel, workspace);
+}
+
+template <class T>
+void prelu_conv_transpose(const Problem& p, const T* x, const void* weights, const T* b, const T* r,
+                          const T* slopes, T* y, Parallel& parallel, void* workspace) {
+  transposed(p, x, static_cast<const Word*>(weights), b, r, slopes, y, parallel, workspace);
+}
+
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, float)
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, half)
+template void prelu_conv_transpose(const Problem&, const float*, const void*, const float*, const float*,
+                                   const float*, float*, Parallel&, void*);
+template void prelu_conv_transpose(const Problem&, const half*, const void*, const half*, const half*,
+                                   const half*, half*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
