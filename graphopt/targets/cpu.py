@@ -16,6 +16,7 @@ TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
+FEWEST_TRANSPOSED = 100_000  # of what a transposed convolution gives, where anything is gained
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
 FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 # Linear in float32: from how many products for each output the runtime, which goes over its sums once for some of
@@ -86,22 +87,41 @@ def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
 
 
 def fused_conv_transpose_doubt(
-    C: int, M: int, group: int, kernel: Sequence[int], strides: Sequence[int], sizes: Sequence[int | None]
+    C: int, M: int, group: int, windows: Sequence[tuple[int, int, int]], sizes: Sequence[int | None], activated: bool
 ) -> str:
     """Why FusedConvTranspose, from C to M channels of a group, is slower than the runtime's ConvTranspose.
+
+    The runtime's product is as fast as the processor; what it does beside it counts where channels are few and numbers
+    many, over three axes, and in groups, which it takes one by one.
 
     Args:
         C: channels of X in a group.
         M: channels of Y in a group.
         group: of the convolution.
-        kernel: of the window.
-        strides: likewise.
-        sizes: of X along the axes of space.
+        windows: kernel, stride and dilation of each axis of space.
+        sizes: of X along these axes.
+        activated: an activation follows, which the runtime computes in a pass of its own.
 
     Returns:
-        "" when it is not slower (docs/measurements/fused_conv_cpu.md).
+        "" when it is faster (docs/measurements/fused_conv_cpu.md).
     """
-    return ""
+    known = [n for n in sizes if n is not None]
+    if len(known) != len(windows):
+        return "sizes that are not known may be small, where the runtime's own is as fast"
+    if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
+        return "the runtime's own is as fast where the kernel is no multiple of the stride"
+    apart, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
+    numbers = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
+    if axes == 2 and group > 1:
+        gains = not apart and C <= 8 and numbers >= FEWEST_TRANSPOSED
+    elif axes == 3:
+        gains = group == 1 and C <= 32 and numbers >= 2 * FEWEST_TRANSPOSED
+    elif axes == 2 and apart:
+        large = all(kernel >= 4 for kernel, _, _ in windows)
+        gains = (large or activated) and 24 <= C <= 64 and M >= 16 and numbers >= 20 * FEWEST_TRANSPOSED
+    else:
+        gains = axes == 2 and C <= 16 and M >= 8 and numbers >= FEWEST_TRANSPOSED
+    return "" if gains else f"{C} to {M} channels, {numbers} numbers: the runtime's own is as fast"
 
 
 def linear_pays(K: int, N: int, rows: int | None) -> bool:

@@ -69,6 +69,45 @@ def test_takes_the_sum_and_the_activation(behind: str, op: str) -> None:
     assert_same_outputs(model, after.proto, {"x": draw(2, 6, 5, 7), "r": draw(2, 8, 10, 14)}, 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "weight", "size", "pays"),
+    [
+        ("strides = [4, 4]", (24, 24, 4, 4), (80, 80), True),
+        ("strides = [2, 2]", (24, 24, 2, 2), (150, 150), False),
+        ("strides = [4, 4]", (24, 24, 4, 4), (40, 40), False),
+        ("strides = [4, 4]", (24, 1, 4, 4), (400, 400), False),
+        ("strides = [4, 4]", (96, 32, 4, 4), (80, 80), False),
+        ("strides = [2, 2], pads = [1, 1, 1, 1]", (16, 16, 4, 4), (40, 40), True),
+        ("strides = [2, 2], pads = [1, 1, 1, 1]", (32, 16, 4, 4), (40, 40), False),
+        ("strides = [2, 2], pads = [1, 1, 1, 1]", (16, 16, 3, 3), (80, 80), False),
+        ("strides = [2, 2], dilations = [2, 1]", (16, 16, 4, 4), (40, 40), False),
+        ("strides = [2, 2], pads = [1, 1, 1, 1], group = 32", (32, 1, 4, 4), (40, 40), True),
+        ("strides = [2, 2], group = 32", (32, 1, 2, 2), (40, 40), False),
+        ("strides = [2, 2, 2]", (32, 16, 2, 2, 2), (16, 16, 16), True),
+        ("strides = [2, 2, 2]", (64, 16, 2, 2, 2), (16, 16, 16), False),
+        ("strides = [8], pads = [4, 4]", (16, 16, 16), (4000,), False),
+        ("strides = [4, 4]", (24, 24, 4, 4), ("H", 150), False),
+    ],
+)
+def test_pays(attributes: str, weight: tuple[int, ...], size: tuple[int | str, ...], pays: bool) -> None:
+    M = weight[1] * (32 if "group" in attributes else 1)
+    results = ", ".join(f"D{i}" for i in range(len(size)))
+    text = f"""g (float[N, {weight[0]}, {", ".join(map(str, size))}] x) => (float[N, {M}, {results}] y) {{
+      y = ConvTranspose <{attributes}> (x, W)
+    }}"""
+    after = rewrite(model_from_text(text, {"W": draw(*weight)}), [FusedConvTranspose()])
+    assert after.op_types == ["FusedConvTranspose" if pays else "ConvTranspose"]
+    assert [r.code for r in after.remarks] == ["APPLIED" if pays else "NO_GAIN"]
+
+
+def test_pays_with_an_activation_behind_it() -> None:
+    text = """g (float[N, 24, 150, 150] x) => (float[N, 24, 300, 300] y) {
+      t = ConvTranspose <strides = [2, 2]> (x, W) y = Relu (t)
+    }"""
+    after = rewrite(model_from_text(text, {"W": draw(24, 24, 2, 2)}), [FusedConvTranspose(), FuseEpilogue()])
+    assert after.op_types == ["FusedConvTransposeRelu"]
+
+
 def test_half_precision() -> None:
     text = "g (float16[N, 4, 9, 9] x) => (float16[N, 3, 18, 18] y) { y = ConvTranspose <strides = [2, 2]> (x, W) }"
     model = model_from_text(text, {"W": draw(4, 3, 2, 2, dtype=np.float16)})

@@ -14,7 +14,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kStripBytes = 256 << 10;  // of s for each lane: a part of a second-level cache
 constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
 // Half a second-level cache: panels of weights pass beside them.
 constexpr int64_t kGatheredBytes = 512 << 10;

@@ -20,6 +20,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t L = kWidth;
+constexpr int64_t kStripBytes = 256 << 10;  // of a product's s for each lane: a part of a second-level cache
 
 // A part of y along its first axis with more than one element, and what of x it reads.
 struct Strip {

@@ -7,7 +7,9 @@
 // (fused_conv/strips.h), and the phases of some channels of y are the rows of a product over its pixels. Where the
 // kernel is a multiple of the stride all phases have the same distances, and rows of one block may be of any. The sums
 // of neighbouring phases are interleaved in the first-level cache and leave as rows of y.
+#include <cstring>
 #include <map>
+#include <type_traits>
 #include <vector>
 
 #include "blocks/cpu/block.h"
@@ -23,10 +25,11 @@ namespace {
 using Problem = ConvolutionProblem;
 using Axes = Problem::Axes;
 
-constexpr int64_t kStripBytes = 256 << 10;  // of x for each lane: a part of a second-level cache
-constexpr int64_t kMostPhases = 16;         // of all axes that are computed together
-constexpr int64_t kMostSums = 64;           // rows of a bundle
-constexpr int64_t kFullRows = 4;            // that keep the multipliers busy
+constexpr int64_t kMostPhases = 16;      // of all axes that are computed together
+constexpr int64_t kMostSums = 64;        // rows of a bundle
+constexpr int64_t kStepsTogether = 128;  // steps whose words of x stay in the first-level cache
+constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
+constexpr int64_t kFullRows = 4;         // that keep the multipliers busy
 
 // --- Which taps reach which elements
 
@@ -53,7 +56,7 @@ std::vector<AxisPhase> phases_of(const Problem& p, size_t axis) {
 
 // Phases of the same distances: rows of one product.
 struct Product {
-  std::vector<Axes> distances;             // of each tap
+  std::vector<int64_t> distances;          // of each tap, among those of the plan
   std::vector<std::vector<int64_t>> taps;  // of each phase, among those of the kernel
 };
 
@@ -83,6 +86,7 @@ struct Plan {
   std::vector<int64_t> remainders;  // along the last axis
   bool whole;                       // which are all that there are
   bool covers;                      // each element of y has taps
+  std::vector<Axes> distances;      // that there are
   std::vector<Set> sets;
   std::vector<Bundle> bundles;
   int64_t most_sums = 0;  // of a bundle
@@ -120,30 +124,35 @@ struct Plan {
   // Rows name a phase by its product and its place there until all of a set are known.
   static constexpr int64_t kProductOf = int64_t{1} << 32;
 
-  static void add_row(const Problem& p, Set& set, const AxisPhase& depth, const AxisPhase& height,
-                      const std::vector<AxisPhase>& columns) {
+  void add_row(const Problem& p, Set& set, const AxisPhase& depth, const AxisPhase& height,
+               const std::vector<AxisPhase>& columns) {
     Row row = {depth.remainder, height.remainder, {}};
     for (const AxisPhase& column : columns) {
-      std::vector<Axes> distances;
-      std::vector<int64_t> taps;
+      std::vector<int64_t> own, taps;
       for (size_t i = 0; i < depth.taps.size(); ++i) {
         for (size_t j = 0; j < height.taps.size(); ++j) {
           for (size_t k = 0; k < column.taps.size(); ++k) {
-            distances.push_back({depth.distances[i], height.distances[j], column.distances[k]});
+            own.push_back(distance_at({depth.distances[i], height.distances[j], column.distances[k]}));
             taps.push_back((depth.taps[i] * p.kernel[1] + height.taps[j]) * p.kernel[2] + column.taps[k]);
           }
         }
       }
       const auto same = std::find_if(set.products.begin(), set.products.end(),
-                                     [&](const Product& product) { return product.distances == distances; });
+                                     [&](const Product& product) { return product.distances == own; });
       const auto product = same - set.products.begin();
-      if (same == set.products.end()) set.products.push_back({std::move(distances), {}});
+      if (same == set.products.end()) set.products.push_back({std::move(own), {}});
       auto& phases = set.products[static_cast<size_t>(product)].taps;
       row.phases.push_back(product * kProductOf + static_cast<int64_t>(phases.size()));
       set.taps += static_cast<int64_t>(taps.size());
       phases.push_back(std::move(taps));
     }
     set.rows.push_back(std::move(row));
+  }
+
+  int64_t distance_at(const Axes& distance) {
+    const auto [at, added] = places_.emplace(distance, static_cast<int64_t>(distances.size()));
+    if (added) distances.push_back(distance);
+    return at->second;
   }
 
   static void number_phases(Set& set) {
@@ -176,6 +185,8 @@ struct Plan {
     }
     return best;
   }
+
+  std::map<Axes, int64_t> places_;  // of distances
 };
 
 // --- The grid
@@ -194,71 +205,156 @@ Problem grid_of(const Problem& p) {
   return grid;
 }
 
-// Pixels of a panel of a strip that are neighbours in a row of the grid.
-struct Run {
-  int64_t at, count;  // in the panel
-  Axes place;         // in the grid
+// Whether the grid is x itself: there is one distance, and no padding.
+bool is_apart(const Problem& grid) {
+  bool apart = true;
+  for (size_t i = 0; i < 3; ++i) {
+    apart = apart && grid.kernel[i] == 1 && grid.pad[i] == 0 && grid.out[i] == grid.in[i];
+  }
+  return apart;
+}
+
+// Sums of a row of phases, pixel by pixel, that are neighbours in a row of y, and where that is in its plane.
+struct Segment {
+  int64_t from, count, at;
 };
 
-// Those of each panel.
-std::vector<std::vector<Run>> runs_of(const Strip& strip) {
-  std::vector<std::vector<Run>> runs(static_cast<size_t>(ceil_div(strip.span(), kPanelWidth)));
-  for (int64_t d = 0; d < strip.out[0]; ++d) {
-    for (int64_t h = 0; h < strip.out[1]; ++h) {
-      const int64_t row = (d * strip.size[1] + h) * strip.size[2];
-      for (int64_t w = 0; w < strip.out[2];) {
-        const int64_t at = (row + w) % kPanelWidth, count = std::min(kPanelWidth - at, strip.out[2] - w);
-        runs[static_cast<size_t>((row + w) / kPanelWidth)].push_back(
-            {at, count, {strip.first[0] + d, strip.first[1] + h, strip.first[2] + w}});
-        w += count;
+// Those of a strip and a set.
+class Segments {
+ public:
+  Segments(const Problem& p, const Plan& plan, const Set& set, const Strip& strip)
+      : rows_(static_cast<int64_t>(set.rows.size())) {
+    const int64_t panels = ceil_div(strip.span(), kPanelWidth);
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      for (const Row& row : set.rows) {
+        begins_.push_back(segments_.size());
+        add(p, plan, row, strip, panel * kPanelWidth);
       }
     }
+    begins_.push_back(segments_.size());
   }
-  return runs;
-}
+
+  const Segment* begin(int64_t panel, int64_t row) const {
+    return segments_.data() + begins_[static_cast<size_t>(panel * rows_ + row)];
+  }
+  const Segment* end(int64_t panel, int64_t row) const { return begin(panel, row + 1); }
+
+ private:
+  // Of a row of phases and the panel that begins with this pixel of s.
+  void add(const Problem& p, const Plan& plan, const Row& row, const Strip& strip, int64_t first) {
+    const auto columns = static_cast<int64_t>(plan.remainders.size());
+    const auto place = [&](size_t axis, int64_t q) {
+      return (p.pad[axis] / p.stride[axis] + strip.first[axis] + q) * p.stride[axis] - p.pad[axis];
+    };
+    int64_t w = first % strip.size[2], rest = first / strip.size[2];
+    for (int64_t i = 0; i < kPanelWidth; ++rest, w = 0) {
+      const int64_t qh = rest % strip.size[1], qd = rest / strip.size[1];
+      const int64_t run = std::min(kPanelWidth - i, strip.size[2] - w);
+      const int64_t d = place(0, qd) + row.depth, h = place(1, qh) + row.height;
+      const bool inside =
+          qd < strip.out[0] && qh < strip.out[1] && d >= 0 && d < p.out[0] && h >= 0 && h < p.out[1];
+      const int64_t count = inside ? std::clamp<int64_t>(strip.out[2] - w, 0, run) : 0;
+      add_run(p, plan, i * columns, count * columns, place(2, w), (d * p.out[1] + h) * p.out[2]);
+      i += run;
+    }
+  }
+  // Of sums that begin with those of a pixel at column w of a row of y.
+  void add_run(const Problem& p, const Plan& plan, int64_t from, int64_t count, int64_t w, int64_t row) {
+    if (plan.whole) {
+      const int64_t begin = std::max<int64_t>(-w, 0), end = std::min(count, p.out[2] - w);
+      if (begin < end) segments_.push_back({from + begin, end - begin, row + w + begin});
+      return;
+    }
+    const auto columns = static_cast<int64_t>(plan.remainders.size());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = w + i / columns * p.stride[2] + plan.remainders[static_cast<size_t>(i % columns)];
+      if (at >= 0 && at < p.out[2]) segments_.push_back({from + i, 1, row + at});
+    }
+  }
+
+  int64_t rows_;
+  std::vector<Segment> segments_;
+  std::vector<size_t> begins_;  // by panel and row
+};
 
 // --- What ends the sums
 
-// y = act(sums + bias + residual) of an image.
+// The first n lanes, fewer than all, in as few pieces as there are bits in n.
+inline void store_few(float* to, Vec v, int64_t n) {
+  alignas(64) float lanes[L];
+  store_aligned(lanes, v);
+  int64_t at = 0;
+  const auto put = [&](auto count) {
+    if constexpr (count() < L) {
+      if ((n & count()) == 0) return;
+      std::memcpy(to + at, lanes + at, count() * sizeof(float));
+      at += count();
+    }
+  };
+  put(std::integral_constant<int64_t, 8>());
+  put(std::integral_constant<int64_t, 4>());
+  put(std::integral_constant<int64_t, 2>());
+  put(std::integral_constant<int64_t, 1>());
+}
+inline void store_few(half* to, Vec v, int64_t n) { store_part(to, v, n, false); }
+
+// y = act(sums + bias + residual) of a channel of an image.
+template <class T>
+struct Channel {
+  Activation act;
+  Bounds bounds;
+  Vec bias;
+  const T* residual;
+  T* y;
+
+  // n numbers from element `at` on; `buffer` has room for them and a vector.
+  void end(int64_t at, const float* sums, int64_t n, float* buffer) const {
+    T* to = y + at;
+    if (!bounds.enough) {
+      for (int64_t i = 0; i < n; i += L) store(buffer + i, summed(sums + i, at + i, n - i));
+      float* result = target(to, buffer);
+      activate_block(act, buffer, result, static_cast<size_t>(n));
+      return store(to, result, static_cast<size_t>(n));
+    }
+    int64_t i = 0;
+    for (; i + L <= n; i += L) put(at + i, load(sums + i));
+    if (i < n) store_few(to + i, bounds(summed(sums + i, at + i, n - i)), n - i);
+  }
+
+  // A vector, where `bounds` are enough.
+  void put(int64_t at, Vec v) const {
+    v += bias;
+    if (residual != nullptr) v += load_as_float(residual + at);
+    store(y + at, bounds(v));
+  }
+
+ private:
+  Vec summed(const float* sums, int64_t at, int64_t n) const {
+    const Vec v = load(sums) + bias;
+    return residual == nullptr ? v : v + load_range(residual + at, 0, n);
+  }
+};
+
+// Of all channels of an image.
 template <class T>
 struct Ending {
   const Problem& p;
   const T *bias, *residual, *slopes;
   T* y;
-  Bounds bounds;
 
   Ending(const Problem& problem, const T* b, const T* r, const T* each, T* to, int64_t n)
-      : p(problem), bias(b), residual(r), slopes(each), y(to), bounds(problem.act) {
+      : p(problem), bias(b), residual(r), slopes(each), y(to) {
     const int64_t image = n * p.y_channels() * p.out_size();
     y += image;
     if (residual != nullptr) residual += image;
   }
 
-  // n numbers from element `at` on of a channel's plane; `buffer` has room for them and a vector.
-  void operator()(int64_t channel, int64_t at, const float* sums, int64_t n, float* buffer) const {
-    const Vec b = splat(static_cast<float>(bias[channel]));
-    const int64_t first = channel * p.out_size() + at;
-    T* to = y + first;
-    const auto summed = [&](int64_t i) {
-      const Vec v = load(sums + i) + b;
-      return residual == nullptr ? v : v + load_range(residual + first + i, 0, n - i);
-    };
-    if (!bounds.enough) {
-      for (int64_t i = 0; i < n; i += L) store(buffer + i, summed(i));
-      float* result = target(to, buffer);
-      activate_block(p.act, buffer, result, static_cast<size_t>(n));
-      return store(to, result, static_cast<size_t>(n));
-    }
-    Bounds own = bounds;
-    if (slopes != nullptr) own.slope = static_cast<float>(slopes[channel]);
-    for (int64_t i = 0; i < n; i += L) {
-      const Vec v = own(summed(i));
-      if (n - i >= L) {
-        store(to + i, v);
-      } else {
-        store_part(to + i, v, n - i, false);
-      }
-    }
+  Channel<T> of(int64_t channel) const {
+    const int64_t first = channel * p.out_size();
+    Bounds bounds(p.act);
+    if (slopes != nullptr) bounds.slope = static_cast<float>(slopes[channel]);
+    return {p.act, bounds, splat(static_cast<float>(bias[channel])),
+            residual == nullptr ? nullptr : residual + first, y + first};
   }
 };
 
@@ -309,8 +405,9 @@ void end_without_sums(const Problem& p, const Ending<T>& ending, Parallel& paral
   parallel_for(parallel, p.y_channels(), [&](int64_t channel, size_t) {
     alignas(64) const float sums[kBlock + L] = {};
     alignas(64) float buffer[kBlock + L];
+    const Channel<T> whole = ending.of(channel);
     for (int64_t at = 0; at < p.out_size(); at += kBlock) {
-      ending(channel, at, sums, std::min(kBlock, p.out_size() - at), buffer);
+      whole.end(at, sums, std::min(kBlock, p.out_size() - at), buffer);
     }
   });
 }
@@ -320,101 +417,159 @@ void end_without_sums(const Problem& p, const Ending<T>& ending, Parallel& paral
 // A strip of x and what is the same for all of its items.
 struct Piece {
   Strip strip;
-  const Word *x, *weights;
-  std::vector<std::vector<Run>> runs;
-  std::vector<std::vector<std::vector<int64_t>>> offsets;  // of the steps of each product of each set
+  bool apart;                      // `gather` brings x
+  std::vector<Segments> segments;  // of each set
+  std::vector<std::vector<std::vector<int64_t>>>
+      offsets;  // of the steps of each product of each set, and kAhead more
 
-  Piece(const Problem& grid, const Plan& plan, const Strip& of, const Word* packed, const Word* w)
-      : strip(of), x(packed), weights(w), runs(runs_of(of)) {
+  Piece(const Problem& p, const Problem& grid, const Plan& plan, const Strip& of)
+      : strip(of), apart(is_apart(grid)) {
+    std::vector<int64_t> places;  // in a channel, of each distance
+    for (const Axes& distance : plan.distances) {
+      Axes place;
+      for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
+      places.push_back(strip.offset(grid, place));
+    }
     for (const Set& set : plan.sets) {
+      segments.emplace_back(p, plan, set, of);
       auto& own = offsets.emplace_back();
       for (const Product& product : set.products) {
         auto& steps = own.emplace_back();
-        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size());
+        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kAhead);
         for (int64_t c = 0; c < grid.C; ++c) {
-          for (const Axes& distance : product.distances) {
-            Axes place;
-            for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
-            steps.push_back(c * strip.words + strip.offset(grid, place));
+          for (const int64_t distance : product.distances) {
+            steps.push_back(apart ? c * kPanelWidth
+                                  : c * strip.words + places[static_cast<size_t>(distance)]);
           }
         }
+        steps.resize(steps.size() + kAhead, steps.empty() ? 0 : steps.back());
       }
     }
   }
+
+  int64_t panels() const { return ceil_div(strip.span(), kPanelWidth); }
 };
 
-// The sums of a bundle for a panel of pixels: [phase][channel][vectors L].
-void multiply_bundle(const Problem& p, const Plan& plan, const Piece& piece, const Bundle& bundle, int64_t g,
-                     int64_t panel, int64_t vectors, float* sums) {
-  const Set& set = plan.sets[bundle.set];
-  const Word* x = piece.x + g * p.C * piece.strip.words + panel * kPanelWidth;
-  const Word* w = piece.weights + g * p.M * p.C * p.taps() + bundle.weights;
-  for (size_t i = 0; i < set.products.size(); ++i) {
-    const std::vector<int64_t>& offsets = piece.offsets[bundle.set][i];
-    const auto steps = static_cast<int64_t>(offsets.size());
-    const int64_t rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
-                  blocks = blocks_of(rows);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t here = rows * (block + 1) / blocks - rows * block / blocks;
-      multiply_rows<Single>(here, vectors, w, x, Table{offsets.data()}, steps, sums, Keep{});
-      w += here * steps;
-      sums += here * vectors * L;
+// Where products find x: panel after panel of each group, or the strip.
+struct Source {
+  const Word* x;
+  int64_t group, panel;  // words to the next one
+};
+
+// Panels of pixels, whose words of all channels are neighbours then: each bundle reads them again.
+template <class T>
+Source gather(const Problem& p, const Piece& piece, const T* from, Word* gathered, Parallel& parallel) {
+  const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
+  parallel_for(parallel, p.x_channels(), [&](int64_t channel, size_t) {
+    const T* numbers = from + channel * p.in_size();
+    Word* to = gathered + channel / p.C * panels * size + channel % p.C * kPanelWidth;
+    for (int64_t i = 0; i < panels * kPanelWidth; i += kPanelWidth, to += size) {
+      for (int64_t j = 0; j < kPanelWidth; j += L) {
+        const Vec v = load_range(numbers + i + j, 0, pixels - i - j);
+        store_aligned(reinterpret_cast<float*>(to + j), v);
+      }
     }
+  });
+  return {gathered, panels * size, size};
+}
+
+// Words at offsets that no prefetcher foresees.
+struct FarTable : Table {
+  const Word* at(const Word* v, int64_t step, int64_t) const {
+    __builtin_prefetch(v + offsets[step + kAhead]);
+    return v + offsets[step];
+  }
+};
+
+// What becomes of a part of the sums: it is added to those of the steps before.
+struct Add {
+  static constexpr bool kPairs = false;
+  bool first;
+  Vec begin(int64_t) const { return Vec{}; }
+  void step() const {}
+  void operator()(int64_t, int64_t, Vec sum, float* o) const {
+    store_aligned(o, first ? sum : sum + load_aligned(o));
+  }
+};
+
+// The sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Some steps of all rows at a time, so that x
+// stays in the first-level cache.
+void multiply_bundle(const Plan& plan, const Piece& piece, const Bundle& bundle, const Word* x, const Word* w,
+                     int64_t vectors, float* sums) {
+  const Set& set = plan.sets[bundle.set];
+  for (size_t i = 0; i < set.products.size(); ++i) {
+    const int64_t* offsets = piece.offsets[bundle.set][i].data();
+    const int64_t steps = static_cast<int64_t>(piece.offsets[bundle.set][i].size()) - kAhead,
+                  rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
+                  blocks = blocks_of(rows);
+    for (int64_t step = 0; step == 0 || step < steps; step += kStepsTogether) {
+      const int64_t depth = std::min(kStepsTogether, steps - step);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = rows * block / blocks, here = rows * (block + 1) / blocks - first;
+        const Word* words = w + first * steps + step * here;
+        float* o = sums + first * vectors * L;
+        if (piece.apart) {
+          multiply_rows<Single>(here, vectors, words, x, Table{offsets + step}, depth, o, Add{step == 0});
+        } else {
+          multiply_rows<Single>(here, vectors, words, x, FarTable{{offsets + step}}, depth, o,
+                                Add{step == 0});
+        }
+      }
+    }
+    w += rows * steps;
+    sums += rows * vectors * L;
   }
 }
 
 // The rows of y that they make.
 template <class T>
-void end_bundle(const Problem& p, const Plan& plan, const Bundle& bundle, int64_t g,
-                const std::vector<Run>& runs, int64_t vectors, const Ending<T>& ending, const Lane& lane) {
-  const auto place = [&p](size_t axis, int64_t q, int64_t remainder) {
-    return (p.pad[axis] / p.stride[axis] + q) * p.stride[axis] + remainder - p.pad[axis];
-  };
-  const auto inside = [&p](size_t axis, int64_t at) { return at >= 0 && at < p.out[axis]; };
-  const auto columns = static_cast<int64_t>(plan.remainders.size());
-  for (int64_t channel = 0; channel < bundle.channels; ++channel) {
-    const int64_t m = g * p.M + bundle.first + channel;
-    for (const Row& row : plan.sets[bundle.set].rows) {
-      const float* turns =
-          in_turns(row, lane.sums + channel * vectors * L, bundle.channels * vectors * L, vectors * L, lane);
-      float* buffer = turns == lane.turns ? lane.others : lane.turns;
-      for (const Run& run : runs) {
-        const int64_t d = place(0, run.place[0], row.depth), h = place(1, run.place[1], row.height);
-        if (!inside(0, d) || !inside(1, h)) continue;
-        const float* from = turns + run.at * columns;
-        const int64_t y = (d * p.out[1] + h) * p.out[2];
-        if (plan.whole) {
-          const int64_t at = place(2, run.place[2], 0), begin = std::max<int64_t>(-at, 0),
-                        end = std::min(run.count * columns, p.out[2] - at);
-          if (begin < end) ending(m, y + at + begin, from + begin, end - begin, buffer);
-          continue;
+void end_bundle(const Problem& p, const Plan& plan, const Piece& piece, const Bundle& bundle, int64_t g,
+                int64_t panel, int64_t vectors, const Ending<T>& ending, const Lane& lane) {
+  const Segments& segments = piece.segments[bundle.set];
+  const std::vector<Row>& rows = plan.sets[bundle.set].rows;
+  const int64_t width = vectors * L, distance = bundle.channels * width;
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const Row& row = rows[j];
+    const Segment *begin = segments.begin(panel, static_cast<int64_t>(j)),
+                  *end = segments.end(panel, static_cast<int64_t>(j));
+    const bool in_pairs = plan.whole && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
+    for (int64_t i = 0; i < bundle.channels; ++i) {
+      const Channel<T> channel = ending.of(g * p.M + bundle.first + i);
+      const float* sums = lane.sums + i * width;
+      if (in_pairs && channel.bounds.enough) {
+        const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
+        for (int64_t k = 0; k < width; k += L) {
+          const Vec a = load_aligned(even + k), b = load_aligned(odd + k);
+          channel.put(begin->at + 2 * k, shuffle(a, b, Interleaved<0>()));
+          channel.put(begin->at + 2 * k + L, shuffle(a, b, Interleaved<L / 2>()));
         }
-        for (int64_t i = 0; i < run.count * columns; ++i) {
-          const int64_t at =
-              place(2, run.place[2] + i / columns, plan.remainders[static_cast<size_t>(i % columns)]);
-          if (inside(2, at)) ending(m, y + at, from + i, 1, buffer);
-        }
+        continue;
       }
+      const float* turns = in_turns(row, sums, distance, width, lane);
+      float* buffer = turns == lane.turns ? lane.others : lane.turns;
+      for (auto at = begin; at != end; ++at) channel.end(at->at, turns + at->from, at->count, buffer);
     }
   }
 }
 
 template <class T>
-void multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, const Ending<T>& ending,
-                    Parallel& parallel, const std::vector<Lane>& memory) {
+void multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, const Source& source,
+                    const Word* weights, const Ending<T>& ending, Parallel& parallel,
+                    const std::vector<Lane>& memory) {
   const auto bundles = static_cast<int64_t>(plan.bundles.size()),
-             panels = static_cast<int64_t>(piece.runs.size());
-  const int64_t all_vectors = ceil_div(piece.strip.span(), L);
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
+             lanes = static_cast<int64_t>(parallel.lanes());
+  const int64_t panels = piece.panels(), all_vectors = ceil_div(piece.strip.span(), L);
   const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * lanes), p.groups * bundles, lanes,
                                             [&](int64_t n) { return ceil_div(panels, n); });
   parallel_for(parallel, p.groups * bundles * parts, [&](int64_t item, size_t lane) {
     const int64_t part = item % parts, g = item / parts / bundles;
     const Bundle& bundle = plan.bundles[static_cast<size_t>(item / parts % bundles)];
+    const Word* w = weights + g * p.M * p.C * p.taps() + bundle.weights;
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
-      multiply_bundle(p, plan, piece, bundle, g, panel, vectors, memory[lane].sums);
-      end_bundle(p, plan, bundle, g, piece.runs[static_cast<size_t>(panel)], vectors, ending, memory[lane]);
+      const Word* x = source.x + g * source.group + panel * source.panel;
+      multiply_bundle(plan, piece, bundle, x, w, vectors, memory[lane].sums);
+      end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[lane]);
     }
   });
 }
@@ -425,8 +580,11 @@ Strips strips_of(const Problem& grid, size_t lanes) {
   return Strips(grid, kStripBytes * static_cast<int64_t>(lanes), grid.x_channels(), 1);
 }
 
+// x of a strip, for vectors that may read beyond it.
 Word* take_strip(const Problem& grid, const Strips& strips, Workspace& workspace) {
-  return workspace.take<Word>(grid.x_channels() * strips.at(grid, 0).words + kPanelWidth);
+  const Strip strip = strips.at(grid, 0);
+  return workspace.take<Word>(grid.x_channels() * std::max(strip.words, round_up(strip.span(), kPanelWidth)) +
+                              kPanelWidth);
 }
 
 std::vector<Lane> take_lanes(const Plan& plan, size_t lanes, Workspace& workspace) {
@@ -457,13 +615,21 @@ void transposed(const Problem& p, const T* x, const Word* weights, const T* b, c
     if (!plan.covers) end_without_sums(p, ending, parallel);
   }
   for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
-    const Piece piece(grid, plan, strips.at(grid, begin), packed, weights);
+    const Piece piece(p, grid, plan, strips.at(grid, begin));
     for (int64_t n = 0; n < p.N; ++n) {
-      parallel_for(parallel, grid.x_channels(), [&](int64_t c, size_t) {
-        pack_pair<Single>(grid, piece.strip, x + (n * p.x_channels() + c) * p.in_size(), Second{},
-                          packed + c * piece.strip.words);
-      });
-      multiply_piece(p, plan, piece, Ending<T>(p, b, r, slopes, y, n), parallel, lanes);
+      const T* image = x + n * p.x_channels() * p.in_size();
+      Source source = {packed, p.C * piece.strip.words, kPanelWidth};
+      if (piece.apart) {
+        const Axes& first = piece.strip.first;
+        const int64_t begins = (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
+        source = gather(p, piece, image + begins, packed, parallel);
+      } else {
+        parallel_for(parallel, grid.x_channels(), [&](int64_t c, size_t) {
+          pack_pair<Single>(grid, piece.strip, image + c * p.in_size(), Second{},
+                            packed + c * piece.strip.words);
+        });
+      }
+      multiply_piece(p, plan, piece, source, weights, Ending<T>(p, b, r, slopes, y, n), parallel, lanes);
     }
   }
 }
