@@ -7,9 +7,9 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads or output_padding (auto_pad and output_shape
 are resolved), a constant weight, which the kernel packs once.
 
-Where it pays: the runtime multiplies into columns, which one thread then adds up to Y, and adds the bias in a pass of
-its own; ours is a convolution for each step of the stride, whose sums leave as rows of Y. That counts where channels
-are few and numbers many, over three axes and in groups; its product of many channels is the faster one
+Where it pays: the runtime multiplies into columns and adds these up to Y; ours is a convolution for each step of the
+stride, whose sums leave as rows of Y. That counts where channels are few and numbers many, over three axes and in
+groups; the runtime's product of many channels is the faster one
 (docs/measurements/fused_conv_cpu.md).
 """
 
