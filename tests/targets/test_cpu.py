@@ -15,7 +15,7 @@ from scripts import fit_cost_model
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements" / "winograd_cpu.md"
 
 
-ZEN_5, ZEN_4 = "## One thread, batch 1", "## Small planes, on Zen 4"
+ZEN_5, ZEN_4, ZEN_3 = "## One thread, batch 1", "## Small planes, on Zen 4", "## On Zen 3, AVX2 alone"
 
 
 def measured(heading: str = ZEN_5) -> list[tuple[int, int, int, float]]:
@@ -39,7 +39,7 @@ def test_gain_agrees_with_the_measurements(C: int, H: int, M: int, ratio: float)
 
 
 def test_every_shape_was_measured() -> None:
-    assert len(measured()) >= 20 and len(measured(ZEN_4)) >= 20
+    assert all(len(measured(heading)) >= 20 for heading in (ZEN_5, ZEN_4, ZEN_3))
 
 
 @pytest.mark.parametrize("heading", [ZEN_5, ZEN_4])
@@ -48,6 +48,17 @@ def test_what_it_takes_was_faster_on_both_machines(heading: str) -> None:
     taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_pays(Target("cpu"), C, M, H, H)}
     assert {(512, 7, 512), (256, 7, 256)} <= taken.keys() and min(taken.values()) >= 1.1
     assert not winograd_pays(Target("cpu"), 16, 16, 80, 80)
+
+
+def test_what_it_takes_is_not_slower_where_vectors_are_half_as_long() -> None:
+    taken = {(C, H, M): ratio for C, H, M, ratio in measured(ZEN_3) if winograd_pays(Target("cpu"), C, M, H, H)}
+    assert len(taken) >= 15 and min(taken.values()) >= 1.0
+
+
+def test_channels_that_the_runtime_does_not_pad() -> None:
+    """With AVX2 it computes 24 as three vectors and 8 as one, where AVX-512 needs two and one of twice the length."""
+    assert not winograd_pays(Target("cpu"), 16, 24, 80, 80) and not winograd_pays(Target("cpu"), 32, 8, 80, 80)
+    assert winograd_pays(Target("cpu"), 64, 24, 56, 56)
 
 
 def test_unknown_sizes_count_as_large_enough() -> None:
