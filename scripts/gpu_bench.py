@@ -539,7 +539,7 @@ class Standard:
         batch = self.plan("batch_norm", self.half, self.half, *images, epsilon)
         yield self.row("BatchNormalization", batch, [x, gamma, beta, mean, variance], size)
         for name, groups in (("InstanceNormalization", C), ("GroupNormalization, 32", 32)):
-            made = self.plan("group_norm", self.half, *images, i64(groups), epsilon, *act_arguments(""))
+            made = self.plan("group_norm", self.half, no, *images, i64(groups), epsilon, *act_arguments(""))
             yield self.row(name, made, [x, gamma, beta], size)
         rms = self.plan("row_norm", self.half, i64(self.P), i64(pixels), epsilon, yes, no, no, i64(1), no)
         yield self.row("RMSNormalization, rows of 4096", rms, [x, self.random(pixels)], size)
