@@ -716,7 +716,7 @@ def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
 
 
 def test_a_step_of_a_quantized_value_is_honest() -> None:
-    """A Winograd convolution moves one of 96 images over the end of a quantization step, which is no difference."""
+    """A Winograd convolution moves one of some hundred images over the end of a quantization step: no difference."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
@@ -732,16 +732,16 @@ def test_a_step_of_a_quantized_value_is_honest() -> None:
     before = model_from_text(text.format(""), values)
     after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
     assert sum(n.op_type.startswith("WinogradConv") for n in after.graph.node) == 2
-    cases = [Case(str(i), {"x": rng.standard_normal((1, 16, 12, 12)).astype(np.float32)}) for i in range(96)]
-    watched = run_cases(model_from_text(text.format(", float[N, 16, 12, 12] c"), values), cases, library=False)
-    got = run_cases(after, cases, library=True)
-    distances = {}
-    for case in cases:
-        wanted, found = watched[case.name], got[case.name]
-        assert isinstance(wanted, list)
-        if deviation(wanted[0], found[0]).relative > 1e-4:
-            distances[case.name] = float(np.abs(wanted[1].astype(np.float64) / 0.031 % 1 - 0.5).min())
-    assert distances
+    distances: dict[str, float] = {}
+    while not distances:  # which image it is depends on how the processor rounds
+        cases = [Case(str(i), {"x": rng.standard_normal((1, 16, 12, 12)).astype(np.float32)}) for i in range(96)]
+        watched = run_cases(model_from_text(text.format(", float[N, 16, 12, 12] c"), values), cases, library=False)
+        got = run_cases(after, cases, library=True)
+        for case in cases:
+            wanted, found = watched[case.name], got[case.name]
+            assert isinstance(wanted, list)
+            if deviation(wanted[0], found[0]).relative > 1e-4:
+                distances[case.name] = float(np.abs(wanted[1].astype(np.float64) / 0.031 % 1 - 0.5).min())
     farthest = next(c for c in cases if c.name == max(distances, key=lambda name: distances[name]))
     report = verify(before, after, inputs=farthest.feeds)
     assert report.equal, report.summary

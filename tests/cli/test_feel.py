@@ -182,7 +182,7 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
         (("--threads", "-1"), "give 1, 2, ..., or 0"),
         (("--dim", "batch"), "NAME=8"),
         (("--dim", "batch=0"), "NAME=8"),
-        (("--only", "winograd"), "the passes are clean_up, "),
+        (("--only", "winograd"), "the passes are contrib, "),
         (("--input-shape", "x=1x3"), "NAME:1x3x224x224"),
     ):
         result = graphopt_command("optimize", path, "--dry-run", *options)

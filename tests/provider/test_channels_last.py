@@ -25,7 +25,7 @@ from models import ZOO
 from tests.hip.case import signed
 from tests.hip.harness import ROOT, build_for_tests
 from tests.provider.test_regions import ON_GPU, counts, runs, since
-from tests.provider.worker import Array, kernels_on_the_cpu, new_session, run
+from tests.provider.worker import Array, new_session, run
 from tests.provider.worker import model_of as one_node
 
 # Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two letters or more and its shape: a weight.
@@ -247,10 +247,10 @@ for path in sys.argv[1:]:
 """
 
 
-def steps_of(paths: list[Path]) -> dict[str, list[str]]:
+def steps_of(paths: list[Path], kernels: str) -> dict[str, list[str]]:
     """The names of what runs, in order: of nodes, and of tensors that are brought into another layout."""
     stand_ins = build_for_tests("hip_on_cpu_32", "stand_in_roctx")
-    variables = {"GRAPHOPT_HOST_KERNELS": kernels_on_the_cpu(), "LD_LIBRARY_PATH": str(stand_ins)}
+    variables = {"GRAPHOPT_HOST_KERNELS": kernels, "LD_LIBRARY_PATH": str(stand_ins)}
     command = [sys.executable, "-c", STEPS, *map(str, paths)]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -282,11 +282,11 @@ def stands_between(model: onnx.ModelProto, value: str) -> bool:
 
 
 @pytest.mark.skipif(ON_GPU, reason="the ranges are those of the kernels on the CPU")
-def test_no_layout_changes_between_convolutions(tmp_path: Path) -> None:
+def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) -> None:
     models = {name: in_float16(name) for name in ("resnet18", "unet", "sd_block")}
     for name, model in models.items():
         onnx.save(model, tmp_path / f"{name}.onnx")
-    for name, steps in steps_of([tmp_path / f"{name}.onnx" for name in models]).items():
+    for name, steps in steps_of([tmp_path / f"{name}.onnx" for name in models], kernels).items():
         nodes = models[name].graph.node
         values = {value for node in nodes for value in node.output} - {node.name for node in nodes}
         relaid = [step for step in steps if step in values]
