@@ -169,8 +169,8 @@ def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:
     from onnx import AttributeProto, helper
 
     if kind == AttributeProto.INTS:
-        of_two_axes = {"pads": [0, 1, 1, 0], "output_padding": [0, 0], "kernel_shape": [2, 2]}
-        of_two_axes |= dict.fromkeys(("strides", "dilations"), [1, 1])
+        of_two_axes = {"pads": [0, 1, 1, 0], "output_padding": [0, 0], "strides": [1, 1], "dilations": [1, 1]}
+        of_two_axes["kernel_shape"] = [2, 2]
         return helper.make_attribute(key, of_two_axes.get(key, [0, 1, 2, 3]))
     if kind == AttributeProto.INT:
         return helper.make_attribute(key, 1)
