@@ -501,9 +501,9 @@ def test_each_row_of_a_small_table() -> None:
     text = "g (int64[N] x) => (float[N, 4] y) { t = Gather(table, x) y = MatMul(t, w) }"
     before = model_from_text(text, {"table": table, "w": weight})
     folded = table @ weight
-    for row, equal in ((None, True), (417, False)):
+    for row, equal in ((None, True), (417, False)):  # with time enough for all rows on a busy machine
         other = folded.copy()
         if row is not None:
             other[row] *= 1.01
         after = model_from_text("g (int64[N] x) => (float[N, 4] y) { y = Gather(both, x) }", {"both": other})
-        assert verify(before, after).equal == equal
+        assert verify(before, after, effort="thorough").equal == equal
