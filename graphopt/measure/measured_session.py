@@ -52,7 +52,8 @@ def open_session(
     given = dict(PROVIDER_OPTIONS.get(provider, {}))
     if provider == DEVICE_PROVIDER and not regions:
         given["regions"] = "0"
-    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    elif provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):  # whose nodes a region has
+        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if provider == DEVICE_PROVIDER and record is not None:
         given["measured"] = str(record)
     device = [] if provider == CPU else [(provider, given)]
