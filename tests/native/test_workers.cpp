@@ -1,7 +1,9 @@
 // Threads, their numbers, and loops on a pool of them.
+#include <array>
 #include <atomic>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "device/cpu/parallel_for.h"
 #include "runtime/workers.h"
@@ -93,6 +95,14 @@ TEST_CASE("a thread that had to take another number in one node keeps its own in
   });
 }
 
+// Threads that run tasks side by side, and the one that waits for them.
+void side_by_side(void (*task)(void*, size_t), size_t total, void* user) {
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < total; ++i) threads.emplace_back(task, user, i);
+  task(user, 0);
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Every item of a loop is done once, whoever takes the tasks.
 void check_loop(Workers& workers, const SessionParallel::Pool& pool) {
   std::vector<std::atomic<int>> times(1000);
@@ -120,13 +130,51 @@ TEST_CASE("a loop that one thread does alone and one that all do at a time") {
     check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
       for (size_t i = 0; i < total; ++i) task(user, i);
     });
-    check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
-      std::vector<std::thread> threads;
-      for (size_t i = 1; i < total; ++i) threads.emplace_back(task, user, i);
-      task(user, 0);
-      for (std::thread& thread : threads) thread.join();
-    });
+    check_loop(workers, side_by_side);
   }
+}
+
+TEST_CASE("an item finds all items of the loops before its own done") {
+  // Fewer than lanes, many, and none.
+  constexpr int64_t kItems[] = {3, 1, 100, 0, 1, 11, 2};
+  constexpr size_t kLoops = std::size(kItems);
+  for (int round = 0; round < 50; ++round) {
+    Workers workers(4, 4);
+    SessionParallel parallel(workers, side_by_side);
+    std::array<std::atomic<int64_t>, kLoops> done = {};
+    std::atomic<int64_t> early = 0;
+    std::vector<cpu::Loop> loops;
+    for (size_t i = 0; i < kLoops; ++i) {
+      loops.push_back({kItems[i], [&, i](int64_t item, size_t lane) {
+                         CHECK(lane < parallel.lanes());
+                         for (size_t before = 0; before < i; ++before) {
+                           if (done[before].load() != kItems[before]) ++early;
+                         }
+                         if (item % 10 == 0) std::this_thread::yield();
+                         ++done[i];
+                       }});
+    }
+    cpu::parallel_loops(parallel, loops);
+    CHECK(early == 0);
+    for (size_t i = 0; i < kLoops; ++i) CHECK(done[i] == kItems[i]);
+  }
+}
+
+TEST_CASE("loops end when an item throws, and when one thread does everything") {
+  Workers workers(4, 4);
+  std::atomic<int> last = 0;
+  const auto fails = [](int64_t item, size_t) {
+    if (item == 5) throw std::runtime_error("of item 5");
+  };
+  const auto counts = [&](int64_t, size_t) { ++last; };
+  SessionParallel parallel(workers, side_by_side);
+  CHECK_THROWS_AS(cpu::parallel_loops(parallel, {{20, fails}, {20, counts}}), std::runtime_error);
+  SessionParallel alone(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
+    for (size_t i = 0; i < total; ++i) task(user, i);
+  });
+  last = 0;
+  cpu::parallel_loops(alone, {{20, counts}, {20, counts}});
+  CHECK(last == 40);
 }
 
 TEST_CASE("what a task throws reaches who runs the loop") {

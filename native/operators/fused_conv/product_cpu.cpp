@@ -135,7 +135,7 @@ struct MultiplyPanels {
 // Vectors of pixels.
 template <class E, class F>
 void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Word* s, const Word* w, const F& image, Parallel& parallel) {
+                       const Loop& pack, const Word* s, const Word* w, const F& image, Parallel& parallel) {
   const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
   const int64_t outputs = p.M, blocks = blocks_of(outputs);
   const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
@@ -145,7 +145,7 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
   const int64_t panels = ceil_div(vectors, kPanel);
   const int64_t parts =
       lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
-  parallel_for(parallel, p.groups * passes * parts, [&](int64_t item, size_t) {
+  const auto multiply = [&](int64_t item, size_t) {
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
@@ -161,7 +161,8 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
       of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets.data(), steps,
                                                        image.at(g * outputs + m, pixels.data()));
     }
-  });
+  };
+  parallel_loops(parallel, {pack, {p.groups * passes * parts, multiply}});
 }
 
 // What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
@@ -224,27 +225,29 @@ void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, 
 // Vectors of channels.
 template <class E, class F>
 void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                         const Word* s, const Word* w, const F& image, Parallel& parallel, Word* gathered) {
+                         const Loop& pack, const Word* s, const Word* w, const F& image, Parallel& parallel,
+                         Word* gathered) {
   const auto steps = static_cast<int64_t>(offsets.size());
   const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
-  std::vector<PixelBlock> pixels = pixel_blocks(p, strip, gathered != nullptr);
+  const std::vector<PixelBlock> pixels = pixel_blocks(p, strip, gathered != nullptr);
   const auto blocks = static_cast<int64_t>(pixels.size());
-  if (gathered != nullptr) {
-    parallel_for(parallel, p.groups * blocks, [&](int64_t item, size_t) {
-      const int64_t g = item / blocks;
-      const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
-      const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
-      Word* to = gathered + item * slot;
-      for (const int64_t offset : offsets) {
-        const Vec words = load(reinterpret_cast<const float*>(from + offset));
-        store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
-        to += here.pixels.count;
-      }
-    });
-    // As they are gathered.
-    for (PixelBlock& block : pixels) block.pixels.lanes = (1u << block.pixels.count) - 1;
+  const auto gather = [&](int64_t item, size_t) {
+    const int64_t g = item / blocks;
+    const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
+    const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
+    Word* to = gathered + item * slot;
+    for (const int64_t offset : offsets) {
+      const Vec words = load(reinterpret_cast<const float*>(from + offset));
+      store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
+      to += here.pixels.count;
+    }
+  };
+  std::vector<Pixels> multiplied;  // of each block, as they are gathered
+  for (const PixelBlock& block : pixels) {
+    multiplied.push_back(block.pixels);
+    if (gathered != nullptr) multiplied.back().lanes = (1u << block.pixels.count) - 1;
   }
-  parallel_for(parallel, p.groups * panels, [&](int64_t item, size_t) {
+  const auto multiply = [&](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
     const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
@@ -253,21 +256,26 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
     alignas(64) float o[L * kPanelWidth] = {};
     for (int64_t block = 0; block < blocks; ++block) {
-      const PixelBlock& here = pixels[static_cast<size_t>(block)];
-      const int64_t rows = here.pixels.count;
+      const Pixels& here = multiplied[static_cast<size_t>(block)];
+      const int64_t rows = here.count;
       if (rows == 0) continue;
       const bool fetches = block < fetching && panel + 1 < panels;
       const Keep keep{next + block * steps * lines * L, fetches ? lines : 0};
       if (gathered != nullptr) {
         multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
       } else {
-        const Word* packed = s + g * pairs_of<E>(p) * strip.words + here.first;
+        const int64_t place = pixels[static_cast<size_t>(block)].first;
+        const Word* packed = s + g * pairs_of<E>(p) * strip.words + place;
         multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
-      end_of_panel(image.at(g * outputs + m, &here.pixels), channels, vectors, o);
+      end_of_panel(image.at(g * outputs + m, &here), channels, vectors, o);
     }
-  });
+  };
+  std::vector<Loop> loops = {pack};
+  if (gathered != nullptr) loops.push_back({p.groups * blocks, gather});
+  loops.push_back({p.groups * panels, multiply});
+  parallel_loops(parallel, loops);
 }
 
 // Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
@@ -308,7 +316,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
         const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
         offsets.back() = distance / static_cast<intptr_t>(sizeof(Word));
       }
-      parallel_for(parallel, in_place ? 0 : p.groups * pairs, [&](int64_t item, size_t) {
+      const auto pack_item = [&, n](int64_t item, size_t) {
         Word* packed = s + item * strip.words;
         if (p.pairs) {
           const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
@@ -319,16 +327,19 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
         const bool both = pair * E::kDepth + 1 < channels;
         const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
         pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
-      });
+      };
+      const Loop pack = {in_place ? 0 : p.groups * pairs, pack_item};
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       const auto multiply_and = [&](const auto& end) {
         if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
           if (vectors == FusedConvVectors::kTiles) {
-            return multiply_in_tiles(p, strip, offsets, begins, in_place, w, end, parallel, gathered);
+            return multiply_in_tiles(p, strip, offsets, pack, begins, in_place, w, end, parallel, gathered);
           }
         }
-        if (by_channel) return multiply_by_channel<E>(p, strip, offsets, begins, w, end, parallel, gathered);
-        multiply_by_pixel<E>(p, strip, offsets, begins, w, end, parallel);
+        if (by_channel) {
+          return multiply_by_channel<E>(p, strip, offsets, pack, begins, w, end, parallel, gathered);
+        }
+        multiply_by_pixel<E>(p, strip, offsets, pack, begins, w, end, parallel);
       };
       if constexpr (kTwo) {
         if (finish.gives_pairs_alone()) {

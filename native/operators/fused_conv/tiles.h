@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "blocks/cpu/tiles.h"
-#include "device/cpu/parallel.h"
+#include "device/cpu/parallel_for.h"
 #include "operators/fused_conv/finish.h"
 #include "operators/fused_conv/strips.h"
 
@@ -37,11 +37,11 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
 // What the lanes want beside s.
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
 
-// `gathered` has so many words. F is a Finish or PairsAlone. in_place: s is x, and its last pair of channels lies
-// elsewhere.
+// `pack` makes s. `gathered` has so many words. F is a Finish or PairsAlone. in_place: s is x, and its last pair of
+// channels lies elsewhere.
 template <class F>
 void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Word* s, bool in_place, const Word* w, const F& image, Parallel& parallel,
-                       Word* gathered);
+                       const Loop& pack, const Word* s, bool in_place, const Word* w, const F& image,
+                       Parallel& parallel, Word* gathered);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -107,8 +107,8 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
 
 template <class F>
 void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Word* s, bool in_place, const Word* w, const F& image, Parallel& parallel,
-                       Word* gathered) {
+                       const Loop& pack, const Word* s, bool in_place, const Word* w, const F& image,
+                       Parallel& parallel, Word* gathered) {
   const auto lanes = static_cast<int64_t>(parallel.lanes());
   const std::vector<int64_t> order = order_of_steps(p);
   const std::vector<Place> places = places_of(p, offsets, order, in_place);
@@ -124,7 +124,7 @@ void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const st
   const int64_t passes = ceil_div(blocks, together);
   const int64_t parts =
       lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
-  parallel_for(parallel, p.groups * passes * parts, [&](int64_t item, size_t lane) {
+  const auto multiply = [&](int64_t item, size_t lane) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<Brain>(p) * strip.words;
@@ -146,12 +146,14 @@ void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const st
         end_of_block(finish, rows, here, o);
       }
     }
-  });
+  };
+  parallel_loops(parallel, {pack, {p.groups * passes * parts, multiply}});
 }
 
 #define GRAPHOPT_INSTANTIATE(...)                                                                       \
   template void multiply_in_tiles(const ConvolutionProblem&, const Strip&, const std::vector<int64_t>&, \
-                                  const Word*, bool, const Word*, const __VA_ARGS__&, Parallel&, Word*);
+                                  const Loop&, const Word*, bool, const Word*, const __VA_ARGS__&,      \
+                                  Parallel&, Word*);
 GRAPHOPT_INSTANTIATE(Finish<float>)
 GRAPHOPT_INSTANTIATE(Finish<half>)
 GRAPHOPT_INSTANTIATE(Finish<float, true>)

@@ -87,7 +87,7 @@ struct Plan {
 
 // What a lane has of the first two convolutions.
 struct alignas(64) Lane {
-  int64_t next = -1;     // the item whose rows go on where the last ones ended
+  int64_t next = -1;     // the item, of all loops, whose rows go on where the last ones ended
   bool cleared = false;  // s beside its rows
 };
 
@@ -471,9 +471,10 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
   const int64_t panels = ceil_div(p.O, kPanelWidth);
   // Weights that would not stay in the cache beside d pass once.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
+  std::vector<Loop> loops;
+  int64_t items = 0;  // of the loops before
   for (int64_t n = 0; n < p.N; ++n) {
     const int64_t of_y = n * p.O * p.out_size();
-    for (Lane& slot : slots) slot.next = -1;
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {
       const Block block = {p,
                            plan,
@@ -486,25 +487,29 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
                            d,
                            first,
                            std::min(plan.rows, p.out[0] - first)};
-      parallel_for(parallel, plan.panels * plan.bands, [&](int64_t item, size_t lane) {
-        const int64_t panel = item / plan.bands, slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
-        float* const mine = s + slot * kPanel * plan.plane;
-        Lane& state = slots[static_cast<size_t>(slot)];
-        if (!state.cleared) block.clear_sides(mine);
-        const int64_t band = item % plan.bands;
-        const bool goes_on = plan.whole(p) ? band > 0 && item == state.next : first > 0;
-        block.hidden(panel, band, goes_on, mine);
-        state = {item + 1, true};
-      });
+      loops.push_back({plan.panels * plan.bands, [&, block, items](int64_t item, size_t lane) {
+                         const int64_t panel = item / plan.bands,
+                                       slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
+                         float* const mine = s + slot * kPanel * plan.plane;
+                         Lane& state = slots[static_cast<size_t>(slot)];
+                         if (!state.cleared) block.clear_sides(mine);
+                         const int64_t band = item % plan.bands;
+                         const bool goes_on =
+                             plan.whole(p) ? band > 0 && items + item == state.next : block.first > 0;
+                         block.hidden(panel, band, goes_on, mine);
+                         state = {items + item + 1, true};
+                       }});
+      items += loops.back().items;
       const int64_t pixels = block.pixels(), parts = plan.tiles(pixels, panels);
-      parallel_for(parallel, parts * panels, [&](int64_t item, size_t) {
-        const int64_t part = by_panels ? item % parts : item / panels,
-                      panel = by_panels ? item / parts : item % panels;
-        const int64_t at = pixels * part / parts;
-        block.result(at, pixels * (part + 1) / parts - at, panel);
-      });
+      loops.push_back({parts * panels, [&, block, pixels, parts](int64_t item, size_t) {
+                         const int64_t part = by_panels ? item % parts : item / panels,
+                                       panel = by_panels ? item / parts : item % panels;
+                         const int64_t at = pixels * part / parts;
+                         block.result(at, pixels * (part + 1) / parts - at, panel);
+                       }});
     }
   }
+  parallel_loops(parallel, loops);
 }
 
 template size_t inverted_residual_weights<float>(const Problem&);

@@ -3,6 +3,8 @@
 // ones in float32 are seven eighths of that (strassen.h).
 #include "operators/linear/cpu.h"
 
+#include <vector>
+
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/tiles.h"
 #include "blocks/cpu/workspace.h"
@@ -84,34 +86,37 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
   const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
   Workspace workspace(memory);
   Word* s = blocks.take(workspace);
+  std::vector<Loop> loops;
   for (int64_t first = 0; first < blocks.count; first += blocks.most) {
     const int64_t count = std::min(blocks.most, blocks.count - first);
-    parallel_for(parallel, count, [&](int64_t i, size_t) {
-      const int64_t row = first_row(first + i);
-      pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
-    });
+    loops.push_back({count, [&, first](int64_t i, size_t) {
+                       const int64_t row = first_row(first + i);
+                       pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
+                     }});
     // Few panels are divided among the lanes by rows too.
     const int64_t most = std::min(count, ceil_div(4 * lanes, panels));
     const int64_t parts = parts_of_least_cost(1, most, panels, lanes,
                                               [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });
-    parallel_for(parallel, panels * parts, [&](int64_t item, size_t) {
-      const int64_t panel = item / parts, part = item % parts;
-      const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
-      const Word* v = panel_at(w, steps, panel);
-      const Word* next = v + steps * vectors * L;
-      const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-      const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
-      alignas(64) float o[kMaxRows * kPanelWidth];
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
-        fetch_rows(y + row * p.N + n, p.N, rows);
-        const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
-        multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o, KeepAndFetch{ahead, pace});
-        finish(p, o, rows, vectors, p.N - n, b + n, p.has_residual ? r + row * p.N + n : nullptr,
-               y + row * p.N + n);
-      }
-    });
+    loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
+                       const int64_t panel = item / parts, part = item % parts;
+                       const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
+                       const Word* v = panel_at(w, steps, panel);
+                       const Word* next = v + steps * vectors * L;
+                       const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+                       const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
+                       alignas(64) float o[kMaxRows * kPanelWidth];
+                       for (int64_t i = begin; i < end; ++i) {
+                         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
+                         fetch_rows(y + row * p.N + n, p.N, rows);
+                         const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
+                         multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,
+                                          KeepAndFetch{ahead, pace});
+                         finish(p, o, rows, vectors, p.N - n, b + n,
+                                p.has_residual ? r + row * p.N + n : nullptr, y + row * p.N + n);
+                       }
+                     }});
   }
+  parallel_loops(parallel, loops);
 }
 
 // A single row in float32. Weights are all that is read, from as many places at a time as fill the registers with

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "blocks/cpu/product.h"
 #include "blocks/cpu/workspace.h"
@@ -303,19 +304,27 @@ class HalvesRun {
     const int64_t most = std::min(count, ceil_div(4 * lanes, h_.panels));
     const int64_t parts = parts_of_least_cost(1, most, h_.panels, lanes,
                                               [&](int64_t n) { return kPairCost * ceil_div(count, n) + 1; });
+    bool may = true;
+    std::vector<Loop> loops;
     for (int64_t section = 0; section < h_.sections; ++section) {
-      parallel_for(parallel_, count, [&](int64_t i, size_t) { pack(first, i, section); });
-      if (!may_add(count, section)) return false;
-      parallel_for(parallel_, h_.panels * parts, [&](int64_t item, size_t lane) {
-        const int64_t panel = item / parts, part = item % parts;
-        const auto at = static_cast<int64_t>(lane);
-        float* tiles = m_.tiles + (h_.sections == 1 ? at : panel) * h_.most * 4 * kTile;
-        const int64_t begin = count * part / parts, last = count * (part + 1) / parts;
-        if (section == 0) std::fill(tiles + begin * 4 * kTile, tiles + last * 4 * kTile, 0.0f);
-        multiply(first, begin, last, section, panel, m_.sums + at * h_.steps * kPanelWidth, tiles);
-      });
+      loops.push_back({count, [&, section](int64_t i, size_t) {
+                         if (may) pack(first, i, section);
+                       }});
+      loops.push_back({1, [&, section](int64_t, size_t) { may = may && may_add(count, section); }});
+      loops.push_back({h_.panels * parts, [&, section](int64_t item, size_t lane) {
+                         if (!may) return;
+                         const int64_t panel = item / parts, part = item % parts;
+                         const auto at = static_cast<int64_t>(lane);
+                         float* tiles = m_.tiles + (h_.sections == 1 ? at : panel) * h_.most * 4 * kTile;
+                         const int64_t begin = count * part / parts, last = count * (part + 1) / parts;
+                         if (section == 0)
+                           std::fill(tiles + begin * 4 * kTile, tiles + last * 4 * kTile, 0.0f);
+                         multiply(first, begin, last, section, panel, m_.sums + at * h_.steps * kPanelWidth,
+                                  tiles);
+                       }});
     }
-    return true;
+    parallel_loops(parallel_, loops);
+    return may;
   }
 
   void pack(int64_t first, int64_t i, int64_t section) const {

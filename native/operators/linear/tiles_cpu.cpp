@@ -54,36 +54,40 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
   const auto rows_of = [&](int64_t block) { return std::min(kBlockRows, p.rows - block * kBlockRows); };
   Workspace workspace(memory);
   Word* s = blocks.take(workspace);
+  std::vector<Loop> loops;
   for (int64_t first = 0; first < blocks.count; first += blocks.most) {
     const int64_t count = std::min(blocks.most, blocks.count - first);
-    parallel_for(parallel, count, [&](int64_t i, size_t) {
-      const int64_t block = first + i;
-      pack_block(x + block * kBlockRows * p.K, p.K, rows_of(block), tiles, s + i * blocks.slot);
-    });
+    loops.push_back({count, [&, first](int64_t i, size_t) {
+                       const int64_t block = first + i;
+                       pack_block(x + block * kBlockRows * p.K, p.K, rows_of(block), tiles,
+                                  s + i * blocks.slot);
+                     }});
     // Few panels are divided among the lanes by rows too.
     const int64_t parts = lanes == 1 ? 1 : std::min(count, ceil_div(4 * lanes, panels));
-    parallel_for(parallel, panels * parts, [&](int64_t item, size_t) {
-      const TileRegisters registers;
-      const int64_t panel = item / parts, part = item % parts;
-      const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
-      const Word* v = panel_at(w, tiles * kTileSide, panel);
-      const Tiles columns = {v, kTileSide * vectors * kTileSide, kTileSide, vectors * kTileSide};
-      const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-      // The blocks share the fetching of the next panel.
-      const int64_t lines = ceil_div(kTileSide * vectors, end - begin);
-      const auto* next = reinterpret_cast<const char*>(v + tiles * kTileWords * vectors);
-      alignas(64) float o[kBlockRows * kPanelWidth];
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = (first + i) * kBlockRows, rows = rows_of(first + i);
-        fetch_rows(y + row * p.N + n, p.N, rows);
-        const Tiles of_x = {s + i * blocks.slot, kBlockTiles * kTileWords, kTileWords, kTileSide};
-        multiply_block(ceil_div(rows, kTileSide), vectors, of_x, columns, tiles, o, vectors * kTileSide,
-                       {next + (i - begin) * tiles * lines * 64, lines});
-        finish(p, o, rows, vectors, p.N - n, b + n, p.has_residual ? r + row * p.N + n : nullptr,
-               y + row * p.N + n);
-      }
-    });
+    loops.push_back(
+        {panels * parts, [&, first, count, parts](int64_t item, size_t) {
+           const TileRegisters registers;
+           const int64_t panel = item / parts, part = item % parts;
+           const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
+           const Word* v = panel_at(w, tiles * kTileSide, panel);
+           const Tiles columns = {v, kTileSide * vectors * kTileSide, kTileSide, vectors * kTileSide};
+           const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+           // The blocks share the fetching of the next panel.
+           const int64_t lines = ceil_div(kTileSide * vectors, end - begin);
+           const auto* next = reinterpret_cast<const char*>(v + tiles * kTileWords * vectors);
+           alignas(64) float o[kBlockRows * kPanelWidth];
+           for (int64_t i = begin; i < end; ++i) {
+             const int64_t row = (first + i) * kBlockRows, rows = rows_of(first + i);
+             fetch_rows(y + row * p.N + n, p.N, rows);
+             const Tiles of_x = {s + i * blocks.slot, kBlockTiles * kTileWords, kTileWords, kTileSide};
+             multiply_block(ceil_div(rows, kTileSide), vectors, of_x, columns, tiles, o, vectors * kTileSide,
+                            {next + (i - begin) * tiles * lines * 64, lines});
+             finish(p, o, rows, vectors, p.N - n, b + n, p.has_residual ? r + row * p.N + n : nullptr,
+                    y + row * p.N + n);
+           }
+         }});
   }
+  parallel_loops(parallel, loops);
 }
 
 template void linear_in_tiles(const LinearProblem&, const float*, const Word*, const float*, const float*,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "blocks/cpu/activation.h"
 #include "blocks/cpu/product.h"
@@ -561,20 +562,24 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   }
 
   const int64_t group = schedule.group, groups = ceil_div(panels, group);
+  std::vector<Loop> loops;
   for (int64_t block = 0; block < schedule.blocks; ++block) {
     const int64_t first = schedule.split(tiles, block, schedule.blocks);
     const int64_t count = schedule.split(tiles, block + 1, schedule.blocks) - first;
-    const auto begin_of = [&](int64_t piece) { return first + schedule.split(count, piece, pieces); };
-    parallel_for(parallel, g.k_blocks * pieces, [&](int64_t item, size_t) {
-      const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
-      input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_part);
-    });
-    parallel_for(parallel, groups * pieces, [&](int64_t item, size_t lane) {
-      const int64_t piece = item % pieces, panel = item / pieces * group;
-      product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
-              std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part);
-    });
+    const auto begin_of = [&, first, count](int64_t piece) {
+      return first + schedule.split(count, piece, pieces);
+    };
+    loops.push_back({g.k_blocks * pieces, [&, begin_of](int64_t item, size_t) {
+                       const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
+                       input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_part);
+                     }});
+    loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t lane) {
+                       const int64_t piece = item % pieces, panel = item / pieces * group;
+                       product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
+                               std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part);
+                     }});
   }
+  parallel_loops(parallel, loops);
 }
 
 bool has_no_result(const ConvolutionProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
