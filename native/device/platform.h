@@ -276,6 +276,10 @@ struct alignas(16) Bits128 {
 };
 #endif
 
+template <class T>
+DEVICE bool begins_pack(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % sizeof(Pack<T>) == 0;
+}
 // `p` must be a multiple of 16.
 template <class T>
 DEVICE Pack<T> load_pack(const T* p) {

@@ -480,7 +480,7 @@ EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, 
     const auto rank = static_cast<ptrdiff_t>(p.x.rank());
     p.before.assign(numbers, numbers + rank);
     p.after.assign(numbers + rank, numbers + 2 * rank);
-    return pad_plan(p);
+    return pad_plan(p, true);
   });
 }
 

@@ -56,6 +56,79 @@ def transpose(name: str, bytes_: int, shape: tuple[int, ...], perm: tuple[int, .
     return Case(name, "Transpose", [x], [y.astype(np.float64)], plan, 0)
 
 
+# Shape, block, whether to space, whether the channels of a block lie side by side: in packs of Y, across rows of it,
+# with odd tails, in more axes than one launch walks.
+BLOCKS: tuple[tuple[tuple[int, int, int, int], int, bool, bool], ...] = (
+    ((1, 8, 4, 16), 2, True, False),
+    ((1, 8, 4, 16), 2, True, True),
+    ((2, 8, 3, 5), 2, True, False),
+    ((1, 18, 3, 7), 3, True, True),
+    ((1, 16, 5, 3), 4, True, False),
+    ((1, 2, 8, 64), 2, False, False),
+    ((3, 2, 8, 64), 2, False, True),
+    ((1, 3, 6, 10), 2, False, False),
+    ((1, 2, 9, 15), 3, False, True),
+    ((2, 1, 8, 4), 4, False, False),
+)
+
+
+def block_move(name: str, bytes_: int, given: tuple[tuple[int, int, int, int], int, bool, bool]) -> Case:
+    shape, b, to_space, side_by_side = given
+    N, C, H, W = shape
+    x = (20 * signed(np.random.default_rng(shape), *shape)).astype(np.int64).astype(VALUES[bytes_])
+    if to_space:
+        dims = (N, C // b**2, b, b, H, W) if side_by_side else (N, b, b, C // b**2, H, W)
+        perm = (0, 1, 4, 2, 5, 3) if side_by_side else (0, 3, 4, 1, 5, 2)
+    else:
+        dims = (N, C, H // b, b, W // b, b)
+        perm = (0, 1, 3, 5, 2, 4) if side_by_side else (0, 3, 5, 1, 2, 4)
+    y = x.reshape(dims).transpose(perm)
+    strides = strides_of(dims)
+    numbers = [len(dims), *y.shape, *(strides[p] for p in perm), *strides_of(y.shape), 0, 0]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("strided_copy", facts, c_int64(bytes_), int64s(numbers))
+
+    return Case(name, "DepthToSpace" if to_space else "SpaceToDepth", [x], [y.astype(np.float64)], plan, 0)
+
+
+# Of x [rows, columns] those from a place on in steps, to some columns of y from a place on: in packs of both, of y
+# alone, of neither; backwards; with tails.
+PARTS: tuple[tuple[tuple[int, int], int, int, int, tuple[int, int]], ...] = (
+    ((5, 48), 16, 1, 16, (32, 16)),
+    ((5, 48), 1, 1, 16, (16, 0)),
+    ((4, 67), 3, 1, 64, (64, 0)),
+    ((4, 67), 3, 1, 48, (80, 32)),
+    ((3, 64), 1, 2, 31, (31, 0)),
+    ((7, 33), 32, -1, 33, (33, 0)),
+    ((7, 33), 32, -3, 7, (9, 1)),
+    ((1, 1000), 999, -1, 999, (999, 0)),
+    ((6, 3), 1, 1, 1, (1, 0)),
+    ((9, 40), 7, 1, 32, (48, 4)),
+    ((5, 48), 0, 1, 48, (49, 0)),
+    ((5, 48), 47, -1, 48, (51, 3)),
+    ((40, 29), 0, 2, 15, (17, 1)),
+    ((3, 1100), 1, 1, 1099, (1101, 2)),
+    ((1, 77), 0, 1, 70, (75, 5)),
+    ((300, 4), 0, 3, 2, (5, 1)),
+    ((2, 64), 0, 1, 64, (127, 63)),
+)
+
+
+def part(name: str, bytes_: int, given: tuple[tuple[int, int], int, int, int, tuple[int, int]]) -> Case:
+    (rows, columns), start, step, length, (wide, to) = given
+    x = (20 * signed(np.random.default_rng((rows, columns)), rows, columns)).astype(np.int64).astype(VALUES[bytes_])
+    memory = np.full(rows * wide * x.itemsize, 0xFF, np.uint8)  # what nobody writes stays as it is
+    y = memory.view(x.dtype).reshape(rows, wide).astype(np.float64)
+    y[:, to : to + length] = x[:, start + step * np.arange(length)]
+    numbers = int64s([2, rows, length, columns, step, wide, 1, start, to])
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan("strided_copy", facts, c_int64(bytes_), numbers)
+
+    return Case(name, "Slice", [x], [y], plan, 0)
+
+
 PADS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str], ...] = (
     ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "constant"),
     ((2, 3, 4, 5), (0, 1, 2, 3), (1, 0, 1, 2), "reflect"),
@@ -68,6 +141,11 @@ PADS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str], ...] 
     ((2, 3, 4), (5, 0, 9), (3, 7, 2), "wrap"),
     ((6, 7), (-2, 3), (11, -3), "wrap"),
     ((6, 7), (-2, 3), (3, -3), "reflect"),
+    ((3, 2, 16), (0, 0, 0), (0, 0, 16), "constant"),
+    ((5, 64), (0, 16), (0, 16), "edge"),
+    ((2, 3, 33), (0, 1, 1), (1, 1, 1), "constant"),
+    ((2, 5, 30), (1, 1, 1), (1, 1, 1), "reflect"),
+    ((2, 4, 19), (1, 0, 16), (0, 1, 16), "wrap"),
 )
 
 
@@ -95,6 +173,10 @@ def cases() -> Iterator[Case]:
                 continue
             size = "x".join(map(str, shape)) + "_" + "".join(map(str, perm))
             yield transpose(f"transpose_b{8 * bytes_}-{size}", bytes_, shape, perm)
+        for i, block in enumerate(BLOCKS):
+            yield block_move(f"blocks_b{8 * bytes_}-{i}", bytes_, block)
+        for i, piece in enumerate(PARTS):
+            yield part(f"part_b{8 * bytes_}-{i}", bytes_, piece)
     for dtype in (np.float32, np.float16, np.int64, np.uint8):
         for i, (shape, before, after, mode) in enumerate(PADS):
             size = "x".join(map(str, shape))

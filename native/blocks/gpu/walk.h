@@ -5,15 +5,35 @@
 
 namespace graphopt::hip {
 
-// The offset of element i in the order of the axes. Negative strides work, since uint32_t wraps around.
-DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
-  uint32_t offset = 0;
-  UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
-    const uint32_t next = divide(i, axes.inner[k]);
-    offset += (i - next * axes.inner[k].d) * static_cast<uint32_t>(strides.s[k]);
-    i = next;
+// An element of a walk in the order of the axes, from which the next one is a step. Negative strides work, since
+// uint32_t wraps around.
+struct WalkPlace {
+  uint32_t at[kMostAxes - 1];  // along each axis but the outermost
+  uint32_t offset;
+
+  DEVICE WalkPlace(uint32_t i, const Axes& axes, const Strides& strides) : offset(0) {
+    UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
+      const uint32_t next = divide(i, axes.inner[k]);
+      at[k] = i - next * axes.inner[k].d;
+      offset += at[k] * static_cast<uint32_t>(strides.s[k]);
+      i = next;
+    }
+    offset += i * static_cast<uint32_t>(strides.s[kMostAxes - 1]);
   }
-  return offset + i * static_cast<uint32_t>(strides.s[kMostAxes - 1]);
+
+  DEVICE void advance(const Axes& axes, const Strides& strides) {
+    UNROLL for (int k = 0; k < kMostAxes - 1; ++k) {
+      offset += static_cast<uint32_t>(strides.s[k]);
+      if (++at[k] < axes.inner[k].d) return;
+      offset -= axes.inner[k].d * static_cast<uint32_t>(strides.s[k]);
+      at[k] = 0;
+    }
+    offset += static_cast<uint32_t>(strides.s[kMostAxes - 1]);
+  }
+};
+
+DEVICE uint32_t offset_of(uint32_t i, const Axes& axes, const Strides& strides) {
+  return WalkPlace(i, axes, strides).offset;
 }
 
 }  // namespace graphopt::hip

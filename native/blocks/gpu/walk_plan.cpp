@@ -1,6 +1,7 @@
 #include "blocks/gpu/walk_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace graphopt::gpu {
@@ -85,6 +86,31 @@ bool Walk::in_vectors(size_t tensor, int64_t pack, bool broadcast) const {
   const auto& s = strides_[tensor];
   if (s.back() == 0) return broadcast;
   return s.back() == 1 && std::all_of(s.begin(), s.end() - 1, [pack](int64_t v) { return v % pack == 0; });
+}
+
+bool Walk::fills_vectors(size_t tensor, int64_t pack) const {
+  const auto& s = strides_[tensor];
+  size_t outer = dims_.size();  // axes around those that lie one behind another
+  int64_t run = 1;
+  while (outer > 0 && s[outer - 1] == run) run *= dims_[--outer];
+  const auto end = s.begin() + static_cast<ptrdiff_t>(outer);
+  return outer == 0 ||
+         (run % pack == 0 && std::all_of(s.begin(), end, [pack](int64_t v) { return v % pack == 0; }));
+}
+
+void Walk::keep_together(size_t tensor) {
+  const auto& s = strides_[tensor];
+  if (dims_.size() < 3 || std::abs(s.back()) <= 1) return;
+  const auto distance = [](int64_t stride) { return stride == 0 ? INT64_MAX : std::abs(stride); };
+  const auto closest = std::min_element(s.begin(), s.end() - 1,
+                                        [&](int64_t a, int64_t b) { return distance(a) < distance(b); });
+  if (distance(*closest) >= std::abs(s.back())) return;
+  const auto axis = closest - s.begin();
+  const auto move = [axis](std::vector<int64_t>& of_axes) {
+    std::rotate(of_axes.begin() + axis, of_axes.begin() + axis + 1, of_axes.end() - 1);
+  };
+  move(dims_);
+  for (auto& of_tensor : strides_) move(of_tensor);
 }
 
 std::vector<int64_t> contiguous(const Shape& shape) {

@@ -38,6 +38,11 @@ class Walk {
   // Whether the tensor can be read or written in vectors of `pack` elements along the innermost axis, which
   // it walks with stride 1, or, if `broadcast` allows it, 0.
   bool in_vectors(size_t tensor, int64_t pack, bool broadcast) const;
+  // Whether every pack-th element of the walk begins a vector of the tensor, which holds those behind it.
+  bool fills_vectors(size_t tensor, int64_t pack) const;
+  // Goes along the axis in which the tensor's elements lie closest right after the innermost one, if that is in
+  // steps of more than one: what shares a line of memory is then asked for together.
+  void keep_together(size_t tensor);
 
  private:
   std::vector<int64_t> dims_;                  // from the outermost

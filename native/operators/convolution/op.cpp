@@ -398,7 +398,7 @@ void plan_last_padded(LastWork& work) {
     pad.after = {0, p.C - work.p.C};
     pad.bytes = 2;
     const Ref to = work.program.reserve(pixels * p.C * pad.bytes);
-    work.program.launch(gpu::pad_plan(pad), {from}, {to});
+    work.program.launch(gpu::pad_plan(pad, work.call.aligned()), {from}, {to});
     return to;
   };
   const Ref x = padded(Ref::input(0), p.N * p.in_size()), w = padded(Ref::input(1), p.M * p.taps());

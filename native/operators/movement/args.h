@@ -1,4 +1,4 @@
-// What strided_copy_* and pad_* take.
+// What strided_copy_*, strided_copy_to_packs_* and pad_* take.
 #pragma once
 
 #include "device/args.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kCopyThreads = 256;
-constexpr int kCopyElements = 4;  // of a work-item
+constexpr int kCopyElements = 4;  // of a work-item that writes no pack
 
 // A walk over `total` elements.
 struct StridedCopyArgs {
@@ -39,7 +39,8 @@ struct PadArgs {
   Strides x_strides;  // of x
   PadAxes before, x_dims;
   PadMode mode;
-  int32_t rank, unused;
+  int32_t rank;
+  int32_t packs;  // y is a multiple of 16, and the innermost axis no shorter than a pack
 };
 static_assert(is_args<PadArgs>(152), "one layout for all compilers");
 

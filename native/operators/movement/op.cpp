@@ -424,7 +424,7 @@ class Pad final : public gpu::DeviceKernel {
       std::memcpy(&p.value, value.data, static_cast<size_t>(p.bytes));
     }
     const Ref y = set_output(call, 0, p.y());
-    program.launch(gpu::pad_plan(p), {Ref::input(0)}, {y});
+    program.launch(gpu::pad_plan(p, call.aligned()), {Ref::input(0)}, {y});
   }
 
   gpu::PadMode mode_;

@@ -35,8 +35,8 @@ struct PadProblem {
   Shape y() const;
 };
 
-// Input x, output y. Throws std::invalid_argument.
-Plan pad_plan(const PadProblem& p);
+// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+Plan pad_plan(const PadProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu
 

@@ -55,56 +55,55 @@ Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
   return plan;
 }
 
+enum { kX, kY };  // the tensors of a walk
+
+// `elements`: of a work-item.
+void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_offset, int64_t y_offset,
+                 int64_t elements) {
+  hip::StridedCopyArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(kX);
+  args.y_strides = walk.strides(kY);
+  args.x_offset = to_u31(x_offset);
+  args.y_offset = to_u31(y_offset);
+  plan.launch(kernel, {to_u31(divide_up(args.total, hip::kCopyThreads * elements))}, hip::kCopyThreads, args);
+}
+
 }  // namespace
 
 Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
   Plan plan;
   if (given.shape.elements() == 0) return plan;
   const StridedCopy copy = simplified(given);
-  const size_t most = copy.bytes == 8 ? kMostAxes - 1 : kMostAxes;
-  if (copy.shape.rank() > most) return copies_along_shortest_axis(copy, aligned);
-  // Elements of 8 bytes are pairs of 4.
-  Shape shape = copy.shape;
-  int64_t bytes = copy.bytes, factor = 1;
-  std::vector<std::vector<int64_t>> strides = {copy.x_strides, copy.y_strides};
-  if (bytes == 8) {
-    bytes = 4;
-    factor = 2;
-    shape = Shape(copy.shape.rank() + 1);
-    for (size_t d = 0; d < copy.shape.rank(); ++d) shape[d] = copy.shape[d];
-    shape[copy.shape.rank()] = 2;
-    for (auto& s : strides) {
-      for (int64_t& v : s) v *= 2;
-      s.push_back(1);
-    }
-  }
-  Walk walk(shape, std::move(strides));
+  if (copy.shape.rank() > kMostAxes) return copies_along_shortest_axis(copy, aligned);
+  Walk walk(copy.shape, {copy.x_strides, copy.y_strides});
   walk.simplify();
-  int64_t x_offset = copy.x_offset * factor, y_offset = copy.y_offset * factor;
-  const int64_t pack = 16 / bytes;
-  if (aligned && walk.in_vectors(0, pack, false) && walk.in_vectors(1, pack, false) && x_offset % pack == 0 &&
-      y_offset % pack == 0) {
+  const int64_t pack = 16 / copy.bytes;
+  const auto begins_pack = [&](int64_t offset) { return aligned && offset % pack == 0; };
+  if (begins_pack(copy.x_offset) && begins_pack(copy.y_offset) && walk.in_vectors(kX, pack, false) &&
+      walk.in_vectors(kY, pack, false)) {
     walk.widen(pack);
-    x_offset /= pack;
-    y_offset /= pack;
-    bytes = 16;
+    launch_copy(plan, walk, "strided_copy_b128", copy.x_offset / pack, copy.y_offset / pack,
+                hip::kCopyElements);
+  } else if (begins_pack(copy.y_offset) && walk.fills_vectors(kY, pack)) {
+    Walk together = walk;
+    together.keep_together(kX);
+    if (together.fills_vectors(kY, pack)) walk = together;
+    const char* name = copy.bytes == 8   ? "strided_copy_to_packs_b64"
+                       : copy.bytes == 4 ? "strided_copy_to_packs_b32"
+                       : copy.bytes == 2 ? "strided_copy_to_packs_b16"
+                                         : "strided_copy_to_packs_b8";
+    launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, pack);
+  } else {
+    const char* name = copy.bytes == 8   ? "strided_copy_b64"
+                       : copy.bytes == 4 ? "strided_copy_b32"
+                       : copy.bytes == 2 ? "strided_copy_b16"
+                                         : "strided_copy_b8";
+    launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, hip::kCopyElements);
   }
-  const char* name = bytes == 16  ? "strided_copy_b128"
-                     : bytes == 4 ? "strided_copy_b32"
-                     : bytes == 2 ? "strided_copy_b16"
-                                  : "strided_copy_b8";
-  const uint32_t total = walk.total();
-  hip::StridedCopyArgs args = {};
-  args.x = input(0);
-  args.y = output(0);
-  args.total = total;
-  args.axes = walk.axes();
-  args.x_strides = walk.strides(0);
-  args.y_strides = walk.strides(1);
-  args.x_offset = to_u31(x_offset);
-  args.y_offset = to_u31(y_offset);
-  plan.launch(name, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
-              args);
   return plan;
 }
 
@@ -163,7 +162,7 @@ struct PadAxis {
 
 }  // namespace
 
-Plan pad_plan(const PadProblem& p) {
+Plan pad_plan(const PadProblem& p, bool aligned) {
   Plan plan;
   const Shape y = p.y();
   if (y.elements() == 0) return plan;
@@ -188,6 +187,7 @@ Plan pad_plan(const PadProblem& p) {
       axes.push_back(axis);
     }
   }
+  if (axes.empty()) axes.push_back({1, 1, 0, 1});
   if (axes.size() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
   to_u31(p.x.elements());
   Shape out(axes.size());
@@ -211,12 +211,13 @@ Plan pad_plan(const PadProblem& p) {
   args.x_strides = walk.strides(0);
   args.value = p.value;
   args.mode = p.mode;
+  const int64_t pack = 16 / p.bytes;
+  args.packs = aligned && axes.back().out >= pack;
   const char* kernel = p.bytes == 1   ? "pad_b8"
                        : p.bytes == 2 ? "pad_b16"
                        : p.bytes == 4 ? "pad_b32"
                                       : "pad_b64";
-  plan.launch(kernel, {to_u31(divide_up(total, hip::kCopyThreads * hip::kCopyElements))}, hip::kCopyThreads,
-              args);
+  plan.launch(kernel, {to_u31(divide_up(total, hip::kCopyThreads * pack))}, hip::kCopyThreads, args);
   return plan;
 }
 
