@@ -429,7 +429,8 @@ EXPORT Plan* graphopt_trilu_plan(const DeviceFacts*, int64_t batch, int64_t rows
 
 EXPORT Plan* graphopt_one_hot_plan(const DeviceFacts*, int64_t outer, int64_t depth, int64_t inner,
                                    int32_t type, int64_t bytes) {
-  return guarded([&] { return one_hot_plan({outer, depth, inner, static_cast<IndexType>(type), bytes}); });
+  return guarded(
+      [&] { return one_hot_plan({outer, depth, inner, static_cast<IndexType>(type), bytes}, true); });
 }
 
 EXPORT Plan* graphopt_unary_plan(const DeviceFacts*, int half, int32_t op, float alpha, int64_t total,

@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kGenerateThreads = 256;
-constexpr int kGenerateElements = 4;  // of a work-item
+constexpr int kGenerateElements = 4;  // of a work-item of a range; of the others it is a pack
 
 // y[i] = start + i step.
 struct RangeArgs {
@@ -64,7 +64,9 @@ struct OneHotArgs {
   uint32_t total;
   Divisor inner, depth;
   IndexType type;
+  int32_t vectors;  // y is a multiple of 16
+  int32_t unused;
 };
-static_assert(is_args<OneHotArgs>(56), "one layout for all compilers");
+static_assert(is_args<OneHotArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -72,7 +72,7 @@ DEVICE T index_at(const OneHotArgs& args, uint32_t i) {
   return static_cast<const T*>(args.index)[i];
 }
 
-DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
+DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
   switch (args.type) {
     case IndexType::kInt64:
       return index_at<int64_t>(args, i);
@@ -99,20 +99,59 @@ DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
   }
 }
 
+// The place that index i makes hot. One that is out of range, as everywhere here, is that of no place.
+DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
+  const int64_t index = index_of(args, i);
+  return index < 0 ? index + args.depth.d : index;
+}
+
+// A bit for each of `count` numbers of y from `first` on that is hot. Those of a row have one index (inner is 1).
+DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t count) {
+  const int64_t depth = args.depth.d;
+  uint32_t row = divide(first, args.depth), hot = 0;
+  NO_UNROLL for (int64_t begin = static_cast<int64_t>(row) * depth - first; begin < count; begin += depth) {
+    const int64_t place = hot_place(args, row++), at = begin + place;
+    if (place >= 0 && place < depth && at >= 0 && at < count) hot |= 1u << static_cast<uint32_t>(at);
+  }
+  return hot;
+}
+
+// The same where each number has an index of its own.
+template <uint32_t kMost>
+DEVICE uint32_t hot_of_columns(const OneHotArgs& args, uint32_t first, uint32_t count) {
+  const uint32_t line = divide(first, args.inner);
+  uint32_t outer = divide(line, args.depth), place = line - outer * args.depth.d;
+  uint32_t column = first - line * args.inner.d, hot = 0;
+  UNROLL_A_LITTLE for (uint32_t j = 0; j < kMost; ++j) {
+    const uint32_t index = outer * args.inner.d + column;
+    if (j < count && hot_place(args, index) == static_cast<int64_t>(place)) hot |= 1u << j;
+    if (++column < args.inner.d) continue;
+    column = 0;
+    if (++place < args.depth.d) continue;
+    place = 0;
+    ++outer;
+  }
+  return hot;
+}
+
 template <class T>
 DEVICE void one_hot(const OneHotArgs& args) {
-  const T* values = args.values;
-  T* y = args.y;
-  UNROLL for (int k = 0; k < kGenerateElements; ++k) {
-    const uint32_t i = generated(k);
-    if (i >= args.total) continue;
-    const uint32_t line = divide(i, args.inner), column = i - line * args.inner.d;
-    const uint32_t outer = divide(line, args.depth), place = line - outer * args.depth.d;
-    const int64_t hot = hot_place(args, outer * args.inner.d + column);
-    const auto depth = static_cast<int64_t>(args.depth.d);
-    // An index that is out of range, as everywhere here, is that of no place.
-    y[i] = values[(hot < 0 ? hot + depth : hot) == static_cast<int64_t>(place) ? 1 : 0];
+  const T* const values = args.values;
+  T* const y = args.y;
+  constexpr uint32_t kSize = Pack<T>::kSize;
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
+  if (first >= args.total) return;
+  const uint32_t count = args.total - first < kSize ? args.total - first : kSize;
+  const T off = values[0], on = values[1];
+  const uint32_t hot =
+      args.inner.d == 1 ? hot_of_rows(args, first, count) : hot_of_columns<kSize>(args, first, count);
+  if (args.vectors != 0 && count == kSize) {
+    Pack<T> pack;
+    UNROLL for (uint32_t j = 0; j < kSize; ++j) pack.v[j] = (hot >> j & 1) != 0 ? on : off;
+    store_pack(y + first, pack);
+    return;
   }
+  NO_UNROLL for (uint32_t j = 0; j < count; ++j) y[first + j] = (hot >> j & 1) != 0 ? on : off;
 }
 
 }  // namespace graphopt::hip

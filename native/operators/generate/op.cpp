@@ -156,7 +156,7 @@ class OneHot final : public gpu::DeviceKernel {
     y[axis] = p.depth;
     for (size_t d = axis; d < rank; ++d) p.inner *= y[d + 1] = index.shape[d];
     const Ref out = set_output(call, 0, y, values.type);
-    program.launch(gpu::one_hot_plan(p), {Ref::input(0), Ref::input(2)}, {out});
+    program.launch(gpu::one_hot_plan(p, call.aligned()), {Ref::input(0), Ref::input(2)}, {out});
   }
 
   static int64_t depth(const Call& call) {

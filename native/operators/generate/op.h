@@ -41,7 +41,7 @@ struct OneHotProblem {
   IndexType type = IndexType::kInt64;
   int64_t bytes = 4;  // of a value
 };
-// Inputs indices, values; output y. Throws std::invalid_argument.
-Plan one_hot_plan(const OneHotProblem& p);
+// Inputs indices, values; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument.
+Plan one_hot_plan(const OneHotProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu

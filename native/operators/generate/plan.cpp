@@ -64,7 +64,7 @@ Plan trilu_plan(const TriluProblem& p, bool aligned) {
   return plan;
 }
 
-Plan one_hot_plan(const OneHotProblem& p) {
+Plan one_hot_plan(const OneHotProblem& p, bool aligned) {
   Plan plan;
   const int64_t total = p.outer * p.depth * p.inner;
   if (total == 0) return plan;
@@ -76,11 +76,13 @@ Plan one_hot_plan(const OneHotProblem& p) {
   args.inner = make_divisor(p.inner);
   args.depth = make_divisor(p.depth);
   args.type = p.type;
+  args.vectors = aligned;
   const char* name = p.bytes == 8   ? "one_hot_b64"
                      : p.bytes == 4 ? "one_hot_b32"
                      : p.bytes == 2 ? "one_hot_b16"
                                     : "one_hot_b8";
-  plan.launch(name, {to_u31(divide_up(total, kGroup))}, hip::kGenerateThreads, args);
+  plan.launch(name, {to_u31(divide_up(total * p.bytes, hip::kGenerateThreads * 16))}, hip::kGenerateThreads,
+              args);
   return plan;
 }
 
