@@ -278,7 +278,7 @@ struct alignas(16) Bits128 {
 
 template <class T>
 DEVICE bool begins_pack(const T* p) {
-  return reinterpret_cast<uintptr_t>(p) % sizeof(Pack<T>) == 0;
+  return reinterpret_cast<size_t>(p) % sizeof(Pack<T>) == 0;
 }
 // `p` must be a multiple of 16.
 template <class T>

@@ -37,4 +37,40 @@ DEVICE float group_max(float x, WaveSums& slots, int threads) {
   return most;
 }
 
+DEVICE float from_lane(float x, int lane) { return shuffle(x, lane); }
+DEVICE uint32_t from_lane(uint32_t x, int lane) { return shuffle(x, lane); }
+DEVICE uint64_t from_lane(uint64_t x, int lane) {
+  const uint32_t low = shuffle(static_cast<uint32_t>(x), lane),
+                 high = shuffle(static_cast<uint32_t>(x >> 32), lane);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+template <class S, int kThreads>
+struct ScanLds {
+  S of_wave[kThreads / kWave];
+};
+
+// What the work-items before this one have, and all of them. A second call needs a barrier in between.
+template <class S>
+struct SumsOfGroup {
+  S before, all;
+};
+template <class S, int kThreads>
+DEVICE SumsOfGroup<S> sums_of_group(S own, ScanLds<S, kThreads>& totals) {
+  S through = own;
+  UNROLL for (int step = 1; step < kWave; step *= 2) {
+    const S other = from_lane(through, max_int(lane_id() - step, 0));
+    through += lane_id() >= step ? other : S(0);
+  }
+  if (lane_id() == kWave - 1) totals.of_wave[wave_id()] = through;
+  barrier();
+  S before = from_lane(through, max_int(lane_id() - 1, 0)), all = 0;
+  before = lane_id() > 0 ? before : S(0);
+  UNROLL for (int wave = 0; wave < kThreads / kWave; ++wave) {
+    before = wave < wave_id() ? totals.of_wave[wave] + before : before;
+    all += totals.of_wave[wave];
+  }
+  return {before, all};
+}
+
 }  // namespace graphopt::hip

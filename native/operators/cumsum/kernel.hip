@@ -4,6 +4,7 @@
 // a first pass makes and a second one sums, so that x is read twice. Along other axes neighbouring work-items
 // walk neighbouring lines, and ask for several numbers before they wait for the first. Floats are added in
 // float, whole numbers without sign: their sums wrap around.
+#include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/cumsum/args.h"
 
@@ -14,43 +15,8 @@ DEVICE float summand(half_t x) { return to_float(x); }
 DEVICE uint64_t summand(int32_t x) { return static_cast<uint64_t>(x); }
 DEVICE uint64_t summand(int64_t x) { return static_cast<uint64_t>(x); }
 
-template <class S>
-struct CumSumTotals {
-  S of_wave[kCumSumThreads / kWave];
-};
-
-DEVICE float from_lane(float x, int lane) { return shuffle(x, lane); }
-DEVICE uint64_t from_lane(uint64_t x, int lane) {
-  const uint32_t low = shuffle(static_cast<uint32_t>(x), lane),
-                 high = shuffle(static_cast<uint32_t>(x >> 32), lane);
-  return static_cast<uint64_t>(high) << 32 | low;
-}
-
-// What the work-items before this one have, and all of them. A second call needs a barrier in between.
-template <class S>
-struct SumsOfGroup {
-  S before, all;
-};
-template <class S>
-DEVICE SumsOfGroup<S> sums_of_group(S own, CumSumTotals<S>& totals) {
-  S through = own;
-  UNROLL for (int step = 1; step < kWave; step *= 2) {
-    const S other = from_lane(through, max_int(lane_id() - step, 0));
-    through += lane_id() >= step ? other : S(0);
-  }
-  if (lane_id() == kWave - 1) totals.of_wave[wave_id()] = through;
-  barrier();
-  S before = from_lane(through, max_int(lane_id() - 1, 0)), all = 0;
-  before = lane_id() > 0 ? before : S(0);
-  UNROLL for (int wave = 0; wave < kCumSumThreads / kWave; ++wave) {
-    before = wave < wave_id() ? totals.of_wave[wave] + before : before;
-    all += totals.of_wave[wave];
-  }
-  return {before, all};
-}
-
 template <class T, class S>
-DEVICE void cumsum(const CumSumArgs& args, CumSumTotals<S>& totals) {
+DEVICE void cumsum(const CumSumArgs& args, ScanLds<S, kCumSumThreads>& totals) {
   const T* x = args.x;
   const S* starts = args.starts;
   T* y = args.y;
@@ -120,7 +86,8 @@ using namespace graphopt::hip;
 
 #define CUMSUM_KERNELS(T, S, suffix)                                          \
   KERNEL(cumsum_##suffix, kCumSumThreads, CumSumArgs, x, starts, y, totals) { \
-    SHARED(CumSumTotals<S>, sums);                                            \
+    using Lds = ScanLds<S, kCumSumThreads>;                                   \
+    SHARED(Lds, sums);                                                        \
     cumsum<T, S>(args, sums);                                                 \
   }                                                                           \
   KERNEL(cumsum_lines_##suffix, kCumSumThreads, CumSumLinesArgs, x, y) { cumsum_lines<T>(args); }

@@ -6,10 +6,9 @@
 namespace graphopt::hip {
 
 constexpr int kNonzeroThreads = 256;
-constexpr int kNonzeroElements = 4;  // of a work-item in a tile
-constexpr int kNonzeroTiles = 4;     // of a work-group, which takes a part of x
-constexpr int kNonzeroTile = kNonzeroThreads * kNonzeroElements;
-constexpr int kNonzeroPart = kNonzeroTile * kNonzeroTiles;
+constexpr int kNonzeroElements = 16;                              // neighbours, of a work-item
+constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // of x, which a work-group takes
+constexpr int kNonzeroCounts = 8;  // neighbouring parts, of a work-item that sums them
 constexpr int kNonzeroMostAxes = 8;
 
 // A number counts as zero when it has no bit of `mask` set: minus zero does, NaN does not.

@@ -1,96 +1,100 @@
 // NonZero: the places of the numbers that are not zero, in order. Parts of x are counted, the counts summed,
-// and each part writes behind those before it: x is read twice. Bound by memory.
+// and each part writes behind those before it: x is read twice. Bound by memory, most of it places: a work-group
+// gathers its own in LDS, so that neighbouring work-items write neighbours.
+#include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/nonzero/args.h"
 
 namespace graphopt::hip {
 
-struct NonzeroSums {
-  uint32_t of[kNonzeroThreads];
-};
+using NonzeroSums = ScanLds<uint32_t, kNonzeroThreads>;
 
-// The sum of x over the work-items up to this one; `total`: over all.
-DEVICE uint32_t sum_up_to(uint32_t x, NonzeroSums& lds, uint32_t& total) {
-  const int thread = thread_x();
-  lds.of[thread] = x;
-  barrier();
-  NO_UNROLL for (int step = 1; step < kNonzeroThreads; step *= 2) {
-    const uint32_t before = thread >= step ? lds.of[thread - step] : 0;
-    barrier();
-    lds.of[thread] += before;
-    barrier();
+// A bit for each of the work-item's elements that is not zero.
+template <class T>
+DEVICE uint32_t not_zero(const T* x, uint32_t first, uint32_t total, uint64_t mask) {
+  constexpr int kSize = Pack<T>::kSize, kPacks = kNonzeroElements / kSize;
+  const T bits = static_cast<T>(mask);
+  uint32_t found = 0;
+  if (first + kNonzeroElements <= total && begins_pack(x + first)) {
+    Pack<T> packs[kPacks];
+    UNROLL for (int p = 0; p < kPacks; ++p) packs[p] = load_pack(x + first + p * kSize);
+    UNROLL for (int j = 0; j < kNonzeroElements; ++j) {
+      if ((packs[j / kSize].v[j % kSize] & bits) != 0) found |= 1u << j;
+    }
+    return found;
   }
-  const uint32_t sum = lds.of[thread];
-  total = lds.of[kNonzeroThreads - 1];
-  barrier();
-  return sum;
+  UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
+    if (first + j < total && (x[first + j] & bits) != 0) found |= 1u << j;
+  }
+  return found;
 }
 
-template <class T>
-DEVICE bool is_set(const T* x, uint32_t i, uint32_t total, uint64_t mask) {
-  return i < total && (static_cast<uint64_t>(x[i]) & mask) != 0;
+DEVICE uint32_t count_of(uint32_t found) {
+  uint32_t count = 0;
+  UNROLL for (int j = 0; j < kNonzeroElements; ++j) count += found >> j & 1;
+  return count;
 }
 
 template <class T>
 DEVICE void nonzero_count(const NonzeroCountArgs& args, NonzeroSums& lds) {
-  const T* x = args.x;
-  uint32_t* counts = args.counts;
-  const auto part = static_cast<uint32_t>(block_x());
-  uint32_t own = 0, all = 0;
-  for (int k = 0; k < kNonzeroPart / kNonzeroThreads; ++k) {
-    const uint32_t i = part * kNonzeroPart + static_cast<uint32_t>(k * kNonzeroThreads + thread_x());
-    own += is_set(x, i, args.total, args.mask) ? 1 : 0;
-  }
-  sum_up_to(own, lds, all);
-  if (thread_x() == 0) counts[part] = all;
+  uint32_t* const counts = args.counts;
+  const uint32_t first = work_item(kNonzeroThreads) * kNonzeroElements;
+  const uint32_t own = count_of(not_zero<T>(args.x, first, args.total, args.mask));
+  const uint32_t all = sums_of_group(own, lds).all;
+  if (thread_x() == 0) counts[block_x()] = all;
 }
 
 DEVICE void sum_parts(const NonzeroStartsArgs& args, NonzeroSums& lds) {
-  const uint32_t* counts = args.counts;
-  uint32_t* starts = args.starts;
-  int64_t* result = args.all;
+  const uint32_t* const counts = args.counts;
+  uint32_t* const starts = args.starts;
+  int64_t* const result = args.all;
   uint32_t carry = 0;
-  NO_UNROLL for (uint32_t first = 0; first < args.parts; first += kNonzeroThreads) {
-    const uint32_t i = first + static_cast<uint32_t>(thread_x());
-    const uint32_t own = i < args.parts ? counts[i] : 0;
-    uint32_t all = 0;
-    const uint32_t through = sum_up_to(own, lds, all);
-    if (i < args.parts) starts[i] = carry + through - own;
-    carry += all;
+  NO_UNROLL for (uint32_t begin = 0; begin < args.parts; begin += kNonzeroThreads * kNonzeroCounts) {
+    const uint32_t first = begin + static_cast<uint32_t>(thread_x() * kNonzeroCounts);
+    uint32_t own[kNonzeroCounts], sum = 0;
+    UNROLL for (uint32_t j = 0; j < kNonzeroCounts; ++j) {
+      own[j] = first + j < args.parts ? counts[first + j] : 0;
+      sum += own[j];
+    }
+    const SumsOfGroup<uint32_t> sums = sums_of_group(sum, lds);
+    uint32_t start = carry + sums.before;
+    carry += sums.all;
+    UNROLL for (uint32_t j = 0; j < kNonzeroCounts; ++j) {
+      if (first + j < args.parts) starts[first + j] = start;
+      start += own[j];
+    }
+    barrier();
   }
   if (thread_x() == 0) result[0] = carry;
 }
 
+struct NonzeroPlaces {
+  NonzeroSums sums;
+  uint16_t in_part[kNonzeroPart];
+};
+
 template <class T>
-DEVICE void nonzero_places(const NonzeroPlacesArgs& args, NonzeroSums& lds) {
-  const T* x = args.x;
-  const uint32_t* starts = args.starts;
-  int64_t* y = args.y;
-  const auto part = static_cast<uint32_t>(block_x());
-  uint32_t at = starts[part];
-  NO_UNROLL for (int tile = 0; tile < kNonzeroTiles; ++tile) {
-    const uint32_t first =
-        part * kNonzeroPart + static_cast<uint32_t>(tile * kNonzeroTile + thread_x() * kNonzeroElements);
-    uint32_t found = 0, own = 0, all = 0;
-    UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
-      if (!is_set(x, first + j, args.total, args.mask)) continue;
-      found |= 1u << j;
-      ++own;
-    }
-    uint32_t to = at + sum_up_to(own, lds, all) - own;
-    at += all;
-    NO_UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
-      if ((found >> j & 1) == 0) continue;
-      uint32_t rest = first + j;
-      // Numbered by constants, sizes stay in registers.
-      UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
-        if (axis >= args.axes) continue;
-        const uint32_t outer = divide(rest, args.sizes[axis]);
-        y[static_cast<size_t>(args.axes - 1 - axis) * args.all + to] =
-            static_cast<int64_t>(rest - outer * args.sizes[axis].d);
-        rest = outer;
-      }
-      ++to;
+DEVICE void nonzero_places(const NonzeroPlacesArgs& args, NonzeroPlaces& lds) {
+  const uint32_t* const starts = args.starts;
+  const uint32_t part = static_cast<uint32_t>(block_x()), first = part * kNonzeroPart;
+  const uint32_t own = static_cast<uint32_t>(thread_x() * kNonzeroElements);
+  const uint32_t found = not_zero<T>(args.x, first + own, args.total, args.mask);
+  const SumsOfGroup<uint32_t> sums = sums_of_group(count_of(found), lds.sums);
+  uint32_t to = sums.before;
+  UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
+    if ((found >> j & 1) != 0) lds.in_part[to++] = static_cast<uint16_t>(own + j);
+  }
+  barrier();
+  int64_t* const y = static_cast<int64_t*>(args.y) + starts[part];
+  NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
+    uint32_t rest = first + lds.in_part[i];
+    // Numbered by constants, sizes stay in registers.
+    UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
+      if (axis >= args.axes) break;
+      const uint32_t outer = divide(rest, args.sizes[axis]);
+      y[static_cast<size_t>(args.axes - 1 - axis) * args.all + i] =
+          static_cast<int64_t>(rest - outer * args.sizes[axis].d);
+      rest = outer;
     }
   }
 }
@@ -110,7 +114,7 @@ KERNEL(nonzero_starts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all) 
     nonzero_count<T>(args, lds);                                                      \
   }                                                                                   \
   KERNEL(nonzero_places_##suffix, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y) { \
-    SHARED(NonzeroSums, lds);                                                         \
+    SHARED(NonzeroPlaces, lds);                                                       \
     nonzero_places<T>(args, lds);                                                     \
   }
 
