@@ -22,6 +22,9 @@ TOPS = (
     (1, 2049, 1, 2049), (2, 4100, 1, 1500), (1, 6145, 2, 1025), (1, 4096, 1, 4096), (1, 9000, 1, 3000),
     (2, 2050, 3, 2000), (1, 10300, 1, 10000), (3, 4097, 1, 1030),
 )  # fmt: skip
+# outer, R, inner: rows that begin with packs of 16 bytes, all or few of them, in one round and several, with what is
+# left of a pack.
+ROWS = ((2, 4096, 1), (1, 8216, 1), (3, 80, 1), (5, 2049, 1))
 # outer, R, inner
 ARGS = (
     (3, 7, 1), (1, 1, 1), (5, 256, 1), (2, 1000, 1), (4, 255, 1), (9, 33, 1), (2, 4100, 1), (7, 49, 1), (1, 300, 1),
@@ -94,3 +97,7 @@ def cases() -> Iterator[Case]:
         dtype = TYPES[i % len(TYPES)]
         size = "x".join(map(str, sizes))
         yield arg(f"arg_{np.dtype(dtype)}-{size}", dtype, sizes, i % 2 == 1, i % 3 == 1)
+    for dtype in TYPES:
+        for i, sizes in enumerate(ROWS):
+            size = "x".join(map(str, sizes))
+            yield arg(f"arg_rows_{np.dtype(dtype)}-{size}", dtype, sizes, i % 2 == 1, i in (1, 2))

@@ -3,17 +3,17 @@
 // Bound by memory while rows fit one chunk; longer ones are sorted chunk by chunk, and only what can still be
 // among the first goes on. Nothing is added up and no order of work-groups matters: the result is the same in
 // each run. scripts/gpu_bench.py sets them beside PyTorch.
+#include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/top_k/args.h"
 
 namespace graphopt::hip {
 
-// Grows with the number whose bits they are; 0 and -0 are equal, and NaN, of either sign, is the largest.
-DEVICE uint32_t key_of_float(uint32_t bits, uint32_t sign, uint32_t infinite) {
-  const uint32_t all = sign | (sign - 1);
-  if ((bits & (sign - 1)) > infinite) return ~0u;
-  if (bits == sign) return sign;
-  return (bits & sign) != 0 ? ~bits & all : bits | sign;
+// Grows with x; 0 and -0 are equal, and NaN, of either sign, is the largest.
+DEVICE uint32_t key_of_float(float x) {
+  const auto bits = bit_cast<uint32_t>(x + 0.0f);  // no -0 is left
+  const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+  return x != x ? ~0u : key;
 }
 
 template <class T>
@@ -21,45 +21,54 @@ DEVICE T element(const void* x, size_t i) {
   return static_cast<const T*>(x)[i];
 }
 
-// The unsigned number with an element's bits, and the type of its key.
+// The type of an element, of whole numbers without a sign, and that of its key.
 template <class T, class K>
-struct BitsAndKey {
+struct ElementAndKey {
   using Type = T;
   using Key = K;
 };
 template <Ordered kOrder>
-struct BitsOf : BitsAndKey<uint8_t, uint32_t> {};
+struct ElementOf : ElementAndKey<uint8_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kFloat> : BitsAndKey<uint32_t, uint32_t> {};
+struct ElementOf<Ordered::kFloat> : ElementAndKey<float, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kHalf> : BitsAndKey<uint16_t, uint32_t> {};
+struct ElementOf<Ordered::kHalf> : ElementAndKey<half_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kInt64> : BitsAndKey<uint64_t, uint64_t> {};
+struct ElementOf<Ordered::kInt64> : ElementAndKey<uint64_t, uint64_t> {};
 template <>
-struct BitsOf<Ordered::kUint64> : BitsAndKey<uint64_t, uint64_t> {};
+struct ElementOf<Ordered::kUint64> : ElementAndKey<uint64_t, uint64_t> {};
 template <>
-struct BitsOf<Ordered::kInt32> : BitsAndKey<uint32_t, uint32_t> {};
+struct ElementOf<Ordered::kInt32> : ElementAndKey<uint32_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kUint32> : BitsAndKey<uint32_t, uint32_t> {};
+struct ElementOf<Ordered::kUint32> : ElementAndKey<uint32_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kInt16> : BitsAndKey<uint16_t, uint32_t> {};
+struct ElementOf<Ordered::kInt16> : ElementAndKey<uint16_t, uint32_t> {};
 template <>
-struct BitsOf<Ordered::kUint16> : BitsAndKey<uint16_t, uint32_t> {};
+struct ElementOf<Ordered::kUint16> : ElementAndKey<uint16_t, uint32_t> {};
 
 template <Ordered kOrder>
-DEVICE typename BitsOf<kOrder>::Key key_of(typename BitsOf<kOrder>::Type bits) {
-  if constexpr (kOrder == Ordered::kFloat) return key_of_float(bits, 0x80000000u, 0x7f800000u);
-  if constexpr (kOrder == Ordered::kHalf) return key_of_float(bits, 0x8000u, 0x7c00u);
-  if constexpr (kOrder == Ordered::kInt64) return bits ^ uint64_t{1} << 63;
-  if constexpr (kOrder == Ordered::kInt32) return bits ^ 0x80000000u;
-  if constexpr (kOrder == Ordered::kInt16) return bits ^ 0x8000u;
-  if constexpr (kOrder == Ordered::kInt8) return bits ^ 0x80u;
-  return bits;
+constexpr bool kIsFloat = kOrder == Ordered::kFloat || kOrder == Ordered::kHalf;
+
+template <Ordered kOrder>
+DEVICE typename ElementOf<kOrder>::Key key_of(typename ElementOf<kOrder>::Type x) {
+  if constexpr (kIsFloat<kOrder>) {
+    return key_of_float(to_float(x));
+  } else if constexpr (kOrder == Ordered::kInt64) {
+    return x ^ uint64_t{1} << 63;
+  } else if constexpr (kOrder == Ordered::kInt32) {
+    return x ^ 0x80000000u;
+  } else if constexpr (kOrder == Ordered::kInt16) {
+    return x ^ 0x8000u;
+  } else if constexpr (kOrder == Ordered::kInt8) {
+    return x ^ 0x80u;
+  } else {
+    return x;
+  }
 }
 
 template <Ordered kOrder>
 DEVICE uint64_t key_at_of(const void* x, size_t i) {
-  return key_of<kOrder>(element<typename BitsOf<kOrder>::Type>(x, i));
+  return key_of<kOrder>(element<typename ElementOf<kOrder>::Type>(x, i));
 }
 
 DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
@@ -249,40 +258,92 @@ struct ArgWalk {
   uint32_t first, slices;
 };
 
+template <Ordered kOrder>
+struct OrderOf {
+  static constexpr Ordered kValue = kOrder;
+};
+
 // In both ArgMax and ArgMin NaN comes first.
 template <Ordered kOrder>
-DEVICE typename BitsOf<kOrder>::Key arg_key(typename BitsOf<kOrder>::Type bits, bool smallest) {
-  using Key = typename BitsOf<kOrder>::Key;
-  constexpr bool kFloats = kOrder == Ordered::kFloat || kOrder == Ordered::kHalf;
-  constexpr Key kNan = static_cast<Key>(~Key{0});
-  const Key key = key_of<kOrder>(bits);
-  return smallest && !(kFloats && key == kNan) ? static_cast<Key>(~key) : key;
+DEVICE typename ElementOf<kOrder>::Key arg_key(typename ElementOf<kOrder>::Type x, bool smallest) {
+  if constexpr (kIsFloat<kOrder>) {
+    return key_of_float(smallest ? -to_float(x) : to_float(x));
+  } else {
+    const auto key = key_of<kOrder>(x);
+    return smallest ? ~key : key;
+  }
 }
 
-// The entry of x that comes first. Among equal numbers the first one seen stays, or, with args.last, the last.
+// The number that comes first of those looked at, in the order of their indices. Among equal numbers the first one
+// stays, or, with args.last, the last.
+template <Ordered kOrder>
+struct FirstSeen {
+  using T = typename ElementOf<kOrder>::Type;
+  bool smallest, last;
+  typename ElementOf<kOrder>::Key key;
+  uint32_t index;
+
+  DEVICE FirstSeen(const ArgArgs& args, T x, uint32_t at)
+      : smallest(args.smallest != 0), last(args.last != 0), key(arg_key<kOrder>(x, smallest)), index(at) {}
+
+  DEVICE void look(T x, uint32_t at) {
+    const auto other = arg_key<kOrder>(x, smallest);
+    const bool wins = other > key || (last && other == key);
+    key = wins ? other : key;
+    index = wins ? at : index;
+  }
+
+  DEVICE Entry entry(const ArgArgs& args) const { return {key, last ? args.R - 1 - index : index}; }
+};
+
 template <Ordered kOrder>
 DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
-  using Bits = typename BitsOf<kOrder>::Type;
+  using T = typename ElementOf<kOrder>::Type;
   if (walk.from >= walk.end) return {0, kNoEntry};
-  const Bits* const x = static_cast<const Bits*>(args.x) + walk.base;
-  const bool smallest = args.smallest != 0, last = args.last != 0;
-  auto best = arg_key<kOrder>(x[walk.from], smallest);
-  uint32_t index = walk.first, at_index = walk.first;
-  const auto look = [&](Bits bits) {
-    const auto key = arg_key<kOrder>(bits, smallest);
-    const bool wins = last ? key >= best : key > best;
-    best = wins ? key : best;
-    index = wins ? at_index : index;
-    at_index += walk.slices;
-  };
+  const T* const x = static_cast<const T*>(args.x) + walk.base;
+  FirstSeen<kOrder> seen(args, x[walk.from], walk.first);
+  uint32_t index = walk.first;
   size_t at = walk.from;
   NO_UNROLL for (; at + (kAhead - 1) * walk.step < walk.end; at += kAhead * walk.step) {
-    Bits bits[kAhead];
-    UNROLL for (int k = 0; k < kAhead; ++k) bits[k] = x[at + static_cast<size_t>(k) * walk.step];
-    UNROLL for (int k = 0; k < kAhead; ++k) look(bits[k]);
+    T values[kAhead];
+    UNROLL for (int k = 0; k < kAhead; ++k) values[k] = x[at + static_cast<size_t>(k) * walk.step];
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      seen.look(values[k], index);
+      index += walk.slices;
+    }
   }
-  NO_UNROLL for (; at < walk.end; at += walk.step) look(x[at]);
-  return {best, last ? args.R - 1 - index : index};
+  NO_UNROLL for (; at < walk.end; at += walk.step) {
+    seen.look(x[at], index);
+    index += walk.slices;
+  }
+  return seen.entry(args);
+}
+
+// Of a row's `count` numbers, which work-items read in packs side by side.
+template <Ordered kOrder>
+DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
+  using T = typename ElementOf<kOrder>::Type;
+  constexpr uint32_t kSize = Pack<T>::kSize, kPacks = 2;
+  const T* const x = static_cast<const T*>(args.x) + base;
+  if (!begins_pack(x)) {
+    return first_of_numbers<kOrder>(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
+  }
+  const uint32_t whole = args.count / kSize * kSize;
+  FirstSeen<kOrder> seen(args, x[0], 0);
+  NO_UNROLL for (uint32_t at = thread * kSize; at < whole; at += kPacks * kTopKThreads * kSize) {
+    Pack<T> packs[kPacks];
+    UNROLL for (uint32_t p = 0; p < kPacks; ++p) {
+      const uint32_t from = at + p * kTopKThreads * kSize;
+      packs[p] = load_pack(x + (from < whole ? from : at));
+    }
+    UNROLL for (uint32_t p = 0; p < kPacks; ++p) {
+      const uint32_t from = at + p * kTopKThreads * kSize;
+      if (from >= whole) break;
+      UNROLL for (uint32_t j = 0; j < kSize; ++j) seen.look(packs[p].v[j], from + j);
+    }
+  }
+  if (whole + thread < args.count) seen.look(x[whole + thread], whole + thread);
+  return seen.entry(args);
 }
 
 DEVICE Entry first_of_entries(const ArgArgs& args, const ArgWalk& walk) {
@@ -296,29 +357,30 @@ DEVICE Entry first_of_entries(const ArgArgs& args, const ArgWalk& walk) {
   return best;
 }
 
-DEVICE Entry first_of_strided(const ArgArgs& args, const ArgWalk& walk) {
-  if (args.from_x == 0) return first_of_entries(args, walk);
-  switch (args.order) {
+// find(the order, as a type).
+template <class Find>
+DEVICE Entry in_order(Ordered order, const Find& find) {
+  switch (order) {
     case Ordered::kFloat:
-      return first_of_numbers<Ordered::kFloat>(args, walk);
+      return find(OrderOf<Ordered::kFloat>());
     case Ordered::kHalf:
-      return first_of_numbers<Ordered::kHalf>(args, walk);
+      return find(OrderOf<Ordered::kHalf>());
     case Ordered::kInt64:
-      return first_of_numbers<Ordered::kInt64>(args, walk);
+      return find(OrderOf<Ordered::kInt64>());
     case Ordered::kInt32:
-      return first_of_numbers<Ordered::kInt32>(args, walk);
+      return find(OrderOf<Ordered::kInt32>());
     case Ordered::kInt8:
-      return first_of_numbers<Ordered::kInt8>(args, walk);
+      return find(OrderOf<Ordered::kInt8>());
     case Ordered::kInt16:
-      return first_of_numbers<Ordered::kInt16>(args, walk);
+      return find(OrderOf<Ordered::kInt16>());
     case Ordered::kUint16:
-      return first_of_numbers<Ordered::kUint16>(args, walk);
+      return find(OrderOf<Ordered::kUint16>());
     case Ordered::kUint32:
-      return first_of_numbers<Ordered::kUint32>(args, walk);
+      return find(OrderOf<Ordered::kUint32>());
     case Ordered::kUint64:
-      return first_of_numbers<Ordered::kUint64>(args, walk);
+      return find(OrderOf<Ordered::kUint64>());
     default:
-      return first_of_numbers<Ordered::kUint8>(args, walk);
+      return find(OrderOf<Ordered::kUint8>());
   }
 }
 
@@ -331,14 +393,24 @@ struct ArgLds {
   uint32_t indices[kTopKThreads / kWave];
 };
 
-DEVICE Entry first_of_wave(Entry best) {
+template <class Key>
+DEVICE Key largest_of_wave(Key key) {
   UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) {
-    const uint32_t low = shuffle_xor(static_cast<uint32_t>(best.key), mask);
-    const uint32_t high = shuffle_xor(static_cast<uint32_t>(best.key >> 32), mask);
-    const Entry other = {static_cast<uint64_t>(high) << 32 | low, shuffle_xor(best.index, mask)};
-    if (comes_first(other, best)) best = other;
+    const Key other = from_lane(key, lane_id() ^ mask);
+    key = other > key ? other : key;
   }
-  return best;
+  return key;
+}
+
+DEVICE Entry first_of_wave(const ArgArgs& args, const Entry& own) {
+  const bool is_wide = args.order == Ordered::kInt64 || args.order == Ordered::kUint64;
+  const uint64_t key = is_wide ? largest_of_wave(own.key) : largest_of_wave(static_cast<uint32_t>(own.key));
+  uint32_t index = own.key == key ? own.index : kNoEntry;
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) {
+    const uint32_t other = shuffle_xor(index, mask);
+    index = other < index ? other : index;
+  }
+  return {key, index};
 }
 
 DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
@@ -346,8 +418,12 @@ DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
   const uint32_t row = static_cast<uint32_t>(args.row) + static_cast<uint32_t>(block_x());
   const auto thread = static_cast<uint32_t>(thread_x());
   const size_t base = static_cast<size_t>(row) * args.count;
-  Entry best = first_of_strided(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads});
-  best = first_of_wave(best);
+  const Entry own =
+      args.from_x == 0
+          ? first_of_entries(args, {base, thread, args.count, kTopKThreads, thread, kTopKThreads})
+          : in_order(args.order,
+                     [&](auto order) { return first_of_packs<order.kValue>(args, base, thread); });
+  Entry best = first_of_wave(args, own);
   if (lane_id() == 0) {
     lds.keys[wave_id()] = best.key;
     lds.indices[wave_id()] = best.index;
@@ -366,8 +442,15 @@ DEVICE void first_of_column(const ArgArgs& args) {
   if (item >= args.total) return;
   const uint32_t outer = divide(item, args.stride), column = item - outer * args.stride.d;
   const size_t block = static_cast<size_t>(args.count) * args.inner.d;
-  const Entry best = first_of_strided(args, {outer * block, column, block, args.stride.d,
-                                             divide(column, args.inner), divide(args.stride.d, args.inner)});
+  const ArgWalk walk = {outer * block,
+                        column,
+                        block,
+                        args.stride.d,
+                        divide(column, args.inner),
+                        divide(args.stride.d, args.inner)};
+  const Entry best = args.from_x == 0 ? first_of_entries(args, walk) : in_order(args.order, [&](auto order) {
+    return first_of_numbers<order.kValue>(args, walk);
+  });
   if (args.to_y != 0) {
     int64_t* y = args.y;
     y[item] = arg_index(args, best);
