@@ -554,7 +554,7 @@ EXPORT Plan* graphopt_cast_plan(const DeviceFacts*, int64_t total, int32_t from,
 EXPORT Plan* graphopt_softmax_plan(const DeviceFacts* device, int half, int64_t outer, int64_t D,
                                    int64_t inner, int32_t what) {
   return guarded(
-      [&] { return softmax_plan(outer, D, inner, static_cast<OverAxis>(what), half != 0, *device); });
+      [&] { return softmax_plan(outer, D, inner, static_cast<OverAxis>(what), half != 0, true, *device); });
 }
 
 EXPORT Plan* graphopt_top_k_plan(const DeviceFacts*, int64_t outer, int64_t R, int64_t inner, int64_t K,

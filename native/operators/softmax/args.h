@@ -9,7 +9,7 @@ namespace graphopt::hip {
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
-// x and y [rows, D], a work-group for each row, of which a work-item keeps up to kSoftmaxKept numbers.
+// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept numbers of a row, or of a column.
 constexpr int kSoftmaxKept = 8;
 
 struct SoftmaxArgs {
@@ -22,7 +22,7 @@ struct SoftmaxArgs {
 };
 static_assert(is_args<SoftmaxArgs>(32), "one layout for all compilers");
 
-// x and y [outer, D, inner]: a work-group for kSoftmaxColumns neighbouring columns, each of which
+// x and y [outer, D, inner]: a work-group for kSoftmaxColumns neighbouring columns, or pairs of them, each of which
 // kSoftmaxParts work-items share.
 constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 

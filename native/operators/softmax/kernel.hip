@@ -1,7 +1,7 @@
 // Softmax, LogSoftmax and LpNormalization, whose numbers are divided by a sum over their axis, in float32: a
-// work-group for a row of the last axis, which it keeps in registers where it fits there, or for some
-// neighbouring columns of another one. What does not fit is read two or three times, all but the first time
-// from the cache.
+// work-group for a row of the last axis, or for some neighbouring columns of another one, of which a work-item has
+// two in float16. It keeps its numbers in registers where they fit there. What does not fit is read two or three
+// times, all but the first time from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // sets it beside a copy.
@@ -97,43 +97,103 @@ DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
   }
 }
 
-struct SoftmaxColumnsLds {
-  float values[kSoftmaxParts][kSoftmaxColumns];
+// Neighbouring numbers of a row of columns, which a work-item moves at once.
+template <class T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Neighbours {
+  T v[kWidth];
 };
 
-template <class T, class Of>
-DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds& lds) {
-  Of of = {};
-  of.how = args.how;
-  const T* x = args.x;
-  T* y = args.y;
+template <int kWidth>
+struct SoftmaxColumnsLds {
+  Neighbours<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
+};
+
+// kKept: a work-item keeps its numbers, of which there are at most kSoftmaxKept in each column.
+template <class T, class Of, int kWidth, bool kKept>
+DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
+  using Numbers = Neighbours<float, kWidth>;
   const auto group = static_cast<uint32_t>(block_x());
   const uint32_t outer = divide(group, args.groups);
-  const int lane = thread_x() % kSoftmaxColumns, part = thread_x() / kSoftmaxColumns;
-  const uint32_t column = (group - outer * args.groups.d) * kSoftmaxColumns + static_cast<uint32_t>(lane);
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const uint32_t lane = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
+  const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + lane) * kWidth;
   // Work-items beyond the last column compute it once more, and write nothing.
   const bool inside = column < args.inner;
-  const size_t first = static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - 1);
-  const auto at = [&](uint32_t i) { return first + static_cast<size_t>(i) * args.inner; };
-  const auto begin = static_cast<uint32_t>(part);
-  float most = -infinity();
-  if constexpr (Of::kShifts) {
-    for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) most = larger(to_float(x[at(i)]), most);
-    lds.values[part][lane] = most;
+  const size_t first =
+      static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - kWidth);
+  const T* const x = static_cast<const T*>(args.x) + first;
+  T* const y = static_cast<T*>(args.y) + first;
+  const auto row = [&](uint32_t i) {
+    return *reinterpret_cast<const Neighbours<T, kWidth>*>(x + static_cast<size_t>(i) * args.inner);
+  };
+  const auto numbers_of = [](const Neighbours<T, kWidth>& in) {
+    Numbers numbers;
+    UNROLL for (int w = 0; w < kWidth; ++w) numbers.v[w] = to_float(in.v[w]);
+    return numbers;
+  };
+  const auto place = [part](uint32_t k) { return part + k * kSoftmaxParts; };
+  Neighbours<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
+  if constexpr (kKept) {
+    UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
+      kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
+    }
+  }
+  // visit(the numbers of a row, which row), for all rows of the work-item. Rows from D on are the last one once more.
+  const auto each = [&](const auto& visit) {
+    if constexpr (kKept) {
+      UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) visit(numbers_of(kept[k]), place(k));
+    } else {
+      for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
+    }
+  };
+  // join(what has been joined, a number), over all parts of a column.
+  const auto over_parts = [&](const Numbers& own, const auto& join) {
+    lds.of[part][lane] = own;
     barrier();
-    UNROLL for (int p = 0; p < kSoftmaxParts; ++p) most = larger(lds.values[p][lane], most);
+    Numbers all = lds.of[0][lane];
+    UNROLL for (int p = 1; p < kSoftmaxParts; ++p) {
+      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = join(all.v[w], lds.of[p][lane].v[w]);
+    }
+    return all;
+  };
+  Numbers most, sum;
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    most.v[w] = -infinity();
+    sum.v[w] = 0;
+  }
+  if constexpr (Of::kShifts) {
+    each([&](const Numbers& numbers, uint32_t) {
+      UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = larger(numbers.v[w], most.v[w]);
+    });
+    most = over_parts(most, [](float a, float b) { return larger(b, a); });
     barrier();
   }
-  float sum = 0;
-  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) sum += of.summand(to_float(x[at(i)]), most);
-  lds.values[part][lane] = sum;
-  barrier();
-  sum = 0;
-  UNROLL for (int p = 0; p < kSoftmaxParts; ++p) sum += lds.values[p][lane];
+  Of of[kWidth] = {};
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].how = args.how;
+  each([&](const Numbers& numbers, uint32_t i) {
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      sum.v[w] += i < args.D ? of[w].summand(numbers.v[w], most.v[w]) : 0.0f;
+    }
+  });
+  sum = over_parts(sum, [](float a, float b) { return a + b; });
   if (!inside) return;
-  of.finish(most, sum);
-  for (uint32_t i = begin; i < args.D; i += kSoftmaxParts) {
-    y[at(i)] = from_float<T>(of.result(to_float(x[at(i)]), most));
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(most.v[w], sum.v[w]);
+  each([&](const Numbers& numbers, uint32_t i) {
+    if (i >= args.D) return;
+    Neighbours<T, kWidth> out;
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      out.v[w] = from_float<T>(of[w].result(numbers.v[w], most.v[w]));
+    }
+    *reinterpret_cast<Neighbours<T, kWidth>*>(y + static_cast<size_t>(i) * args.inner) = out;
+  });
+}
+
+template <class T, class Of, int kWidth>
+DEVICE void softmax_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
+  if (args.D <= kSoftmaxKept * kSoftmaxParts) {
+    softmax_of_columns<T, Of, kWidth, true>(args, lds);
+  } else {
+    softmax_of_columns<T, Of, kWidth, false>(args, lds);
   }
 }
 
@@ -141,17 +201,22 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
 
 using namespace graphopt::hip;
 
-#define SOFTMAX_KERNEL(name, T, Of, suffix)                                                   \
-  KERNEL(name##_##suffix, 1024, SoftmaxArgs, x, y) {                                          \
-    SHARED(SoftmaxLds, lds);                                                                  \
-    softmax<T, Of>(args, lds);                                                                \
-  }                                                                                           \
-  KERNEL(name##_columns_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
-    SHARED(SoftmaxColumnsLds, lds);                                                           \
-    softmax_of_columns<T, Of>(args, lds);                                                     \
+#define SOFTMAX_ROWS(name, T, Of, suffix)            \
+  KERNEL(name##_##suffix, 1024, SoftmaxArgs, x, y) { \
+    SHARED(SoftmaxLds, lds);                         \
+    softmax<T, Of>(args, lds);                       \
   }
+#define SOFTMAX_COLUMNS(name, T, Of, width, suffix)                                   \
+  KERNEL(name##_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
+    SHARED(SoftmaxColumnsLds<width>, lds);                                            \
+    softmax_columns<T, Of, width>(args, lds);                                         \
+  }
+#define SOFTMAX_KERNELS(name, Of)                     \
+  SOFTMAX_ROWS(name, float, Of, f32)                  \
+  SOFTMAX_ROWS(name, half_t, Of, f16)                 \
+  SOFTMAX_COLUMNS(name##_columns, float, Of, 1, f32)  \
+  SOFTMAX_COLUMNS(name##_columns, half_t, Of, 1, f16) \
+  SOFTMAX_COLUMNS(name##_column_pairs, half_t, Of, 2, f16)
 
-SOFTMAX_KERNEL(softmax, float, Exponentials, f32)
-SOFTMAX_KERNEL(softmax, half_t, Exponentials, f16)
-SOFTMAX_KERNEL(lp_norm, float, Powers, f32)
-SOFTMAX_KERNEL(lp_norm, half_t, Powers, f16)
+SOFTMAX_KERNELS(softmax, Exponentials)
+SOFTMAX_KERNELS(lp_norm, Powers)

@@ -25,8 +25,8 @@ class Softmax final : public gpu::DeviceKernel {
     const int64_t D = to_the_end_ ? x.shape.elements(axis) : x.shape[axis];
     const int64_t inner = to_the_end_ ? 1 : x.shape.elements(axis + 1);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::softmax_plan(outer, D, inner, what_, is_half(x), device_.facts()), {Ref::input(0)},
-                   {y});
+    program.launch(gpu::softmax_plan(outer, D, inner, what_, is_half(x), call.aligned(), device_.facts()),
+                   {Ref::input(0)}, {y});
   }
 
   gpu::OverAxis what_;
@@ -49,7 +49,7 @@ class LpNormalization final : public gpu::DeviceKernel {
     const int64_t outer = x.shape.elements(0, axis);
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::softmax_plan(outer, x.shape[axis], x.shape.elements(axis + 1), what_, is_half(x),
-                                     device_.facts()),
+                                     call.aligned(), device_.facts()),
                    {Ref::input(0)}, {y});
   }
 
