@@ -28,6 +28,11 @@ REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
     ((4, 2, 3, 5), "R.R."), ((7, 3, 5, 2), "R.R."), ((2, 4, 3, 2), "R.R."),
     ((3, 5, 2, 7), "R.R."), ((2, 3, 4, 3), "R.R."), ((400, 700), "R."), ((2, 90, 3), ".R."),
 )  # fmt: skip
+# What a work-item asks for at once: all of it, a part of it, and a part of it behind all of it.
+AT_ONCE: tuple[tuple[tuple[int, ...], str], ...] = (
+    ((70, 64), ".R"), ((33, 512), ".R"), ((65, 128), ".R"), ((40, 16), ".R"), ((9, 32), ".R"), ((20, 8), ".R"),
+    ((3, 4104), ".R"), ((2, 16, 40), ".R."), ((2, 17, 40), ".R."), ((1, 129, 9), ".R."),
+)  # fmt: skip
 ONNX_TYPES: dict[Any, int] = {
     np.float32: 1, np.float16: 10, np.int32: 6, np.int64: 7, np.uint32: 12, np.uint64: 13, np.int8: 3, np.uint8: 2,
 }  # fmt: skip
@@ -158,3 +163,7 @@ def cases() -> Iterator[Case]:
             how = REDUCTIONS[i % len(REDUCTIONS)]
             size = "x".join(map(str, shape))
             yield reduce(f"reduce_{how.lower()}_{suffix}-{size}_{which}", dtype, shape, which, how)
+        for shape, which in AT_ONCE:
+            for how in ("LogSumExp", "Min", "L1"):
+                size = "x".join(map(str, shape))
+                yield reduce(f"reduce_{how.lower()}_{suffix}_at_once-{size}_{which}", dtype, shape, which, how)

@@ -49,27 +49,51 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
   }
 }
 
-// How many elements are asked for before the first is waited for.
-constexpr int kAhead = 8;
+// How many elements are asked for before the first is waited for: 32 bytes of them.
+template <class From>
+constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
 
 // NaN is larger than nothing: it is in the sum alone.
-DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float* values) {
+template <int kCount>
+DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float (&values)[kCount]) {
   float largest = joined.value;
-  UNROLL for (int k = 0; k < kAhead; ++k) largest = values[k] > largest ? values[k] : largest;
+  UNROLL for (int k = 0; k < kCount; ++k) largest = max_float(values[k], largest);
   const float base = base_of(largest);
   float sum = joined.sum * weight(joined.value, base);
-  UNROLL for (int k = 0; k < kAhead; ++k) sum += weight(values[k], base);
+  UNROLL for (int k = 0; k < kCount; ++k) sum += weight(values[k], base);
   return {largest, sum};
 }
 
-DEVICE FloatJoined join_values(Join join, FloatJoined joined, const float* values) {
-  if (join == Join::kLogSumExp) return log_sum_exp_with(joined, values);
-  UNROLL for (int k = 0; k < kAhead; ++k) joined = join_two(join, joined, {values[k], 0.0f});
+template <int kCount>
+DEVICE FloatJoined join_each(Join join, FloatJoined joined, const float (&values)[kCount]) {
+  UNROLL for (int k = 0; k < kCount; ++k) joined = join_two(join, joined, {values[k], 0.0f});
   return joined;
 }
 
-DEVICE float before_joining(Before before, float x) {
-  return before == Before::kSquare ? x * x : before == Before::kAbsolute && x < 0.0f ? -x : x;
+// The operator is the same in all lanes: one branch for all values.
+template <int kCount>
+DEVICE FloatJoined join_values(Join join, const FloatJoined& joined, const float (&values)[kCount]) {
+  switch (join) {
+    case Join::kSum:
+      return join_each(Join::kSum, joined, values);
+    case Join::kProduct:
+      return join_each(Join::kProduct, joined, values);
+    case Join::kMax:
+      return join_each(Join::kMax, joined, values);
+    case Join::kMin:
+      return join_each(Join::kMin, joined, values);
+    default:
+      return log_sum_exp_with(joined, values);
+  }
+}
+
+template <int kCount>
+DEVICE void before_joining(Before before, float (&values)[kCount]) {
+  if (before == Before::kSquare) {
+    UNROLL for (int k = 0; k < kCount; ++k) values[k] *= values[k];
+  } else if (before == Before::kAbsolute) {
+    UNROLL for (int k = 0; k < kCount; ++k) values[k] = values[k] < 0.0f ? -values[k] : values[k];
+  }
 }
 
 DEVICE float log_of(float x) { return 0.69314718f * log2_fast(x); }
@@ -131,14 +155,19 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
 // Elements from, from + step, ... below end.
 template <class From>
 DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
+  constexpr int kCount = kAhead<From>;
   const FloatJoined none = none_of_floats(how.join);
   FloatJoined joined = none;
-  for (size_t at = from; at < end; at += kAhead * step) {
-    float values[kAhead];
-    UNROLL for (int k = 0; k < kAhead; ++k) {
-      const size_t i = at + k * step;
-      values[k] = i < end ? before_joining(how.before, to_float(x[i])) : none.value;
+  for (size_t at = from; at < end; at += kCount * step) {
+    float values[kCount];
+    if (at + (kCount - 1) * step < end) {
+      UNROLL for (int k = 0; k < kCount; ++k) values[k] = to_float(x[at + k * step]);
+    } else {
+      UNROLL for (int k = 0; k < kCount; ++k) {
+        values[k] = at + k * step < end ? to_float(x[at + k * step]) : none.value;
+      }
     }
+    before_joining(how.before, values);
     joined = join_values(how.join, joined, values);
   }
   return joined;
@@ -148,18 +177,19 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
 template <class From>
 DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane, uint32_t R,
                               uint32_t lanes) {
-  constexpr int kSize = Pack<From>::kSize, kPacks = kAhead / kSize;
+  constexpr int kSize = Pack<From>::kSize, kCount = kAhead<From>, kPacks = kCount / kSize;
   const FloatJoined none = none_of_floats(how.join);
   FloatJoined joined = none;
-  for (uint32_t at = lane * kSize; at < R; at += kAhead * lanes) {
-    float values[kAhead];
+  for (uint32_t at = lane * kSize; at < R; at += kCount * lanes) {
+    float values[kCount];
     UNROLL for (int p = 0; p < kPacks; ++p) {
       const uint32_t from = at + static_cast<uint32_t>(p * kSize) * lanes;
       const Pack<From> pack = load_pack(x + (from < R ? from : at));
       UNROLL for (int e = 0; e < kSize; ++e) {
-        values[p * kSize + e] = from < R ? before_joining(how.before, to_float(pack.v[e])) : none.value;
+        values[p * kSize + e] = from < R ? to_float(pack.v[e]) : none.value;
       }
     }
+    before_joining(how.before, values);
     joined = join_values(how.join, joined, values);
   }
   return joined;

@@ -89,13 +89,14 @@ Kernels kernels_of(ElementType from, ElementType to) {
   return {"reduce_rows_f32", "reduce_columns_f32"};
 }
 
-// Work-items for a row: short ones share a work-group. Eight read 32 bytes side by side; more of them only
-// where each has eight numbers, as what they have is joined in as many steps as they double.
-uint32_t lanes_of(int64_t R) {
+// Work-items for a row: short ones share a work-group. Eight, or four that read packs, read enough side by side; more
+// of them only where each has what it asks for at once, as what they have is joined in as many steps as they double.
+uint32_t lanes_of(int64_t R, ElementType from, bool packs) {
   if (R > 512) return hip::kReduceThreads;
-  uint32_t lanes = 1;
-  while (lanes < 32 && lanes < R && (lanes < 8 || lanes * 8 < R)) lanes *= 2;
-  return lanes;
+  const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
+  int64_t lanes = 1;
+  while (lanes < 32 && lanes < R && (lanes < few || lanes * ahead < R)) lanes *= 2;
+  return static_cast<uint32_t>(lanes);
 }
 
 // One step after another: each reads what the one before it has written.
@@ -137,7 +138,7 @@ class Steps {
     args.R = to_u31(R);
     const int64_t pack = 16 / bytes_of(from);
     args.packs = is_float(from) && aligned_ && R % pack == 0;
-    args.lanes = lanes_of(R);
+    args.lanes = lanes_of(R, from, args.packs != 0);
     while (1u << args.shift < args.lanes) ++args.shift;
     const int64_t in_group = hip::kReduceThreads / args.lanes;
     for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
