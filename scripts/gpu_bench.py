@@ -3,7 +3,8 @@
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
 prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
 matrix products and plain convolutions after it, `--tiles` those in float16 with each of their tiles, `--norms`
-GroupNorm in both layouts and LayerNorm alone, `--standard` the operators of ONNX alone.
+GroupNorm in both layouts and LayerNorm alone, `--standard` the operators of ONNX alone; with `--only NAME ...` behind
+it those of its operators on 64 MiB whose names have one of these in them.
 """
 
 from __future__ import annotations
@@ -570,12 +571,15 @@ class Standard:
         yield self.row("Resize, linear, 2x", resize, [self.x[: P // 4]], self.x.nbytes)
 
 
-def bench_standard(r: Runner, copy: float) -> None:
+def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
     """The provider's kernels for standard operators, on 64 MiB: bytes read once and written once against a copy."""
     print(f"\nStandard operators, 64 MiB, float32 and float16: fraction of copy (floor {LEAST_OF_COPY:.0%})")
     both = (Standard(r, torch.float32), Standard(r, torch.float16))
     for columns in zip(*(given.rows() for given in both), strict=True):
         cells, missed = [], ""
+        first = next(row for row in columns if row is not None)
+        if not any(name in first.name for name in only):
+            continue
         for row in columns:
             if row is None:
                 cells.append(f"{'':15}")
@@ -585,7 +589,6 @@ def bench_standard(r: Runner, copy: float) -> None:
             part = row.moved / ms / 1e9 / copy
             missed = missed or ("  MISSES" if part < LEAST_OF_COPY else "")
             cells.append(f"{ms:.4f} ms {part:5.0%}")
-        first = next(row for row in columns if row is not None)
         kernel = first.steps[-1][0].launches[0]["kernel"]
         print(f"  {first.name:32} {'  '.join(cells)}  {kernel}{missed}", flush=True)
 
@@ -884,6 +887,9 @@ def main() -> None:
     r = Runner()
     copy = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}, copy {copy:.2f} TB/s")
+    if "--only" in sys.argv:
+        bench_standard(r, copy, sys.argv[sys.argv.index("--only") + 1 :])
+        return
     if "--standard" in sys.argv:
         bench_standard(r, copy)
         bench_ranked(r)
