@@ -185,7 +185,7 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
 
 EXPORT Plan* graphopt_layer_norm_2d_plan(const DeviceFacts*, int half, int64_t N, int64_t C, int64_t pixels,
                                          float epsilon) {
-  return guarded([&] { return layer_norm_2d_plan({N, C, pixels, epsilon}, half != 0); });
+  return guarded([&] { return layer_norm_2d_plan({N, C, pixels, epsilon}, half != 0, true); });
 }
 
 EXPORT Plan* graphopt_gated_plan(const DeviceFacts*, int half, int64_t rows, int64_t D, int halves, int gate,
@@ -206,7 +206,7 @@ EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int6
     }
     p.D = sizes[12];
     p.interleaved = interleaved != 0;
-    return fused_rotary_plan(p, half != 0);
+    return fused_rotary_plan(p, half != 0, true);
   });
 }
 
@@ -293,7 +293,7 @@ EXPORT Plan* graphopt_rotary_plan(const DeviceFacts*, int half, const int64_t* s
   return guarded([&] {
     return rotary_plan({sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], flags[0] != 0,
                         flags[1] != 0, flags[2] != 0},
-                       half != 0);
+                       half != 0, true);
   });
 }
 
@@ -594,14 +594,15 @@ EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int32_t type, int32_t mode, 
       p.out[d] = *numbers++;
       p.axes[d] = {next(), next(), next(), next(), next(), next()};
     }
-    return channels == 0 ? pool_plan(p, static_cast<ElementType>(type))
+    return channels == 0 ? pool_plan(p, static_cast<ElementType>(type), true)
                          : pool_channels_last_plan(p, channels, true);
   });
 }
 
 EXPORT Plan* graphopt_lrn_plan(const DeviceFacts*, int half, int64_t images, int64_t channels, int64_t inner,
                                int64_t size, float alpha, float beta, float bias) {
-  return guarded([&] { return lrn_plan({images, channels, inner, size, alpha, beta, bias}, half != 0); });
+  return guarded(
+      [&] { return lrn_plan({images, channels, inner, size, alpha, beta, bias}, half != 0, true); });
 }
 
 // `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes, of which a work-item has

@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-constexpr int kLayerNorm2dPixels = 32;  // of a work-group: neighbours in memory
+constexpr int kLayerNorm2dPixels = 32;  // of a work-group, or pairs of them: neighbours in memory
 constexpr int kLayerNorm2dSlices = 8;   // of the channels
 // Channels of a slice that its work-item keeps.
 constexpr int kLayerNorm2dFew = 16, kLayerNorm2dSome = 32, kLayerNorm2dMany = 96;

@@ -19,7 +19,7 @@ using LayerNorm2dKernel =
     CpuKernelOfThree<LayerNorm2dOp, T, cpu::layer_norm_2d<T>, cpu::layer_norm_2d_workspace<T>>;
 
 void plan_own(GpuWork<LayerNorm2dProblem>& work) {
-  work.program.launch(gpu::layer_norm_2d_plan(work.p, work.half), work.call);
+  work.program.launch(gpu::layer_norm_2d_plan(work.p, work.half, work.call.aligned()), work.call);
 }
 
 constexpr Implementation<GpuWork<LayerNorm2dProblem>> kImplementations[] = {

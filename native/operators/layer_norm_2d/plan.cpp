@@ -7,17 +7,28 @@ namespace graphopt::gpu {
 
 namespace {
 
-const char* kernel_of(const LayerNorm2dProblem& p, bool half) {
+// Of a kernel for each element type, and in float16 for pairs of pixels.
+struct Kernels {
+  const char *f32, *f16, *pairs;
+};
+
+Kernels kernels_of(const LayerNorm2dProblem& p) {
   const int64_t of_slice = divide_up(p.C, hip::kLayerNorm2dSlices);
-  if (of_slice <= hip::kLayerNorm2dFew) return half ? "layer_norm_2d_few_f16" : "layer_norm_2d_few_f32";
-  if (of_slice <= hip::kLayerNorm2dSome) return half ? "layer_norm_2d_some_f16" : "layer_norm_2d_some_f32";
-  if (of_slice <= hip::kLayerNorm2dMany) return half ? "layer_norm_2d_many_f16" : "layer_norm_2d_many_f32";
-  return half ? "layer_norm_2d_f16" : "layer_norm_2d_f32";
+  if (of_slice <= hip::kLayerNorm2dFew) {
+    return {"layer_norm_2d_few_f32", "layer_norm_2d_few_f16", "layer_norm_2d_few_pairs_f16"};
+  }
+  if (of_slice <= hip::kLayerNorm2dSome) {
+    return {"layer_norm_2d_some_f32", "layer_norm_2d_some_f16", "layer_norm_2d_some_pairs_f16"};
+  }
+  if (of_slice <= hip::kLayerNorm2dMany) {
+    return {"layer_norm_2d_many_f32", "layer_norm_2d_many_f16", "layer_norm_2d_many_pairs_f16"};
+  }
+  return {"layer_norm_2d_f32", "layer_norm_2d_f16", "layer_norm_2d_pairs_f16"};
 }
 
 }  // namespace
 
-Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half) {
+Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half, bool aligned) {
   Plan plan;
   if (p.N * p.C * p.pixels == 0) return plan;
   hip::LayerNorm2dArgs args = {};
@@ -28,12 +39,15 @@ Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half) {
   args.C = to_u31(p.C);
   args.pixels = to_u31(p.pixels);
   args.epsilon = p.epsilon;
-  const uint32_t groups = to_u31(divide_up(p.pixels, hip::kLayerNorm2dPixels));
+  const bool pairs = half && aligned && p.pixels % 2 == 0;
+  const Kernels kernels = kernels_of(p);
+  const char* kernel = pairs ? kernels.pairs : half ? kernels.f16 : kernels.f32;
+  const uint32_t groups = to_u31(divide_up(p.pixels, hip::kLayerNorm2dPixels * (pairs ? 2 : 1)));
   to_u31(p.N);
   for (int64_t first = 0; first < p.N; first += kMostGrid) {
     args.first_image = static_cast<uint32_t>(first);
     const auto images = static_cast<uint32_t>(std::min(kMostGrid, p.N - first));
-    plan.launch(kernel_of(p, half), {groups, images}, hip::kLayerNorm2dThreads, args);
+    plan.launch(kernel, {groups, images}, hip::kLayerNorm2dThreads, args);
   }
   return plan;
 }

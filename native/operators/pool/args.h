@@ -6,6 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kPoolThreads = 256;
+constexpr int kPoolTogether = 4;  // neighbours of a row of Y, of a work-item of the kernels named so
 
 // One spatial axis: output q takes in[q stride + first + t dilation] for t < kernel. An average may count the
 // padding up to `last`, which is beyond the axis.
@@ -15,7 +16,7 @@ struct PoolAxis {
 
 enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
 
-// x [planes, in..], a work-item for each of the `total` elements of y [planes, out..].
+// x [planes, in..]; y [planes, out..] has `total` elements.
 struct PoolArgs {
   static constexpr int kSlots = 2;
   In x;
@@ -42,7 +43,7 @@ struct PoolChannelsLastArgs {
 static_assert(is_args<PoolChannelsLastArgs>(112), "one layout for all compilers");
 
 // x and y [images, channels, inner]: x (bias + scale s)^-beta, s the sum of the squares of the channels from
-// `before` in front of it to `after` behind it. A work-item for each of the `total` elements.
+// `before` in front of it to `after` behind it; `total` elements.
 struct LrnArgs {
   static constexpr int kSlots = 2;
   In x;

@@ -1,9 +1,10 @@
 // MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window lies over
-// channels: a work-item for each output.
+// channels: a work-item for each output, or for kPoolTogether neighbours, for which places are found once.
 //
 // Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
 // a tap. scripts/gpu_bench.py sets it beside a copy.
 #include "blocks/gpu/channels_last.h"
+#include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/pool/args.h"
@@ -30,42 +31,57 @@ DEVICE int8_t pooled(float most) {
   return static_cast<int8_t>(saturated_byte(most, true));
 }
 
-template <class T>
+// kWidth neighbours of a row.
+template <class T, int kWidth>
 DEVICE void pool(const PoolArgs& args) {
   const T* x = args.x;
   T* y = args.y;
   const Divisor &per_plane = args.per_plane, &per_slice = args.per_slice, &across = args.across;
   const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
-  const uint32_t i = work_item(kPoolThreads);
+  const uint32_t i = work_item(kPoolThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
   const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
   const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
   const T* from = x + static_cast<size_t>(number) * args.plane;
   const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
-  float most = -bit_cast<float>(0x7f800000u), sum = 0;
-  int count = 0;
+  const bool counts_padding = args.mode == PoolMode::kAverageWithPadding;
+  float most[kWidth], sum[kWidth];
+  int count[kWidth];
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    most[w] = -bit_cast<float>(0x7f800000u);
+    sum[w] = 0;
+    count[w] = 0;
+  }
   for (int r = 0; r < a.kernel; ++r) {
     const int p = static_cast<int>(slice) * a.stride + a.first + r * a.dilation;
     if (p >= a.last) break;
     for (int s = 0; s < b.kernel; ++s) {
       const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
       if (q >= b.last) break;
+      const bool in_row = inside(p, a) && inside(q, b);
+      const T* const line = from + (p * b.in + q) * c.in;
       for (int t = 0; t < c.kernel; ++t) {
-        const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
-        if (k >= c.last) break;
-        if (!inside(p, a) || !inside(q, b) || !inside(k, c)) {
-          count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
-          continue;
+        const int first = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+        UNROLL for (int w = 0; w < kWidth; ++w) {
+          const int k = first + w * c.stride;
+          if (in_row && inside(k, c)) {
+            const float v = number_of(line[k]);
+            most[w] = v > most[w] || v != v ? v : most[w];
+            sum[w] += v;
+            ++count[w];
+          } else if (k < c.last) {
+            count[w] += counts_padding ? 1 : 0;
+          }
         }
-        const float v = number_of(from[(p * b.in + q) * c.in + k]);
-        most = v > most || v != v ? v : most;
-        sum += v;
-        ++count;
       }
     }
   }
-  y[i] = pooled<T>(args.mode == PoolMode::kMax ? most : sum / static_cast<float>(count));
+  Neighbours<T, kWidth> out;
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    out.v[w] = pooled<T>(args.mode == PoolMode::kMax ? most[w] : sum[w] / static_cast<float>(count[w]));
+  }
+  store_neighbours(y + i, out);
 }
 
 template <int kSize>
@@ -113,42 +129,51 @@ DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
   store_channels(y + static_cast<size_t>(pixel) * args.channels + channel, out);
 }
 
-template <class T>
+template <class T, int kWidth>
 DEVICE void lrn(const LrnArgs& args) {
   const T* x = args.x;
   T* y = args.y;
-  const uint32_t i = work_item(kPoolThreads);
+  const uint32_t i = work_item(kPoolThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t plane = divide(i, args.inner), size = args.inner.d;
   const auto channel = static_cast<int>(plane - divide(plane, args.channels) * args.channels.d);
   const int first = -min_int(channel, args.before),
             last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
-  float sum = 0;
+  float sum[kWidth] = {};
   for (int c = first; c <= last; ++c) {
-    const float v = to_float(x[i + static_cast<uint32_t>(c) * size]);
-    sum += v * v;
+    const auto of_channel = load_neighbours<kWidth>(x + i + static_cast<uint32_t>(c) * size);
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      const float v = to_float(of_channel.v[w]);
+      sum[w] += v * v;
+    }
   }
-  const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum));
-  y[i] = from_float<T>(to_float(x[i]) * power);
+  auto numbers = load_neighbours<kWidth>(x + i);
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum[w]));
+    numbers.v[w] = from_float<T>(to_float(numbers.v[w]) * power);
+  }
+  store_neighbours(y + i, numbers);
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-#define POOL_KERNEL(T, suffix) \
-  KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T>(args); }
+#define POOL_KERNELS(T, suffix)                                             \
+  KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T, 1>(args); } \
+  KERNEL(pool_together_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T, kPoolTogether>(args); }
 
-#define LRN_KERNEL(T, suffix) \
-  KERNEL(lrn_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T>(args); }
+#define LRN_KERNELS(T, suffix)                                           \
+  KERNEL(lrn_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T, 1>(args); } \
+  KERNEL(lrn_together_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T, kPoolTogether>(args); }
 
-LRN_KERNEL(float, f32)
-LRN_KERNEL(half_t, f16)
+LRN_KERNELS(float, f32)
+LRN_KERNELS(half_t, f16)
 
-POOL_KERNEL(float, f32)
-POOL_KERNEL(half_t, f16)
-POOL_KERNEL(uint8_t, u8)
-POOL_KERNEL(int8_t, i8)
+POOL_KERNELS(float, f32)
+POOL_KERNELS(half_t, f16)
+POOL_KERNELS(uint8_t, u8)
+POOL_KERNELS(int8_t, i8)
 
 #define POOL_CHANNELS_LAST_KERNEL(size)                                               \
   KERNEL(pool_channels_last_##size##_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { \

@@ -88,9 +88,9 @@ class Pool final : public gpu::DeviceKernel {
     Shape y;
     const gpu::PoolProblem p = windows_.place(x.shape, last_, y);
     const Ref to = set_output(call, 0, y);
-    program.launch(
-        last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned()) : gpu::pool_plan(p, x.type),
-        {Ref::input(0)}, {to});
+    program.launch(last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned())
+                         : gpu::pool_plan(p, x.type, call.aligned()),
+                   {Ref::input(0)}, {to});
   }
 
   PoolWindows windows_;
@@ -126,7 +126,7 @@ class Lrn final : public gpu::DeviceKernel {
     p.channels = x.shape[1];
     p.inner = x.shape.elements(2);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::lrn_plan(p, is_half(x)), {Ref::input(0)}, {y});
+    program.launch(gpu::lrn_plan(p, is_half(x), call.aligned()), {Ref::input(0)}, {y});
   }
 
   gpu::LrnProblem p_;

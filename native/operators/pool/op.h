@@ -18,10 +18,9 @@ struct PoolProblem {
   PoolMode mode = PoolMode::kMax;
 };
 
-// `type`: float, float16; of kMax also int8 and uint8.
-Plan pool_plan(const PoolProblem& p, ElementType type);
-// Pools two axes in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
-// multiples of 16.
+// `type`: float, float16; of kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
+Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
+// Pools two axes in float16 where `channels` lie last; `planes` are images here.
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
 
 // Over the channels of x [images, channels, inner].
@@ -32,7 +31,7 @@ struct LrnProblem {
 };
 
 // Throws std::invalid_argument.
-Plan lrn_plan(const LrnProblem& p, bool half);
+Plan lrn_plan(const LrnProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu
 

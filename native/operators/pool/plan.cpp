@@ -3,7 +3,17 @@
 
 namespace graphopt::gpu {
 
-Plan pool_plan(const PoolProblem& p, ElementType type) {
+namespace {
+
+// `width` elements of Y a work-item.
+template <class Args>
+void launch_of(Plan& plan, const char* kernel, int64_t total, int64_t width, const Args& args) {
+  plan.launch(kernel, {to_u31(divide_up(total / width, hip::kPoolThreads))}, hip::kPoolThreads, args);
+}
+
+}  // namespace
+
+Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
   Plan plan;
   const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
                 total = p.planes * per_plane;
@@ -18,11 +28,15 @@ Plan pool_plan(const PoolProblem& p, ElementType type) {
   args.across = make_divisor(p.out[2]);
   for (size_t d = 0; d < kSpatialAxes; ++d) args.axes[d] = p.axes[d];
   args.mode = p.mode;
-  const char* name = type == ElementType::kHalf    ? "pool_f16"
-                     : type == ElementType::kInt8  ? "pool_i8"
-                     : type == ElementType::kUint8 ? "pool_u8"
-                                                   : "pool_f32";
-  plan.launch(name, {to_u31(divide_up(total, hip::kPoolThreads))}, hip::kPoolThreads, args);
+  struct Kernels {
+    const char *one, *together;
+  };
+  const Kernels kernels = type == ElementType::kHalf    ? Kernels{"pool_f16", "pool_together_f16"}
+                          : type == ElementType::kInt8  ? Kernels{"pool_i8", "pool_together_i8"}
+                          : type == ElementType::kUint8 ? Kernels{"pool_u8", "pool_together_u8"}
+                                                        : Kernels{"pool_f32", "pool_together_f32"};
+  const bool together = aligned && p.out[2] % hip::kPoolTogether == 0;
+  launch_of(plan, together ? kernels.together : kernels.one, total, together ? hip::kPoolTogether : 1, args);
   return plan;
 }
 
@@ -39,7 +53,7 @@ Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligne
   return plan;
 }
 
-Plan lrn_plan(const LrnProblem& p, bool half) {
+Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
   Plan plan;
   const int64_t total = p.images * p.channels * p.inner;
   if (total == 0) return plan;
@@ -54,8 +68,11 @@ Plan lrn_plan(const LrnProblem& p, bool half) {
   args.scale = p.alpha / static_cast<float>(p.size);
   args.beta = p.beta;
   args.bias = p.bias;
-  plan.launch(half ? "lrn_f16" : "lrn_f32", {to_u31(divide_up(total, hip::kPoolThreads))}, hip::kPoolThreads,
-              args);
+  if (aligned && p.inner % hip::kPoolTogether == 0) {
+    launch_of(plan, half ? "lrn_together_f16" : "lrn_together_f32", total, hip::kPoolTogether, args);
+  } else {
+    launch_of(plan, half ? "lrn_f16" : "lrn_f32", total, 1, args);
+  }
   return plan;
 }
 

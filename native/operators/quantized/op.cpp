@@ -246,7 +246,7 @@ class QuantizedAveragePool final : public gpu::DeviceKernel {
     program.launch(gpu::quantize_plan(p, call.aligned()), {bytes, Ref::input(1), zero_of(call, kX)}, {real});
     p.size = pooled.elements();
     const Ref means = program.reserve(p.size * bytes_of(ElementType::kFloat));
-    program.launch(gpu::pool_plan(windows, ElementType::kFloat), {real}, {means});
+    program.launch(gpu::pool_plan(windows, ElementType::kFloat, call.aligned()), {real}, {means});
     p.back = false;
     p.zero = lines.y_zero;
     p.zero_first = true;

@@ -6,6 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kRotaryThreads = 256;
+constexpr int kRotaryTogether = 4;  // neighbours of a work-item of the kernels named so
 
 // X and Y [B, rows, columns, H]: rows are tokens and columns heads, or the other way round.
 struct RotaryArgs {

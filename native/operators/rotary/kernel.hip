@@ -1,42 +1,67 @@
-// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number; the other of its
-// pair comes from a cache. A position that is out of range gives zeros, where other devices can raise an error.
+// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number, or kRotaryTogether
+// neighbours; the others of their pairs come from a cache. A position that is out of range gives zeros, where other
+// devices can raise an error.
+#include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/rotary.h"
 #include "device/platform.h"
 #include "operators/rotary/args.h"
 
 namespace graphopt::hip {
 
-template <class T>
+// Neighbours of a head, turned with the others of their pairs, which are kWidth neighbours, too, or are they themselves
+// where the numbers of a pair stand beside each other. cos(w) and sin(w) are those of number w.
+template <class T, int kWidth, class Angle>
+DEVICE Neighbours<T, kWidth> turned(const Neighbours<T, kWidth>& own, const Neighbours<T, kWidth>& others,
+                                    bool second, bool beside, const Angle& cos, const Angle& sin) {
+  Neighbours<T, kWidth> y;
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    const bool behind = kWidth > 1 && beside ? w % 2 != 0 : second;
+    const float other = to_float(kWidth > 1 && beside ? own.v[w ^ (kWidth > 1 ? 1 : 0)] : others.v[w]);
+    y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) +
+                           (behind ? other : -other) * to_float(sin.v[w]));
+  }
+  return y;
+}
+
+template <class T, int kWidth>
 DEVICE void rotary(const RotaryArgs& args) {
   const T *x = args.x, *cos = args.cos, *sin = args.sin;
   const int64_t* ids = args.ids;
   T* y = args.y;
-  const uint32_t i = work_item(kRotaryThreads);
+  const uint32_t i = work_item(kRotaryThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
   const uint32_t across = divide(vector, args.columns), column = vector - across * args.columns.d;
   const uint32_t b = divide(across, args.rows), row = across - b * args.rows.d;
-  const bool inside = args.tokens_inside != 0;
+  const bool inside = args.tokens_inside != 0, beside = args.interleaved != 0;
   const uint32_t token = inside ? column : row, tokens = inside ? args.columns.d : args.rows.d;
   const size_t number = static_cast<size_t>(b) * tokens + token;
   const int64_t position = ids == nullptr     ? static_cast<int64_t>(number)
                            : args.one_id != 0 ? ids[0] + token
                                               : ids[number];
+  const auto half = static_cast<uint32_t>(args.half);
+  auto own = load_neighbours<kWidth>(x + i);
   if (position < 0 || position >= args.positions) {
-    y[i] = from_float<T>(0.0f);
-    return;
+    UNROLL for (int w = 0; w < kWidth; ++w) own.v[w] = from_float<T>(0.0f);
+  } else if (at < 2 * half) {
+    const bool second = beside ? at % 2 != 0 : at >= half;
+    const uint32_t other = beside ? (kWidth > 1 ? i : i ^ 1u) : second ? i - half : i + half;
+    const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : second ? at - half : at);
+    Neighbours<T, kWidth> c, s;
+    UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
+      c.v[w] = cos[angle + (beside ? w / 2 : w)];
+      s.v[w] = sin[angle + (beside ? w / 2 : w)];
+    }
+    own = turned(own, load_neighbours<kWidth>(x + other), second, beside, c, s);
   }
-  const size_t angle = static_cast<size_t>(position) * static_cast<size_t>(args.half);
-  const T* head = x + (i - at);
-  y[i] = from_float<T>(rotated([&](int h) { return to_float(head[h]); }, static_cast<int>(at), args.half,
-                               args.interleaved != 0, cos + angle, sin + angle));
+  store_neighbours(y + i, own);
 }
 
-template <class T>
+template <class T, int kWidth>
 DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const T *x = args.x, *cos = args.cos, *sin = args.sin;
   T* y = args.y;
-  const uint32_t i = work_item(kRotaryThreads);
+  const uint32_t i = work_item(kRotaryThreads) * kWidth;
   if (i >= args.total) return;
   const uint32_t row = divide(i, args.D), at = i - row * args.D.d;
   const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
@@ -44,18 +69,24 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
   const uint32_t half = args.D.d / 2;
   const bool beside = args.interleaved != 0, second = beside ? at % 2 != 0 : at >= half;
-  const uint32_t other = beside ? at ^ 1u : second ? at - half : at + half;
+  const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : second ? at - half : at + half;
   const T* from = x + of(args.x_steps);
-  const float turned = to_float(from[other]);
-  y[i] = from_float<T>(to_float(from[at]) * to_float(cos[of(args.cos_steps) + at]) +
-                       (second ? turned : -turned) * to_float(sin[of(args.sin_steps) + at]));
+  store_neighbours(y + i, turned(load_neighbours<kWidth>(from + at), load_neighbours<kWidth>(from + other),
+                                 second, beside, load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
+                                 load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
 }
 
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
 
-KERNEL(rotary_f32, kRotaryThreads, RotaryArgs, x, ids, cos, sin, y) { rotary<float>(args); }
-KERNEL(rotary_f16, kRotaryThreads, RotaryArgs, x, ids, cos, sin, y) { rotary<half_t>(args); }
-KERNEL(fused_rotary_f32, kRotaryThreads, FusedRotaryArgs, x, cos, sin, y) { fused_rotary<float>(args); }
-KERNEL(fused_rotary_f16, kRotaryThreads, FusedRotaryArgs, x, cos, sin, y) { fused_rotary<half_t>(args); }
+#define ROTARY_KERNELS(T, width, suffix)                                                               \
+  KERNEL(rotary_##suffix, kRotaryThreads, RotaryArgs, x, ids, cos, sin, y) { rotary<T, width>(args); } \
+  KERNEL(fused_rotary_##suffix, kRotaryThreads, FusedRotaryArgs, x, cos, sin, y) {                     \
+    fused_rotary<T, width>(args);                                                                      \
+  }
+
+ROTARY_KERNELS(float, 1, f32)
+ROTARY_KERNELS(half_t, 1, f16)
+ROTARY_KERNELS(float, kRotaryTogether, together_f32)
+ROTARY_KERNELS(half_t, kRotaryTogether, together_f16)

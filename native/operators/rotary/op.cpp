@@ -79,7 +79,7 @@ using FusedRotaryKernel =
     CpuKernelOfThree<FusedRotaryOp, T, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
 
 void plan_own(GpuWork<FusedRotaryProblem>& work) {
-  work.program.launch(gpu::fused_rotary_plan(work.p, work.half), work.call);
+  work.program.launch(gpu::fused_rotary_plan(work.p, work.half, work.call.aligned()), work.call);
 }
 
 constexpr Implementation<GpuWork<FusedRotaryProblem>> kImplementations[] = {
@@ -138,7 +138,7 @@ class RotaryEmbedding final : public gpu::DeviceKernel {
     }
     const Ref y = set_output(call, 0, s);
     program.launch(
-        gpu::rotary_plan(p, is_half(x)),
+        gpu::rotary_plan(p, is_half(x), call.aligned()),
         {Ref::input(0), p.has_ids ? Ref::input(at_.ids) : Ref(), Ref::input(at_.cos), Ref::input(at_.sin)},
         {y});
   }

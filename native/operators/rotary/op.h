@@ -57,7 +57,8 @@ GRAPHOPT_CPU_KERNEL(void, fused_rotary,
 namespace graphopt::gpu {
 
 // Inputs X, cos, sin; output Y. Throws std::invalid_argument when one has 2^31 elements or more.
-Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half);
+// `aligned`: all pointers are multiples of 16.
+Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned);
 
 // X [B, S, N, H], or [B, N, S, H] with heads_first; cos and sin [positions, half].
 struct RotaryProblem {
@@ -66,6 +67,6 @@ struct RotaryProblem {
 };
 
 // Inputs x, ids, cos, sin; output y. Throws std::invalid_argument.
-Plan rotary_plan(const RotaryProblem& p, bool half);
+Plan rotary_plan(const RotaryProblem& p, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

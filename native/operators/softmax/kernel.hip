@@ -5,6 +5,7 @@
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
 // sets it beside a copy.
+#include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/softmax/args.h"
@@ -97,12 +98,6 @@ DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
   }
 }
 
-// Neighbouring numbers of a row of columns, which a work-item moves at once.
-template <class T, int kWidth>
-struct alignas(sizeof(T) * kWidth) Neighbours {
-  T v[kWidth];
-};
-
 template <int kWidth>
 struct SoftmaxColumnsLds {
   Neighbours<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
@@ -124,7 +119,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const T* const x = static_cast<const T*>(args.x) + first;
   T* const y = static_cast<T*>(args.y) + first;
   const auto row = [&](uint32_t i) {
-    return *reinterpret_cast<const Neighbours<T, kWidth>*>(x + static_cast<size_t>(i) * args.inner);
+    return load_neighbours<kWidth>(x + static_cast<size_t>(i) * args.inner);
   };
   const auto numbers_of = [](const Neighbours<T, kWidth>& in) {
     Numbers numbers;
@@ -184,7 +179,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     UNROLL for (int w = 0; w < kWidth; ++w) {
       out.v[w] = from_float<T>(of[w].result(numbers.v[w], most.v[w]));
     }
-    *reinterpret_cast<Neighbours<T, kWidth>*>(y + static_cast<size_t>(i) * args.inner) = out;
+    store_neighbours(y + static_cast<size_t>(i) * args.inner, out);
   });
 }
 
