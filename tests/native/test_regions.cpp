@@ -1,4 +1,5 @@
 // Where tensors of a region lie, and which nodes are one.
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -16,6 +17,14 @@ using provider::PartitionNode;
 
 bool meet(const Lifetime& a, const Lifetime& b) { return a.first <= b.last && b.first <= a.last; }
 
+size_t needed_at(const std::vector<Lifetime>& lives, size_t step) {
+  size_t bytes = 0;
+  for (const Lifetime& life : lives) {
+    if (life.first <= step && step <= life.last) bytes += provider::arena_bytes(life.bytes);
+  }
+  return bytes;
+}
+
 TEST_CASE("tensors that live at once lie apart") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
@@ -26,6 +35,9 @@ TEST_CASE("tensors that live at once lie apart") {
       life.bytes = random() % 3 == 0 ? 0 : random() % 5000;
     }
     const ArenaLayout layout = provider::lay_out(lives);
+    size_t most = 0;
+    for (size_t step = 0; step < 40; ++step) most = std::max(most, needed_at(lives, step));
+    CHECK(needed_at(lives, layout.fullest) == most);
     for (size_t i = 0; i < lives.size(); ++i) {
       CHECK(layout.offsets[i] % provider::kArenaAlignment == 0);
       CHECK((lives[i].bytes == 0 || layout.offsets[i] + lives[i].bytes <= layout.bytes));

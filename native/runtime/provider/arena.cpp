@@ -8,6 +8,30 @@ namespace graphopt::provider {
 
 size_t arena_bytes(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
+namespace {
+
+// The first step at which the most is needed, of those that begin a lifetime: only they can need more than the one
+// before.
+size_t fullest_step(const std::vector<Lifetime>& lifetimes) {
+  size_t steps = 0;
+  for (const Lifetime& life : lifetimes) steps = std::max(steps, life.last + 2);
+  std::vector<size_t> need(steps);  // more, or by unsigned arithmetic less, than the step before
+  for (const Lifetime& life : lifetimes) {
+    need[life.first] += arena_bytes(life.bytes);
+    need[life.last + 1] -= arena_bytes(life.bytes);
+  }
+  std::partial_sum(need.begin(), need.end(), need.begin());
+  size_t most = 0, fullest = 0;
+  for (const Lifetime& life : lifetimes) {
+    if (need[life.first] <= most) continue;
+    most = need[life.first];
+    fullest = life.first;
+  }
+  return fullest;
+}
+
+}  // namespace
+
 ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   ArenaLayout layout;
   layout.offsets.resize(lifetimes.size());
@@ -15,40 +39,33 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-  std::vector<size_t> placed;  // by offset
+  struct Placed {
+    size_t first, last;  // steps
+    size_t begin, end;   // bytes
+  };
+  std::vector<Placed> placed;  // by offset
+  placed.reserve(lifetimes.size());
   for (const size_t i : order) {
     const Lifetime& life = lifetimes[i];
     const size_t bytes = arena_bytes(life.bytes);
-    if (bytes == 0) continue;
+    if (bytes == 0) break;                                 // as all that follow
     size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of what was passed
-    for (const size_t k : placed) {
-      if (lifetimes[k].last < life.first || life.last < lifetimes[k].first) continue;
-      const size_t begin = layout.offsets[k];
-      if (begin >= end + bytes && begin - end < best_gap) {
+    for (const Placed& other : placed) {
+      if (other.last < life.first || life.last < other.first) continue;
+      if (other.begin >= end + bytes && other.begin - end < best_gap) {
         best = end;
-        best_gap = begin - end;
+        best_gap = other.begin - end;
       }
-      end = std::max(end, begin + arena_bytes(lifetimes[k].bytes));
+      end = std::max(end, other.end);
     }
     const size_t offset = best != SIZE_MAX ? best : end;
     layout.offsets[i] = offset;
     layout.bytes = std::max(layout.bytes, offset + bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
-                                   [&](size_t a, size_t b) { return layout.offsets[a] < layout.offsets[b]; }),
-                  i);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                   [](size_t at, const Placed& other) { return at < other.begin; }),
+                  {life.first, life.last, offset, offset + bytes});
   }
-  // The most that a step needs; only steps that write something can need more than the one before.
-  size_t most = 0;
-  for (const Lifetime& at : lifetimes) {
-    size_t need = 0;
-    for (const Lifetime& life : lifetimes) {
-      if (life.first <= at.first && at.first <= life.last) need += arena_bytes(life.bytes);
-    }
-    if (need > most) {
-      most = need;
-      layout.fullest = at.first;
-    }
-  }
+  layout.fullest = fullest_step(lifetimes);
   return layout;
 }
 
