@@ -127,15 +127,28 @@ def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tupl
     return worst, since(before)
 
 
-def test_what_is_not_used_leaves_when_memory_is_short(worker: ProcessPoolExecutor) -> None:
+# With what is made of the shape each plan has memory of its own: 512 bytes of zeros that are read on the device.
+OF_THE_SHAPE = [
+    helper.make_node("Shape", ["x"], ["s"]),
+    helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
+    helper.make_node("ReduceMin", ["f"], ["m"], keepdims=0),
+    helper.make_node("Mul", ["m", "zero"], ["z"]),
+    helper.make_node("Add", ["x", "z"], ["q"]),
+]
+
+
+@pytest.mark.parametrize("more", [[], OF_THE_SHAPE], ids=["plans", "plans with memory of their own"])
+def test_what_is_not_used_leaves_when_memory_is_short(more: list[onnx.NodeProto], worker: ProcessPoolExecutor) -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
+        *more,
+        helper.make_node("Relu", ["q" if more else "x"], ["r"]),
         helper.make_node("Exp", ["r"], ["e"]),
         helper.make_node("Tanh", ["e"], ["t"]),
         helper.make_node("Add", ["t", "r"], ["y"]),
     ]
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    zero = onnx.numpy_helper.from_array(np.zeros((), np.float32), "zero")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [zero] if more else [])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     rng = np.random.default_rng(3)
     sizes = [(int(a), int(b)) for a, b in rng.integers(1, 129, (60, 2))]

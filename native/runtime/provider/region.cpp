@@ -940,7 +940,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
                            bool apart, bool again, void* stream) const {
   const auto arena = [&](size_t bytes) -> std::shared_ptr<Block> {
     try {
-      return lane.arena(bytes, plan);
+      return lane.arena(bytes);
     } catch (const gpu::OutOfMemory& e) {
       if (bytes == plan.arena_bytes) throw;  // no more than the run needs anyhow
       refuse(plan, e.what());
@@ -1026,7 +1026,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   }
   std::shared_ptr<Block> arena;
   try {
-    arena = lane.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes, plan);
+    arena = lane.arena(apart ? plan.arena_bytes_with_copies : plan.arena_bytes);
   } catch (const gpu::OutOfMemory& e) {
     throw gpu::OutOfMemory("the most is needed by node '" + steps_[plan.fullest].name + "': " + e.what());
   }
@@ -1061,13 +1061,7 @@ void Region::run(const abi::Context& context) const {
   }
   if (plan == nullptr) plan = &lane.add(this->plan(inputs, alignment, gpu::kMostAlignment, stream, nullptr));
   for (size_t i = 0; i < outputs_; ++i) {
-    try {
-      addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
-    } catch (const std::exception&) {
-      // What was kept for other shapes, or for recordings, may be what is missing.
-      lane.release(*plan);
-      addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
-    }
+    addresses[inputs_ + i] = context.output(i, plan->output_shapes[i]);
   }
   const size_t output_alignment = alignment_of(addresses.data() + inputs_, outputs_);
   if (output_alignment < plan->output_alignment) {

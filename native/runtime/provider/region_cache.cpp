@@ -7,7 +7,7 @@
 namespace graphopt::provider {
 namespace {
 
-thread_local const RegionCache::Held* innermost = nullptr;
+thread_local RegionCache::Held* innermost = nullptr;
 
 // So that a somewhat larger shape finds the block large enough.
 size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
@@ -49,7 +49,7 @@ RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shap
     if (at->region != &region || at->alignment != alignment || at->shapes != shapes) continue;
     plans.splice(plans.begin(), plans, at);
     at->used = ++cache_.clock_;
-    return &*at;
+    return in_use_ = &*at;
   }
   return nullptr;
 }
@@ -57,7 +57,8 @@ RegionPlan* RegionCache::Held::find(const Region& region, const std::vector<Shap
 RegionPlan& RegionCache::Held::add(RegionPlan plan) {
   limit(*plan.region, 2 * kMostPlans - 1);
   plan.used = ++cache_.clock_;
-  return lane_->plans.emplace_front(std::move(plan));
+  in_use_ = &lane_->plans.emplace_front(std::move(plan));
+  return *in_use_;
 }
 
 void RegionCache::Held::limit(const Region& region, size_t most) {
@@ -71,41 +72,44 @@ void RegionCache::Held::limit(const Region& region, size_t most) {
 
 void RegionCache::Held::drop(const RegionPlan& plan) {
   auto& plans = lane_->plans;
+  if (in_use_ == &plan) in_use_ = nullptr;
   const auto at = std::find_if(plans.begin(), plans.end(), [&](const RegionPlan& p) { return &p == &plan; });
   if (at != plans.end()) cache_.destroy(*lane_, at);
 }
 
-void RegionCache::Held::release(RegionPlan& but) noexcept {
+bool RegionCache::Held::give_back() noexcept {
+  if (!gives_back_) return false;
   auto& plans = lane_->plans;
-  for (auto at = plans.begin(); at != plans.end();) {
-    const auto plan = at++;
-    if (&*plan != &but) cache_.evict(*lane_, plan);
+  const auto last =
+      std::find_if(plans.rbegin(), plans.rend(), [this](const RegionPlan& p) { return &p != in_use_; });
+  if (last != plans.rend()) {
+    cache_.evict(*lane_, std::prev(last.base()));
+    return true;
   }
-  cache_.forget_recordings(*lane_, but);
+  const bool recorded =
+      in_use_ != nullptr && (!in_use_->captured.empty() || in_use_->staged.graph != nullptr);
+  if (!recorded && lane_->arena == nullptr) return false;
+  if (recorded) cache_.forget_recordings(*lane_, *in_use_);
   lane_->arena.reset();
+  return true;
 }
 
-const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes, const RegionPlan& needed) {
+const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
   std::shared_ptr<Block>& arena = lane_->arena;
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
   arena.reset();
-  for (size_t wanted = roomy(bytes);;) {
-    try {
-      arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream);
-      return arena;
-    } catch (const gpu::OutOfMemory&) {
-      auto& plans = lane_->plans;
-      const auto last =
-          std::find_if(plans.rbegin(), plans.rend(), [&](const RegionPlan& p) { return &p != &needed; });
-      if (wanted > bytes) {
-        wanted = bytes;
-      } else if (last != plans.rend()) {
-        cache_.evict(*lane_, std::prev(last.base()));
-      } else {
-        throw;
-      }
-    }
+  const auto allocate = [&](size_t wanted) {
+    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream);
+  };
+  gives_back_ = false;  // what the lane keeps is worth more than room for what may come
+  try {
+    allocate(roomy(bytes));
+    gives_back_ = true;
+  } catch (const gpu::OutOfMemory&) {
+    gives_back_ = true;
+    allocate(bytes);
   }
+  return arena;
 }
 
 void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
@@ -130,6 +134,14 @@ void RegionCache::evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexce
 }
 
 bool RegionCache::reclaim() noexcept {
+  if (reclaim_idle()) return true;
+  for (Held* held = innermost; held != nullptr; held = held->outer_) {
+    if (&held->cache_ == this && held->give_back()) return true;
+  }
+  return false;
+}
+
+bool RegionCache::reclaim_idle() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::unique_lock<std::mutex> held;
   Lane* found = nullptr;

@@ -102,7 +102,9 @@ class RegionCache {
     std::list<RegionPlan> plans;  // the last used first
   };
 
-  // The lane of a stream, which nobody else has while this lives.
+  // The lane of a stream, which nobody else has while this lives. What its thread asks of the session's memory
+  // meanwhile, itself or through the runtime, may cost the lane all that it keeps but the plan in use: the one that
+  // was found or added last.
   class Held {
    public:
     Held(RegionCache& cache, void* stream);
@@ -118,20 +120,21 @@ class RegionCache {
     // shape, which has enough to do.
     void trim(const Region& region) { limit(region, kMostPlans); }
     void drop(const RegionPlan& plan);
-    // Gives back all that the lane has but the plan itself.
-    void release(RegionPlan& but) noexcept;
-    // The lane's memory, with at least so many bytes. Plans but `needed` may leave for it. Throws
-    // gpu::OutOfMemory.
-    const std::shared_ptr<Block>& arena(size_t bytes, const RegionPlan& needed);
+    // The lane's memory, with at least so many bytes. Throws gpu::OutOfMemory.
+    const std::shared_ptr<Block>& arena(size_t bytes);
 
    private:
     void limit(const Region& region, size_t most);
+    // Gives back something that the plan in use can do without; false when there is nothing.
+    bool give_back() noexcept;
 
     friend class RegionCache;
     RegionCache& cache_;
     std::shared_ptr<Lane> lane_;
     std::unique_lock<std::mutex> lock_;
-    const Held* outer_;
+    Held* outer_;
+    RegionPlan* in_use_ = nullptr;
+    bool gives_back_ = true;
   };
 
   // The stream is about to be destroyed, its work is done.
@@ -141,8 +144,10 @@ class RegionCache {
  private:
   static constexpr size_t kMostPlans = 32;  // of a region on a stream; twice that before they are trimmed
 
-  // Gives back the plan of all idle lanes that was not used for the longest time; false when there is none.
+  // Gives back what can be done without: the plan of all idle lanes that was not used for the longest time, then what
+  // this thread's lanes have. False when there is nothing.
   bool reclaim() noexcept;
+  bool reclaim_idle() noexcept;
   void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
   // Its work may not be done. `evict` is for a plan that could still be of use.
   void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
