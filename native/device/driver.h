@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "device/allocations.h"
 #include "device/device.h"
 #include "device/shared_library.h"
 #include "device/traits.h"
@@ -86,8 +87,10 @@ class DriverGraph final : public Graph {
     const int status = driver.graph_instantiate(&ready_, recorded);
     if (driver.graph_destroy(recorded) != 0) driver.forget_error();
     driver.check(status, "make a graph ready");
+    allocations().add_recording();
   }
   ~DriverGraph() override {
+    allocations().remove_recording();
     if (driver_.graph_exec_destroy(ready_) != 0) driver_.forget_error();
   }
   void launch(void* stream) override {
@@ -194,6 +197,7 @@ class DriverDevice final : public Device {
       throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     }
     driver_.check(status, "allocate");
+    allocations().add(memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override {
@@ -206,7 +210,10 @@ class DriverDevice final : public Device {
     driver_.check(status, "allocate pinned memory");
     return memory;
   }
-  void free(void* memory) noexcept override { ignore(driver_.free_(memory)); }
+  void free(void* memory) noexcept override {
+    allocations().remove(memory);
+    ignore(driver_.free_(memory));
+  }
   void synchronize(void* stream) override { driver_.check(driver_.synchronize(stream), "synchronize"); }
   void synchronize() override { driver_.check(driver_.synchronize_device(), "synchronize"); }
 

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "device/allocations.h"
 #include "device/device.h"
 
 namespace graphopt::gpu {
@@ -91,7 +92,10 @@ GuardedMemory& guarded_memory() {
 // Calls that were recorded.
 class HostGraph final : public Graph {
  public:
-  explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
+  explicit HostGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {
+    allocations().add_recording();
+  }
+  ~HostGraph() override { allocations().remove_recording(); }
   void launch(void*) override {
     for (const auto& call : work_) call();
   }
@@ -138,10 +142,14 @@ class HostDevice final : public Device {
   void* allocate(size_t bytes) override {
     void* memory = guarded_memory().allocate(bytes);
     if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
+    allocations().add(memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override { return allocate(bytes); }
-  void free(void* memory) noexcept override { guarded_memory().free(memory); }
+  void free(void* memory) noexcept override {
+    allocations().remove(memory);
+    guarded_memory().free(memory);
+  }
   // Everything is done when the call returns; a stream or an event is only an address of its own.
   void synchronize(void*) override { synchronize(); }
   void synchronize() override {

@@ -305,6 +305,16 @@ def out_of_memory() -> dict[str, Any]:
     return {"in_run": in_run, "in_ours": in_ours, "survived": survived, "at_start": at_start}
 
 
+def takes_what_others_keep() -> float:
+    """Where the device has nothing left but what a session has left behind in the pool that it shared."""
+    driver = Driver()
+    error_of(new_session())
+    gc.collect()
+    driver.limit(0)
+    options = {"memory_limit": 1 << 20}
+    return error_of(graphopt.session(MODEL, [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4))
+
+
 def vanishes() -> dict[str, Any]:
     driver, lost = Driver(), [new_session()]
     error_of(lost[0])
@@ -363,6 +373,27 @@ def records() -> dict[str, Any]:
     gc.collect()
     regions = json.loads(library.GraphoptRegions())
     return {"error": max(errors), "regions": regions, "graphs": Driver().graphs(), "streams": Driver().alive()[1]}
+
+
+def keeps_a_limit() -> dict[str, Any]:
+    """Many sizes in a session with a memory_limit: what the driver has given, and whether the library says the same."""
+    from tests.provider.test_regions import dynamic, memory
+
+    driver, limit = Driver(), 256 * 256 * 4 * 5
+    before, most, counted = driver.alive()[0], 0, True
+    options = {"memory_limit": limit}
+    model = dynamic("Relu", "Exp", "Tanh")
+    session = graphopt.session(model, [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4)
+    for size in np.random.default_rng(6).integers(16, 257, (150, 2)):
+        for _ in range(2):
+            session.run(None, {"x": np.zeros(size, np.float32)})
+            check_thread()
+            told = memory(os.environ["STAND_IN_LIBRARY"])
+            counted = counted and told["bytes"] == driver.alive()[0] and told["recordings"] == driver.graphs()
+            most = max(most, driver.alive()[0] - before)
+    session = None
+    gc.collect()
+    return {"limit": limit, "most": most, "counted": counted, "left": driver.alive()[0] - before}
 
 
 def convolutions() -> dict[str, Any]:

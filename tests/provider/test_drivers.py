@@ -279,6 +279,17 @@ def test_libraries_in_a_recording(
         assert outcome.said.count("runs launch by launch: ") == 1
 
 
+@pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
+def test_a_memory_limit_holds_for_what_the_driver_gives(driver: str, arch: str, gpu: StandIn) -> None:
+    found = gpu.run("keeps_a_limit", arch, driver).value
+    assert found["limit"] // 2 < found["most"] <= found["limit"]
+    assert found["counted"] and found["left"] == 0
+
+
+def test_a_session_with_a_limit_takes_what_others_keep(gpu: StandIn) -> None:
+    assert gpu.run("takes_what_others_keep").value < 1e-6
+
+
 @pytest.mark.parametrize("capture", ["", "refuses"])
 def test_libraries_are_measured_in_a_recording(
     capture: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ device can be touched by nothing else. tests/provider/test_drivers.py has driver
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import threading
@@ -37,6 +38,15 @@ def counts() -> dict[str, int]:
     describe = ctypes.CDLL(str(library_path())).GraphoptRegions
     describe.restype = ctypes.c_char_p
     found: dict[str, int] = json.loads(describe())
+    del found["planning_us"]  # no event
+    return found
+
+
+def memory(library: str | None = None) -> dict[str, Any]:
+    """What pools of this process have of the device, and the library in all."""
+    describe = ctypes.CDLL(library or str(library_path())).GraphoptMemory
+    describe.restype = ctypes.c_char_p
+    found: dict[str, Any] = json.loads(describe())
     return found
 
 
@@ -160,6 +170,46 @@ def test_what_is_not_used_leaves_when_memory_is_short(more: list[onnx.NodeProto]
     assert worst < 1e-5
     assert events["dropped"] >= len({*sizes}) - 32
     assert events["captured"] >= len({*sizes}) * 3 // 4  # the largest have no room for copies of input and output
+
+
+def _held(model: bytes, sizes: list[tuple[int, int]], limit: int) -> dict[str, Any]:
+    """What a session with the limit has of the device while it runs each size twice, and what is left behind it."""
+    before = memory()
+    session = new_session(model, {"memory_limit": str(limit)})
+    held, recordings = [], 0
+    for size in sizes:
+        for _ in range(2):
+            session.run(None, {"x": np.zeros(size, np.float32)})
+            now = memory()
+            (pool,) = (p for p in now["pools"] if p["limit"] == limit)
+            held.append(pool["in_use"] + pool["kept"])
+            recordings = max(recordings, now["recordings"] - before["recordings"])
+    grown = memory()["most"] - before["bytes"]
+    del session
+    gc.collect()
+    after = memory()
+    return {
+        "held": held,
+        "most": pool["most"],
+        "grown": grown,
+        "recordings": recordings,
+        "left": after["bytes"] - before["bytes"],
+        "pools": len(after["pools"]) - len(before["pools"]),
+    }
+
+
+@pytest.mark.skipif(ON_GPU, reason="the vendor's libraries have memory of their own there")
+def test_a_limit_counts_what_is_kept_for_the_next_request(worker: ProcessPoolExecutor) -> None:
+    """Many sizes leave many blocks behind, each of a size of its own."""
+    rng = np.random.default_rng(6)
+    sizes = [(int(a), int(b)) for a, b in rng.integers(16, 257, (150, 2))]
+    limit = 256 * 256 * 4 * 5
+    found = worker.submit(_held, dynamic("Relu", "Exp", "Tanh"), sizes, limit).result()
+    assert max(found["held"]) <= found["most"] <= limit
+    assert found["grown"] <= limit
+    assert max(found["held"]) > limit // 2  # so that there was something to give back
+    assert 1 <= found["recordings"] <= 2 * 32 * 3
+    assert found["left"] == found["pools"] == 0
 
 
 def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:

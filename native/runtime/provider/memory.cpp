@@ -14,18 +14,19 @@ using abi::OrtStatus;
 
 thread_local std::string failure;
 
-// Work on a stream of the device, and blocks of the pool that it uses.
+// Work on a stream of the device, and the memory that it uses.
 struct Stream final : abi::OrtSyncStreamImpl {
   const OrtApi24* api;
-  Pool& pool;
+  std::shared_ptr<SessionMemory> memory;
+  gpu::Device& device;
   std::function<void(void*)> forget;
   void* handle;
 
-  Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f);
+  Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m, std::function<void(void*)> f);
   void flush() const {
-    const gpu::OnDevice on(pool.device());
-    pool.device().synchronize(handle);
-    pool.retire(handle);
+    const gpu::OnDevice on(device);
+    device.synchronize(handle);
+    memory->retire(handle);
   }
 };
 
@@ -34,43 +35,47 @@ struct Notification final : abi::OrtSyncNotificationImpl {
   void* event;
 
   explicit Notification(const Stream& stream) : OrtSyncNotificationImpl{}, producer(stream) {
-    const gpu::OnDevice on(producer.pool.device());
-    event = producer.pool.device().create_event();
+    const gpu::OnDevice on(producer.device);
+    event = producer.device.create_event();
     version = abi::kEpApiRevision;
     Release = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      n.producer.pool.device().destroy_event(n.event);
+      n.producer.device.destroy_event(n.event);
       delete &n;
     };
     Activate = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
       return guarded(n.producer.api, {"graphopt: signal"}, [&] {
-        const gpu::OnDevice on(n.producer.pool.device());
-        n.producer.pool.device().record(n.event, n.producer.handle);
+        const gpu::OnDevice on(n.producer.device);
+        n.producer.device.record(n.event, n.producer.handle);
       });
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* p, abi::OrtSyncStream* consumer) {
       Notification& n = self(p);
       return guarded(n.producer.api, {"graphopt: wait"}, [&] {
-        const gpu::OnDevice on(n.producer.pool.device());
-        n.producer.pool.device().wait(stream_handle(n.producer.api, consumer), n.event);
+        const gpu::OnDevice on(n.producer.device);
+        n.producer.device.wait(stream_handle(n.producer.api, consumer), n.event);
       });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
       return guarded(n.producer.api, {"graphopt: wait"}, [&] {
-        const gpu::OnDevice on(n.producer.pool.device());
-        n.producer.pool.device().wait(n.event);
+        const gpu::OnDevice on(n.producer.device);
+        n.producer.device.wait(n.event);
       });
     };
   }
   static Notification& self(OrtSyncNotificationImpl* p) { return *static_cast<Notification*>(p); }
 };
 
-Stream::Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f)
-    : OrtSyncStreamImpl{}, api(a), pool(p), forget(std::move(f)) {
-  const gpu::OnDevice on(pool.device());
-  handle = pool.device().create_stream();
+Stream::Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m, std::function<void(void*)> f)
+    : OrtSyncStreamImpl{},
+      api(a),
+      memory(std::move(m)),
+      device(memory->pool().device()),
+      forget(std::move(f)) {
+  const gpu::OnDevice on(device);
+  handle = device.create_stream();
   version = abi::kEpApiRevision;
   Release = [](OrtSyncStreamImpl* s) {
     Stream& stream = *static_cast<Stream*>(s);
@@ -80,11 +85,11 @@ Stream::Stream(const OrtApi24* a, Pool& p, std::function<void(void*)> f)
     }
     try {
       if (stream.forget) stream.forget(stream.handle);
-      stream.pool.forget(stream.handle);
+      stream.memory->forget(stream.handle);
     } catch (const std::exception&) {
     }
-    gpu::forget_stream(stream.pool.device(), stream.handle);
-    stream.pool.device().destroy_stream(stream.handle);
+    gpu::forget_stream(stream.device, stream.handle);
+    stream.device.destroy_stream(stream.handle);
     delete &stream;
   };
   GetHandle = [](OrtSyncStreamImpl* s) { return static_cast<Stream*>(s)->handle; };
@@ -190,28 +195,10 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
   return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
 }
 
-void* SessionMemory::try_allocate(size_t bytes, const void* stream) {
-  if (limit_ == 0) return pool_.allocate(bytes, stream);
-  // A larger block that another session has left would count whole, and a limit hold or not by chance.
-  const size_t block = Pool::block_size(bytes);
-  const size_t before = in_use_.fetch_add(block);
-  if (before + block > limit_) {
-    in_use_ -= block;
-    throw gpu::OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes, of the limit of " +
-                           std::to_string(limit_) + " bytes " + std::to_string(before) + " are in use");
-  }
-  try {
-    return pool_.allocate(bytes, stream, /*exact=*/true);
-  } catch (...) {
-    in_use_ -= block;
-    throw;
-  }
-}
-
 void* SessionMemory::allocate(size_t bytes, const void* stream) {
   for (;;) {
     try {
-      return try_allocate(bytes, stream);
+      return pool_.allocate(bytes, stream);
     } catch (const gpu::OutOfMemory&) {
       std::function<bool()> give_back;
       {
@@ -225,8 +212,7 @@ void* SessionMemory::allocate(size_t bytes, const void* stream) {
 
 void SessionMemory::free(void* memory) noexcept {
   try {
-    const size_t bytes = pool_.free(memory);
-    if (limit_ > 0) in_use_ -= bytes;
+    pool_.free(memory);
   } catch (const std::exception&) {  // a broken device: the block is never handed out again
   }
 }
@@ -234,6 +220,16 @@ void SessionMemory::free(void* memory) noexcept {
 void SessionMemory::on_shortage(std::function<bool()> give_back) {
   const std::lock_guard<std::mutex> lock(mutex_);
   give_back_ = std::move(give_back);
+}
+
+void SessionMemory::retire(const void* stream) {
+  pool_.retire(stream);
+  if (own_ != nullptr) shared_.retire(stream);
+}
+
+void SessionMemory::forget(const void* stream) {
+  pool_.forget(stream);
+  if (own_ != nullptr) shared_.forget(stream);
 }
 
 void* PinnedMemory::allocate(size_t bytes) {
@@ -328,8 +324,9 @@ void Allocator::release(void* memory) noexcept {
   pinned_ != nullptr ? pinned_->free(memory) : memory_->free(memory);
 }
 
-abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, Pool& pool, std::function<void(void*)> forget) {
-  return new Stream(api, pool, std::move(forget));
+abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
+                                      std::function<void(void*)> forget) {
+  return new Stream(api, std::move(memory), std::move(forget));
 }
 
 // Not through SyncStream_GetImpl: the stream need not be one of ours. Before 1.29 the runtime allocates what a graph

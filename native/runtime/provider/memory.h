@@ -1,7 +1,6 @@
 // Memory, copies and streams of the provider, as the runtime calls them.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,24 +16,29 @@ namespace graphopt::provider {
 // Which memory is ours, among the runtime's memory devices: a GPU of this vendor.
 uint32_t vendor_id(gpu::Backend backend);
 
-// What one session has of a pool, at most `limit` bytes at a time (0: all that there is). Thread-safe.
+// What one session has of the device's memory: of the pool that it shares with others, or with a limit (not 0) of one
+// of its own. Thread-safe.
 class SessionMemory {
  public:
-  SessionMemory(Pool& pool, size_t limit) : pool_(pool), limit_(limit) {}
+  SessionMemory(Pool& shared, size_t limit)
+      : own_(limit > 0 ? std::make_unique<Pool>(shared.number(), limit) : nullptr),
+        shared_(shared),
+        pool_(own_ != nullptr ? *own_ : shared) {}
 
   Pool& pool() const { return pool_; }
-  // As Pool::allocate. Throws gpu::OutOfMemory beyond the limit, too.
+  // As Pool::allocate.
   void* allocate(size_t bytes, const void* stream);
   void free(void* memory) noexcept;
   // Called before an allocation fails, as long as it says that it has given something back.
   void on_shortage(std::function<bool()> give_back);
+  // As Pool's, of a stream on which the memory of both pools may have been used.
+  void retire(const void* stream);
+  void forget(const void* stream);
 
  private:
-  void* try_allocate(size_t bytes, const void* stream);
-
+  std::unique_ptr<Pool> own_;
+  Pool& shared_;
   Pool& pool_;
-  size_t limit_;
-  std::atomic<size_t> in_use_{0};
   std::mutex mutex_;
   std::function<bool()> give_back_;
 };
@@ -82,7 +86,7 @@ class Allocator final : public abi::OrtAllocatorImpl {
 std::string last_failure();
 
 // `forget` is called with the stream's handle before it is destroyed, when its work is done.
-abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, Pool& pool,
+abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory,
                                       std::function<void(void*)> forget = nullptr);
 // The device's, of a stream of create_stream; null for null and for streams of the runtime's own.
 void* stream_handle(const abi::OrtApi24* api, const abi::OrtSyncStream* stream);

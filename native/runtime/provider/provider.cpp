@@ -57,7 +57,6 @@ struct Options {
 struct Provider final : abi::OrtEp {
   const OrtApi24* api;
   const Registry& registry;
-  Pool& pool;
   const abi::OrtLogger* logger;
   Options options;
   std::shared_ptr<SessionMemory> memory;
@@ -68,11 +67,10 @@ struct Provider final : abi::OrtEp {
       : OrtEp{},
         api(a),
         registry(r),
-        pool(p),
         logger(l),
         options(std::move(o)),
         memory(std::make_shared<SessionMemory>(p, options.memory_limit)),
-        cache(RegionCache::create(p, memory)) {
+        cache(RegionCache::create(memory)) {
     version = abi::kEpApiRevision;
     GetName = [](const OrtEp*) { return kProviderName; };
     GetCapability = [](OrtEp* p, const abi::OrtGraph* graph, abi::OrtEpGraphSupportInfo* out) {
@@ -91,7 +89,7 @@ struct Provider final : abi::OrtEp {
       auto* self = static_cast<Provider*>(p);
       return guarded(self->api, {kProviderName, ", stream"}, [&] {
         *out =
-            create_stream(self->api, self->pool, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
+            create_stream(self->api, self->memory, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
               if (const auto cache = weak.lock()) cache->forget(s);
             });
       });
@@ -228,7 +226,7 @@ struct Factory final : abi::OrtEpFactory {
       auto* self = static_cast<Factory*>(p);
       return guarded(self->api, {kProviderName, ", stream"}, [&] {
         const auto n = static_cast<int>(abi::MemoryDevice_GetDeviceId(abi::GetEpApi(self->api), device));
-        *out = create_stream(self->api, pool(n));
+        *out = create_stream(self->api, std::make_shared<SessionMemory>(pool(n), 0));
       });
     };
   }
@@ -425,6 +423,17 @@ extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementa
   thread_local std::string text;
   try {
     text = graphopt::provider::describe_implementations(graphopt::gpu::device(device));
+    return text.c_str();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// provider::describe_memory, as GraphoptImplementations.
+extern "C" __attribute__((visibility("default"))) const char* GraphoptMemory() {
+  thread_local std::string text;
+  try {
+    text = graphopt::provider::describe_memory();
     return text.c_str();
   } catch (const std::exception&) {
     return nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -39,7 +40,7 @@ constexpr size_t kConstantBlock = size_t{32} << 20;
 
 constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
                                        "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
-std::atomic<uint64_t> event_counts[std::size(kEventNames)];
+std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
 
 static_assert(kArenaAlignment == kSiblingAlignment);
 
@@ -128,7 +129,7 @@ std::string describe_regions() {
   for (size_t i = 0; i < std::size(kEventNames); ++i) {
     text += (i > 0 ? ", \"" : "{\"") + std::string(kEventNames[i]) + "\": " + std::to_string(event_counts[i]);
   }
-  return text + "}";
+  return text + ", \"planning_us\": " + std::to_string(planning_nanoseconds / 1000) + "}";
 }
 
 // What a step is made of.
@@ -783,6 +784,7 @@ class Region::Placement {
 
 RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                         const RegionPlan* refused) const {
+  const auto begin = std::chrono::steady_clock::now();
   RegionPlan plan;
   plan.region = this;
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
@@ -826,6 +828,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   for (const Tensor& t : inputs) plan.bytes.push_back(t.bytes());
   Placement(*this, plan, upload(plan, written, stream)).fill();
   count_region(RegionEvent::kPlanned);
+  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
+  planning_nanoseconds += static_cast<uint64_t>(took.count());
   return plan;
 }
 

@@ -44,7 +44,8 @@ enum class RegionEvent {
   kCopyOut,
 };
 void count_region(RegionEvent event);
-// JSON, by the names of the events in small letters.
+// JSON, by the names of the events in small letters, and how long the host has planned, what libraries of the vendor's
+// were asked included.
 std::string describe_regions();
 
 struct RegionOptions {

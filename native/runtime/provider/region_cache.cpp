@@ -14,11 +14,8 @@ size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 }  // namespace
 
-RegionCache::RegionCache(Pool& pool, std::shared_ptr<SessionMemory> memory)
-    : pool_(pool), memory_(std::move(memory)) {}
-
-std::shared_ptr<RegionCache> RegionCache::create(Pool& pool, std::shared_ptr<SessionMemory> memory) {
-  auto cache = std::make_shared<RegionCache>(pool, std::move(memory));
+std::shared_ptr<RegionCache> RegionCache::create(std::shared_ptr<SessionMemory> memory) {
+  auto cache = std::make_shared<RegionCache>(std::move(memory));
   cache->memory_->on_shortage([weak = std::weak_ptr<RegionCache>(cache)] {
     const auto self = weak.lock();
     return self != nullptr && self->reclaim();
@@ -114,9 +111,10 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
 
 void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
   try {
-    const gpu::OnDevice on(pool_.device());
+    gpu::Device& device = memory_->pool().device();
+    const gpu::OnDevice on(device);
     // Not every driver lets a graph go while it runs.
-    if (!plan.captured.empty() || plan.staged.graph != nullptr) pool_.device().synchronize(lane.stream);
+    if (!plan.captured.empty() || plan.staged.graph != nullptr) device.synchronize(lane.stream);
     plan.captured.clear();
     plan.staged = {};
   } catch (const std::exception&) {  // a broken device

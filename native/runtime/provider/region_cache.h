@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "operators/kernel.h"
@@ -92,8 +93,8 @@ struct RegionPlan {
 class RegionCache {
  public:
   // Plans leave when the session's memory is short.
-  static std::shared_ptr<RegionCache> create(Pool& pool, std::shared_ptr<SessionMemory> memory);
-  RegionCache(Pool& pool, std::shared_ptr<SessionMemory> memory);
+  static std::shared_ptr<RegionCache> create(std::shared_ptr<SessionMemory> memory);
+  explicit RegionCache(std::shared_ptr<SessionMemory> memory) : memory_(std::move(memory)) {}
 
   struct Lane {
     std::mutex mutex;
@@ -153,7 +154,6 @@ class RegionCache {
   void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
   void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
 
-  Pool& pool_;
   std::shared_ptr<SessionMemory> memory_;
   std::mutex mutex_;
   std::map<void*, std::shared_ptr<Lane>> lanes_;
