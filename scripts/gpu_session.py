@@ -22,9 +22,10 @@ has a floor. A side of PyTorch that failed is named and is a miss, too: the best
 `--trace`: host and device time of a run side by side, without regions, without capture, and with both; and the host's
 time for a node of a long chain. With `--kernels` also the kernels that take the device longest in a captured run, ours
 and those of PyTorch's captured graph.
-`--sizes COUNT`: so many different random image sizes through a detector with dynamic height and width, each twice:
-the first run of a size against the second, and the device's memory, with a memory limit that plans have to leave for,
-and with one that has room for all that are kept.
+`--sizes COUNT`: so many different random image sizes through a detector with dynamic height and width: the first run of
+a size against the second, with a memory limit that plans have to leave for, and with one that has room for all that are
+kept. Fails when the ratio is above its floor, when a session held more of the device than its limit, and when the
+memory that is not the library's own (the driver's for graphs, the vendor's libraries') grew over the sizes.
 `--symbolic`: models with symbolic sizes, of the zoo or the files of scripts/export_models.py, beside the same with the
 sizes of the inputs in them: what the CPU has of each, and medians of interleaved runs. GRAPHOPT_BUILT names the folder
 of another build of the library.
@@ -90,6 +91,10 @@ LAYERS = (
     ("T5", 8, 512, 768, 3072, "Relu", 17),
 )
 SIDES = ("eager", "graph", "compile")
+# Of --sizes: the first run of a size over the second, and by how much memory of the driver's and the vendor's libraries
+# may grow meanwhile, graphs above all.
+SIZES_RATIO = 1.3
+MOST_GROWTH = 128 << 20
 # Most sets of shapes that a region keeps plans of (kMostPlans of native/runtime/provider/region_cache.h).
 PLANS = 32
 
@@ -227,11 +232,16 @@ def placed(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tupl
     return {op: n for op, n in elsewhere.items() if not op.startswith("Memcpy")}, copies
 
 
-def region_counts(library: Path) -> dict[str, int]:
-    describe = ctypes.CDLL(str(library)).GraphoptRegions
+def told(library: Path, function: str) -> dict[str, Any]:
+    """What a function of the library that takes nothing and gives JSON says (docs/native_library.md)."""
+    describe = getattr(ctypes.CDLL(str(library)), function)
     describe.restype = ctypes.c_char_p
-    found: dict[str, int] = json.loads(describe())
+    found: dict[str, Any] = json.loads(describe())
     return found
+
+
+def region_counts(library: Path) -> dict[str, int]:
+    return {key: n for key, n in told(library, "GraphoptRegions").items() if key != "planning_us"}
 
 
 def interleaved(works: list[Callable[[], object]], rounds: int = 15, least: float = 0.02) -> list[float]:
@@ -539,50 +549,114 @@ def sizes_of_images(count: int) -> list[tuple[int, int]]:
     return [each[i] for i in np.random.default_rng(0).choice(len(each), count, replace=False)]
 
 
+@dataclass
+class SizesRun:
+    """Many sizes through one session: times in milliseconds, memory of the device in bytes."""
+
+    limit: int
+    first: list[float] = field(default_factory=list)
+    second: list[float] = field(default_factory=list)
+    replayed: list[float] = field(default_factory=list)
+    # What the device's memory holds, whoever has it: before there is a session, with the session, after the first size,
+    # and at most from then on.
+    before: int = 0
+    made: int = 0
+    began: int = 0
+    most: int = 0
+    # Of that, what is not the library's own: after the first size, and at most from then on.
+    others_began: int = 0
+    others_most: int = 0
+    held: int = 0  # at most by the session, as the library counts it
+    beside: int = 0  # by the library beside it: weights that sessions share, workspaces
+    recordings: int = 0  # at most
+    fewest: int = 0  # plans kept, once there were as many as a region keeps
+    planning: float = 0.0  # milliseconds of a plan, on the host
+    events: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(a / b for a, b in zip(self.first, self.second, strict=True))
+
+    def misses(self, bites: bool) -> list[str]:
+        """What is missed. `bites`: the limit is so small that plans must leave, and times are not judged."""
+        found = []
+        if self.held > self.limit:
+            found.append(f"the session held {mib(self.held)}, above its limit of {mib(self.limit)}")
+        grown = self.others_most - self.others_began
+        if grown > MOST_GROWTH:
+            found.append(f"the driver and the vendor's libraries grew by {mib(grown)}, above {mib(MOST_GROWTH)}")
+        if bites and self.fewest >= PLANS:
+            found.append("no plan has left for the limit")
+        if not bites and not self.ratio <= SIZES_RATIO:
+            found.append(f"ratio {self.ratio:.2f}, above {SIZES_RATIO}")
+        return found
+
+    def text(self) -> str:
+        first, second, replayed = (statistics.median(kept) for kept in (self.first, self.second, self.replayed))
+        return (
+            f"limit {mib(self.limit)}, {len(self.first)} sizes: first run {first:.2f} ms, of which the host plans "
+            f"{self.planning:.2f}; second, captured then, {second:.2f}; third, at once, {replayed:.2f}; median of "
+            f"first over second {self.ratio:.2f}\n"
+            f"  the device holds {mib(self.before)} before the session, {mib(self.made)} with it, {mib(self.began)} "
+            f"after its first size, {mib(self.most)} at most over all sizes\n"
+            f"  of that the session at most {mib(self.held)}, the library beside it {mib(self.beside)}; the driver, "
+            f"the vendor's libraries and PyTorch {mib(self.others_began)} after the first size, "
+            f"{mib(self.others_most)} at most; up to {self.recordings} graphs\n"
+            f"  plans kept, of {PLANS}: at least {self.fewest}; {self.events}"
+        )
+
+
+def mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+def device_memory(library: Path) -> tuple[int, dict[str, Any]]:
+    """Bytes of the device that are taken, whoever has them, and what our library says of its own."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free, told(library, "GraphoptMemory")
+
+
 def random_sizes(count: int, library: Path) -> bool:
     """Whether different sizes run within the memory that was given, and the first run of each about as the second."""
     model, _ = graphopt.optimize(dynamic_detector(), target="cuda")
-    free, _ = torch.cuda.mem_get_info()
-    # The small limit first: what a session has had of the device stays with the process for the next one.
-    tight = run_sizes(sizes_of_images(count), model, library, 256 << 20, free, bites=True)
-    return run_sizes(sizes_of_images(count), model, library, 1 << 30, free, bites=False) and tight
+    fine = True
+    for limit, bites in ((256 << 20, True), (1 << 30, False)):
+        run = run_sizes(sizes_of_images(count), model, library, limit)
+        misses = run.misses(bites)
+        print(f"{run.text()}\n  misses: {'; '.join(misses) or 'none'}", flush=True)
+        fine &= not misses
+    return fine
 
 
-def run_sizes(
-    sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Path, limit: int, free: int, bites: bool
-) -> bool:
-    """As `random_sizes`, of the `free` bytes of the device. `bites`: plans must leave since memory is short."""
+def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Path, limit: int) -> SizesRun:
+    run = SizesRun(limit, before=device_memory(library)[0], fewest=PLANS)
     session = session_of(model, library, memory_limit=limit)
+    run.made = device_memory(library)[0]
     rng = np.random.default_rng(0)
-    most, fewest = 0, PLANS
-    first: list[float] = []
-    second: list[float] = []
-    begin = region_counts(library)
+    begin = told(library, "GraphoptRegions")
     for i, (h, w) in enumerate(sizes):
-        feeds = {"images": rng.standard_normal((1, 3, h, w), dtype=np.float32)}
-        for kept in (first, second):
+        # The first and the second run each come behind the drawing of their image: what a pause costs, both pay.
+        for kept, is_drawn in ((run.first, True), (run.second, True), (run.replayed, False)):
+            if is_drawn:
+                feeds = {"images": rng.standard_normal((1, 3, h, w), dtype=np.float32)}
             start = time.perf_counter()
             got = session.run(None, feeds)
-            kept.append(time.perf_counter() - start)
+            kept.append((time.perf_counter() - start) * 1e3)
         assert all(np.isfinite(y).all() for y in got)
-        most = max(most, free - torch.cuda.mem_get_info()[0])
-        events = {k: n - begin[k] for k, n in region_counts(library).items()}
+        taken, ours = device_memory(library)
+        if i == 0:
+            run.began, run.others_began = taken, taken - ours["bytes"]
+        run.most = max(run.most, taken)
+        run.others_most = max(run.others_most, taken - ours["bytes"])
+        run.recordings = max(run.recordings, ours["recordings"])
+        run.events = {k: n - begin[k] for k, n in told(library, "GraphoptRegions").items()}
         if i >= PLANS:
-            fewest = min(fewest, events["planned"] - events["dropped"])
-    ratio = statistics.median(a / b for a, b in zip(first, second, strict=True))
-    times = [statistics.median(kept) * 1e3 for kept in (first, second)]
-    print(
-        f"{len(sizes)} sizes: first run {times[0]:.2f} ms, second, captured then, {times[1]:.2f}, median ratio "
-        f"{ratio:.2f}"
-    )
-    print(
-        f"{most / 2**20:.0f} MiB of the device, limit {limit / 2**20:.0f}; plans kept, of {PLANS}: at least {fewest}; "
-        f"{events}",
-        flush=True,
-    )
-    # What the driver and its libraries take for themselves does not count in the limit.
-    bounded = most <= limit + (256 << 20)
-    return bounded and (fewest < PLANS if bites else ratio <= 1.3)
+            run.fewest = min(run.fewest, run.events["planned"] - run.events["dropped"])
+    (pool,) = (pool for pool in ours["pools"] if pool["limit"] == limit)
+    run.held = pool["most"]
+    run.beside = ours["bytes"] - pool["in_use"] - pool["kept"]
+    run.planning = run.events.pop("planning_us") / 1e3 / run.events["planned"]
+    return run
 
 
 def dynamic_detector() -> onnx.ModelProto:

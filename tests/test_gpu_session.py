@@ -66,3 +66,19 @@ def test_sizes_differ(script: Any) -> None:
     assert all(h % 32 == w % 32 == 0 and h * w <= 3 << 19 for h, w in sizes)
     with pytest.raises(ValueError, match="larger sample"):
         script.sizes_of_images(100_000)
+
+
+def sizes_run(script: Any, **changes: Any) -> Any:
+    given = {"first": [1.2, 1.3], "second": [1.0, 1.0], "held": 100 << 20, "fewest": 20, **changes}
+    return script.SizesRun(256 << 20, **given)
+
+
+def test_what_many_sizes_miss(script: Any) -> None:
+    assert sizes_run(script).misses(bites=False) == sizes_run(script).misses(bites=True) == []
+    slow = sizes_run(script, first=[1.2, 1.5])
+    assert slow.misses(bites=False) == ["ratio 1.35, above 1.3"] and not slow.misses(bites=True)
+    assert "the session held 257 MiB, above" in sizes_run(script, held=257 << 20).misses(bites=True)[0]
+    # What the device held before counts nowhere.
+    assert not sizes_run(script, others_began=800 << 20, others_most=900 << 20).misses(bites=False)
+    assert "grew by 129 MiB" in sizes_run(script, others_began=1 << 20, others_most=130 << 20).misses(bites=False)[0]
+    assert sizes_run(script, fewest=script.PLANS).misses(bites=True) == ["no plan has left for the limit"]
