@@ -24,6 +24,7 @@
 #include "runtime/abi/graph.h"
 #include "runtime/provider/region_cache.h"
 #include "runtime/provider/registry.h"
+#include "runtime/provider/steps.h"
 
 namespace graphopt::provider {
 
@@ -56,6 +57,9 @@ struct RegionOptions {
   std::shared_ptr<gpu::Measured> measured;               // Call::measured
 };
 
+class NamedValues;
+struct StepSource;
+
 class Region final : public abi::OrtNodeComputeInfo {
  public:
   // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`. Copies constants. `planned`: names of
@@ -68,47 +72,22 @@ class Region final : public abi::OrtNodeComputeInfo {
   Region& operator=(const Region&) = delete;
 
  private:
-  // What a node reads: an input of the region, a constant, or what another node writes.
-  struct Operand {
-    enum class Kind : uint8_t { kNone, kInput, kConstant, kValue };
-    Kind kind = Kind::kNone;
-    size_t index = 0;
-    bool last = false;  // a constant that is wanted in channels last
-    bool host = false;  // read in host memory
-  };
-  struct Step {
-    std::string op, name;
-    std::unique_ptr<Kernel> kernel;
-    std::vector<Operand> inputs;
-    std::vector<int> outputs;  // values; -1 for one that is left out
-    Reuse reuse = Reuse::kNone;
-    bool siblings = false;  // its outputs lie one behind another
-    bool planned = false;   // is computed with the plan
-    int only = -1;
-  };
-  struct Source;
   struct Groups;
-  struct Written {
-    size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
-    int output = -1;             // of the region
-    bool planned = false;        // on the host, and known with the plan
-    bool uploaded = false;       // and read on the device
-  };
 
-  class Values;
-  class Placement;
-
+  // region_compile.cpp
   void compile(const abi::OrtGraph* graph, const abi::OrtNode* fused, const std::set<std::string>& planned);
   bool wants_channels_last(const std::vector<abi::GraphNode>& nodes) const;
   Groups group(const std::vector<abi::GraphNode>& nodes, const std::vector<std::string>& outputs) const;
-  Source source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
-  bool is_planned(const abi::GraphNode& node, const Values& known,
+  StepSource source_of(const std::vector<abi::GraphNode>& nodes, const Groups& groups, size_t i) const;
+  bool is_planned(const abi::GraphNode& node, const NamedValues& known,
                   const std::set<std::string>& planned) const;
-  Step step_of(const Source& source, Values& known, std::vector<Source>& sources);
+  Step step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources);
   void find_lifetimes();
   void find_uploads();
-  void add_constants(const std::vector<Source>& sources);
-  void create_kernels(const std::vector<Source>& sources);
+  void add_constants(const std::vector<StepSource>& sources);
+  void create_kernels(const std::vector<StepSource>& sources);
+
+  // region.cpp
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;
   // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
@@ -138,12 +117,9 @@ class Region final : public abi::OrtNodeComputeInfo {
   std::shared_ptr<RegionCache> cache_;
   RegionOptions options_;
   std::string name_;
-  std::vector<Step> steps_;
-  std::vector<Written> values_;
-  std::vector<Tensor> constants_;
+  Steps steps_;
   std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
   std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // and on the host
-  size_t inputs_ = 0, outputs_ = 0;
   mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
   mutable std::atomic<int> refusals_{0};  // of drivers and libraries to record
 };

@@ -1,0 +1,96 @@
+#include "runtime/provider/named_values.h"
+
+#include "operators/layout.h"
+#include "runtime/provider/region.h"
+
+namespace graphopt::provider {
+namespace {
+
+// An input with two layouts, or one that is the same in both. An unknown rank looks like a scalar's.
+bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
+  const Value& value = node.inputs[i];
+  if (has_layouts(value) || value.type != ElementType::kHalf) return true;
+  const std::optional<Tensor> constant = node.is_constant(i) ? node.constant(i) : std::nullopt;
+  if (constant && constant->shape.elements() == 1) return true;
+  return layout != Layout::kAny && value.shape && value.shape->rank() == 1;
+}
+
+}  // namespace
+
+bool has_layouts(const Value& value) {
+  return value.type == ElementType::kHalf && value.shape && value.shape->rank() == kLayoutRank;
+}
+
+NamedValues::NamedValues(Steps& steps, gpu::Device& device, const std::vector<std::string>& inputs,
+                         const std::vector<std::string>& outputs)
+    : steps_(steps), device_(device) {
+  for (size_t i = 0; i < inputs.size(); ++i) known_[inputs[i]].as[false] = {Operand::Kind::kInput, i, false};
+  for (size_t i = 0; i < outputs.size(); ++i) outputs_.emplace(outputs[i], static_cast<int>(i));
+}
+
+bool NamedValues::is_planned(const std::string& name) const {
+  const auto found = known_.find(name);
+  return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue &&
+         steps_.values[found->second.as[false].index].planned;
+}
+
+bool NamedValues::is_written(const std::string& name) const {
+  const auto found = known_.find(name);
+  return found != known_.end() && found->second.as[false].kind == Operand::Kind::kValue;
+}
+
+int NamedValues::add(const std::string& name, bool last) {
+  const size_t value = new_value(name, last);
+  Known& known = known_[name];
+  known.as[last] = {Operand::Kind::kValue, value, false};
+  known.written_last = known.written_last || last;
+  return static_cast<int>(value);
+}
+
+Operand NamedValues::get(const std::string& name, bool last, const Value& value,
+                         std::vector<StepSource>& sources) {
+  const Known known = known_.at(name);
+  if (known.as[last].kind != Operand::Kind::kNone) return known.as[last];
+  Step step;
+  step.op = last ? "channels last" : "channels first";
+  step.name = name;
+  step.kernel = make_layout_change(device_, last);
+  step.inputs.push_back(known.as[!last]);
+  const Shape& shape = *value.shape;
+  if (shape[1] == 1 || (shape[2] == 1 && shape[3] == 1)) step.reuse = Reuse::kAlias;
+  const size_t number = new_value(name, last);
+  step.outputs.push_back(static_cast<int>(number));
+  steps_.all.push_back(std::move(step));
+  sources.emplace_back();
+  if (steps_.all.back().reuse != Reuse::kAlias) count_region(RegionEvent::kRelaid);
+  return known_[name].as[last] = {Operand::Kind::kValue, number, false};
+}
+
+bool NamedValues::lies_last(const StepSource& source, const abi::GraphNode& written) const {
+  const abi::GraphNode& node = *source.node;
+  if (source.members.size() > 1 || written.outputs.size() != 1 || !has_layouts(written.outputs[0]) ||
+      node.inputs.empty() || !has_layouts(node.inputs[0])) {
+    return false;
+  }
+  const Layout layout = source.op->layout(node);
+  if (layout == Layout::kFirst || (layout != Layout::kAny && !source.op->create_channels_last)) return false;
+  bool any = false;
+  for (size_t i = 0; i < source.inputs.size(); ++i) {
+    const auto& [of, k] = source.inputs[i];
+    if (of == nullptr || !of->has_input(k)) continue;
+    const auto found = known_.find(of->input_names()[k]);
+    any = any || (found != known_.end() && found->second.written_last);
+    // Slopes are the same in both: a number for each channel.
+    const bool slopes = source.tail && source.tail->has_slopes && i + 1 == source.inputs.size();
+    if (!slopes && !fits(*of, k, layout)) return false;
+  }
+  return any || layout == Layout::kLast;
+}
+
+size_t NamedValues::new_value(const std::string& name, bool last) {
+  const auto output = outputs_.find(name);
+  steps_.values.push_back({0, 0, !last && output != outputs_.end() ? output->second : -1});
+  return steps_.values.size() - 1;
+}
+
+}  // namespace graphopt::provider

@@ -1,0 +1,372 @@
+// How a region is made of its nodes: which of them are one step, in which layout, with which kernel, and the constants
+// that they read.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "device/libraries/libraries.h"
+#include "operators/layout.h"
+#include "runtime/abi/error.h"
+#include "runtime/provider/arena.h"
+#include "runtime/provider/named_values.h"
+#include "runtime/provider/region.h"
+#include "runtime/provider/siblings.h"
+#include "runtime/provider/tails.h"
+
+namespace graphopt::provider {
+namespace {
+
+using abi::check;
+using abi::GraphNode;
+
+// Constants share blocks of the device's memory, which comes in large pages.
+constexpr size_t kConstantBlock = size_t{32} << 20;
+
+// A node of a region while its kernel is made: its constants lie where the kernel reads them.
+class RegionNode final : public Node {
+ public:
+  RegionNode(const GraphNode& node, std::vector<std::optional<Tensor>> constants)
+      : node_(node), constants_(std::move(constants)) {
+    op = node.op;
+    name = node.name;
+    version = node.version;
+    inputs = node.inputs;
+    outputs = node.outputs;
+    for (auto* values : {&inputs, &outputs}) {
+      for (Value& value : *values) {
+        // One of unknown rank looks like a scalar's.
+        if (value.shape && value.shape->rank() == 0) value.shape.reset();
+      }
+    }
+  }
+  std::optional<Tensor> constant(size_t i) const override {
+    return i < constants_.size() ? constants_[i] : std::nullopt;
+  }
+  std::optional<float> find_float(const char* key) const override { return node_.find_float(key); }
+  std::optional<int64_t> find_int(const char* key) const override { return node_.find_int(key); }
+  std::optional<std::vector<int64_t>> find_ints(const char* key) const override {
+    return node_.find_ints(key);
+  }
+  std::optional<std::string> find_string(const char* key) const override { return node_.find_string(key); }
+  std::optional<std::vector<std::string>> find_strings(const char* key) const override {
+    return node_.find_strings(key);
+  }
+  std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
+
+ private:
+  const GraphNode& node_;
+  std::vector<std::optional<Tensor>> constants_;
+};
+
+}  // namespace
+
+// What is known to gain is cuDNN, and without libraries our own products, which are for channels last
+// (docs/measurements/provider_h200.md).
+bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
+  const auto asks = [&](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && !node.inputs.empty() && has_layouts(node.inputs[0]) &&
+           op->layout(node) == Layout::kLast;
+  };
+  if (options_.implementation >= 0 || std::none_of(nodes.begin(), nodes.end(), asks)) return false;
+  if (options_.channels_last) return *options_.channels_last;
+  const hip::Matrix matrix = gpu::architecture(device_.facts().arch).matrix;
+  if (gpu::dnn(device_, options_.libraries.get()).library != nullptr) return matrix == hip::Matrix::kMma;
+  return matrix != hip::Matrix::kNone && matrix != hip::Matrix::kEmulated;
+}
+
+// Which nodes are one step.
+struct Region::Groups {
+  std::vector<Fusion> fusions;
+  std::vector<const Fusion*> ends;      // of each node, the one that stands where it stood: its last
+  std::map<size_t, Siblings> siblings;  // by the first, where they stand
+  std::vector<bool> covered;            // nodes that are part of others' steps
+};
+
+Region::Groups Region::group(const std::vector<GraphNode>& nodes,
+                             const std::vector<std::string>& outputs) const {
+  Groups groups;
+  groups.ends.resize(nodes.size());
+  groups.covered.resize(nodes.size());
+  const auto takes_tail = [this](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_with_tail;
+  };
+  groups.fusions = find_tails(nodes, outputs, takes_tail);
+  for (const Fusion& fusion : groups.fusions) {
+    count_region(RegionEvent::kFused);
+    groups.covered[fusion.head] = true;
+    for (const size_t i : fusion.others) groups.covered[i] = true;
+    groups.ends[fusion.others.back()] = &fusion;
+  }
+  const auto takes_siblings = [&](const GraphNode& node) {
+    const Registration* op = registry_.registration(node);
+    return op != nullptr && op->create_siblings && options_.implementation < 0;
+  };
+  for (Siblings& found : find_siblings(nodes, outputs, takes_siblings)) {
+    count_region(RegionEvent::kFused);
+    for (size_t k = 1; k < found.size(); ++k) groups.covered[found[k]] = true;
+    groups.siblings.emplace(found.front(), std::move(found));
+  }
+  return groups;
+}
+
+// What node i stands for.
+StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
+  const Fusion* fusion = groups.ends[i];
+  const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
+  const auto family = groups.siblings.find(i);
+  StepSource source;
+  source.node = &node;
+  source.op = registry_.registration(node);
+  source.members = family != groups.siblings.end() ? family->second : Siblings{i};
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    source.inputs.emplace_back(&node, k);
+    for (size_t m = 1; k > 0 && m < source.members.size(); ++m) {
+      source.inputs.emplace_back(&nodes[source.members[m]], k);
+    }
+  }
+  if (fusion != nullptr) {
+    source.tail = fusion->tail;
+    if (fusion->tail.has_residual || fusion->tail.has_slopes) {
+      source.inputs.resize(source.op->residual, {nullptr, 0});
+    }
+    if (fusion->tail.has_residual) source.inputs.emplace_back(&nodes[fusion->sum], fusion->residual);
+    if (fusion->tail.has_slopes) source.inputs.emplace_back(&nodes[fusion->prelu], 1);
+  }
+  return source;
+}
+
+// Bodies of one If may have values of one name, of which one is planned: the others are where their nodes can be computed.
+bool Region::is_planned(const GraphNode& node, const NamedValues& known,
+                        const std::set<std::string>& planned) const {
+  const Registration* op = registry_.claims().find_planned(node);
+  const std::string& name = node.output_names()[0];
+  if (op == nullptr || planned.count(name) == 0 || known.is_output(name)) return false;
+  for (size_t i = 0; i < node.inputs.size() && op->where == Where::kPlanning; ++i) {
+    if (node.has_input(i) && !node.is_constant(i) && !known.is_planned(node.input_names()[i])) return false;
+  }
+  return true;
+}
+
+// Its kernel comes when the constants are there (create_kernels).
+Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources) {
+  const Registration& op = *source.op;
+  Step step;
+  step.op = source.node->op;
+  step.name = source.node->name;
+  step.reuse = op.reuse;
+  step.siblings = source.members.size() > 1;
+  step.planned = source.planned;
+  if (!op.implementations.names.empty()) step.only = options_.implementation;
+  for (const auto& load : op.implementations.loads) load(device_, options_.libraries.get());
+  for (const auto& [of, k] : source.inputs) {
+    Operand& operand = step.inputs.emplace_back();
+    if (of == nullptr || !of->has_input(k)) continue;
+    const bool last = source.last && has_layouts(of->inputs[k]);
+    const bool host = source.planned ? op.where == Where::kPlanning : registry_.claims().host_input(*of, k);
+    if (known.has(of->input_names()[k])) {
+      if (host && !known.is_planned(of->input_names()[k])) {
+        throw Error("the value of '" + of->input_names()[k] + "', input of node '" + of->name +
+                    "', is not known");
+      }
+      operand = known.get(of->input_names()[k], last, of->inputs[k], sources);
+    } else if (of->is_constant(k)) {
+      operand.kind = Operand::Kind::kConstant;  // add_constants numbers them
+      operand.last = last;
+    } else {
+      throw Error("the region lacks the input '" + of->input_names()[k] + "' of node '" + of->name + "'");
+    }
+    operand.host = host;
+  }
+  return step;
+}
+
+void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
+                     const std::set<std::string>& planned) {
+  const gpu::OnDevice on(device_);
+  const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph, kProviderName);
+  size_t n = 0;
+  check(api_, abi::Node_GetNumInputs(api_, fused, &n));
+  std::vector<const abi::OrtValueInfo*> values(n);
+  check(api_, abi::Node_GetInputs(api_, fused, values.data(), n));
+  const std::vector<std::string> inputs = abi::names_of(api_, values);
+  check(api_, abi::Node_GetNumOutputs(api_, fused, &n));
+  values.resize(n);
+  check(api_, abi::Node_GetOutputs(api_, fused, values.data(), n));
+  const std::vector<std::string> outputs = abi::names_of(api_, values);
+  steps_.inputs = inputs.size();
+  steps_.outputs = outputs.size();
+  name_ = "region of " + std::to_string(nodes.size()) + " nodes, '" + nodes.front().name + "' to '" +
+          nodes.back().name + "'";
+
+  NamedValues known(steps_, device_, inputs, outputs);
+  const Groups groups = group(nodes, outputs);
+  const bool channels_last = wants_channels_last(nodes);
+  std::vector<StepSource> sources;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (groups.covered[i] && groups.ends[i] == nullptr) continue;
+    StepSource source = source_of(nodes, groups, i);
+    source.planned = is_planned(*source.node, known, planned);
+    if (source.planned) source.op = registry_.claims().find_planned(*source.node);
+    if (source.op == nullptr)
+      throw Error("no kernel for node '" + source.node->name + "' (" + source.node->op + ")");
+    source.last = channels_last && known.lies_last(source, nodes[i]);
+    Step step = step_of(source, known, sources);
+    const bool last = source.last;
+    const Siblings writers = source.members;
+    steps_.all.push_back(std::move(step));
+    sources.push_back(std::move(source));
+    for (const size_t writer : writers) {
+      for (const std::string& name : nodes[writer].output_names()) {
+        steps_.all.back().outputs.push_back(name.empty() ? -1 : known.add(name, last));
+      }
+    }
+    if (steps_.all.back().planned) steps_.values.back().planned = true;
+    if (!last) continue;
+    for (size_t k = 0; k < nodes[i].output_names().size(); ++k) {
+      const std::string& name = nodes[i].output_names()[k];
+      if (known.is_output(name)) known.get(name, false, nodes[i].outputs[k], sources);
+    }
+  }
+  for (const std::string& name : outputs) {
+    if (!known.is_written(name)) throw Error("the region does not write its output '" + name + "'");
+  }
+  find_lifetimes();
+  find_uploads();
+  add_constants(sources);
+  create_kernels(sources);
+}
+
+void Region::find_lifetimes() {
+  for (size_t s = 0; s < steps_.all.size(); ++s) {
+    for (const int v : steps_.all[s].outputs) {
+      if (v >= 0)
+        steps_.values[static_cast<size_t>(v)].first = steps_.values[static_cast<size_t>(v)].last = s;
+    }
+    if (steps_.all[s].planned) continue;  // reads at most the shape
+    for (const Operand& operand : steps_.all[s].inputs) {
+      if (operand.kind == Operand::Kind::kValue) steps_.values[operand.index].last = s;
+    }
+  }
+}
+
+void Region::find_uploads() {
+  for (const Step& step : steps_.all) {
+    if (step.planned) continue;
+    for (const Operand& operand : step.inputs) {
+      if (operand.kind != Operand::Kind::kValue || operand.host) continue;
+      steps_.values[operand.index].uploaded = steps_.values[operand.index].planned;
+    }
+  }
+}
+
+void Region::create_kernels(const std::vector<StepSource>& sources) {
+  for (size_t s = 0; s < steps_.all.size(); ++s) {
+    const StepSource& source = sources[s];
+    if (source.node == nullptr) continue;  // a change of layout
+    std::vector<std::optional<Tensor>> constants(source.inputs.size());
+    for (size_t i = 0; i < constants.size(); ++i) {
+      const Operand& operand = steps_.all[s].inputs[i];
+      if (operand.kind == Operand::Kind::kConstant) constants[i] = steps_.constants[operand.index];
+    }
+    const RegionNode node(*source.node, std::move(constants));
+    const size_t siblings = source.members.size();
+    try {
+      steps_.all[s].kernel = source.last && source.op->create_channels_last
+                                 ? source.op->create_channels_last(node, source.tail)
+                             : source.tail  ? source.op->create_with_tail(node, *source.tail)
+                             : siblings > 1 ? source.op->create_siblings(node, siblings)
+                                            : source.op->create(node);
+      steps_.all[s].kernel->prepare(node);
+    } catch (const std::exception& e) {
+      throw Error(node.op + " (" + element_type_name(node.type()) + ") node '" + node.name +
+                  "': " + e.what());
+    }
+  }
+  device_.synchronize(nullptr);
+}
+
+// Each once, though several nodes read it. The runtime may let go of its own.
+void Region::add_constants(const std::vector<StepSource>& sources) {
+  struct Constant {
+    Tensor tensor;
+    size_t block = 0, offset = 0;
+  };
+  // In channels last, in host memory.
+  struct Relaid {
+    std::unique_ptr<uint16_t[]> memory;
+    Tensor tensor;
+    explicit Relaid(const Tensor& from) : tensor(from) {
+      const Shape& s = from.shape;
+      tensor.shape = to_channels_last(s);
+      memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
+      tensor.data = memory.get();
+      const auto* x = from.as<const uint16_t>();
+      const int64_t pixels = s[2] * s[3];
+      for (int64_t n = 0; n < s[0]; ++n) {
+        for (int64_t i = 0; i < pixels; ++i) {
+          for (int64_t c = 0; c < s[1]; ++c) {
+            memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
+          }
+        }
+      }
+    }
+  };
+  std::vector<Relaid> relaid;
+  std::vector<Constant> on_device;
+  std::map<std::tuple<std::string, Place, bool>, size_t> known;
+  std::vector<size_t> blocks;  // bytes
+  for (size_t s = 0; s < sources.size(); ++s) {
+    for (size_t k = 0; k < sources[s].inputs.size(); ++k) {
+      Operand& operand = steps_.all[s].inputs[k];
+      if (operand.kind != Operand::Kind::kConstant) continue;
+      const auto& [node, i] = sources[s].inputs[k];
+      const Place place = operand.host ? Place::kHost : Place::kDevice;
+      const auto [found, added] =
+          known.emplace(std::tuple(node->input_names()[i], place, operand.last), steps_.constants.size());
+      operand.index = found->second;
+      if (!added) continue;
+      std::optional<Tensor> given = node->constant(i);
+      if (!given) throw Error("the constant '" + node->input_names()[i] + "' has no value");
+      if (operand.last) given = relaid.emplace_back(*given).tensor;
+      Tensor constant = *given;
+      constant.place = place;
+      const size_t bytes = constant.bytes();
+      if (place == Place::kHost) {
+        auto& copy = host_blocks_.emplace_back(std::make_unique<unsigned char[]>(bytes));
+        if (bytes > 0) std::memcpy(copy.get(), given->data, bytes);
+        constant.data = copy.get();
+      } else {
+        // Those of siblings lie one behind another, as a kernel of all of them wants.
+        const size_t siblings = sources[s].members.size();
+        const bool begins = siblings == 1 || (k - 1) % siblings == 0;
+        if (blocks.empty() || (begins && blocks.back() + siblings * arena_bytes(bytes) > kConstantBlock)) {
+          blocks.push_back(0);
+        }
+        on_device.push_back({*given, blocks.size() - 1, blocks.back()});
+        on_device.back().tensor.place = place;
+        blocks.back() += arena_bytes(bytes);
+        constant.data = nullptr;
+      }
+      steps_.constants.push_back(constant);
+    }
+  }
+  for (const size_t bytes : blocks) {
+    blocks_.push_back(std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr));
+  }
+  size_t next = 0;
+  for (Tensor& constant : steps_.constants) {
+    if (constant.place == Place::kHost) continue;
+    const Constant& from = on_device[next++];
+    const size_t bytes = constant.bytes();
+    constant.data = static_cast<char*>(blocks_[from.block]->data()) + from.offset;
+    if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, nullptr);
+  }
+  device_.synchronize(nullptr);  // the runtime's copies are read
+}
+
+}  // namespace graphopt::provider
