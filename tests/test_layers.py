@@ -112,7 +112,7 @@ BUILT_ON = {
     "row_norm": {"elementwise"},
     "winograd": {"scale_shift"},
     "scatter": {"gather"},
-    "shape": {"movement"},
+    "shape": {"movement", "reduction"},
     "unary": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h")

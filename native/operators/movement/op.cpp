@@ -49,6 +49,40 @@ gpu::StridedCopy sliced(const Call& call) {
   return copy;
 }
 
+gpu::StridedCopy expanded(const Call& call) {
+  const Tensor& x = call.input(0);
+  const std::vector<int64_t> dims = call.integers(1);
+  Shape wanted(dims.size());
+  std::copy(dims.begin(), dims.end(), wanted.data());
+  gpu::StridedCopy copy;
+  copy.shape = gpu::broadcast_shape(x.shape, wanted);
+  copy.bytes = bytes_of(x.type);
+  copy.x_strides = gpu::broadcast(x.shape, copy.shape);
+  copy.y_strides = gpu::contiguous(copy.shape);
+  return copy;
+}
+
+gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm) {
+  const Tensor& x = call.input(0);
+  const size_t rank = x.shape.rank();
+  gpu::StridedCopy copy;
+  copy.shape = Shape(rank);
+  copy.bytes = bytes_of(x.type);
+  copy.x_strides.resize(rank);
+  if (!perm.empty() && perm.size() != rank) throw Error("perm has another length than the shape");
+  std::vector<bool> seen(rank);
+  const std::vector<int64_t> strides = gpu::contiguous(x.shape);
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t from = perm.empty() ? rank - 1 - d : axis_of(perm[d], rank);
+    if (seen[from]) throw Error("perm names an axis twice");
+    seen[from] = true;
+    copy.shape[d] = x.shape[from];
+    copy.x_strides[d] = strides[from];
+  }
+  copy.y_strides = gpu::contiguous(copy.shape);
+  return copy;
+}
+
 Shape joined(const Call& call, size_t first, size_t step, size_t axis) {
   Shape y = call.input(first).shape;
   y[axis] = 0;
@@ -77,23 +111,7 @@ class Transpose final : public gpu::DeviceKernel {
 
  private:
   void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank();
-    StridedCopy copy;
-    copy.shape = Shape(rank);
-    copy.bytes = bytes_of(x.type);
-    copy.x_strides.resize(rank);
-    if (!perm_.empty() && perm_.size() != rank) throw Error("perm has another length than the shape");
-    std::vector<bool> seen(rank);
-    const std::vector<int64_t> strides = gpu::contiguous(x.shape);
-    for (size_t d = 0; d < rank; ++d) {
-      const size_t from = perm_.empty() ? rank - 1 - d : axis_of(perm_[d], rank);
-      if (seen[from]) throw Error("perm names an axis twice");
-      seen[from] = true;
-      copy.shape[d] = x.shape[from];
-      copy.x_strides[d] = strides[from];
-    }
-    copy.y_strides = gpu::contiguous(copy.shape);
+    const StridedCopy copy = transposed(call, perm_);
     const Ref y = set_output(call, 0, copy.shape);
     const bool fits = copy.bytes == 2 || copy.bytes == 4;
     if (const auto m = matrices(copy); m && fits && m->rows > 1 && m->columns > 1) {
@@ -137,21 +155,15 @@ class Transpose final : public gpu::DeviceKernel {
   std::vector<int64_t> perm_;
 };
 
-class Expand final : public gpu::DeviceKernel {
+// What a function of the call copies of input 0.
+template <StridedCopy (*kCopy)(const Call&)>
+class Moved final : public gpu::DeviceKernel {
  public:
-  Expand(const Node&, gpu::Device& device) : DeviceKernel(device) {}
+  Moved(const Node&, gpu::Device& device) : DeviceKernel(device) {}
 
  private:
   void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const std::vector<int64_t> dims = call.integers(1);
-    Shape wanted(dims.size());
-    std::copy(dims.begin(), dims.end(), wanted.data());
-    StridedCopy copy;
-    copy.shape = gpu::broadcast_shape(x.shape, wanted);
-    copy.bytes = bytes_of(x.type);
-    copy.x_strides = gpu::broadcast(x.shape, copy.shape);
-    copy.y_strides = gpu::contiguous(copy.shape);
+    const StridedCopy copy = kCopy(call);
     strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
   }
 };
@@ -260,18 +272,6 @@ std::string refuse_block_move(const Node& node) {
   if (mode != "DCR" && mode != "CRD") return "this mode is not known";
   return "";
 }
-
-// Starts, ends, axes and steps are inputs 1 to 4.
-class Slice final : public gpu::DeviceKernel {
- public:
-  Slice(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const gpu::StridedCopy copy = sliced(call);
-    strided_copy(call, program, copy, 0, set_output(call, 0, copy.shape));
-  }
-};
 
 class LayoutChange final : public gpu::DeviceKernel {
  public:
@@ -445,11 +445,11 @@ std::unique_ptr<Kernel> make_layout_change(gpu::Device& device, bool to_last) {
 
 void add_movement(Kernels& kernels) {
   kernels.add_onnx<Transpose>("Transpose", 1, 25).takes_rare_types();
-  kernels.add_onnx<Expand>("Expand", 8, 13).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx<Moved<expanded>>("Expand", 8, 13).reads_on_host({1}).takes_rare_types();
   kernels.add_onnx<Tile>("Tile", 6, 13).reads_on_host({1}).takes_rare_types();
   kernels.add_onnx<BlockMove>("DepthToSpace", 1, 28, true).refused(refuse_block_move).takes_rare_types();
   kernels.add_onnx<BlockMove>("SpaceToDepth", 1, 28, false).refused(refuse_block_move).takes_rare_types();
-  kernels.add_onnx<Slice>("Slice", 10, 13).reads_on_host({1, 2, 3, 4}).takes_rare_types();
+  kernels.add_onnx<Moved<sliced>>("Slice", 10, 13).reads_on_host({1, 2, 3, 4}).takes_rare_types();
   kernels.add_onnx<Concat>("Concat", 4, 13).takes_rare_types().lies([](const Node&) {
     return Layout::kFollows;
   });

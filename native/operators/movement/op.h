@@ -45,6 +45,12 @@ namespace graphopt {
 // What Slice copies of input 0; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
 gpu::StridedCopy sliced(const Call& call);
 
+// What Expand copies of it; the shape is input 1, in host memory. Throws Error.
+gpu::StridedCopy expanded(const Call& call);
+
+// What Transpose copies of it; without a permutation the axes are reversed. Throws Error.
+gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
+
 // The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.
 Shape joined(const Call& call, size_t first, size_t step, size_t axis);
 

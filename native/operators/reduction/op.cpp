@@ -6,41 +6,47 @@
 #include "operators/room.h"
 
 namespace graphopt {
+
+ReducedAxes::ReducedAxes(const Attributes& node)
+    : axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
+      keep_(node.find_int("keepdims").value_or(1) != 0),
+      none_is_all_(node.find_int("noop_with_empty_axes").value_or(0) == 0) {}
+
+std::vector<bool> ReducedAxes::of(const Call& call) const {
+  const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
+  const size_t rank = call.input(0).shape.rank();
+  std::vector<bool> reduced(rank, axes.empty() && none_is_all_);
+  for (const int64_t axis : axes) reduced[axis_of(axis, rank)] = true;
+  return reduced;
+}
+
+Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const {
+  std::vector<int64_t> dims;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (!reduced[d] || keep_) dims.push_back(reduced[d] ? 1 : x[d]);
+  }
+  Shape y(dims.size());
+  std::copy(dims.begin(), dims.end(), y.data());
+  return y;
+}
+
 namespace {
 
 class Reduce final : public gpu::DeviceKernel {
  public:
   Reduce(const Node& node, gpu::Device& device, gpu::Reduction how)
-      : DeviceKernel(device),
-        how_(how),
-        axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
-        keep_(node.find_int("keepdims").value_or(1) != 0),
-        none_is_all_(node.find_int("noop_with_empty_axes").value_or(0) == 0) {}
+      : DeviceKernel(device), how_(how), axes_(node) {}
 
  private:
   void plan(Call& call, Program& program) const override {
     const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank();
-    const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
-    gpu::ReduceProblem p;
-    p.x = x.shape;
-    p.reduced.assign(rank, axes.empty() && none_is_all_);
-    for (const int64_t axis : axes) p.reduced[axis_of(axis, rank)] = true;
-    p.how = how_;
-    p.type = x.type;
-    Shape y(rank);
-    size_t kept = 0;
-    for (size_t d = 0; d < rank; ++d) {
-      if (!p.reduced[d] || keep_) y[kept++] = p.reduced[d] ? 1 : x.shape[d];
-    }
-    Shape shape(kept);
-    std::copy(y.data(), y.data() + kept, shape.data());
-    program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)}, {set_output(call, 0, shape)});
+    const gpu::ReduceProblem p = {x.shape, axes_.of(call), how_, x.type};
+    program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
+                   {set_output(call, 0, axes_.left(x.shape, p.reduced))});
   }
 
   gpu::Reduction how_;
-  std::vector<int64_t> axes_;
-  bool keep_, none_is_all_;
+  ReducedAxes axes_;
 };
 
 std::string refuse_axes(const Node& node) {

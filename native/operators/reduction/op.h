@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "device/launch.h"
+#include "operators/kernel.h"
 #include "operators/reduction/args.h"
-#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
@@ -36,3 +36,22 @@ struct ReduceProblem {
 Plan reduce_plan(const ReduceProblem& p, bool aligned);
 
 }  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// Which axes of input 0 a node reduces: those of input 1, in host memory, or of an attribute; without any all of them, or
+// none.
+class ReducedAxes {
+ public:
+  explicit ReducedAxes(const Attributes& node);
+  // Throws Error.
+  std::vector<bool> of(const Call& call) const;
+  // What is left of the shape.
+  Shape left(const Shape& x, const std::vector<bool>& reduced) const;
+
+ private:
+  std::vector<int64_t> axes_;
+  bool keep_, none_is_all_;
+};
+
+}  // namespace graphopt

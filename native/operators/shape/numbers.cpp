@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "blocks/gpu/walk_plan.h"
+#include "operators/reduction/op.h"
 #include "operators/shape/arithmetic.h"
 
 namespace graphopt {
@@ -283,28 +284,20 @@ class Cast final : public Kernel {
 // Over axes, or all.
 class Reduce final : public Kernel {
  public:
-  Reduce(const Node& node, Operation op)
-      : op_(op),
-        axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
-        keep_(node.find_int("keepdims").value_or(1) != 0),
-        none_is_all_(node.find_int("noop_with_empty_axes").value_or(0) == 0) {}
+  Reduce(const Node& node, Operation op) : op_(op), axes_(node) {}
 
   void plan(Call& call) const override {
     const Shape& x = call.input(0).shape;
-    const std::vector<bool> reduced = this->reduced(call);
-    std::vector<int64_t> dims;
+    const std::vector<bool> reduced = axes_.of(call);
     for (size_t d = 0; d < x.rank(); ++d) {
-      if (!reduced[d] || keep_) dims.push_back(reduced[d] ? 1 : x[d]);
       if (reduced[d] && x[d] == 0 && !of_nothing()) throw Error("nothing to reduce");
     }
-    Shape y(dims.size());
-    std::copy(dims.begin(), dims.end(), y.data());
-    set_host_output(call, y, call.input(0).type);
+    set_host_output(call, axes_.left(x, reduced), call.input(0).type);
   }
 
   bool run(Call& call) const override {
     const Tensor &x = call.inputs[0], &y = call.outputs[0];
-    const std::vector<bool> reduced = this->reduced(call);
+    const std::vector<bool> reduced = axes_.of(call);
     std::vector<int64_t> strides(x.shape.rank());  // in y
     for (size_t d = x.shape.rank(), step = 1; d-- > 0;) {
       if (reduced[d]) continue;
@@ -334,17 +327,8 @@ class Reduce final : public Kernel {
     return op_ == Operation::kMul ? std::optional(1) : std::nullopt;
   }
 
-  std::vector<bool> reduced(const Call& call) const {
-    const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
-    const size_t rank = call.input(0).shape.rank();
-    std::vector<bool> marks(rank, axes.empty() && none_is_all_);
-    for (const int64_t axis : axes) marks[axis_of(axis, rank)] = true;
-    return marks;
-  }
-
   Operation op_;
-  std::vector<int64_t> axes_;
-  bool keep_, none_is_all_;
+  ReducedAxes axes_;
 };
 
 }  // namespace

@@ -50,17 +50,6 @@ class Moved final : public Kernel {
   }
 };
 
-gpu::StridedCopy expanded(const Call& call) {
-  const Tensor& x = call.input(0);
-  const std::vector<int64_t> dims = call.integers(1);
-  Shape wanted(dims.size());
-  std::copy(dims.begin(), dims.end(), wanted.data());
-  gpu::StridedCopy copy;
-  copy.shape = gpu::broadcast_shape(x.shape, wanted);
-  copy.x_strides = gpu::broadcast(x.shape, copy.shape);
-  return copy;
-}
-
 // Axes of X are written as two, the repeats first.
 class Tile final : public Kernel {
  public:
@@ -101,27 +90,15 @@ class Transpose final : public Kernel {
  public:
   explicit Transpose(const Node& node) : perm_(node.find_ints("perm").value_or(std::vector<int64_t>())) {}
 
-  void plan(Call& call) const override { set_host_output(call, copy(call).shape, call.input(0).type); }
+  void plan(Call& call) const override {
+    set_host_output(call, transposed(call, perm_).shape, call.input(0).type);
+  }
   bool run(Call& call) const override {
-    copy_elements(call.inputs[0], copy(call), call.outputs[0]);
+    copy_elements(call.inputs[0], transposed(call, perm_), call.outputs[0]);
     return true;
   }
 
  private:
-  gpu::StridedCopy copy(const Call& call) const {
-    const Shape& x = call.input(0).shape;
-    if (!perm_.empty() && perm_.size() != x.rank()) throw Error("perm has another length than the shape");
-    const std::vector<int64_t> strides = gpu::contiguous(x);
-    gpu::StridedCopy copy;
-    copy.shape = Shape(x.rank());
-    for (size_t d = 0; d < x.rank(); ++d) {
-      const size_t from = perm_.empty() ? x.rank() - 1 - d : axis_of(perm_[d], x.rank());
-      copy.shape[d] = x[from];
-      copy.x_strides.push_back(strides[from]);
-    }
-    return copy;
-  }
-
   std::vector<int64_t> perm_;
 };
 
