@@ -1,6 +1,7 @@
 #include "device/launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <stdexcept>
 
@@ -43,8 +44,14 @@ const Architecture* find_architecture(const std::string& name) {
 }
 
 const Architecture& architecture(const std::string& name) {
-  if (const Architecture* found = find_architecture(name)) return *found;
-  throw std::invalid_argument("unknown architecture '" + name + "'");
+  // Plans ask again and again, as a rule of one device.
+  static std::atomic<const Architecture*> last{nullptr};
+  const Architecture* known = last.load(std::memory_order_relaxed);
+  if (known != nullptr && name == known->name) return *known;
+  const Architecture* found = find_architecture(name);
+  if (found == nullptr) throw std::invalid_argument("unknown architecture '" + name + "'");
+  last.store(found, std::memory_order_relaxed);
+  return *found;
 }
 
 DeviceFacts typical_facts(const std::string& arch) { return facts_of(arch, 0, 0, 0, 0); }

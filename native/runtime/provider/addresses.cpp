@@ -34,6 +34,7 @@ class Placement {
   void fill() {
     // Outputs of the same storage as another are none of it: each storage is at most one output.
     std::vector<Lifetime> lives;
+    lives.reserve(storages_.size() + steps_.all.size());
     for (Storage& storage : storages_) {
       if (storage.output >= 0) continue;
       storage.number = lives.size();
@@ -52,6 +53,9 @@ class Placement {
       plan_.copies.push_back(plan_.arena_bytes_with_copies);
       plan_.arena_bytes_with_copies += arena_bytes(bytes);
     }
+    size_t operands = 0;
+    for (const Step& step : steps_.all) operands += step.inputs.size() + step.outputs.size() + 1;
+    plan_.slots.reserve(operands);
     for (size_t s = 0; s < steps_.all.size(); ++s) {
       const Step& step = steps_.all[s];
       Call& call = plan_.calls[s];
