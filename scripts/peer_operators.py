@@ -4,13 +4,15 @@ python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
 
 with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
-Only facts are taken: names of operators, the types that are listed for them, and whether limits are. For MIGraphX they
-come from the table of docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the
-parsers register; and from the names that ONNX Runtime's MIGraphX provider hands on, which are fewer.
+Only facts are taken: names of operators, the types that are listed for them, and limits. For MIGraphX they come from
+the table of docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the parsers
+register; and from the names and types that ONNX Runtime's MIGraphX provider hands on, which are fewer. For hip-ep they
+come from its list and from the patterns that its conversions register; what these refuse was read by hand.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -24,11 +26,50 @@ from graphopt.placement.peers import FOLDER
 
 MIGRAPHX = ("https://github.com/ROCm/AMDMIGraphX", "docs/dev/onnx_operators.rst")
 HIP_EP = ("https://github.com/ROCm/hip-ep", "docs/supported-operations.md")
+HIP_EP_CONVERSIONS = "lib/Conversion/OnnxToHip"
 HANDED_ON = (
     "https://github.com/ROCm/onnxruntime",
     "onnxruntime/core/providers/migraphx/migraphx_execution_provider.cc",
 )
 TYPES = {"FP8": "float8e4m3fnuz", "FP16": "float16", "FP32": "float", "FP64": "double", "BFLOAT16": "bfloat16"}
+# Which forms of an operator hip-ep's conversions take or read alone, of those that ONNX has, at this commit.
+HIP_EP_READ_AT = "6f3347267aa7bb3a3373485df2e42ebe2d306640"
+_HEADS = "known numbers of heads and a known size of the cos cache"
+_POOLED = "1 to 3 spatial dimensions; auto_pad SAME with known sizes"
+HIP_EP_FORMS = {
+    "Attention": "no mask of bool, nonpad_kv_seqlen or qk_matmul_output; known numbers and sizes of heads",
+    "AveragePool": _POOLED,
+    "Cast": "to bool, integers of 8 to 64 bits, bfloat16, float16, float and double",
+    "Conv": "1 or 2 spatial dimensions, 1 without dilations; auto_pad is not read",
+    "ConvTranspose": "2 spatial dimensions; auto_pad and output_shape are not read",
+    "Erf": "in a Gelu that is written out",
+    "Expand": "a known rank of the result",
+    "Flatten": "no scalar",
+    "GatherND": "a known last size of the indices",
+    "If": "known sizes of the outputs; no If in its branches",
+    "Loop": "a trip count; no scan outputs, no Loop in its body",
+    "LpPool": _POOLED,
+    "MaxPool": f"{_POOLED}; no storage_order",
+    "Pad": "constant axes where sizes are open",
+    "Pow": "a constant exponent: 0.5, -0.5 or whole, from -16 to 16 without 0",
+    "Resize": "nearest or linear, over 1 to 3 spatial dimensions to known sizes; half_pixel, asymmetric or "
+    "align_corners; no antialias, axes or exclude_outside",
+    "RotaryEmbedding": _HEADS,
+    "SimplifiedLayerNormalization": "axis, epsilon and stash_type are written",
+    "Softmax": "the last axis: axis is not read",
+    "com.microsoft::Attention": "no mask, past, rotary or causal form; known sizes, as many for V as for Q",
+    "com.microsoft::GatherBlockQuantized": "4 or 8 bits",
+    "com.microsoft::MultiHeadAttention": "known sizes of the key, or of present_key",
+    "com.microsoft::RotaryEmbedding": _HEADS,
+    "com.microsoft::SkipLayerNormalization": "no bias of the input",
+    "com.microsoft::SkipSimplifiedLayerNormalization": "epsilon is written",
+}
+# Types of the data, where the compiler refuses others that ONNX has.
+HIP_EP_TYPES = {
+    "MaxPool": ["bfloat16", "float16", "float", "double"],
+    "NonZero": ["bool", "int8", "uint8", "int32", "int64", "float16", "float"],
+    "Softmax": ["bfloat16", "float16", "float"],
+}
 
 
 def git(checkout: Path, *arguments: str) -> str:
@@ -51,13 +92,14 @@ def migraphx(checkout: Path) -> dict[str, Any]:
         first, supported, types, limits = (cell.strip() for cell in line.strip("|").split("|"))
         if first and not name:
             name = first.removesuffix(" (deprecated)")
-            table[name] = {"taken": supported == "✅", "types": [], "limits": False}
+            table[name] = {"taken": supported == "✅", "types": [], "limits": ""}
         elif first:  # a name of two lines
             table[name + first] = table.pop(name)
             name += first
         if name:
-            table[name]["types"] += [TYPES.get(t, t.lower()) for t in re.findall(r"\w+", types)]
-            table[name]["limits"] |= bool(limits)
+            table[name]["types"] += [TYPES.get(t, t.lower()) for t in re.findall(r"\w+", types) if t != "Any"]
+            if limits:
+                table[name]["limits"] = "named in its list"
     table.pop("Operator", None)
     parsed = set()
     for path in git(checkout, "ls-tree", "--name-only", "HEAD", "src/onnx/").split():
@@ -66,19 +108,41 @@ def migraphx(checkout: Path) -> dict[str, Any]:
             parsed |= set(re.findall(r'\{\s*"(\w+)"', body))
     # The table knows less than the parsers: what it says no of may be read all the same.
     for operator in sorted(o for o in parsed if not table.get(o, {"taken": False})["taken"]):
-        table[operator] = {"taken": True, "types": [], "limits": False}
+        table[operator] = {"taken": True, "types": [], "limits": ""}
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
 
 
 def handed_on(checkout: Path) -> dict[str, Any]:
+    """The names and types that the provider lets through, and the operators of which it refuses forms."""
     text = git(checkout, "show", f"HEAD:{HANDED_ON[1]}")
+
+    def words(function: str, pattern: str) -> list[str]:
+        body = re.search(rf"static bool {function}\(.*?^\}}", text, re.S | re.M)
+        assert body is not None
+        return sorted(set(re.findall(pattern, body[0])))
+
     listed = re.search(r"mgx_supported_ops\s*=\s*\{(.*?)\};", text, re.S)
     assert listed is not None
-    return {**source(checkout, *HANDED_ON), "operators": sorted(set(re.findall(r'"(\w+)"', listed[1])))}
+    return {
+        **source(checkout, *HANDED_ON),
+        "types": [t.lower() for t in words("IsTypeSupported", r"case \S*DataType_(\w+):")],
+        "limits": words("IsUnsupportedOpMode", r'optype == "(\w+)"'),
+        "operators": sorted(set(re.findall(r'"(\w+)"', listed[1]))),
+    }
+
+
+def converted(text: str) -> list[str]:
+    """The operators that the patterns of a file are rooted at; of another domain than ONNX's as DOMAIN::NAME."""
+    names = re.findall(r'RewritePattern\("onnx\.(\w+)"', text) + re.findall(r'\(ctx, "onnx\.(\w+)"', text)
+    compared = [c for c in re.findall(r'getValue\(\) [!=]= "([\w.]+)"', text) if "Custom" in names]
+    for name, after in itertools.pairwise([*compared, ""]):
+        if name != "com.microsoft":
+            names.append(f"{after}::{name}" if after == "com.microsoft" else name)
+    return [n for n in names if n != "Custom"]
 
 
 def hip_ep(checkout: Path) -> dict[str, Any]:
-    table = {}
+    names = set()
     for line in git(checkout, "show", f"HEAD:{HIP_EP[1]}").splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")]
         # "Add", "BiasGelu (`com.microsoft`)", "Where / Select"
@@ -86,14 +150,23 @@ def hip_ep(checkout: Path) -> dict[str, Any]:
         if not line.startswith("|") or len(cells) < 2 or found is None or cells[0] == "Operation":
             continue
         domain = f"{found[2]}::" if found[2] not in (None, "ai.onnx") else ""
-        for name in re.findall(r"\w+", found[1]):
-            table[domain + name] = {"taken": True, "types": [], "limits": False}
-    return {**source(checkout, *HIP_EP), "any_domain": False, "operators": dict(sorted(table.items()))}
+        names |= {domain + name for name in re.findall(r"\w+", found[1])}
+    for path in git(checkout, "ls-tree", "--name-only", "HEAD", f"{HIP_EP_CONVERSIONS}/").split():
+        names |= set(converted(git(checkout, "show", f"HEAD:{path}")))
+    table = {
+        name: {"taken": True, "types": HIP_EP_TYPES.get(name, []), "limits": HIP_EP_FORMS.get(name, "")}
+        for name in sorted(names)
+    }
+    where = f"{HIP_EP[1]} and {HIP_EP_CONVERSIONS}"
+    return {**source(checkout, HIP_EP[0], where), "any_domain": False, "operators": table}
 
 
 def main() -> None:
     mine = {**migraphx(Path(sys.argv[1])), "provider": handed_on(Path(sys.argv[3]))}
-    for name, content in (("migraphx", mine), ("hip-ep", hip_ep(Path(sys.argv[2])))):
+    theirs = hip_ep(Path(sys.argv[2]))
+    if theirs["commit"] != HIP_EP_READ_AT:
+        sys.exit(f"read HIP_EP_FORMS and HIP_EP_TYPES again at {theirs['commit']}, and write it down as HIP_EP_READ_AT")
+    for name, content in (("migraphx", mine), ("hip-ep", theirs)):
         rows = ",\n".join(f'    "{op}": {json.dumps(facts)}' for op, facts in content.pop("operators").items())
         head = json.dumps(content, indent=2).removesuffix("\n}")
         (FOLDER / f"{name}.json").write_text(f'{head},\n  "operators": {{\n{rows}\n  }}\n}}\n')

@@ -1,8 +1,8 @@
 """Which nodes of a model a provider will take, and why not the others.
 
 What is asked, so that the answer is the provider's own: for `graphopt` the native library, which answers by the table
-and the rules of the provider; for `cpu` the runtime's registry of kernels; for `migraphx` and `hip-ep` the lists of
-operators that they publish, at a named commit (`peers/`).
+and the rules of the provider; for `cpu` the runtime's registry of kernels; for `migraphx` and `hip-ep` tables of
+what their sources list, at a named commit (`peers/`).
 
 A runtime simplifies a model before it asks providers: nodes whose inputs never change are computed once, functions are
 inlined. So is done here; what else it fuses or drops is not foreseen, and the nodes of the file are what is told.
@@ -306,8 +306,8 @@ class _Question:
         if reason is None:
             return PlacedNode(name, op, body, ONCE)
         if self.provider != "cpu" and not reason:
-            limits = self.peer is not None and self.peer.has_limits(node)
-            return PlacedNode(name, op, body, self.provider, "its list names limits of the operator" if limits else "")
+            limits = self.peer.limits(node) if self.peer is not None else ""
+            return PlacedNode(name, op, body, self.provider, f"limits: {limits}" if limits else "")
         lacking, said = self.kernels.refuse(node, self.imports.get(node.domain, 1))
         text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
         return PlacedNode(name, op, body, NOWHERE if lacking else "cpu", text)
@@ -350,6 +350,13 @@ def _add_notes(found: Forecast) -> None:
             f"onnxruntime's MIGraphX provider gives a graph with more than {_MOST_LACKING} nodes that it lacks to the "
             "CPU as a whole"
         )
+    elif found.provider == "migraphx" and found.counts["cpu"]:
+        found.notes.append(
+            "where it lacks a node, onnxruntime's MIGraphX provider gives parts between such nodes to the CPU, too: "
+            "those with no recurrent layer, and no product, convolution or pool of more than 300 elements"
+        )
+    if found.provider == "hip-ep" and found.counts["cpu"] + found.counts[NOWHERE]:
+        found.notes.append("hip-ep compiles a graph as a whole: where it lacks one node, all go to the CPU")
     if found.counts[NOWHERE]:
         found.notes.append("a session cannot be made: no provider has a kernel for some nodes")
 

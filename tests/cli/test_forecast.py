@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from graphopt.errors import OptionError
 from graphopt.placement import forecast
 from graphopt.placement.peers import NAMES, read
 from models.decoder import decoder
+from scripts import peer_operators
 from tests.rewriting import model_from_text
 
 Command = Callable[..., Any]
@@ -114,8 +116,13 @@ def test_what_peers_publish() -> None:
     # MIGraphX has it, and ONNX Runtime's provider does not hand it on.
     grid = model_from_text("g (float[N, 4] x) => (bool[N, 4] y) { y = IsInf (x) }", {})
     assert "does not hand the operator on" in forecast(grid, "migraphx").nodes[0].reason
-    bits = model_from_text("g (int8[N, 4] x) => (bool[N, 4] y) { y = And (x, x) }", {})
-    assert "its list names no int8" in forecast(bits, "migraphx").nodes[0].reason
+    # The provider asks for no operator's own types, and the list says that there may be others than it names.
+    product = model_from_text("g (int32[N, 4] x) => (int32[N, 4] y) { y = Mul (x, x) }", {})
+    placed = forecast(product, "migraphx").nodes[0]
+    assert placed.provider == "migraphx" and placed.reason == "limits: its list names no int32 for the operator"
+    wide = model_from_text("g (double[N, 4] x) => (double[N, 4] y) { y = Softmax (x) }", {})
+    assert forecast(wide, "hip-ep").nodes[0].reason.startswith("its list names no double")
+    wide = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { y = Det (x) }", {})
     assert "does not name" in forecast(wide, "hip-ep").nodes[0].reason
 
 
@@ -144,3 +151,75 @@ def test_tables_name_operators_as_files_do(name: str) -> None:
     """Tables hold what nodes are called, and no remarks beside it."""
     table = read(name).operators
     assert [k for k in table if not re.fullmatch(r"((?!ai\.onnx::)[\w.]+::)?\w+", k)] == []
+
+
+def _checkout(folder: Path, files: dict[str, str]) -> Path:
+    """A repository with one commit, as scripts/peer_operators.py takes them."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+    return folder
+
+
+def test_lists_are_read_as_they_are_meant(tmp_path: Path) -> None:
+    """A list's "Any" is no type; what a pattern is rooted at is taken; a provider has types and forms of its own."""
+    rule = "+----------+---+--------+--------+\n"
+    cells = [("Operator", "", "Types", "Limits"), ("Einsum", "✅", "Any", ""), ("Resize", "✅", "FP16,", "no roi")]
+    listed = (
+        rule + rule.join(f"| {' | '.join(row)} |\n" for row in cells) + "|          |   | FP32   |        |\n" + rule
+    )
+    table = peer_operators.migraphx(_checkout(tmp_path / "m", {peer_operators.MIGRAPHX[1]: listed, "src/onnx/a": ""}))
+    assert table["operators"] == {
+        "Einsum": {"taken": True, "types": [], "limits": ""},
+        "Resize": {"taken": True, "types": ["float16", "float"], "limits": "named in its list"},
+    }
+    provider = """
+static bool IsTypeSupported(const NodeArg* node_arg) {
+  switch (elem_type) {
+    case ONNX_NAMESPACE::TensorProto_DataType::TensorProto_DataType_FLOAT16:
+    case ONNX_NAMESPACE::TensorProto_DataType::TensorProto_DataType_BOOL:
+      return true;
+  }
+}
+static bool IsUnsupportedOpMode(const Node* node) {
+  if (optype == "ArgMax" or optype == "ArgMin") {
+    return true;
+  }
+}
+static std::set<std::string> mgx_supported_ops = {"Abs", "ArgMax"};"""
+    handed_on = peer_operators.handed_on(_checkout(tmp_path / "o", {peer_operators.HANDED_ON[1]: provider}))
+    assert handed_on["types"] == ["bool", "float16"] and handed_on["limits"] == ["ArgMax", "ArgMin"]
+    pattern = 'struct {0}ToHip {{ {0}ToHip() : RewritePattern("onnx.{1}", 1, ctx) {{}} {2} }};'
+    own = 'if (!fn || fn.getValue() != "QMoE") return; if (!domain || domain.getValue() != "com.microsoft") return;'
+    hip = {
+        peer_operators.HIP_EP[1]: "| Operation | Backend |\n|---|---|\n| Abs | kernel |\n| If | outlined |\n",
+        "lib/Conversion/OnnxToHip/Abs.cpp": pattern.format("Abs", "Abs", "") + pattern.format("L2", "ReduceL2", ""),
+        "lib/Conversion/OnnxToHip/Pool.cpp": 'patterns.add<PoolToHip>(ctx, "onnx.MaxPool", kPoolMax);',
+        "lib/Conversion/OnnxToHip/QMoE.cpp": pattern.format("QMoE", "Custom", own),
+    }
+    taken = peer_operators.hip_ep(_checkout(tmp_path / "h", hip))["operators"]
+    assert list(taken) == ["Abs", "If", "MaxPool", "ReduceL2", "com.microsoft::QMoE"]
+
+
+def test_types_and_forms_of_peers() -> None:
+    sums = model_from_text('g (float[N, 4] x) => (float[a, b] y) { y = Einsum <equation = "ij->ji"> (x) }', {})
+    assert [n.provider for n in forecast(sums, "migraphx").nodes] == ["migraphx"]
+    # MIGraphX's own table lists no types for what its parsers alone know; ONNX Runtime's provider has a list of all.
+    text = "g (bfloat16[N, 4] x, bfloat16[4] s) => (bfloat16[N, 4] y) { y = SimplifiedLayerNormalization (x, s) }"
+    norm = model_from_text(text, check=False)
+    assert "hands on no bfloat16" in forecast(norm, "migraphx").nodes[0].reason
+    last = model_from_text("g (float[N, 4] x) => (int64[a, b] y) { y = ArgMax (x) }", {})
+    assert "limits: named in its provider" in forecast(last, "migraphx").nodes[0].reason
+    power = model_from_text("g (float[N, 4] x, float[4] e) => (float[N, 4] y) { y = Pow (x, e) }", {})
+    assert "limits: a constant exponent" in forecast(power, "hip-ep").nodes[0].reason
+    gelu = """g (float[N, 4] x, float[4] a) => (float[N, 4] y) {
+        t = ReduceL2 (x)  e = Erf (x)  z = Mul (e, t)  y = com.microsoft.Attention <num_heads = 1> (z, a, a) }"""
+    said = forecast(model_from_text(gelu, check=False), "hip-ep")
+    assert [n.provider for n in said.nodes] == ["hip-ep"] * 4
+    assert not any("as a whole" in note for note in said.notes)
+    assert "limits: no mask" in said.nodes[3].reason
+    left = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Relu (x)  y = Det (t) }", {})
+    assert "as a whole" in "".join(forecast(left, "hip-ep").notes)
