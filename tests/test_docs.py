@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.cli.root import app
+from graphopt.contrib import CONTRIB
+from graphopt.contrib.table import WITHOUT_KERNEL
 from graphopt.ops import OPS
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.cases import family_of
@@ -53,6 +55,15 @@ def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
     written = pages.pages()
     old = [page.name for page, text in written.items() if page.read_text() != text]
     assert len(written) > 30 and not old, "run scripts/pages.py"
+
+
+@pytest.mark.once
+def test_operators_that_stay_on_cpus_were_measured() -> None:
+    """Where a runtime has a kernel: in a table of scripts/bench_contrib.py, with a size or none."""
+    rows = (DOCS / "measurements" / "contrib_cpu.md").read_text()
+    measured = set(re.findall(r"^\| (\w+)[^|]* \| \d+\.\d+ \|", rows, re.M))
+    stay = {op.name for op in CONTRIB.values() if op.stays_on_cpu}
+    assert len(stay) > 20 and not stay - measured - WITHOUT_KERNEL
 
 
 def test_every_operator_has_a_row_that_says_what_it_computes() -> None:
