@@ -25,6 +25,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from graphopt.runtime.sessions import library_path
 
 ROOT = Path(__file__).resolve().parent.parent

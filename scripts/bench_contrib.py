@@ -172,7 +172,10 @@ def packed(rows: int) -> Node:
     """Of weights of 4 bits, 2048 x 2048."""
     text = f"""g (float[{rows}, 2048] x) => (float[{rows}, 2048] y) {{
         y = com.microsoft.MatMulNBits<K=2048, N=2048, bits=4, block_size=32>(x, w, k) }}"""
-    weights = {"w": rng.integers(0, 256, (2048, 64, 16)).astype(np.uint8), "k": np.full((2048, 64), 0.02, np.float32)}
+    weights: dict[str, Array] = {
+        "w": rng.integers(0, 256, (2048, 64, 16)).astype(np.uint8),
+        "k": np.full((2048, 64), 0.02, np.float32),
+    }
     return Node(text, weights, opset=21)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
 from graphopt.runtime.sessions import library_path

@@ -18,6 +18,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import graphopt
 from graphopt.ops.activation import ACTIVATIONS
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from graphopt.runtime.sessions import library_path
 

@@ -13,12 +13,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import graphopt
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from models import ZOO, pypi  # noqa: E402 - the zoo lies beside this folder, not in the installed package
+from models import ZOO, pypi
 
 REPEATS = 15
 

@@ -307,3 +307,18 @@ def test_vendor_libraries_have_the_same_names_in_python() -> None:
     """What `session(libraries=...)` checks before the native library reads it."""
     names = re.search(r"kNames\[\] = \{(.*?)\};", (NATIVE / "device/libraries/libraries.cpp").read_text(), re.S)
     assert names is not None and tuple(re.findall(r'"(\w+)"', names[1])) == LIBRARIES
+
+
+def test_scripts_run_their_own_tree() -> None:
+    """Not an installed wheel: the folder above comes first on the path, where `-m scripts.NAME` does not put it."""
+    others, seen = [], 0
+    for path in sorted((ROOT.parent / "scripts").glob("*.py")):
+        text = path.read_text()
+        ours = re.search(r"^(?:import|from) (?:graphopt|models|scripts|tests)\b", text, re.M)
+        if ours is None or f"-m scripts.{path.stem}" in text:
+            continue
+        seen += 1
+        before = text[: ours.start()]
+        if not re.search(r"^sys\.path\.insert\(0, str\((?:ROOT|Path\(__file__\).*)\)\)$", before, re.M):
+            others.append(path.name)
+    assert seen > 25 and others == []
