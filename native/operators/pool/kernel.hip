@@ -141,7 +141,7 @@ DEVICE void lrn(const LrnArgs& args) {
             last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
   float sum[kWidth] = {};
   for (int c = first; c <= last; ++c) {
-    const auto of_channel = load_neighbours<kWidth>(x + i + static_cast<uint32_t>(c) * size);
+    const auto of_channel = load_neighbours<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
     UNROLL for (int w = 0; w < kWidth; ++w) {
       const float v = to_float(of_channel.v[w]);
       sum[w] += v * v;
