@@ -1,6 +1,7 @@
 #include "runtime/provider/region_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/provider/region.h"
 
@@ -110,13 +111,18 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
 }
 
 void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
+  // The plan has none any more, whatever the device does: who gives back asks until there is nothing left.
+  std::vector<Captured> captured;
+  captured.swap(plan.captured);
+  Captured staged;
+  std::swap(staged, plan.staged);
+  if (captured.empty() && staged.graph == nullptr) return;
   try {
     gpu::Device& device = memory_->pool().device();
     const gpu::OnDevice on(device);
-    // Not every driver lets a graph go while it runs.
-    if (!plan.captured.empty() || plan.staged.graph != nullptr) device.synchronize(lane.stream);
-    plan.captured.clear();
-    plan.staged = {};
+    device.synchronize(lane.stream);  // not every driver lets a graph go while it runs
+    captured.clear();
+    staged = {};
   } catch (const std::exception&) {  // a broken device
   }
 }
