@@ -261,7 +261,6 @@ SAID_TWICE = {
     "Line": "bytes of a cache line",
     "Page": "bytes of a page of memory",
     "Most": "how many of three different things are kept",
-    "Ahead": "loads in flight, of two kernels",
     "Alignment": "of workspace, and what hipBLASLt is told of tensors",
     "ShortPlane": "of two CPU kernels, each measured",
 }

@@ -287,6 +287,14 @@ DEVICE Pack<T> load_pack(const T* p) {
       *reinterpret_cast<const Bits128*>(p);  // a copy first: from memory, bit_cast moves bytes
   return bit_cast<Pack<T>>(bits);
 }
+// From any `p`.
+template <class T>
+DEVICE Pack<T> load_pack_anywhere(const T* p) {
+  if (begins_pack(p)) return load_pack(p);
+  Pack<T> x;
+  UNROLL for (int j = 0; j < Pack<T>::kSize; ++j) x.v[j] = p[j];
+  return x;
+}
 template <class T>
 DEVICE void store_pack(T* p, const Pack<T>& x) {
   *reinterpret_cast<Bits128*>(p) = bit_cast<Bits128>(x);

@@ -36,9 +36,13 @@ DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   if (first + kSize <= args.total) {
     WalkPlace place(first, args.axes, args.x_strides);
     Pack<T> pack;
-    UNROLL for (int j = 0; j < kSize; ++j) {
-      pack.v[j] = x[args.x_offset + place.offset];
-      if (j + 1 < kSize) place.advance(args.axes, args.x_strides);
+    if (args.x_strides.s[0] == 1 && place.at[0] + kSize <= args.axes.inner[0].d) {
+      pack = load_pack_anywhere(x + (args.x_offset + place.offset));
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        pack.v[j] = x[args.x_offset + place.offset];
+        if (j + 1 < kSize) place.advance(args.axes, args.x_strides);
+      }
     }
     store_pack(y + args.y_offset + offset_of(first, args.axes, args.y_strides), pack);
     return;
@@ -127,8 +131,8 @@ DEVICE void pad(const PadArgs& args) {
   const int32_t at = row.here - args.before.d[0];
   const T* const from = x + row.offset + static_cast<uint32_t>(at);
   Pack<T> pack;
-  if (!row.outside && at >= 0 && at + kSize <= args.x_dims.d[0] && begins_pack(from)) {
-    pack = load_pack(from);
+  if (!row.outside && at >= 0 && at + kSize <= args.x_dims.d[0]) {
+    pack = load_pack_anywhere(from);
   } else {
     const PadRow next = left < kSize ? row_of(args, first + static_cast<uint32_t>(left)) : row;
     UNROLL for (int j = 0; j < kSize; ++j) {

@@ -130,13 +130,17 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   Neighbours<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
   if constexpr (kKept) {
     UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
+      if (k * kSoftmaxParts >= args.D) break;
       kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
     }
   }
   // visit(the numbers of a row, which row), for all rows of the work-item. Rows from D on are the last one once more.
   const auto each = [&](const auto& visit) {
     if constexpr (kKept) {
-      UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) visit(numbers_of(kept[k]), place(k));
+      UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
+        if (k * kSoftmaxParts >= args.D) break;
+        visit(numbers_of(kept[k]), place(k));
+      }
     } else {
       for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
     }
