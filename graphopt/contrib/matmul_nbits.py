@@ -68,19 +68,15 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
         zero = unpack(points.reshape(N, -1), bits)[:, :blocks].astype(narrow)
     else:
         zero = np.zeros((N, blocks), narrow)
-    numbers = w.array(unpack(packed.reshape(N, -1), bits)[:, :K].astype(narrow))
+    # Whole blocks, cut afterwards: OpenVINO reads no other.
+    numbers = w.array(unpack(packed.reshape(N, -1), bits).astype(narrow))
     scales = w.reshape(call["scales"], N, blocks)
     weights = w.op("DequantizeLinear", numbers, scales, w.array(zero), axis=1, block_size=size)
-    if whole:
-        return weights
-    shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
-    return w.sub(weights, _each(w, shift, N, blocks, size, K))
-
-
-def _each(w: Writer, x: ir.Value, N: int, blocks: int, size: int, K: int) -> ir.Value:
-    """[N, blocks] repeated for each number of a block: [N, K]."""
-    wide = w.reshape(w.expand(w.unsqueeze(x, 2), N, blocks, size), N, blocks * size)
-    return w.slice(wide, 1, 0, K) if blocks * size != K else wide
+    if not whole:
+        shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
+        each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
+        weights = w.sub(weights, w.reshape(each, N, blocks * size))
+    return w.slice(weights, 1, 0, K) if blocks * size != K else weights
 
 
 def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> ir.Value:
