@@ -21,6 +21,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in gone]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Builds the stand-ins before the first test, whose time minutes of compiling would otherwise use up."""
+    named = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if "stand_in" in named and not session.config.option.collectonly:
+        build_stand_ins()
+
+
 @pytest.fixture(scope="session")
 def worker() -> Iterator[ProcessPoolExecutor]:
     with start_worker() as executor:
