@@ -1,4 +1,4 @@
-"""What other providers take, from the lists that they publish (scripts/peer_operators.py makes the tables)."""
+"""What other providers take, from what their sources list (scripts/peer_operators.py makes the tables)."""
 
 from __future__ import annotations
 
