@@ -28,8 +28,7 @@ DEVICE Between from_where(const ResizeAxis& a, int at, Coordinates coordinates, 
   return {low, low, 0};
 }
 
-// kResizeColumns neighbours of a row each, and args.rows_each rows: where columns come from is found once, and what lies
-// between columns of a row of X is kept for the next row of Y.
+// kResizeColumns neighbours of a row each, and args.rows_each rows: where columns come from is found once.
 template <class T>
 DEVICE void resize(const ResizeArgs& args) {
   const uint32_t i = work_item(kResizeThreads);
@@ -47,34 +46,20 @@ DEVICE void resize(const ResizeArgs& args) {
   UNROLL for (int k = 0; k < kResizeColumns; ++k) {
     c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.coordinates, args.how);
   }
-  struct Line {
-    int row = -1;  // of X
-    float v[kResizeColumns];
-  } top, bottom;
-  const auto read = [&](Line& line, const Line& other, int row) {
-    if (line.row == row) return;
-    if (other.row == row) {
-      line = other;
-      return;
-    }
-    const T* const at = from + static_cast<ptrdiff_t>(row) * columns.in;
-    UNROLL for (int k = 0; k < kResizeColumns; ++k) {
-      line.v[k] = to_float(at[c[k].low]) * (1 - c[k].part) + to_float(at[c[k].high]) * c[k].part;
-    }
-    line.row = row;
-  };
   const int end = min_int(first_row + args.rows_each, rows.out);
   NO_UNROLL for (int row = first_row; row < end; ++row) {
     const Between r = from_where(rows, row, args.coordinates, args.how);
+    const T* const low = from + static_cast<ptrdiff_t>(r.low) * columns.in;
+    const T* const high = from + static_cast<ptrdiff_t>(r.high) * columns.in;
     T out[kResizeColumns];
     if (args.how == Interpolation::kLinear) {
-      read(top, bottom, r.low);
-      read(bottom, top, r.high);
       UNROLL for (int k = 0; k < kResizeColumns; ++k) {
-        out[k] = from_float<T>(top.v[k] * (1 - r.part) + bottom.v[k] * r.part);
+        const float top = to_float(low[c[k].low]) * (1 - c[k].part) + to_float(low[c[k].high]) * c[k].part;
+        const float bottom =
+            to_float(high[c[k].low]) * (1 - c[k].part) + to_float(high[c[k].high]) * c[k].part;
+        out[k] = from_float<T>(top * (1 - r.part) + bottom * r.part);
       }
     } else {
-      const T* const low = from + static_cast<ptrdiff_t>(r.low) * columns.in;
       UNROLL for (int k = 0; k < kResizeColumns; ++k) out[k] = low[c[k].low];
     }
     T* const y = to + static_cast<ptrdiff_t>(row) * columns.out + first_column;
