@@ -507,7 +507,7 @@ def test_exports_and_system_requirements() -> None:
     exported = {line.split()[-1] for line in symbols if line[:8].strip("0123456789abcdef") == "" and "*UND*" not in line
                 and ".text" in line}  # fmt: skip
     providers = {"CreateEpFactories", "ReleaseEpFactory"}
-    reports = {"DescribeDevices", "FinishLoading", "ForecastGraph", "Implementations", "Regions"}
+    reports = {"DescribeDevices", "FinishLoading", "ForecastGraph", "Implementations", "Memory", "Regions"}
     assert exported <= {"RegisterCustomOps", *providers, *(f"Graphopt{name}" for name in reports)}
     assert "RegisterCustomOps" in exported
     versions = {tuple(map(int, v.split("."))) for line in symbols for v in re.findall(r"GLIBC_([0-9.]+)", line)}

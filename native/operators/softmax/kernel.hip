@@ -155,11 +155,8 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
     }
     return all;
   };
-  Numbers most, sum;
-  UNROLL for (int w = 0; w < kWidth; ++w) {
-    most.v[w] = -infinity();
-    sum.v[w] = 0;
-  }
+  Numbers most, sum = {};
+  UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = -infinity();
   if constexpr (Of::kShifts) {
     each([&](const Numbers& numbers, uint32_t) {
       UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = larger(numbers.v[w], most.v[w]);
