@@ -7,9 +7,8 @@ namespace graphopt::gpu {
 
 namespace {
 
-// Of a kernel for each element type, and in float16 for pairs of pixels.
 struct Kernels {
-  const char *f32, *f16, *pairs;
+  const char *f32, *f16, *pairs;  // pairs of pixels in float16, or null
 };
 
 Kernels kernels_of(const LayerNorm2dProblem& p) {
@@ -21,7 +20,7 @@ Kernels kernels_of(const LayerNorm2dProblem& p) {
     return {"layer_norm_2d_some_f32", "layer_norm_2d_some_f16", "layer_norm_2d_some_pairs_f16"};
   }
   if (of_slice <= hip::kLayerNorm2dMany) {
-    return {"layer_norm_2d_many_f32", "layer_norm_2d_many_f16", "layer_norm_2d_many_pairs_f16"};
+    return {"layer_norm_2d_many_f32", "layer_norm_2d_many_f16", nullptr};
   }
   return {"layer_norm_2d_f32", "layer_norm_2d_f16", "layer_norm_2d_pairs_f16"};
 }
@@ -39,8 +38,8 @@ Plan layer_norm_2d_plan(const LayerNorm2dProblem& p, bool half, bool aligned) {
   args.C = to_u31(p.C);
   args.pixels = to_u31(p.pixels);
   args.epsilon = p.epsilon;
-  const bool pairs = half && aligned && p.pixels % 2 == 0;
   const Kernels kernels = kernels_of(p);
+  const bool pairs = half && aligned && p.pixels % 2 == 0 && kernels.pairs != nullptr;
   const char* kernel = pairs ? kernels.pairs : half ? kernels.f16 : kernels.f32;
   const uint32_t groups = to_u31(divide_up(p.pixels, hip::kLayerNorm2dPixels * (pairs ? 2 : 1)));
   to_u31(p.N);
