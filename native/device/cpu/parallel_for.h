@@ -60,7 +60,7 @@ class Items {
 
   // Waits for those that other threads have begun, which may wait for this processor.
   void wait() const {
-    constexpr int kSpins = 1 << 12;  // some ten microseconds: most waits are shorter
+    constexpr int kSpins = 1 << 12;  // a tenth or two of a millisecond: most waits are shorter
     for (int spins = 0; ended_.value.load(std::memory_order_acquire) < items_; ++spins) {
       if (spins >= kSpins) std::this_thread::yield();
 #if defined(__x86_64__)
