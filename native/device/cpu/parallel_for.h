@@ -97,7 +97,10 @@ struct Loop {
 // Loops one behind another in a single call of the pool, which takes a pool of many threads longer than many a loop
 // does. No loop begins before all items of the last one have ended; none waits for a thread that has begun no item.
 inline void parallel_loops(Parallel& parallel, const std::vector<Loop>& loops) {
-  if (parallel.lanes() == 1) {
+  // As parallel_for: what has an item at most needs nobody else.
+  const bool alone =
+      std::all_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.items <= 1; });
+  if (alone || parallel.lanes() == 1) {
     for (const Loop& loop : loops) {
       for (int64_t item = 0; item < loop.items; ++item) loop.run(item, 0);
     }

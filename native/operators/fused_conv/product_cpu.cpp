@@ -242,11 +242,6 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
       to += here.pixels.count;
     }
   };
-  std::vector<Pixels> multiplied;  // of each block, as they are gathered
-  for (const PixelBlock& block : pixels) {
-    multiplied.push_back(block.pixels);
-    if (gathered != nullptr) multiplied.back().lanes = (1u << block.pixels.count) - 1;
-  }
   const auto multiply = [&](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
@@ -256,16 +251,17 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
     alignas(64) float o[L * kPanelWidth] = {};
     for (int64_t block = 0; block < blocks; ++block) {
-      const Pixels& here = multiplied[static_cast<size_t>(block)];
+      const PixelBlock& from = pixels[static_cast<size_t>(block)];
+      Pixels here = from.pixels;
       const int64_t rows = here.count;
       if (rows == 0) continue;
+      if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // they lie side by side
       const bool fetches = block < fetching && panel + 1 < panels;
       const Keep keep{next + block * steps * lines * L, fetches ? lines : 0};
       if (gathered != nullptr) {
         multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
       } else {
-        const int64_t place = pixels[static_cast<size_t>(block)].first;
-        const Word* packed = s + g * pairs_of<E>(p) * strip.words + place;
+        const Word* packed = s + g * pairs_of<E>(p) * strip.words + from.first;
         multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);

@@ -2,23 +2,24 @@
 // neighbours; the others of their pairs come from a cache. A position that is out of range gives zeros, where other
 // devices can raise an error.
 #include "blocks/gpu/neighbours.h"
-#include "blocks/gpu/rotary.h"
 #include "device/platform.h"
 #include "operators/rotary/args.h"
 
 namespace graphopt::hip {
 
-// Neighbours of a head, turned with the others of their pairs, which are kWidth neighbours, too, or are they themselves
-// where the numbers of a pair stand beside each other. cos(w) and sin(w) are those of number w.
-template <class T, int kWidth, class Angle>
-DEVICE Neighbours<T, kWidth> turned(const Neighbours<T, kWidth>& own, const Neighbours<T, kWidth>& others,
-                                    bool second, bool beside, const Angle& cos, const Angle& sin) {
+// Neighbours of a head from number `at` on, turned by the cos and sin of each with the others of their pairs: where
+// these stand beside each other some of the same neighbours, else as many that are `half` away.
+template <class T, int kWidth>
+DEVICE Neighbours<T, kWidth> turned(const T* x, uint32_t at, uint32_t half, bool beside,
+                                    const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
+  const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
+  const auto own = load_neighbours<kWidth>(x + at), others = load_neighbours<kWidth>(x + other);
+  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // from a number to the other of its pair, in `others`
   Neighbours<T, kWidth> y;
-  UNROLL for (int w = 0; w < kWidth; ++w) {
-    const bool behind = kWidth > 1 && beside ? w % 2 != 0 : second;
-    const float other = to_float(kWidth > 1 && beside ? own.v[w ^ (kWidth > 1 ? 1 : 0)] : others.v[w]);
-    y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) +
-                           (behind ? other : -other) * to_float(sin.v[w]));
+  UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
+    const bool second = beside ? (at + w) % 2 != 0 : at >= half;
+    const float b = to_float(beside ? others.v[w ^ kBeside] : others.v[w]);
+    y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) + (second ? b : -b) * to_float(sin.v[w]));
   }
   return y;
 }
@@ -40,21 +41,22 @@ DEVICE void rotary(const RotaryArgs& args) {
                            : args.one_id != 0 ? ids[0] + token
                                               : ids[number];
   const auto half = static_cast<uint32_t>(args.half);
-  auto own = load_neighbours<kWidth>(x + i);
+  Neighbours<T, kWidth> out;
   if (position < 0 || position >= args.positions) {
-    UNROLL for (int w = 0; w < kWidth; ++w) own.v[w] = from_float<T>(0.0f);
-  } else if (at < 2 * half) {
-    const bool second = beside ? at % 2 != 0 : at >= half;
-    const uint32_t other = beside ? (kWidth > 1 ? i : i ^ 1u) : second ? i - half : i + half;
-    const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : second ? at - half : at);
+    UNROLL for (int w = 0; w < kWidth; ++w) out.v[w] = from_float<T>(0.0f);
+  } else if (at >= 2 * half) {
+    out = load_neighbours<kWidth>(x + i);
+  } else {
+    const uint32_t in_half = at < half ? at : at - half;
+    const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : in_half);
     Neighbours<T, kWidth> c, s;
     UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
       c.v[w] = cos[angle + (beside ? w / 2 : w)];
       s.v[w] = sin[angle + (beside ? w / 2 : w)];
     }
-    own = turned(own, load_neighbours<kWidth>(x + other), second, beside, c, s);
+    out = turned<T, kWidth>(x + (i - at), at, half, beside, c, s);
   }
-  store_neighbours(y + i, own);
+  store_neighbours(y + i, out);
 }
 
 template <class T, int kWidth>
@@ -67,13 +69,9 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
   const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
   const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
   const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
-  const uint32_t half = args.D.d / 2;
-  const bool beside = args.interleaved != 0, second = beside ? at % 2 != 0 : at >= half;
-  const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : second ? at - half : at + half;
-  const T* from = x + of(args.x_steps);
-  store_neighbours(y + i, turned(load_neighbours<kWidth>(from + at), load_neighbours<kWidth>(from + other),
-                                 second, beside, load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
-                                 load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
+  store_neighbours(y + i, turned<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
+                                            load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
+                                            load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
 }
 
 }  // namespace graphopt::hip

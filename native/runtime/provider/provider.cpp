@@ -417,36 +417,32 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Rele
   return nullptr;
 }
 
-// provider::describe_implementations for a device by its number; the text is the calling thread's until its
-// next call. Null when there is no such device.
+namespace {
+
+// The text of `describe`, which is the calling thread's until its next call of the same function; null when it throws.
+template <class Describe>
+const char* described(const Describe& describe) {
+  thread_local std::string text;
+  try {
+    text = describe();
+    return text.c_str();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+// Null when there is no such device.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
-  thread_local std::string text;
-  try {
-    text = graphopt::provider::describe_implementations(graphopt::gpu::device(device));
-    return text.c_str();
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+  return described(
+      [&] { return graphopt::provider::describe_implementations(graphopt::gpu::device(device)); });
 }
 
-// provider::describe_memory, as GraphoptImplementations.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptMemory() {
-  thread_local std::string text;
-  try {
-    text = graphopt::provider::describe_memory();
-    return text.c_str();
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+  return described([] { return graphopt::provider::describe_memory(); });
 }
 
-// provider::describe_regions, as GraphoptImplementations.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptRegions() {
-  thread_local std::string text;
-  try {
-    text = graphopt::provider::describe_regions();
-    return text.c_str();
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+  return described([] { return graphopt::provider::describe_regions(); });
 }
