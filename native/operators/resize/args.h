@@ -6,40 +6,31 @@
 namespace graphopt::hip {
 
 constexpr int kResizeThreads = 256;
-constexpr int kResizeColumns = 4;  // neighbours in a row of y, of a work-item
 
-enum class Coordinates : int32_t {
-  kHalfPixel,
-  kPytorchHalfPixel,
-  kAsymmetric,
-  kAlignCorners,
-  kHalfPixelSymmetric,
-  kCrop,  // of tf_crop_and_resize: what lies outside of X has a value of its own
-};
 enum class Interpolation : int32_t { kRoundPreferFloor, kRoundPreferCeil, kFloor, kCeil, kLinear, kCubic };
 
-struct ResizeAxis {
+// An axis of `in` elements in X and `out` in Y. Element `at` of Y stands for the place
+// before + (at + shift) * part * span / step + after in X, whatever the coordinates that the node names.
+struct SourceAxis {
   int32_t in, out;
-  float scale;        // out / in as the node says
-  float first, last;  // of kCrop: the ends of the crop, 0 and 1 those of X
+  float shift, part, span, step, before, after;
+  float inverse;  // 1 / step
 };
 
-// x [planes, H, W], a work-item for kResizeColumns columns of `rows_each` rows of y: `across` of them side by
-// side and `down` one below the other in a plane, and `items` in all.
+// x [planes, H, W], a work-item for a pack of columns of `rows_each` rows of y: `across` of them side by side and
+// `down` one below the other in a plane, and `items` in all.
 struct ResizeArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
   uint32_t items;
   Divisor across, down;
-  ResizeAxis rows, columns;
-  Coordinates coordinates;
+  SourceAxis rows, columns;
   Interpolation how;
   int32_t rows_each;
   int32_t packs;  // all columns of a work-item are written at once
-  int32_t unused;
 };
-static_assert(is_args<ResizeArgs>(104), "one layout for all compilers");
+static_assert(is_args<ResizeArgs>(128), "one layout for all compilers");
 
 // x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
 // `total`.
@@ -50,29 +41,29 @@ struct ResizeChannelsLastArgs {
   uint32_t total, channels;
   Divisor packs;  // of a pixel
   Divisor per_image, across;
-  ResizeAxis rows, columns;
-  Coordinates coordinates;
+  SourceAxis rows, columns;
   Interpolation how;
 };
-static_assert(is_args<ResizeChannelsLastArgs>(112), "one layout for all compilers");
+static_assert(is_args<ResizeChannelsLastArgs>(136), "one layout for all compilers");
 
 // One axis: y [outer, out, inner] of x [outer, in, inner], a work-item for each of the `total` elements of y.
 struct ResizeOneArgs {
   static constexpr int kSlots = 2;
   In x;
   Out y;
-  uint64_t outside;  // kCrop: the bits of an element where there is no x
+  uint64_t outside;  // the bits of an element where there is no x, if `crops`
   uint32_t total;
   Divisor inner, out;
-  ResizeAxis axis;
-  Coordinates coordinates;
+  SourceAxis axis;
   Interpolation how;
   float cubic;    // the coefficient a of the cubic
   float narrow;   // antialias: how much further apart the elements of y are than those of x, as 1 / that
   int32_t reach;  // elements of x on either side that take part
   int32_t inside_only;  // only those that there are; else those at the edges stand for what lies beyond
+  int32_t crops;        // what lies outside of x has a value of its own
   int32_t normalized;   // weights are divided by their sum
+  int32_t unused;
 };
-static_assert(is_args<ResizeOneArgs>(104), "one layout for all compilers");
+static_assert(is_args<ResizeOneArgs>(120), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -11,28 +11,19 @@ DEVICE float floor_of(float x) {
   return down > x ? down - 1 : down;
 }
 
-// The place in X, not rounded, that element `at` of Y stands for.
-DEVICE float source(const ResizeAxis& a, int at, Coordinates coordinates) {
-  const auto x = static_cast<float>(at), in = static_cast<float>(a.in), out = static_cast<float>(a.out);
-  switch (coordinates) {
-    case Coordinates::kPytorchHalfPixel:
-      if (a.out <= 1) return 0;
-      return (x + 0.5f) / a.scale - 0.5f;
-    case Coordinates::kHalfPixel:
-      return (x + 0.5f) / a.scale - 0.5f;
-    case Coordinates::kHalfPixelSymmetric:
-      return in / 2 * (1 - out / (a.scale * in)) + (x + 0.5f) / a.scale - 0.5f;
-    case Coordinates::kAlignCorners:
-      return a.out <= 1 ? 0 : x * (in - 1) / (out - 1);
-    case Coordinates::kCrop:
-      if (a.out <= 1) return 0.5f * (a.first + a.last) * (in - 1);
-      return a.first * (in - 1) + x * (a.last - a.first) * (in - 1) / (out - 1);
-    default:
-      return x / a.scale;
-  }
+// x / step as IEEE 754 rounds it: the remainder of the product with 1 / step mends its last bit (Markstein, "Computation
+// of elementary functions on the IBM RISC System/6000 processor", 1990). A third of the instructions of a division.
+DEVICE float quotient(float x, const SourceAxis& a) {
+  const float q = x * a.inverse;
+  return fused_multiply_add(fused_multiply_add(-q, a.step, x), a.inverse, q);
 }
 
-DEVICE int nearest(const ResizeAxis& a, float x, Interpolation how) {
+// The place in X, not rounded, that element `at` of Y stands for.
+DEVICE float source(const SourceAxis& a, int at) {
+  return a.before + quotient((static_cast<float>(at) + a.shift) * a.part * a.span, a) + a.after;
+}
+
+DEVICE int nearest(const SourceAxis& a, float x, Interpolation how) {
   float at = floor_of(x);
   const float part = x - at;
   if (how == Interpolation::kCeil) {

@@ -18,7 +18,7 @@ DEVICE ResizeSpot resize_spot(const ResizeOneArgs& args, uint32_t i) {
 }
 
 DEVICE bool is_outside(const ResizeOneArgs& args, float x) {
-  return args.coordinates == Coordinates::kCrop && !(x >= 0 && x <= static_cast<float>(args.axis.in - 1));
+  return args.crops != 0 && !(x >= 0 && x <= static_cast<float>(args.axis.in - 1));
 }
 
 template <class T>
@@ -28,7 +28,7 @@ DEVICE void resize_pick(const ResizeOneArgs& args) {
   const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const ResizeSpot spot = resize_spot(args, i);
-  const float from = source(args.axis, spot.at, args.coordinates);
+  const float from = source(args.axis, spot.at);
   if (is_outside(args, from)) {
     y[i] = static_cast<T>(args.outside);
     return;
@@ -51,7 +51,7 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
   const uint32_t i = work_item(kResizeThreads);
   if (i >= args.total) return;
   const ResizeSpot spot = resize_spot(args, i);
-  const float from = source(args.axis, spot.at, args.coordinates);
+  const float from = source(args.axis, spot.at);
   if (is_outside(args, from)) {
     y[i] = from_float<Y>(bit_cast<float>(static_cast<uint32_t>(args.outside)));
     return;

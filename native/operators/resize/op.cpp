@@ -103,7 +103,7 @@ class Resize final : public gpu::DeviceKernel {
   std::vector<ResizeAxis> axes(const Call& call, const Shape& x) const {
     std::vector<ResizeAxis> all(x.rank());
     for (size_t d = 0; d < x.rank(); ++d) {
-      all[d] = {gpu::to_i31(x[d]), gpu::to_i31(x[d]), 1.0f, 0.0f, 1.0f};
+      all[d].in = all[d].out = gpu::to_i31(x[d]);
     }
     const std::vector<size_t> named = named_axes(x.rank());
     if (call.has_input(3) && call.input(3).shape.elements() > 0) {

@@ -8,13 +8,26 @@
 
 namespace graphopt::gpu {
 
-using hip::Coordinates;
 using hip::Interpolation;
-using hip::ResizeAxis;
+
+enum class Coordinates : int32_t {
+  kHalfPixel,
+  kPytorchHalfPixel,
+  kAsymmetric,
+  kAlignCorners,
+  kHalfPixelSymmetric,
+  kCrop,  // of tf_crop_and_resize: what lies outside of X has a value of its own
+};
+
+struct ResizeAxis {
+  int32_t in = 1, out = 1;
+  float scale = 1;            // out / in as the node says
+  float first = 0, last = 1;  // of kCrop: the ends of the crop, 0 and 1 those of X
+};
 
 struct ResizeProblem {
   int64_t planes = 1;
-  ResizeAxis rows = {1, 1, 1.0f, 0.0f, 1.0f}, columns = {1, 1, 1.0f, 0.0f, 1.0f};
+  ResizeAxis rows, columns;
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation how = Interpolation::kRoundPreferFloor;
 };
@@ -29,7 +42,7 @@ Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool al
 // One axis, with any interpolation and any coordinates.
 struct ResizeOneProblem {
   int64_t outer = 1, inner = 1;
-  ResizeAxis axis = {1, 1, 1.0f, 0.0f, 1.0f};
+  ResizeAxis axis;
   Coordinates coordinates = Coordinates::kHalfPixel;
   Interpolation how = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic

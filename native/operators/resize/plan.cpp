@@ -6,17 +6,62 @@
 #include "operators/resize/op.h"
 
 namespace graphopt::gpu {
+namespace {
+
+hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
+  const auto in = static_cast<float>(axis.in), out = static_cast<float>(axis.out);
+  hip::SourceAxis a = {};
+  a.in = axis.in;
+  a.out = axis.out;
+  a.part = a.span = 1;
+  a.step = axis.scale;
+  switch (coordinates) {
+    case Coordinates::kHalfPixelSymmetric:
+      a.before = in / 2 * (1 - out / (axis.scale * in));
+      a.shift = 0.5f;
+      a.after = -0.5f;
+      break;
+    case Coordinates::kPytorchHalfPixel:
+      if (axis.out <= 1) break;
+      [[fallthrough]];
+    case Coordinates::kHalfPixel:
+      a.shift = 0.5f;
+      a.after = -0.5f;
+      break;
+    case Coordinates::kAlignCorners:
+      a.span = in - 1;
+      a.step = out - 1;
+      break;
+    case Coordinates::kCrop:
+      a.before = axis.out <= 1 ? 0.5f * (axis.first + axis.last) * (in - 1) : axis.first * (in - 1);
+      a.part = axis.last - axis.first;
+      a.span = in - 1;
+      a.step = out - 1;
+      break;
+    case Coordinates::kAsymmetric:
+      break;
+  }
+  // The only element of an axis stands for the first or, of a crop, for its middle.
+  if (a.step == 0) a.step = 1;
+  a.inverse = 1 / a.step;
+  return a;
+}
+
+}  // namespace
 
 Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each) {
   Plan plan;
   const int64_t total = p.planes * p.rows.out * p.columns.out;
   if (total == 0) return plan;
-  to_u31(int64_t{p.rows.in} * p.columns.in);
+  to_u31(p.planes * p.rows.in * p.columns.in);
   to_u31(total);
   // Several rows only where that leaves enough work-items for all of a GPU.
   constexpr int64_t kEnough = int64_t{1} << 17;
-  const int64_t across = divide_up(p.columns.out, hip::kResizeColumns),
-                each = rows_each.value_or(p.planes * across * p.rows.out >= 4 * kEnough ? 4 : 1),
+  const int64_t pack = half ? 8 : 4, across = divide_up(p.columns.out, pack),
+                strips = p.planes * across * p.rows.out / kEnough,
+                each = rows_each.value_or(strips >= 8   ? 8
+                                          : strips >= 4 ? 4
+                                                        : 1),
                 down = divide_up(p.rows.out, each);
   hip::ResizeArgs args = {};
   args.x = input(0);
@@ -25,10 +70,9 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   args.across = make_divisor(across);
   args.down = make_divisor(down);
   args.rows_each = static_cast<int32_t>(each);
-  args.packs = aligned && p.columns.out % hip::kResizeColumns == 0;
-  args.rows = p.rows;
-  args.columns = p.columns;
-  args.coordinates = p.coordinates;
+  args.packs = aligned && p.columns.out % pack == 0;
+  args.rows = source_axis(p.rows, p.coordinates);
+  args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
   plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(args.items, hip::kResizeThreads))},
               hip::kResizeThreads, args);
@@ -41,9 +85,8 @@ Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool al
   const bool wide = fill_channels_last(args, p.planes, p.rows.out, p.columns.out, channels, aligned);
   if (args.total == 0) return plan;
   to_u31(int64_t{p.rows.in} * p.columns.in * channels);
-  args.rows = p.rows;
-  args.columns = p.columns;
-  args.coordinates = p.coordinates;
+  args.rows = source_axis(p.rows, p.coordinates);
+  args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
   plan.launch(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16",
               {to_u31(divide_up(args.total, hip::kResizeThreads))}, hip::kResizeThreads, args);
@@ -65,13 +108,13 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   args.total = to_u31(total);
   args.inner = make_divisor(p.inner);
   args.out = make_divisor(p.axis.out);
-  args.axis = p.axis;
-  args.coordinates = p.coordinates;
+  args.axis = source_axis(p.axis, p.coordinates);
   args.how = p.how;
   args.cubic = p.cubic;
   args.narrow = wide ? p.axis.scale : 1.0f;
   args.reach = static_cast<int32_t>(std::min(std::ceil(reach / args.narrow), 2.0f * p.axis.in + 4.0f));
   args.inside_only = p.inside_only;
+  args.crops = p.coordinates == Coordinates::kCrop;
   args.normalized = p.inside_only || p.antialias;
   const char* kernel = nullptr;
   if (blended) {
