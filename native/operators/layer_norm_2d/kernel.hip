@@ -1,31 +1,31 @@
 // FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], mean and variance over the
 // channels of a pixel, in float32.
 //
-// Bound by memory. A work-group has kLayerNorm2dPixels pixels, or pairs of them, that lie side by side, so that each of
-// its loads is of whole cache lines, and kLayerNorm2dSlices slices of the channels. X is read once where a work-item has
-// registers for its channels, else three times, twice of them from a cache. About 8 FLOPs an element. Launch:
-// operators/layer_norm_2d/plan.cpp.
+// Bound by memory. A work-group has slices of the channels of pixels, or of pairs of them, that lie side by side, so that
+// its loads are of whole sectors. X is read once where a work-item has registers for its channels, else three times, twice
+// of them from a cache. About 8 FLOPs an element. Launch: operators/layer_norm_2d/plan.cpp.
 #include "blocks/gpu/neighbours.h"
 #include "operators/layer_norm_2d/args.h"
 
 namespace graphopt::hip {
 
-template <int kWidth>
+template <int kSlices, int kWidth>
 struct LayerNorm2dLds {
+  static constexpr int kPixels = kLayerNorm2dThreads / kSlices;  // or pairs of them, of a work-group
   using Sums = Neighbours<float, kWidth>;
-  Sums first[kLayerNorm2dSlices][kLayerNorm2dPixels];
-  Sums second[kLayerNorm2dSlices][kLayerNorm2dPixels];
+  Sums first[kSlices][kPixels];
+  Sums second[kSlices][kPixels];
 };
 
 // kKept: so many channels of a slice stay in registers; 0: none. kWidth: neighbouring pixels of a work-item.
-template <class T, int kKept, int kWidth>
-DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kWidth>& lds) {
+template <class T, int kKept, int kSlices, int kWidth>
+DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kSlices, kWidth>& lds) {
   using Numbers = Neighbours<T, kWidth>;
   using Sums = Neighbours<float, kWidth>;
+  constexpr int kPixels = LayerNorm2dLds<kSlices, kWidth>::kPixels;
   const T *gamma = args.gamma, *beta = args.beta;
-  const int pixel = thread_x() % kLayerNorm2dPixels, slice = thread_x() / kLayerNorm2dPixels;
-  const uint32_t at =
-      (static_cast<uint32_t>(block_x()) * kLayerNorm2dPixels + static_cast<uint32_t>(pixel)) * kWidth;
+  const int pixel = thread_x() % kPixels, slice = thread_x() / kPixels;
+  const uint32_t at = (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(pixel)) * kWidth;
   const bool inside = at < args.pixels;
   // Those beyond the last pixel go along with it up to the barriers, and write nothing.
   const size_t image = static_cast<size_t>(args.first_image) + static_cast<size_t>(block_y());
@@ -34,11 +34,11 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kWidth>& l
   T* y = static_cast<T*>(args.y) + base;
   const size_t step = args.pixels;
   const auto own = static_cast<uint32_t>(slice);
-  const auto sum_of = [&](Sums(&slices)[kLayerNorm2dSlices][kLayerNorm2dPixels], const Sums& part) {
+  const auto sum_of = [&](Sums(&slices)[kSlices][kPixels], const Sums& part) {
     slices[slice][pixel] = part;
     barrier();
     Sums total = {};
-    UNROLL for (int k = 0; k < kLayerNorm2dSlices; ++k) {
+    UNROLL for (int k = 0; k < kSlices; ++k) {
       UNROLL for (int w = 0; w < kWidth; ++w) total.v[w] += slices[k][pixel].v[w];
     }
     return total;
@@ -47,7 +47,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kWidth>& l
   Numbers kept[kKept > 0 ? kKept : 1] = {};
   if constexpr (kKept > 0) {
     UNROLL for (int i = 0; i < kKept; ++i) {
-      const uint32_t c = own + static_cast<uint32_t>(i) * kLayerNorm2dSlices;
+      const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
       if (c < args.C) kept[i] = load_neighbours<kWidth>(x + c * step);
     }
   }
@@ -57,11 +57,11 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kWidth>& l
       // Else the compiler keeps the conditions of all channels in registers for the next call.
       const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
       UNROLL for (int i = 0; i < kKept; ++i) {
-        const uint32_t c = own + static_cast<uint32_t>(i) * kLayerNorm2dSlices;
+        const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
         if (c < C) f(c, kept[i]);
       }
     } else {
-      for (uint32_t c = own; c < args.C; c += kLayerNorm2dSlices) f(c, load_neighbours<kWidth>(x + c * step));
+      for (uint32_t c = own; c < args.C; c += kSlices) f(c, load_neighbours<kWidth>(x + c * step));
     }
   };
 
@@ -102,19 +102,18 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kWidth>& l
 
 using namespace graphopt::hip;
 
-#define LAYER_NORM_2D_KERNEL(T, kKept, kWidth, suffix)                                      \
+#define LAYER_NORM_2D_KERNEL(T, kKept, kSlices, kWidth, suffix)                             \
   KERNEL(layer_norm_2d_##suffix, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) { \
-    SHARED(LayerNorm2dLds<kWidth>, lds);                                                    \
-    layer_norm_2d<T, kKept, kWidth>(args, lds);                                             \
+    using Lds = LayerNorm2dLds<kSlices, kWidth>;                                            \
+    SHARED(Lds, lds);                                                                       \
+    layer_norm_2d<T, kKept, kSlices, kWidth>(args, lds);                                    \
   }
-#define LAYER_NORM_2D_KERNELS(T, kWidth, suffix)                 \
-  LAYER_NORM_2D_KERNEL(T, 0, kWidth, suffix)                     \
-  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dFew, kWidth, few_##suffix) \
-  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dSome, kWidth, some_##suffix)
+#define LAYER_NORM_2D_KERNELS(T, kWidth, suffix)                                       \
+  LAYER_NORM_2D_KERNEL(T, 0, kLayerNorm2dSlices, kWidth, suffix)                       \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dFew, kLayerNorm2dSlices, kWidth, few_##suffix)   \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dSome, kLayerNorm2dSlices, kWidth, some_##suffix) \
+  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dMany, kLayerNorm2dManySlices, kWidth, many_##suffix)
 
 LAYER_NORM_2D_KERNELS(float, 1, f32)
 LAYER_NORM_2D_KERNELS(half_t, 1, f16)
 LAYER_NORM_2D_KERNELS(half_t, 2, pairs_f16)
-// No pairs: they are too many for the registers of RDNA 3, and gain nothing elsewhere.
-LAYER_NORM_2D_KERNEL(float, kLayerNorm2dMany, 1, many_f32)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, 1, many_f16)
