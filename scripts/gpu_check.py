@@ -1,15 +1,19 @@
 """Every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
 
 Builds the kernels with nvcc first. Names in the command line pick cases. With --sanitize it runs itself under
-compute-sanitizer (memcheck, racecheck), without the larger shapes where no name picks them.
+compute-sanitizer (memcheck, racecheck), without the larger shapes where no name picks them, as many processes as there
+are cores, each with its part of the cases (--part I/N: every Nth one from the Ith on).
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,35 +152,52 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
     return case.view([t.cpu().numpy() for t in outputs])
 
 
+def sanitize(tool: str, arguments: Sequence[str]) -> bool:
+    """Whether a tool of compute-sanitizer finds nothing in any part of the cases."""
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    # A kernel is looked for in one module after the other: "not found" is no error.
+    options = ["--report-api-errors", "no"] if tool == "memcheck" else []
+    command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, *arguments]
+    parts = os.cpu_count() or 1
+    started = [
+        subprocess.Popen(
+            [*command, "--part", f"{i}/{parts}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for i in range(parts)
+    ]
+    clean = True
+    for process in started:
+        lines = process.communicate()[0].splitlines()
+        print(
+            f"compute-sanitizer {tool}: {process.returncode}",
+            *lines[-2 if process.returncode == 0 else -40 :],
+            sep="\n  ",
+        )
+        clean &= process.returncode == 0
+    return clean
+
+
 def main() -> int:
-    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    if "--sanitize" in sys.argv:
-        sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-        failed = 0
-        for tool in ("memcheck", "racecheck"):
-            # A kernel is looked for in one module after the other: "not found" is no error.
-            options = ["--report-api-errors", "no"] if tool == "memcheck" else []
-            command = [
-                sanitizer,
-                "--tool",
-                tool,
-                *options,
-                "--error-exitcode",
-                "9",
-                sys.executable,
-                __file__,
-                *(names or ["--few"]),
-            ]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
-            print(f"compute-sanitizer {tool}: {done.returncode}", *done.stdout.splitlines()[-6:], sep="\n  ")
-            failed |= done.returncode
-        return failed
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--few", action="store_true", help="without the larger shapes")
+    parser.add_argument("--part", default="0/1", metavar="I/N")
+    options = parser.parse_args()
+    if options.sanitize:
+        build_for_cuda("gpu_harness")  # once, and not by each of the processes
+        arguments = options.names or ["--few"]
+        clean = [sanitize(tool, arguments) for tool in ("memcheck", "racecheck")]
+        return int(not all(clean))
     harness, device = open_device()
-    few = "--few" in sys.argv
+    first, parts = map(int, options.part.split("/"))
+    named = (
+        case
+        for case in itertools.chain(all_cases(), () if options.few else large_cases())
+        if not options.names or any(name in case.name for name in options.names)
+    )
     failures = count = 0
-    for case in all_cases() if few else (*all_cases(), *large_cases()):
-        if names and not any(name in case.name for name in names):
-            continue
+    for case in itertools.islice(named, first, None, parts):
         count += 1
         try:
             message = case.check(run(case, harness, device))
@@ -186,7 +207,7 @@ def main() -> int:
             failures += 1
             print(f"FAILED {case.op} {case.name}: {message}")
     print(f"{count} cases, {failures} failures")
-    return int(failures > 0 or not count)  # names that pick no case check nothing
+    return int(failures > 0 or (not count and parts == 1))  # names that pick no case check nothing
 
 
 if __name__ == "__main__":
