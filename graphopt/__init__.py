@@ -4,7 +4,7 @@ import graphopt
 
 graphopt.optimize("in.onnx", "out.onnx")
 options = onnxruntime.SessionOptions()
-providers = graphopt.configure(options)
+providers = graphopt.configure(options, model="out.onnx")
 session = onnxruntime.InferenceSession("out.onnx", options, providers=providers)
 """
 

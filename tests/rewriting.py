@@ -22,7 +22,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Remark
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.sessions import CPU, configure
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
 
@@ -77,7 +77,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool = F
     # Threads of thousands of small sessions would spend more time on waiting than on work.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if library:
-        options.register_custom_ops_library(str(library_path()))
+        configure(options, [CPU], model=model)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     outputs: list[Array] = []
     for output in session.run(None, dict(feeds)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import onnx
 import onnx.inliner
+from google.protobuf.message import DecodeError
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -29,3 +32,24 @@ def opset_of(model: onnx.ModelProto) -> int:
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with its functions inlined; itself where it has none."""
     return onnx.inliner.inline_local_functions(model) if model.functions else model
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes and those of their bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body.node)
+
+
+def read_if_small(model: str | os.PathLike[str] | bytes, most_bytes: int) -> onnx.ModelProto | None:
+    """A path's or a serialized model's message, its external data left where they are; none where it is larger than
+    `most_bytes`, or no model.
+    """
+    try:
+        if isinstance(model, bytes):
+            return onnx.load_model_from_string(model) if len(model) <= most_bytes else None
+        path = Path(model)
+        return onnx.load_model_from_string(path.read_bytes()) if path.stat().st_size <= most_bytes else None
+    except (DecodeError, OSError):
+        return None

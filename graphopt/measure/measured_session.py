@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, cannot_load, configure, import_onnxruntime, require_provider
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    cannot_load,
+    configure,
+    import_onnxruntime,
+    require_provider,
+)
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -58,7 +65,7 @@ def open_session(
         given["measured"] = str(record)
     device = [] if provider == CPU else [(provider, given)]
     try:
-        chosen = configure(session_options, [*device, CPU])
+        chosen = configure(session_options, [*device, CPU], model=model)
         session = ort.InferenceSession(str(model), session_options, providers=chosen)
     except GraphoptError:
         raise

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
+from graphopt.graph.messages import all_nodes, read_if_small
 from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
+from graphopt.ops.schema import DOMAIN
 from graphopt.runtime import selftest_record
 from graphopt.runtime.conditions import why_conditions_decide
 from graphopt.runtime.machine import Device, cpu_name
@@ -52,6 +55,9 @@ Provider = str | tuple[str, Mapping[str, Any]]
 LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
 LIBRARY_CHOICES = ("off", "on")
 MIOPEN_CHOICES = ("build", "find")
+
+# A larger model takes longer to read than is gained by what is known of it before its session.
+MOST_BYTES = 16 << 20
 
 # The shape of each input of a model, by its name.
 Shapes = Mapping[str, Sequence[int]]
@@ -324,6 +330,7 @@ def configure(
     libraries: Mapping[str, str] | None = None,
     require_device: bool = False,
     ignore_selftest: bool = False,
+    model: onnx.ModelProto | str | os.PathLike[str] | bytes | None = None,
 ) -> list[Provider]:
     """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
 
@@ -345,6 +352,8 @@ def configure(
         require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
             the CPU are only known once there is a session: `session` lists them.
         ignore_selftest: run kernels that failed the self-test, too.
+        model: what the session will load: a path, serialized bytes or `onnx.ModelProto`. Only the operators that it has
+            are registered then: the runtime describes each of them anew in every session, which takes 45 ms for all.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -371,6 +380,9 @@ def configure(
         raise GraphoptError(f"{DEVICE_PROVIDER} needs ONNX Runtime {since} or newer, this is {version}")
     avoided = [] if ignore_selftest else _failed_on_device(options)
     if not options.keys() & COMPILING_PROVIDERS:
+        operators = None if model is None else operators_of(model)
+        if operators is not None:
+            session_options.add_session_config_entry("graphopt.operators", ",".join(sorted(operators)))
         with _disabled(avoided):
             session_options.register_custom_ops_library(str(library_path()))
     if DEVICE_PROVIDER not in options:
@@ -481,8 +493,9 @@ def session(
     if providers is not None:
         require_list("providers", providers)
     source = _loadable(model)
-    if providers is None and not require_device:
-        providers = _on_cpu_for_conditions(source)
+    small = read_if_small(source, MOST_BYTES)
+    if providers is None and not require_device and small is not None:
+        providers = _on_cpu_for_conditions(small)
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
@@ -492,6 +505,7 @@ def session(
         libraries=libraries,
         require_device=require_device,
         ignore_selftest=ignore_selftest,
+        model=small,
     )
     if require_device:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -509,9 +523,20 @@ def session(
     return created
 
 
-def _on_cpu_for_conditions(source: str | bytes) -> list[Provider] | None:
+def operators_of(model: onnx.ModelProto | str | os.PathLike[str] | bytes) -> set[str] | None:
+    """The operators of ours that a model has, in its functions and bodies, too; None where it is too large to be read
+    for this, or no model.
+    """
+    proto = model if isinstance(model, onnx.ModelProto) else read_if_small(model, MOST_BYTES)
+    if proto is None:
+        return None
+    graphs = (proto.graph, *proto.functions)
+    return {node.op_type for graph in graphs for node in all_nodes(graph.node) if node.domain == DOMAIN}
+
+
+def _on_cpu_for_conditions(model: onnx.ModelProto) -> list[Provider] | None:
     """The CPU, which is said, for a model whose conditions cost more on a device than its work there saves."""
-    if default_providers() == [CPU] or not (reason := why_conditions_decide(source)):
+    if default_providers() == [CPU] or not (reason := why_conditions_decide(model)):
         return None
     _say_once(f"this model stays on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
     return [CPU]

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.sessions import CPU, configure, library_path
 
 PROVIDER = "GraphoptExecutionProvider"
 
@@ -33,7 +33,7 @@ def open_session(model: onnx.ModelProto, *, library: bool, provider: bool, threa
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if library:
-        options.register_custom_ops_library(str(library_path()))
+        configure(options, [CPU], model=model)
     if not provider:
         return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     devices = [d for d in ort.get_ep_devices() if d.ep_name == PROVIDER]

@@ -15,7 +15,7 @@ from graphopt.ops import OPS
 from graphopt.ops.case import Case, model_of
 from graphopt.ops.cases import all_cases, cases_of
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.sessions import CPU, configure
 
 NODES_IN_A_SESSION = 50  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
 
@@ -29,7 +29,7 @@ def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> li
         options.log_severity_level = 3
         options.intra_op_num_threads = threads
         if kernels:
-            options.register_custom_ops_library(str(library_path()))
+            configure(options, [CPU], model=model)
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         outputs += session.run(None, feeds)
     return outputs

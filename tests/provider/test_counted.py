@@ -73,7 +73,7 @@ def test_constant_of_shape(worker: ProcessPoolExecutor) -> None:
 
 
 def sizes_of_many_runs(model: bytes, feeds: list[dict[str, Array]]) -> tuple[list[list[Array]], Mapping[str, int]]:
-    session = new_session(model, {"min_nodes": "1"}, assignment=True, custom_ops=False)
+    session = new_session(model, {"min_nodes": "1"}, assignment=True)
     parts = session.get_provider_graph_assignment_info()
     placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
     return [session.run(None, one) for one in feeds], placed
@@ -114,7 +114,7 @@ def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[s
     model = onnx.ModelProto.FromString(model_of(nodes, inputs, ["y", "z"], {"axes": np.array([-1])}, opset=18))
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = value.name
-    session = new_session(model.SerializeToString(), {"min_nodes": "1"}, assignment=True, custom_ops=False)
+    session = new_session(model.SerializeToString(), {"min_nodes": "1"}, assignment=True)
     parts = session.get_provider_graph_assignment_info()
     placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
     outputs = []

@@ -80,7 +80,7 @@ def check_together(worker: ProcessPoolExecutor, nodes: Sequence[Alone], opset: i
 
 def _run(model: bytes, feeds: Mapping[str, Array]) -> tuple[list[Array], Counter[str]]:
     """The outputs, twice the same, and the nodes on the provider by kind."""
-    session = new_session(model, {"min_nodes": "1"}, assignment=True, custom_ops=False)
+    session = new_session(model, {"min_nodes": "1"}, assignment=True)
     parts = session.get_provider_graph_assignment_info()
     placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
     first, second = session.run(None, dict(feeds)), session.run(None, dict(feeds))

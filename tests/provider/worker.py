@@ -21,7 +21,7 @@ import numpy.typing as npt
 from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.sessions import CPU, configure, library_path
 from tests.hip.harness import build_for_tests
 
 Array = npt.NDArray[Any]
@@ -77,7 +77,6 @@ def new_session(
     *,
     devices: int = 1,
     assignment: bool = False,
-    custom_ops: bool = True,
     optimize: bool = False,
 ) -> Any:
     import onnxruntime as ort
@@ -90,8 +89,7 @@ def new_session(
     if profile:
         session_options.enable_profiling = True
         session_options.profile_file_prefix = profile
-    if custom_ops:  # the runtime makes a schema of each, for each session
-        session_options.register_custom_ops_library(str(library_path()))
+    configure(session_options, [CPU], model=model)
     if assignment or profile:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if devices:

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 
 import graphopt
+from graphopt.graph.messages import read_if_small
 from graphopt.runtime import conditions, sessions
 
 CHOICE = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool c) => (float[4] y) {
@@ -36,7 +37,15 @@ def test_conditions_without_work_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch
         assert (y == -1).all()
 
 
-def test_what_has_work_or_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
-    assert conditions.why_conditions_decide(onnx.parser.parse_model(WORK).SerializeToString()) == ""
-    assert conditions.why_conditions_decide(b"no model") == ""
-    assert conditions.why_conditions_decide(str(tmp_path / "nothing.onnx")) == ""
+def test_what_has_work_is_left_alone() -> None:
+    assert conditions.why_conditions_decide(onnx.parser.parse_model(WORK)) == ""
+
+
+def test_what_is_no_small_model_is_left_to_the_runtime(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(WORK)
+    serialized = model.SerializeToString()
+    (tmp_path / "model.json").write_bytes(serialized)  # whatever it is called
+    assert read_if_small(serialized, len(serialized)) == model
+    assert read_if_small(tmp_path / "model.json", len(serialized)) == model
+    for unread in (serialized, tmp_path / "model.json", b"no", tmp_path / "nothing.onnx", tmp_path):
+        assert read_if_small(unread, len(serialized) - 1) is None

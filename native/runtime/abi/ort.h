@@ -69,6 +69,10 @@ inline constexpr Slot<96, void(OrtValue*)> ReleaseValue;
 inline constexpr Slot<26, OrtStatus*(const char*, OrtCustomOpDomain**)> CreateCustomOpDomain;
 inline constexpr Slot<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomain_Add;
 inline constexpr Slot<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
+inline constexpr Slot<237, OrtStatus*(const OrtSessionOptions*, const char*, int*)> HasSessionConfigEntry;
+// The size counts the final NUL; with a null string only the size is set.
+inline constexpr Slot<238, OrtStatus*(const OrtSessionOptions*, const char*, char*, size_t*)>
+    GetSessionConfigEntry;
 
 inline constexpr Slot<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
 inline constexpr Slot<55, OrtStatus*(const OrtTypeInfo*, const OrtTensorTypeAndShapeInfo**)>

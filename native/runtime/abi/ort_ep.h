@@ -60,10 +60,6 @@ using EpSlot = TableSlot<OrtEpApi, kIndex, Signature>;
 
 inline constexpr Slot24<317, const OrtEpApi*()> GetEpApi;
 
-inline constexpr Slot24<237, OrtStatus*(const OrtSessionOptions*, const char*, int*)> HasSessionConfigEntry;
-// The size counts the final NUL; with a null string only the size is set.
-inline constexpr Slot24<238, OrtStatus*(const OrtSessionOptions*, const char*, char*, size_t*)>
-    GetSessionConfigEntry;
 inline constexpr Slot24<247, OrtStatus*(const OrtLogger*, LogSeverity, const char*, const char* file,
                                         int line, const char* function)>
     Logger_LogMessage;

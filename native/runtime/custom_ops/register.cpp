@@ -5,13 +5,19 @@
 //   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered
 //                     and our provider does not take them: the bodies in the model run instead
 //   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
+//
+// An entry of the session's configuration, set before the registration:
+//   graphopt.operators  comma-separated op names: those that the model has, the only ones that are registered. The
+//                       runtime builds a schema for each type of each op in every session, 45 ms for all of them.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "device/cpu/isa.h"
@@ -21,7 +27,7 @@
 #include "device/shared_library.h"
 #include "operators/kernels.h"
 #include "operators/linear/op.h"
-#include "runtime/abi/error.h"
+#include "runtime/abi/session_options.h"
 #include "runtime/custom_ops/custom_op.h"
 #include "runtime/name_patterns.h"
 
@@ -70,6 +76,16 @@ void disable(Table& table, const std::string& list) {
   }
 }
 
+// Keeps the ops that are on a list. Names that this library does not know are those of a newer one, in a model that has
+// their bodies.
+void keep(Table& table, const std::string& list) {
+  const std::vector<std::string> names = split_patterns(list);
+  const std::set<std::string> wanted(names.begin(), names.end());
+  table.erase(std::remove_if(table.begin(), table.end(),
+                             [&](const Registration& op) { return wanted.count(op.name) == 0; }),
+              table.end());
+}
+
 // Kernels for the GPU take the CPU kernels' place when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
 bool has_cpu_kernel(const Table& table, const Registration& op) {
   return std::any_of(table.begin(), table.end(), [&](const Registration& other) {
@@ -103,12 +119,14 @@ struct Registry {
   std::vector<std::unique_ptr<runtime::CustomOp>> ops;
   abi::OrtCustomOpDomain* domain = nullptr;
 
-  Registry(const abi::OrtApiBase* base, const abi::OrtApi* api, const std::string& disabled, bool log) {
+  Registry(const abi::OrtApiBase* base, const abi::OrtApi* api, const std::string& disabled,
+           const std::optional<std::string>& wanted, bool log) {
     table = registered_gpu_kernels(base);
     for (Registration& op : cpu_kernels()) {
       if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
     }
     disable(table, disabled);
+    if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
     // Asking a runtime for a revision that it lacks makes it print a line.
     const auto* newer = version_of(base) >= std::pair(1, 24)
@@ -127,16 +145,17 @@ struct Registry {
 };
 
 // One for each runtime in the process and each setting, so that repeated registrations cost nothing.
-abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api) {
+abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api,
+                                   const std::optional<std::string>& wanted) {
+  using Setting = std::tuple<const abi::OrtApi*, std::string, std::optional<std::string>, bool>;
   static std::mutex mutex;
-  static auto& registries =
-      *new std::map<std::pair<const abi::OrtApi*, std::string>, std::unique_ptr<Registry>>;
+  static auto& registries = *new std::map<Setting, std::unique_ptr<Registry>>;
   const char* variable = std::getenv("GRAPHOPT_DISABLE");
   const std::string disabled = variable != nullptr ? variable : "";
   const bool log = logs_kernels();
   const std::lock_guard<std::mutex> lock(mutex);
-  auto& registry = registries[{api, (log ? "1 " : "0 ") + disabled}];
-  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, log);
+  auto& registry = registries[{api, disabled, wanted, log}];
+  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, wanted, log);
   return registry->domain;
 }
 
@@ -150,7 +169,8 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
   const abi::OrtApi* api = base->get_api(abi::kApiRevision);
   if (api == nullptr) return abi::too_old_status(base, "graphopt", "1.18");
   try {
-    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api)));
+    const auto wanted = abi::config_entry(api, options, "graphopt.operators");
+    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api, wanted)));
     return nullptr;
   } catch (...) {
     return abi::current_exception_status(api, {"graphopt"});

@@ -16,8 +16,8 @@
 #include "device/libraries/libraries.h"
 #include "device/shared_library.h"
 #include "operators/kernels.h"
-#include "runtime/abi/error.h"
 #include "runtime/abi/graph.h"
+#include "runtime/abi/session_options.h"
 #include "runtime/name_patterns.h"
 #include "runtime/provider/claims.h"
 #include "runtime/provider/control_flow.h"
@@ -340,7 +340,7 @@ struct Factory final : abi::OrtEpFactory {
     size_t regions = 1, capture = 1, implementation = 0;
     read(session, "regions", regions);
     read(session, "capture", capture);
-    options.regions = regions != 0 && text_of(session, "ep.context_enable") != "1";
+    options.regions = regions != 0 && abi::config_entry(api, session, "ep.context_enable") != "1";
     options.region.capture = capture != 0;
     if (!text(session, "implementation").empty()) {
       read(session, "implementation", implementation, INT_MAX);
@@ -373,20 +373,7 @@ struct Factory final : abi::OrtEpFactory {
 
   // The text of an option; empty when it is not given.
   std::string text(const abi::OrtSessionOptions* session, const char* name) const {
-    return text_of(session, option_key(name));
-  }
-
-  // The text of any entry of the session's configuration.
-  std::string text_of(const abi::OrtSessionOptions* session, const std::string& key) const {
-    int has = 0;
-    check(api, abi::HasSessionConfigEntry(api, session, key.c_str(), &has));
-    if (has == 0) return {};
-    size_t size = 0;
-    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), nullptr, &size));
-    std::string value(size, '\0');
-    check(api, abi::GetSessionConfigEntry(api, session, key.c_str(), value.data(), &size));
-    value.resize(size > 0 ? size - 1 : 0);
-    return value;
+    return abi::config_entry(api, session, option_key(name)).value_or("");
   }
 };
 
