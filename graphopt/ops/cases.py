@@ -201,6 +201,26 @@ def _linear(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         )
 
 
+def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    # A, a_perm, B, b_perm
+    for i, (a, a_perm, b, b_perm) in enumerate(
+        (
+            ((1, 1), (0, 1), (1, 1), (0, 1)),
+            ((2, 3, 17, 33), (0, 1, 2, 3), (2, 3, 33, 29), (0, 1, 2, 3)),
+            ((2, 19, 3, 24), (0, 2, 1, 3), (2, 41, 3, 24), (0, 2, 3, 1)),  # heads beside their numbers
+            ((5, 31, 7), (0, 1, 2), (70, 7), (1, 0)),  # one B for all
+            ((37, 6), (0, 1), (4, 3, 6, 1), (0, 1, 2, 3)),  # one A for all
+            ((3, 1, 2, 9), (0, 1, 2, 3), (1, 4, 5, 9), (0, 1, 3, 2)),
+            ((2, 4, 5, 7), (1, 0, 2, 3), (1, 2, 7, 6), (0, 1, 2, 3)),
+            ((16, 40, 70), (0, 1, 2), (16, 70, 33), (0, 1, 2)),
+            ((3, 0), (0, 1), (0, 5), (0, 1)),
+            ((0, 4, 8), (0, 1, 2), (0, 8, 2), (0, 1, 2)),
+        )
+    ):
+        inputs = [rng.normal(size=a), rng.normal(size=b) / np.sqrt(max(a[-1], 1))]
+        yield Case(spec, inputs, {"alpha": 1.0 if i % 2 else -0.125, "a_perm": list(a_perm), "b_perm": list(b_perm)})
+
+
 def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     # X, W, pads, strides, dilations, group
     geometries: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]]
@@ -357,6 +377,7 @@ FAMILIES = {
     "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,
     "Linear": _linear,
+    "MatMul": _matmul,
     "InvertedResidual": _inverted_residual,
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "blocks/half.h"
+#include "operators/broadcast.h"
 #include "operators/movement/op.h"
 #include "operators/room.h"
 
@@ -65,13 +66,6 @@ int64_t broadcast(int64_t x, int64_t y, const char* what) {
   if (x == y || y == 1) return x;
   if (x == 1) return y;
   throw Error(std::string(what) + " do not broadcast: " + std::to_string(x) + " and " + std::to_string(y));
-}
-
-Dim broadcast(const Dim& x, const Dim& y) {
-  if (x == y || y.value == 1) return x;
-  if (x.value == 1 || y.known()) return y;
-  if (x.known()) return x;
-  return {};
 }
 
 // Strides of bias or mask against scores [b, h, rows, cols] of rank `rank`.

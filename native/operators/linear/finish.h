@@ -1,23 +1,11 @@
-// What all products of Linear share: how much of X is packed at a time, and what follows them: bias, residual and
-// activation. For kernel files only (see device/cpu/isa.h).
+// What follows all products of Linear: bias, residual and activation. For kernel files only (see device/cpu/isa.h).
 #pragma once
 
 #include "blocks/cpu/activation.h"
-#include "blocks/cpu/product.h"
+#include "blocks/cpu/packing.h"
 #include "operators/linear/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
-
-constexpr int64_t kChunkBytes = 768 << 10;  // packed rows of X: most of a second-level cache
-
-// Fetches `rows` rows of a panel's columns, which will be written.
-template <class T>
-inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
-  for (int64_t i = 0; i < rows; ++i, y += y_stride) {
-    __builtin_prefetch(y, 1);
-    __builtin_prefetch(y + kWidth, 1);
-  }
-}
 
 // `rows` rows of y from column n on, from their products o, which is overwritten. b, r and y are at that
 // column, r and y at the first row.

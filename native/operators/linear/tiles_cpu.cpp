@@ -25,18 +25,6 @@ struct Blocks {
   Word* take(Workspace& workspace) const { return workspace.take<Word>(most * slot); }
 };
 
-// What lies in a tile's other rows changes none of these.
-template <class T>
-void pack_block(const T* x, int64_t K, int64_t rows, int64_t tiles, Word* to) {
-  for (int64_t i = 0; i < rows; ++i, x += K) {
-    Word* row = to + i * kTileSide;
-    for (int64_t k = 0; k < tiles; ++k, row += kBlockTiles * kTileWords) {
-      const int64_t at = k * kTileSide * Brain::kDepth;
-      *reinterpret_cast<AlignedWords*>(row) = row_words<Brain>(x + at, K - at);
-    }
-  }
-}
-
 }  // namespace
 
 size_t linear_tiles_workspace(const LinearProblem& p) {
@@ -59,7 +47,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
     const int64_t count = std::min(blocks.most, blocks.count - first);
     loops.push_back({count, [&, first](int64_t i, size_t) {
                        const int64_t block = first + i;
-                       pack_block(x + block * kBlockRows * p.K, p.K, rows_of(block), tiles,
+                       pack_tiles(x + block * kBlockRows * p.K, p.K, rows_of(block), p.K, tiles,
                                   s + i * blocks.slot);
                      }});
     // Few panels are divided among the lanes by rows too.

@@ -1,0 +1,32 @@
+// What products share whose rows are packed some at a time. For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include "blocks/cpu/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kChunkBytes = 768 << 10;  // of packed rows: most of a second-level cache
+
+// Fetches `rows` rows of a panel's columns, which will be written.
+template <class T>
+inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i, y += y_stride) {
+    __builtin_prefetch(y, 1);
+    __builtin_prefetch(y + kWidth, 1);
+  }
+}
+
+// Rows of `n` numbers, x_stride apart, as a block of tiles: [16 steps][tile]. What lies in a tile's other rows changes
+// none of their sums.
+template <class T>
+void pack_tiles(const T* x, int64_t x_stride, int64_t rows, int64_t n, int64_t tiles, Word* to) {
+  for (int64_t i = 0; i < rows; ++i, x += x_stride) {
+    Word* row = to + i * kTileSide;
+    for (int64_t k = 0; k < tiles; ++k, row += kBlockTiles * kTileWords) {
+      const int64_t at = k * kTileSide * Brain::kDepth;
+      *reinterpret_cast<AlignedWords*>(row) = row_words<Brain>(x + at, n - at);
+    }
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
