@@ -3,6 +3,7 @@
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
+    MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a number
     FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: passes/pairs_of_channels.py, pools_of_pairs.py
 
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
@@ -25,11 +26,13 @@ import onnx_ir as ir
 from graphopt import pipeline
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.vocabulary import is_op, require_input
+from graphopt.graph.vocabulary import QUANTIZATION, is_op, made_by, require_input, sole_reader
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.activation import SLOPED
+from graphopt.passes.attention.match import identity_perm
+from graphopt.passes.attention.operands import factor_of
 from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
 from graphopt.passes.fuse_epilogue import FuseEpilogue
@@ -37,12 +40,13 @@ from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv,
 from graphopt.passes.pairs_of_channels import CONVOLUTIONS, MAX_ACTIVATION, PairsOfChannels, between_convolutions
 from graphopt.passes.pools_of_pairs import PoolsOfPairs
 from graphopt.passes.prelu import PRelu
-from graphopt.remarks import Code, Refusal, node_label
-from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt
+from graphopt.remarks import Code, Refusal, became, node_label
+from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt, bfloat16_matmul_doubt
 from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
 SUFFIX = "Bf16"
+MATRIX_PRODUCT = f"MatMul{SUFFIX}"
 # Elements of a weight: with fewer a call costs more than the product (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
 # Rows of Q in an attention: with fewer, rounding K and V costs what their few products save.
@@ -208,6 +212,117 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
         return "products in bfloat16"
 
 
+@dataclass(frozen=True)
+class Factor:
+    """What a product multiplies: a value, with the axes in the order of `perm`.
+
+    Attributes:
+        perm: empty where the rank is not known.
+        transpose: what has permuted them, and nobody else reads.
+    """
+
+    value: ir.Value
+    perm: tuple[int, ...]
+    transpose: ir.Node | None = None
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A MatMul of two activations with what stands before and behind it.
+
+    Attributes:
+        scaled: the Mul or Div by one number behind it.
+        alpha: that number.
+    """
+
+    node: ir.Node
+    A: Factor
+    B: Factor
+    scaled: ir.Node | None
+    alpha: float
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """From the first to the one that makes the result."""
+        all_of_them = (self.A.transpose, self.B.transpose, self.node, self.scaled)
+        return tuple(n for n in all_of_them if n is not None)
+
+
+class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
+    """Products of two activations. `keep`: nodes and operators that stay in float32."""
+
+    name = f"{NAME}_matmul"
+    equation = "MatMul(A, B) c -> MatMulBf16(A, B)"
+    numerics = Numerics.BF16
+    anchors = frozenset({("", "MatMul")})
+
+    def __init__(self, keep: Collection[str]) -> None:
+        self.keep = frozenset(keep)
+
+    def match(self, node: ir.Node, editor: Editor) -> MatrixProduct | None:
+        a, b = require_input(node, 0), require_input(node, 1)
+        if any(editor.is_constant(v) or v.is_initializer() for v in (a, b)):
+            return None  # a layer, and Products said why it stays
+        if _sizes(_factor(a, node, 1, editor), editor)[-1:] == [1]:
+            return None  # it adds nothing up: above all the angles of rotary positions, which rounding would turn
+        scaled = sole_reader(node.outputs[0], "Mul", "Div")
+        factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor.shapes)
+        behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
+        return MatrixProduct(node, _factor(a, node, 1, editor), _factor(b, node, 2, editor), behind, alpha)
+
+    def legal(self, match: MatrixProduct, editor: Editor) -> MatrixProduct:
+        node = match.node
+        own = [node] if match.scaled is None else [node, match.scaled]
+        if self.keep & {name for n in own for name in (node_label(n), n.op_type)}:
+            raise Refusal(Code.KEPT, "as asked", node)
+        for factor in (match.A, match.B):
+            editor.require_op(MATRIX_PRODUCT, factor.value, node)
+            if (source := factor.value.producer()) is not None and source.op_type in QUANTIZATION:
+                raise Refusal(Code.QUANTIZED, f"{factor.value.name} is dequantized: runtimes multiply as it was", node)
+            if (dtype := editor.dtype(factor.value)) != ir.DataType.FLOAT:
+                raise Refusal(Code.WRONG_DTYPE, f"{factor.value.name} is {dtype}", node)
+            if not factor.perm:
+                raise Refusal(Code.UNKNOWN_RANK, f"of {factor.value.name}", node)
+            if len(factor.perm) < 2:
+                raise Refusal(Code.WRONG_RANK, f"{factor.value.name} is a vector", node)
+        return match
+
+    def candidate(self, plan: MatrixProduct, editor: Editor) -> Candidate:
+        a, b = (_sizes(factor, editor) for factor in (plan.A, plan.B))
+        doubt = bfloat16_matmul_doubt(a, b)
+        result = plan.nodes[-1].outputs[0]
+        return editor.candidate(MATRIX_PRODUCT, (plan.A.value, plan.B.value), result, plan.node, doubt)
+
+    def rewrite(self, plan: MatrixProduct, editor: Editor) -> str:
+        last = plan.nodes[-1]
+        new = editor.emit(
+            MATRIX_PRODUCT,
+            (plan.A.value, plan.B.value),
+            {"alpha": plan.alpha, "a_perm": plan.A.perm, "b_perm": plan.B.perm},
+            anchor=plan.node,
+        )
+        editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        return became(len(plan.nodes), MATRIX_PRODUCT)
+
+
+def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:
+    """A value that a product reads, before its Transpose where that leaves the last axis among the `last` ones."""
+    rank = editor.shapes.rank(value)
+    own = () if rank is None else identity_perm(rank)
+    transpose = made_by(value, "Transpose")
+    if transpose is None or sole_reader(value) is not product or transpose.graph is not product.graph:
+        return Factor(value, own)
+    perm = attribute_ints(transpose, "perm", tuple(reversed(own)))
+    source = require_input(transpose, 0)
+    return Factor(source, perm, transpose) if len(perm) - 1 in perm[-last:] else Factor(value, own)
+
+
+def _sizes(factor: Factor, editor: Editor) -> list[int | None]:
+    """Of what the product multiplies."""
+    dims = editor.shapes.dims(factor.value)
+    return [None if dims is None else dims[axis].value for axis in factor.perm]
+
+
 def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
     shape = editor.shapes.dims(node.inputs[1]) if is_op(node, "Conv") else None
     return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
@@ -260,7 +375,7 @@ def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResu
         OptionError: a name in `keep` that no node has.
     """
     require_known(editor, keep)
-    products = (Products(keep), Convolutions(keep), Attention(keep))
+    products = (Products(keep), Convolutions(keep), Attention(keep), MatrixProducts(keep))
     return pipeline.run(editor, [*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels()])
 
 

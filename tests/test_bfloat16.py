@@ -206,8 +206,8 @@ def test_refusals() -> None:
     )
     assert "WRONG_DTYPE" in refusals(convert(half)[1])
     free = model_from_text("g (float[N, 96] x, float[96, 160] W) => (float[N, 160] y) { y = MatMul(x, W) }")
-    after, report = convert(free)  # a product of two activations
-    assert names(after) == ["MatMul"] and not report.changed
+    after, report = convert(free)  # a weight that callers give is no constant, but a factor
+    assert names(after) == ["MatMulBf16"] and not refusals(report)
 
 
 def test_options_that_contradict() -> None:
@@ -542,3 +542,141 @@ def test_attention_that_stays() -> None:
     )
     after, report = convert(model_from_text(capped, {"c": np.asarray(3.0, np.float32)}))
     assert names(after) == ["FusedAttentionSoftcap"] and "UNSUPPORTED_OP" in refusals(report)
+
+
+PRODUCT = "g (float[2, 3, 64, 48] a, float[2, 3, 48, 80] b) => (float[N, M, H, K] y) { y = MatMul(a, b) }"
+# Heads beside their numbers, which Transposes bring to the front, and a scale behind the product.
+SCORES = """g (float[2, 70, 3, 24] q, float[2, 90, 3, 24] k) => (float[2, 3, 70, 90] y) {
+  h = Transpose<perm = [0, 2, 1, 3]>(q) t = Transpose<perm = [0, 2, 3, 1]>(k) s = MatMul(h, t) y = Div(s, c)
+}"""
+
+
+def product(text: str = PRODUCT, **replaced: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model, and numbers for its inputs: of both signs, with zeros and large ones."""
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    model = model_from_text(text, {"c": np.asarray(8.5, np.float32)} if "Div" in text else {})
+    rng = np.random.default_rng(11)
+    feeds = {}
+    for value in model.graph.input:
+        numbers = rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim])
+        numbers.flat[::7], numbers.flat[::11] = 0, 1e3 * numbers.flat[::11]
+        feeds[value.name] = numbers.astype(np.float32)
+    return model, feeds
+
+
+def exact(x: Array) -> Array:
+    return rounded(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_products_of_activations_round_both(library: bool) -> None:
+    before, feeds = product()
+    after, report = convert(before)
+    assert names(after) == ["MatMulBf16"]
+    assert report.numerics == "bf16"
+    want = exact(feeds["a"]) @ exact(feeds["b"])
+    (got,) = run(after, feeds, library=library)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
+    assert verify(before, after, effort="quick")
+    twice, again = convert(after)
+    assert not again.changed and twice.SerializeToString() == after.SerializeToString()
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_products_of_activations_take_transposes_and_a_factor_along(library: bool) -> None:
+    before, feeds = product(SCORES)
+    after, _ = convert(before)
+    assert names(after) == ["MatMulBf16"]
+    assert [list(a.ints) for a in after.graph.node[0].attribute if a.ints] == [[0, 2, 1, 3], [0, 2, 3, 1]]
+    want = np.einsum("bshd,bthd->bhst", exact(feeds["q"]), exact(feeds["k"])) / 8.5
+    (got,) = run(after, feeds, library=library)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
+    assert verify(before, after, effort="quick")
+
+
+@pytest.mark.parametrize(
+    ("replaced", "kinds"),
+    [
+        # A's numbers would not lie one behind another, B's neither by rows nor by columns.
+        ({"[0, 2, 1, 3]": "[0, 2, 3, 1]", "70, 3, 24": "24, 3, 70"}, ["Transpose", "MatMulBf16"]),
+        ({"[0, 2, 3, 1]": "[0, 3, 2, 1]", "90, 3, 24": "90, 24, 3"}, ["Transpose", "MatMulBf16"]),
+        # Others read what is between the nodes.
+        ({"=> (": "=> (float[2, 3, 24, 90] t, "}, ["Transpose", "MatMulBf16"]),
+        ({"=> (": "=> (float[2, 3, 70, 90] s, "}, ["MatMulBf16", "Div"]),
+        ({"Div(s, c)": "Mul(s, s)"}, ["MatMulBf16", "Mul"]),
+    ],
+)
+def test_what_products_of_activations_leave(replaced: dict[str, str], kinds: list[str]) -> None:
+    before, feeds = product(SCORES, **replaced)
+    after, _ = convert(before)
+    assert names(after) == kinds
+    assert verify(before, after, effort="quick")
+    for want, got in zip(run(after, feeds, library=False), run(after, feeds, library=True), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.sqrt(np.mean(want**2)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "y"),
+    [
+        ("3, 1, 64, 48", "5, 48, 80", "3, 5, 64, 80"),
+        ("64, 48", "7, 48, 80", "7, 64, 80"),  # one A for all
+        ("7, 9, 8, 48", "48, 80", "7, 9, 8, 80"),  # one B for all: few rows of each are many of one product
+        ("N, M, 96, 48", "N, M, 48, 80", "N, M, 96, 80"),
+    ],
+)
+def test_products_of_activations_broadcast(a: str, b: str, y: str) -> None:
+    before = model_from_text(f"g (float[{a}] a, float[{b}] b) => (float[{y}] y) {{ y = MatMul(a, b) }}")
+    after, _ = convert(before)
+    assert names(after) == ["MatMulBf16"]
+    feeds = {}
+    for name, sizes in (("a", a), ("b", b)):
+        shape = [{"N": 2, "M": 3}.get(n) or int(n) for n in sizes.split(", ")]
+        feeds[name] = np.random.default_rng(ord(name)).standard_normal(shape).astype(np.float32)
+    want = exact(feeds["a"]) @ exact(feeds["b"])
+    for library in (True, False):
+        (got,) = run(after, feeds, library=library)
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (PRODUCT.replace("float[2", "float16[2").replace("float[N", "float16[N"), "WRONG_DTYPE", "a is"),
+        ("g (float[64, 48] a, float[48] b) => (float[64] y) { y = MatMul(a, b) }", "WRONG_RANK", "b is a vector"),
+        (PRODUCT.replace("64", "4"), "NO_GAIN", "15360 a matrix"),
+        (PRODUCT.replace("2, 3, 64", "64").replace("2, 3, 48", "48"), "NO_GAIN", "245760 multiply-adds"),
+        (PRODUCT.replace("64", "18"), "NO_GAIN", "18 rows and 80 columns"),
+        (PRODUCT.replace("48", "15"), "NO_GAIN", "sums of 15 products"),
+    ],
+)
+def test_products_of_activations_that_stay(text: str, code: str, said: str) -> None:
+    after, report = convert(product(text)[0])
+    assert names(after) == ["MatMul"]
+    assert said in refusals(report)[code]
+
+
+def test_products_of_activations_that_are_to_stay() -> None:
+    before, _ = product()
+    after, report = convert(before, keep_float=["MatMul"])
+    assert names(after) == ["MatMul"] and refusals(report) == {"KEPT": "as asked"}
+    assert "OPSET" in refusals(convert(model_from_text(PRODUCT, opset=12))[1])
+    text = """g (float[64, 48] a, float[48, 80] b, int64[K] n) => (float y) {
+      r = Reshape(b, n) m = MatMul(a, r) y = ReduceSum<keepdims = 0>(m)
+    }"""
+    after, report = convert(model_from_text(text))
+    assert "MatMul" in names(after) and "UNKNOWN_RANK" in refusals(report)
+    text = """g (uint8[2, 3, 64, 48] q, float s, uint8 z, float[2, 3, 48, 80] b) => (float[2, 3, 64, 80] y) {
+      a = DequantizeLinear(q, s, z) y = MatMul(a, b)
+    }"""
+    after, report = convert(model_from_text(text))
+    assert "MatMul" in names(after) and "QUANTIZED" in refusals(report)
+    assert len(graphopt.limit_error(before, 1e-6).keep) == 1  # a layer among others
+
+
+def test_angles_of_rotary_positions_stay() -> None:
+    text = "g (float[1, 32, 1] f, float[1, 1, 65536] p) => (float[1, 32, 65536] y) { a = MatMul(f, p) y = Cos(a) }"
+    after, report = convert(model_from_text(text), all_sites=True)
+    assert names(after) == ["MatMul", "Cos"] and not refusals(report)

@@ -27,7 +27,7 @@ from graphopt.progress import Progress
 
 PRECISION = "bf16"
 # The passes that round; each site of theirs is a layer.
-_PASSES = ("bfloat16", "bfloat16_conv", "bfloat16_attention")
+_PASSES = ("bfloat16", "bfloat16_conv", "bfloat16_attention", "bfloat16_matmul")
 _CASES = 4  # drawn inputs, whose errors are taken together
 
 

@@ -7,6 +7,7 @@ and fits the constants again, to that file or to what `scripts/bench_winograd.py
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
 TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x tile), with the memory traffic
 OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
+SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a product of two activations
+FEWEST_TERMS = 16  # of a sum of such a product: half of what a tile of AMX adds up at a time
+PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a product that pay for a number of either factor to be packed
 FEWEST_TRANSPOSED = 100_000  # of what a transposed convolution gives, where anything is gained
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
 FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
@@ -155,6 +159,30 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
     products = 9 * _padded(C) * _padded(M) * OH * OW / RATE + 18 * C * M / WEIGHT_RATE
     time = OVERHEAD * (products + 6 * (C + M) * OH * OW / TENSOR_RATE)
     return "" if time < winograd_time(C, M, OH, OW) else f"Winograd's algorithm is faster for {C} to {M} channels"
+
+
+def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> str:
+    """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
+
+    By what packing costs in other products, not by measurements of its own.
+
+    Args:
+        A: sizes, [.., M, K]. Of the last two, those that are not known count as 56.
+        B: likewise [.., K, N].
+    """
+    M, K, N = A[-2] or 56, A[-1] or 56, B[-1] or 56
+    batches = itertools.zip_longest(reversed(A[:-2]), reversed(B[:-2]), fillvalue=1)
+    matrices = math.prod(max(m or 1, n or 1) for m, n in batches)
+    if all(n == 1 for n in B[:-2]):
+        M, matrices = M * matrices, 1  # one B for the rows of all
+    matrix = M * K * N
+    if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_PRODUCTS:
+        return f"{matrix * matrices} multiply-adds, {matrix} a matrix: a call costs what bfloat16 saves"
+    if K < FEWEST_TERMS:
+        return f"sums of {K} products: writing them costs more"
+    if M * N < PRODUCTS_FOR_PACKING * (M + N):
+        return f"{M} rows and {N} columns: rounding the factors costs what bfloat16 saves"
+    return ""
 
 
 def bfloat16_depthwise_doubt(

@@ -12,11 +12,8 @@ from graphopt import bfloat16
 from graphopt.passes.base import Pass
 from graphopt.passes.plugins import installed
 
-LOCAL = [
-    p
-    for p in (*installed(), *(c([]) for c in (bfloat16.Products, bfloat16.Convolutions, bfloat16.Attention)))
-    if isinstance(p, Pass)
-]
+IN_BFLOAT16 = (bfloat16.Products, bfloat16.Convolutions, bfloat16.Attention, bfloat16.MatrixProducts)
+LOCAL = [p for p in (*installed(), *(c([]) for c in IN_BFLOAT16)) if isinstance(p, Pass)]
 # Whose dataclasses are made for one site; those of operators, targets and shapes are tables or known to be frozen.
 OWN = ("graphopt.passes", "graphopt.forms", "graphopt.bfloat16")
 MUTABLE = (list, set, dict, bytearray)

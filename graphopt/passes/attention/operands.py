@@ -200,7 +200,7 @@ class _Taken:
             elif node.op_type == "Transpose":
                 own = attribute_ints(node, "perm", tuple(reversed(own)))
                 source = node.inputs[0]
-            elif scaled and (factor := _factor(node, self._shapes)) is not None:
+            elif scaled and (factor := factor_of(node, self._shapes)) is not None:
                 self.scale *= factor[1]
                 source = factor[0]
             elif (flat := _flat(value, self._shapes, self._editor)) is not None:
@@ -216,7 +216,7 @@ class _Taken:
         return Operand(value, perm)
 
 
-def _factor(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
+def factor_of(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
     """(x, c) when the node computes c x for one finite number c without changing x's shape."""
     if node.op_type not in ("Mul", "Div"):
         return None
