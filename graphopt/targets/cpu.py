@@ -164,15 +164,15 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
 def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> str:
     """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
 
-    By what packing costs in other products, not by measurements of its own.
+    By what packing costs in other products, not by measurements of its own. Sizes that are not known count as 56.
 
     Args:
-        A: sizes, [.., M, K]. Of the last two, those that are not known count as 56.
+        A: sizes, [.., M, K].
         B: likewise [.., K, N].
     """
     M, K, N = A[-2] or 56, A[-1] or 56, B[-1] or 56
     batches = itertools.zip_longest(reversed(A[:-2]), reversed(B[:-2]), fillvalue=1)
-    matrices = math.prod(max(m or 1, n or 1) for m, n in batches)
+    matrices = math.prod(max(m or 56, n or 56) for m, n in batches)
     if all(n == 1 for n in B[:-2]):
         M, matrices = M * matrices, 1  # one B for the rows of all
     matrix = M * K * N
