@@ -263,12 +263,13 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         a, b = require_input(node, 0), require_input(node, 1)
         if any(editor.is_constant(v) or v.is_initializer() for v in (a, b)):
             return None  # a layer, and Products said why it stays
-        if _sizes(_factor(a, node, 1, editor), editor)[-1:] == [1]:
+        A, B = _factor(a, node, 1, editor), _factor(b, node, 2, editor)
+        if _sizes(A, editor)[-1:] == [1]:
             return None  # it adds nothing up: above all the angles of rotary positions, which rounding would turn
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
         factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor.shapes)
         behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
-        return MatrixProduct(node, _factor(a, node, 1, editor), _factor(b, node, 2, editor), behind, alpha)
+        return MatrixProduct(node, A, B, behind, alpha)
 
     def legal(self, match: MatrixProduct, editor: Editor) -> MatrixProduct:
         node = match.node
@@ -288,8 +289,7 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         return match
 
     def candidate(self, plan: MatrixProduct, editor: Editor) -> Candidate:
-        a, b = (_sizes(factor, editor) for factor in (plan.A, plan.B))
-        doubt = bfloat16_matmul_doubt(a, b)
+        doubt = bfloat16_matmul_doubt(_sizes(plan.A, editor), _sizes(plan.B, editor))
         result = plan.nodes[-1].outputs[0]
         return editor.candidate(MATRIX_PRODUCT, (plan.A.value, plan.B.value), result, plan.node, doubt)
 
