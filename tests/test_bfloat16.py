@@ -544,9 +544,9 @@ def test_attention_that_stays() -> None:
     assert names(after) == ["FusedAttentionSoftcap"] and "UNSUPPORTED_OP" in refusals(report)
 
 
-PRODUCT = "g (float[2, 3, 64, 48] a, float[2, 3, 48, 80] b) => (float[N, M, H, K] y) { y = MatMul(a, b) }"
+PRODUCT = "g (float[2, 3, 64, 72] a, float[2, 3, 72, 80] b) => (float[N, M, H, K] y) { y = MatMul(a, b) }"
 # Heads beside their numbers, which Transposes bring to the front, and a scale behind the product.
-SCORES = """g (float[2, 70, 3, 24] q, float[2, 90, 3, 24] k) => (float[2, 3, 70, 90] y) {
+SCORES = """g (float[2, 70, 3, 72] q, float[2, 90, 3, 72] k) => (float[2, 3, 70, 90] y) {
   h = Transpose<perm = [0, 2, 1, 3]>(q) t = Transpose<perm = [0, 2, 3, 1]>(k) s = MatMul(h, t) y = Div(s, c)
 }"""
 
@@ -600,10 +600,10 @@ def test_products_of_activations_take_transposes_and_a_factor_along(library: boo
     ("replaced", "kinds"),
     [
         # A's numbers would not lie one behind another, B's neither by rows nor by columns.
-        ({"[0, 2, 1, 3]": "[0, 2, 3, 1]", "70, 3, 24": "24, 3, 70"}, ["Transpose", "MatMulBf16"]),
-        ({"[0, 2, 3, 1]": "[0, 3, 2, 1]", "90, 3, 24": "90, 24, 3"}, ["Transpose", "MatMulBf16"]),
+        ({"[0, 2, 1, 3]": "[0, 2, 3, 1]", "70, 3, 72": "72, 3, 70"}, ["Transpose", "MatMulBf16"]),
+        ({"[0, 2, 3, 1]": "[0, 3, 2, 1]", "90, 3, 72": "90, 72, 3"}, ["Transpose", "MatMulBf16"]),
         # Others read what is between the nodes.
-        ({"=> (": "=> (float[2, 3, 24, 90] t, "}, ["Transpose", "MatMulBf16"]),
+        ({"=> (": "=> (float[2, 3, 72, 90] t, "}, ["Transpose", "MatMulBf16"]),
         ({"=> (": "=> (float[2, 3, 70, 90] s, "}, ["MatMulBf16", "Div"]),
         ({"Div(s, c)": "Mul(s, s)"}, ["MatMulBf16", "Mul"]),
     ],
@@ -620,10 +620,10 @@ def test_what_products_of_activations_leave(replaced: dict[str, str], kinds: lis
 @pytest.mark.parametrize(
     ("a", "b", "y"),
     [
-        ("3, 1, 64, 48", "5, 48, 80", "3, 5, 64, 80"),
-        ("64, 48", "7, 48, 80", "7, 64, 80"),  # one A for all
-        ("7, 9, 8, 48", "48, 80", "7, 9, 8, 80"),  # one B for all: few rows of each are many of one product
-        ("N, M, 64, 48", "N, M, 48, 80", "N, M, 64, 80"),
+        ("3, 1, 64, 72", "5, 72, 80", "3, 5, 64, 80"),
+        ("64, 72", "7, 72, 80", "7, 64, 80"),  # one A for all
+        ("7, 9, 8, 72", "72, 80", "7, 9, 8, 80"),  # one B for all: few rows of each are many of one product
+        ("N, M, 64, 72", "N, M, 72, 80", "N, M, 64, 80"),
     ],
 )
 def test_products_of_activations_broadcast(a: str, b: str, y: str) -> None:
@@ -645,11 +645,11 @@ def test_products_of_activations_broadcast(a: str, b: str, y: str) -> None:
     ("text", "code", "said"),
     [
         (PRODUCT.replace("float[2", "float16[2").replace("float[N", "float16[N"), "WRONG_DTYPE", "a is"),
-        ("g (float[64, 48] a, float[48] b) => (float[64] y) { y = MatMul(a, b) }", "WRONG_RANK", "b is a vector"),
-        (PRODUCT.replace("64", "4"), "NO_GAIN", "15360 a matrix"),
-        (PRODUCT.replace("2, 3, 64", "64").replace("2, 3, 48", "48"), "NO_GAIN", "245760 multiply-adds"),
+        ("g (float[64, 72] a, float[72] b) => (float[64] y) { y = MatMul(a, b) }", "WRONG_RANK", "b is a vector"),
+        (PRODUCT.replace("64", "4"), "NO_GAIN", "23040 a matrix"),
+        (PRODUCT.replace("2, 3, 64", "48").replace("2, 3, 72", "72"), "NO_GAIN", "276480 multiply-adds"),
         (PRODUCT.replace("64", "18"), "NO_GAIN", "18 rows and 80 columns"),
-        (PRODUCT.replace("48", "15"), "NO_GAIN", "sums of 15 products"),
+        (PRODUCT.replace("72", "15"), "NO_GAIN", "sums of 15 products"),
     ],
 )
 def test_products_of_activations_that_stay(text: str, code: str, said: str) -> None:
@@ -663,12 +663,12 @@ def test_products_of_activations_that_are_to_stay() -> None:
     after, report = convert(before, keep_float=["MatMul"])
     assert names(after) == ["MatMul"] and refusals(report) == {"KEPT": "as asked"}
     assert "OPSET" in refusals(convert(model_from_text(PRODUCT, opset=12))[1])
-    text = """g (float[64, 48] a, float[48, 80] b, int64[K] n) => (float y) {
+    text = """g (float[64, 72] a, float[72, 80] b, int64[K] n) => (float y) {
       r = Reshape(b, n) m = MatMul(a, r) y = ReduceSum<keepdims = 0>(m)
     }"""
     after, report = convert(model_from_text(text))
     assert "MatMul" in names(after) and "UNKNOWN_RANK" in refusals(report)
-    text = """g (uint8[2, 3, 64, 48] q, float s, uint8 z, float[2, 3, 48, 80] b) => (float[2, 3, 64, 80] y) {
+    text = """g (uint8[2, 3, 64, 72] q, float s, uint8 z, float[2, 3, 72, 80] b) => (float[2, 3, 64, 80] y) {
       a = DequantizeLinear(q, s, z) y = MatMul(a, b)
     }"""
     after, report = convert(model_from_text(text))

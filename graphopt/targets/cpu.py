@@ -18,7 +18,7 @@ TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x ti
 OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
 FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
 SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a product of two activations
-FEWEST_TERMS = 16  # of a sum of such a product: half of what a tile of AMX adds up at a time
+FEWEST_TERMS = 64  # of a sum of such a product: two tiles of AMX; fewer gained nothing
 PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a product that pay for a number of either factor to be packed
 FEWEST_TRANSPOSED = 100_000  # of what a transposed convolution gives, where anything is gained
 FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
@@ -164,7 +164,7 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
 def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> str:
     """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
 
-    By what packing costs in other products, not by measurements of its own. Sizes that are not known count as 56.
+    By docs/measurements/bfloat16_cpu.md. Sizes that are not known count as 56.
 
     Args:
         A: sizes, [.., M, K].
