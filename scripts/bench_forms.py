@@ -34,7 +34,8 @@ BLOCKS = {
     "llama_2": ("fuse_rotary", "gate"),
     "unet_transformer": ("gate",),
     "iresnet": ("prelu",),
-    "swin_t": ("fuse_attention",),
+    "swin_t": ("fuse_attention", "gather_rows"),
+    "sam_window": ("gather_rows",),
     "swinv2_t": ("fuse_attention",),
 }
 

@@ -446,6 +446,18 @@ def swin_t() -> Made:
 
 
 @block
+def sam_window() -> Made:
+    """A layer of SAM's ViT-B: 64 x 64 tokens, padded to 70 x 70, in windows of 14."""
+    from transformers import SamVisionConfig
+    from transformers.models.sam.modeling_sam import SamVisionLayer
+
+    layer = SamVisionLayer(SamVisionConfig(attn_implementation="eager"), window_size=14)
+    nn.init.normal_(layer.attn.rel_pos_h, std=0.02)
+    nn.init.normal_(layer.attn.rel_pos_w, std=0.02)
+    return Call(lambda self, x: self.layer(x)[0], layer=layer), {"x": torch.randn(1, 64, 64, 768)}, {}
+
+
+@block
 def swinv2_t() -> Made:
     """The first layer of Swin v2-T."""
     return _swin("Swinv2")
