@@ -35,7 +35,7 @@ BLOCKS = {
     "unet_transformer": ("gate",),
     "iresnet": ("prelu",),
     "swin_t": ("fuse_attention", "gather_rows"),
-    "sam_window": ("gather_rows",),
+    "sam_window": ("gather_rows", "gather_first"),
     "swinv2_t": ("fuse_attention",),
 }
 

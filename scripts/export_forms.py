@@ -327,6 +327,21 @@ def swin() -> Made:
 
 
 @form
+def sam() -> Made:
+    """Transformers' SAM, one layer of windows, which do not divide the image."""
+    from transformers import SamVisionConfig
+    from transformers.models.sam.modeling_sam import SamVisionLayer
+
+    config = SamVisionConfig(
+        hidden_size=32, num_attention_heads=2, mlp_dim=32, image_size=96, attn_implementation="eager"
+    )  # fmt: skip
+    layer = SamVisionLayer(config, window_size=4)
+    nn.init.normal_(layer.attn.rel_pos_h, std=0.2)
+    nn.init.normal_(layer.attn.rel_pos_w, std=0.2)
+    return Call(lambda self, x: self.layer(x), layer=layer), {"x": torch.randn(2, 6, 6, 32)}, {"x": {0: "batch"}}
+
+
+@form
 def swinv2() -> Made:
     """Transformers' Swin v2, one layer: a learned scale for each head, clamped in front of its exp."""
     from transformers import Swinv2Config
@@ -454,7 +469,7 @@ def sam_window() -> Made:
     layer = SamVisionLayer(SamVisionConfig(attn_implementation="eager"), window_size=14)
     nn.init.normal_(layer.attn.rel_pos_h, std=0.02)
     nn.init.normal_(layer.attn.rel_pos_w, std=0.02)
-    return Call(lambda self, x: self.layer(x)[0], layer=layer), {"x": torch.randn(1, 64, 64, 768)}, {}
+    return Call(lambda self, x: self.layer(x), layer=layer), {"x": torch.randn(1, 64, 64, 768)}, {}
 
 
 @block

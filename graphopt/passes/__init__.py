@@ -22,6 +22,7 @@ from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.fused_conv_transpose import FusedConvTranspose
 from graphopt.passes.gate import Gate
+from graphopt.passes.gather_first import GatherFirst
 from graphopt.passes.gather_rows import GatherRows
 from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.pool_planes import PoolPlanes
@@ -58,6 +59,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # What attention has left.
     AxisSoftmax(),
     GatherRows(),
+    GatherFirst(),
     FeedForward(),
 )
 

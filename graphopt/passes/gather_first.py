@@ -1,0 +1,139 @@
+"""A Gather of rows behind a product moves in front of it, where fewer rows are multiplied then.
+
+    (X W + b)[rows] = X[rows] W + b
+
+Why it is legal: each row of a product with a matrix is made of the same row of X, and the bias is the same for all.
+
+Windows of images that were padded are put together without the pads behind attention's last product (Segment
+Anything: 4900 rows of which 4096 stay). So are two copies of the same numbers brought together, of which gather_rows
+makes one: that of heads behind the attention, that of windows behind the product.
+
+Conditions: W is a matrix, b a constant of one number for each column or less; the rows are constant, along the axis in
+front of the last one; between product and Gather stands at most a Reshape, and nobody else reads what lies there.
+
+Where it pays: with fewer rows; with as many where a copy makes X, which then goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.forms.linear import Linear, linear_before
+from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.shapes.sizes import ONE, Size, shape_text
+from graphopt.graph.vocabulary import made_by, sole_reader
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.passes.gather_rows import COPIES, VIEWS
+from graphopt.remarks import Code, Refusal, became
+from graphopt.targets.profit import Candidate
+
+
+@dataclass(frozen=True)
+class RowsOfProduct:
+    """A Gather behind a product.
+
+    Attributes:
+        linear: the product, with its bias.
+        view: the Reshape between them, or None.
+        gather: of rows of what it reads.
+        last: the Reshape behind it that alone reads it, or the Gather.
+        images: the first dimension of what the Gather reads.
+        rows: how many it takes, and of how many.
+        tokens: rows of the product in one of them.
+    """
+
+    linear: Linear
+    view: ir.Node | None
+    gather: ir.Node
+    last: ir.Node
+    images: Size
+    rows: tuple[int, int]
+    tokens: int
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """Consumers first."""
+        between = () if self.view is None else (self.view,)
+        return (*dict.fromkeys((self.last, self.gather)), *between, *self.linear.nodes)
+
+
+class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
+    name = "gather_first"
+    equation = "(X W + b)[rows] = X[rows] W + b"
+    numerics = Numerics.REASSOCIATED
+    anchors = frozenset({("", "Gather")})
+
+    def match(self, node: ir.Node, editor: Editor) -> RowsOfProduct | None:
+        rows = editor.constant(node.inputs[1])
+        if rows is None or rows.ndim != 1 or attribute_int(node, "axis", 0) != 1:
+            return None
+        view = made_by(node.inputs[0], "Reshape")
+        product = node.inputs[0] if view is None else view.inputs[0]
+        linear = None if product is None else linear_before(product, editor)
+        if linear is None or linear.node.op_type != "MatMul" or linear.node.graph is not node.graph:
+            return None
+        dims, weight = editor.shapes.dims(node.inputs[0]), editor.shapes.dims(linear.W)
+        if weight is None or len(weight) != 2:
+            return None
+        if dims is None or len(dims) != 3 or None in (dims[1].value, dims[2].value, *(d.value for d in weight)):
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the Gather reads {shape_text(dims)}", node)
+        length, width, channels = dims[1].value or 0, dims[2].value or 0, weight[1].value or 0
+        if channels == 0 or width % channels:
+            return None
+        last = sole_reader(node.outputs[0], "Reshape") or node
+        return RowsOfProduct(linear, view, node, last, dims[0], (rows.size, length), width // channels)
+
+    def legal(self, match: RowsOfProduct, editor: Editor) -> RowsOfProduct:
+        linear = match.linear
+        bias = () if linear.bias is None else editor.shapes.dims(linear.bias)
+        if bias is None or any(d != ONE for d in bias[:-1]) or len(bias) > (editor.shapes.rank(linear.X) or 0):
+            raise Refusal(Code.WRONG_SHAPE, f"the bias is {shape_text(bias)}", linear.node)
+        for node in match.nodes[len({match.last, match.gather}) :]:
+            editor.require_only_use(node.outputs[0], node)
+        return match
+
+    def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
+        taken, length = plan.rows
+        few = taken < length or (taken == length and _is_copy(plan.linear.X))
+        doubt = "" if few else f"{taken} rows of {length}"
+        return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, doubt)
+
+    def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:
+        linear, gather = plan.linear, plan.gather
+        label, type_ = gather.name or gather.outputs[0].name or "rows", linear.Y.type
+        (taken, length), tokens = plan.rows, plan.tokens
+        inner = (editor.shapes.last(linear.X) or ONE).value or 0
+        new: list[ir.Node] = []
+
+        def add(op_type: str, inputs: list[ir.Value | None], axis: int | None = None) -> ir.Value:
+            node = editor.node(op_type, inputs, {} if axis is None else {"axis": axis}, hint=f"{label}/{op_type}")
+            node.outputs[0].type = type_
+            new.append(node)
+            return node.outputs[0]
+
+        def reshaped(value: ir.Value, *dims: Size) -> ir.Value:
+            # At most one dimension, that of the images, is not known.
+            target = np.array([-1 if d.value is None else d.value for d in dims], np.int64)
+            return add("Reshape", [value, editor.initializer(gather, target, f"{label}/shape")])
+
+        rows = reshaped(linear.X, plan.images, Size.of(length), Size.of(tokens * inner))
+        value = add("Gather", [rows, gather.inputs[1]], 1)
+        value = reshaped(value, plan.images, Size.of(taken * tokens), Size.of(inner))
+        value = add("MatMul", [value, linear.W])
+        if linear.bias is not None:
+            value = add("Add", [value, linear.bias])
+        y = plan.last.outputs[0]
+        value = reshaped(value, *(editor.shapes.dims(y) or ()))
+        editor.replace(plan.nodes, new, {y: value}, anchor=plan.last)
+        return became(len(plan.nodes), "Gather and MatMul")
+
+
+def _is_copy(x: ir.Value | None) -> bool:
+    """Whether a node that alone is read, through Reshapes, copies what it reads to make a value."""
+    while (view := made_by(x, *VIEWS)) is not None and sole_reader(view.outputs[0]) is not None:
+        x = view.inputs[0]
+    return made_by(x, *COPIES) is not None and sole_reader(x) is not None
