@@ -160,6 +160,22 @@ def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         yield Case(spec, inputs, {"epsilon": 1e-5 if len(shape) % 2 else 1e-2})
 
 
+def _windows(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    for n, image, window, shift, D in (
+        (2, (4, 6), (2, 3), (0, 0), 33),
+        (1, (8, 8), (4, 4), (2, 2), 8),
+        (2, (5, 7), (3, 2), (1, 1), 12),
+        (1, (3, 2), (4, 5), (2, 0), 7),
+        (3, (1, 1), (1, 1), (0, 0), 2),
+        (0, (4, 4), (2, 2), (1, 1), 8),
+    ):
+        windows = -(-image[0] // window[0]) * -(-image[1] // window[1])
+        x = rng.normal(size=(n, *image, D) if D % 2 else (n, image[0] * image[1], D)) + 0.5
+        r = [rng.normal(size=(n * windows, window[0] * window[1], D))] if "R" in spec.inputs else []
+        attributes = {"epsilon": 1e-5, "image": list(image), "window": list(window), "shift": list(shift)}
+        yield Case(spec, [x, *r, rng.normal(size=D), rng.normal(size=D)], attributes)
+
+
 def _layer_norm_2d(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
     for i, shape in enumerate(
         [(2, 3, 5, 7), (1, 40, 9), (3, 1, 4), (2, 70, 33, 31), (1, 2, 2, 3, 2), (0, 3, 4, 4), (5, 8)]
@@ -373,6 +389,8 @@ FAMILIES = {
     "FusedLayerNorm": _row_norm,
     "FusedAdaLayerNorm": _row_norm,
     "FusedLayerNorm2d": _layer_norm_2d,
+    "FusedLayerNormWindows": _windows,
+    "FusedLayerNormAddSumWindows": _windows,
     "Gated": _gated,
     "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,

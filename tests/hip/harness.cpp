@@ -183,6 +183,21 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
   });
 }
 
+// sizes: of an image, a window and the shift, two numbers each. residual: it is in windows; otherwise Y is.
+EXPORT Plan* graphopt_row_norm_windows_plan(const DeviceFacts* device, int half, int64_t images, int64_t D,
+                                            float epsilon, int residual, const int64_t* sizes) {
+  return guarded([&] {
+    RowNormProblem p;
+    p.windows = row_windows(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]);
+    p.in_windows = true;
+    p.rows = images * (residual != 0 ? p.windows.image.d : p.windows.padded_image.d);
+    p.D = D;
+    p.epsilon = epsilon;
+    p.has_residual = p.writes_sum = residual != 0;
+    return row_norm_plan(p, half != 0, true, *device);
+  });
+}
+
 EXPORT Plan* graphopt_layer_norm_2d_plan(const DeviceFacts*, int half, int64_t N, int64_t C, int64_t pixels,
                                          float epsilon) {
   return guarded([&] { return layer_norm_2d_plan({N, C, pixels, epsilon}, half != 0, true); });

@@ -1,4 +1,4 @@
-"""FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]] and FusedRmsNorm[Add[Sum]] on the GPU."""
+"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]], and FusedLayerNorm[AddSum]Windows, on the GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from graphopt.ops import OPS
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
@@ -74,6 +75,41 @@ def case(
     return Case(name, op, inputs, [y, wide, found], plan, tolerance_of(dtype), output_dtype=types, by_row=True)
 
 
+def windows_case(dtype: Any, images: int, sizes: tuple[int, ...], D: int, residual: bool) -> Case:
+    """`sizes`: of an image, a window and the shift, two numbers each."""
+    spec = OPS["FusedLayerNormAddSumWindows" if residual else "FusedLayerNormWindows"]
+    rng = np.random.default_rng([images, D, *sizes])
+    H, W, h, w, _, _ = sizes
+    windows = images * -(-H // h) * -(-W // w)
+    x = (signed(rng, images, H * W, D) + 5).astype(dtype)
+    inputs = [x, *([signed(rng, windows, h * w, D, dtype=dtype)] if residual else [])]
+    inputs += [signed(rng, D, dtype=dtype) for _ in range(2)]
+    attributes = {"image": sizes[:2], "window": sizes[2:4], "shift": sizes[4:]}
+    expected = list(spec.reference(*inputs, epsilon=float(np.float32(1e-3)), **attributes))
+    if residual:  # the Add rounds to T
+        total = expected[1].astype(dtype)
+        ones = spec.reference(
+            total, np.zeros_like(inputs[1]), *inputs[2:], epsilon=float(np.float32(1e-3)), **attributes
+        )
+        expected = [ones[0], total.astype(np.float64)]
+
+    def plan(harness: Harness, facts: int) -> Plan:
+        return harness.plan(
+            "row_norm_windows",
+            facts,
+            c_int(dtype == np.float16),
+            c_int64(images),
+            c_int64(D),
+            c_float(1e-3),
+            c_int(residual),
+            (c_int64 * 6)(*sizes),
+        )
+
+    kind = "windows_add_sum" if residual else "windows"
+    name = f"layer_norm_{kind}_{np.dtype(dtype).name}-{'x'.join(map(str, (images, *sizes, D)))}"
+    return Case(name, spec.name, inputs, expected, plan, tolerance_of(dtype))
+
+
 def _of_rows(parameters: Array, rows: int) -> Array:
     wide = np.atleast_2d(parameters).astype(np.float64)
     return np.repeat(wide, rows // len(wide), axis=0)
@@ -89,6 +125,15 @@ def cases() -> Iterator[Case]:
             rms = rows == 5
             name = f"{'rms' if rms else 'layer'}_norm_add_sum_{suffix}-statistics-{rows}x{D}"
             yield case(name, dtype, rows, D, rms, True, True, statistics=True)
+        for n, sizes, D in (
+            (2, (4, 6, 2, 3, 0, 0), 32),
+            (1, (8, 8, 4, 4, 2, 2), 96),
+            (3, (5, 7, 3, 2, 1, 1), 77),
+            (1, (3, 2, 4, 5, 2, 0), 8),
+            (2, (3, 3, 2, 2, 1, 0), 16386),
+        ):
+            for residual in (False, True):
+                yield windows_case(dtype, n, sizes, D, residual)
         for rows, D, images in ((6, 768, 3), (8, 77, 2), (5, 64, 5), (4, 16386, 2)):
             residual = D % 2 == 0
             name = f"ada_layer_norm_{suffix}-{rows}x{D}-{images}"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/args.h"
+#include "operators/row_norm/windows.h"
 
 namespace graphopt::hip {
 
@@ -24,8 +25,9 @@ struct RowNormArgs {
   uint32_t first_row;
   uint32_t gamma_step;  // from one image's to the next; 0 where all share one
   uint32_t rows;        // of all launches
-  uint32_t unused;
+  RowWindows
+      windows;  // of row_norm_windows_*, where x, or the residual where there is one, is of all launches
 };
-static_assert(is_args<RowNormArgs>(104), "one layout for all compilers");
+static_assert(is_args<RowNormArgs>(208), "one layout for all compilers");
 
 }  // namespace graphopt::hip

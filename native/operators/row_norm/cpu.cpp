@@ -62,18 +62,30 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
   const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
   const int64_t rows_of_image = p.rows / p.images;
 
+  const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
   parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
     float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
     float* x_buffer = s_buffer + parts.stride;
     float* r_buffer = x_buffer + parts.stride;
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
-      const float* s = as_float(x + row * D, x_buffer, count);
+      int64_t from = row, residual_from = row;
+      if (p.in_windows && p.has_residual) {
+        residual_from = row_in_windows(p.windows, static_cast<uint32_t>(row), by);
+      } else if (p.in_windows) {
+        const uint32_t in_images = row_in_images(p.windows, static_cast<uint32_t>(row), by);
+        if (in_images == hip::kNoRow) {
+          std::fill_n(y + row * D, D, T(0.0f));
+          continue;
+        }
+        from = in_images;
+      }
+      const float* s = as_float(x + from * D, x_buffer, count);
       const int64_t image = p.images == 1 ? 0 : row / rows_of_image;
       const float* g = gammas + image * D;
       const float* b = p.rms ? nullptr : betas + image * D;
       if (p.has_residual) {
-        const float* r = as_float(residual + row * D, r_buffer, count);
+        const float* r = as_float(residual + residual_from * D, r_buffer, count);
         float* total = p.writes_sum ? target(sum + row * D, s_buffer) : s_buffer;
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) total[i] = s[i] + r[i];

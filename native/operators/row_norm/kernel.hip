@@ -4,7 +4,8 @@
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
 // S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned
 // and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 79 to 98 % of
-// a copy's bandwidth. Launch: operators/row_norm/plan.cpp.
+// a copy's bandwidth. row_norm_windows_* reads X in the order of images and writes windows, or reads R in that of
+// windows. Launch: operators/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/row_norm/args.h"
@@ -23,6 +24,22 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
+// The rows of x and the residual that a work-group reads; kNoRow of x where its row is padding.
+struct RowSources {
+  uint32_t x, residual;
+};
+
+template <bool kWindows>
+DEVICE RowSources sources_of(const RowNormArgs& args, bool has_residual) {
+  const auto row = static_cast<uint32_t>(block_x());
+  if constexpr (kWindows) {
+    const auto by = [](uint32_t n, const Divisor& d) { return divide(n, d); };
+    if (has_residual) return {row, row_in_windows(args.windows, args.first_row + row, by)};
+    return {row_in_images(args.windows, args.first_row + row, by), row};
+  }
+  return {row, row};
+}
+
 DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
   float* statistics = args.statistics;
   if (thread_x() != 0 || statistics == nullptr) return;
@@ -32,7 +49,7 @@ DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
 }
 
 // All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
-template <class T>
+template <class T, bool kWindows>
 DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
   const T *x = args.x, *residual = args.residual;
   const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
@@ -42,14 +59,23 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
   constexpr int kSize = Pack<T>::kSize;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
+  const RowSources from = sources_of<kWindows>(args, residual != nullptr);
+  if (kWindows && from.x == kNoRow) {
+    UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
+      if (element(k) < D) store_pack(y + row + element(k), Pack<T>{});
+    }
+    return;
+  }
+  x += static_cast<size_t>(from.x) * D;
   Pack<T> pack[kRowNormVectors];
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
-    if (element(k) < D) pack[k] = load_pack(x + row + element(k));
+    if (element(k) < D) pack[k] = load_pack(x + element(k));
   }
   if (residual != nullptr) {
+    residual += static_cast<size_t>(from.residual) * D;
     Pack<T> add[kRowNormVectors];
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
-      if (element(k) < D) add[k] = load_pack(residual + row + element(k));
+      if (element(k) < D) add[k] = load_pack(residual + element(k));
     }
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;
@@ -63,8 +89,8 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
   float mean = 0;
   if (args.rms == 0) {
     // The row's first number: with it a large mean costs no digits, and equal numbers give 0.
-    float pivot = to_float(x[row]);
-    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(residual[row])));
+    float pivot = to_float(*x);
+    if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*residual)));
     float s = 0;
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) >= D) continue;
@@ -100,7 +126,7 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
   }
 }
 
-template <class T>
+template <class T, bool kWindows>
 DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
   const T *x = args.x, *residual = args.residual;
   const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
@@ -108,9 +134,16 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
   const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto first = static_cast<uint32_t>(thread_x());
+  const RowSources from = sources_of<kWindows>(args, residual != nullptr);
+  if (kWindows && from.x == kNoRow) {
+    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) y[row + i] = from_float<T>(0.0f);
+    return;
+  }
+  x += static_cast<size_t>(from.x) * D;
+  if (residual != nullptr) residual += static_cast<size_t>(from.residual) * D;
   const auto value = [&](uint32_t i) {
-    float v = to_float(x[row + i]);
-    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[row + i])));
+    float v = to_float(x[i]);
+    if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[i])));
     return v;
   };
   float mean = 0;
@@ -141,17 +174,19 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
 
 using namespace graphopt::hip;
 
-#define ROW_NORM_KERNELS(T, suffix)                                                                \
-  KERNEL(row_norm_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum,    \
-         statistics) {                                                                             \
-    SHARED(RowNormLds, lds);                                                                       \
-    row_norm<T>(args, lds);                                                                        \
-  }                                                                                                \
-  KERNEL(row_norm_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum, \
-         statistics) {                                                                             \
-    SHARED(RowNormLds, lds);                                                                       \
-    row_norm_any<T>(args, lds);                                                                    \
+#define ROW_NORM_KERNELS(T, name, suffix, windows)                                                         \
+  KERNEL(row_norm##name##_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum,    \
+         statistics) {                                                                                     \
+    SHARED(RowNormLds, lds);                                                                               \
+    row_norm<T, windows>(args, lds);                                                                       \
+  }                                                                                                        \
+  KERNEL(row_norm##name##_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum, \
+         statistics) {                                                                                     \
+    SHARED(RowNormLds, lds);                                                                               \
+    row_norm_any<T, windows>(args, lds);                                                                   \
   }
 
-ROW_NORM_KERNELS(float, f32)
-ROW_NORM_KERNELS(half_t, f16)
+ROW_NORM_KERNELS(float, , f32, false)
+ROW_NORM_KERNELS(half_t, , f16, false)
+ROW_NORM_KERNELS(float, _windows, f32, true)
+ROW_NORM_KERNELS(half_t, _windows, f16, true)

@@ -59,14 +59,101 @@ RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   return p;
 }
 
+std::vector<RowNormWindowsOp> RowNormWindowsOp::all() {
+  std::vector<RowNormWindowsOp> ops(2);
+  ops[1].add_ = true;
+  return ops;
+}
+
+std::string RowNormWindowsOp::name() const {
+  return std::string("FusedLayerNorm") + (add_ ? "AddSum" : "") + "Windows";
+}
+
+std::vector<Operand> RowNormWindowsOp::inputs() const {
+  return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
+}
+
+void RowNormWindowsOp::read_sizes(const Attributes& node) {
+  const auto pair = [&](const char* name, int64_t least, int64_t& first, int64_t& second) {
+    const std::vector<int64_t> numbers = get_sizes(node, name, 2, least);
+    first = numbers[0];
+    second = numbers[1];
+  };
+  pair("image", 1, height_, width_);
+  pair("window", 1, window_height_, window_width_);
+  pair("shift", 0, down_, right_);
+  if (down_ >= height_ || right_ >= width_) throw Error("attribute 'shift' must be less than 'image'");
+  if (rows_of_image() > INT32_MAX) throw Error("2^31 rows or more in an image");
+}
+
+void RowNormWindowsOp::read(const Node& node) {
+  epsilon_ = node.get_float("epsilon");
+  read_sizes(node);
+}
+
+int64_t RowNormWindowsOp::windows() const {
+  return gpu::divide_up(height_, window_height_) * gpu::divide_up(width_, window_width_);
+}
+
+double RowNormWindowsOp::rows_of_image() const {
+  return static_cast<double>(windows()) * static_cast<double>(window_height_) *
+         static_cast<double>(window_width_);
+}
+
+int64_t RowNormWindowsOp::images(const Shape& x) const {
+  const bool apart = x.rank() == 4;
+  if (apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_) {
+    throw Error("X must be [N, " + std::to_string(height_) + ", " + std::to_string(width_) +
+                ", D], or its rows on one axis, got " + x.text());
+  }
+  return x[0];
+}
+
+RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
+  if (add_) require_shape("R", inputs[1], {N * windows(), window_height_ * window_width_, D});
+  const size_t gamma = add_ ? 2 : 1;
+  require_shape("gamma", inputs[gamma], {D});
+  require_shape("beta", inputs[gamma + 1], {D});
+  if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
+  RowNormProblem p;
+  p.D = D;
+  p.rows = N * (add_ ? height_ * width_ : rows);
+  p.epsilon = epsilon_;
+  p.has_residual = p.writes_sum = add_;
+  p.in_windows = true;
+  p.windows = row_windows(height_, width_, window_height_, window_width_, down_, right_);
+  return p;
+}
+
+Shape RowNormWindowsOp::output(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  if (add_) return x;
+  return {images(x) * windows(), window_height_ * window_width_, x[x.rank() - 1]};
+}
+
+void RowNormWindowsOp::infer(const ShapeInference& node) const {
+  const SymbolicShape x = node.input(0);
+  if (add_) {
+    for (size_t i = 0; i < outputs(); ++i) node.set_output(i, x);
+    return;
+  }
+  RowNormWindowsOp sizes = *this;
+  sizes.read_sizes(node);
+  if (x.empty() || !x[0].known() || x[0].value > INT32_MAX) return;
+  node.set_output(
+      0, {{x[0].value * sizes.windows(), ""}, {sizes.window_height_ * sizes.window_width_, ""}, x.back()});
+}
+
 namespace {
 
-template <class T>
-class RowNormKernel final : public CpuKernel<RowNormOp> {
+template <class Op, class T>
+class RowNormKernel final : public CpuKernel<Op> {
  public:
-  using CpuKernel::CpuKernel;
+  using CpuKernel<Op>::CpuKernel;
   bool run(Call& call) const override {
-    const RowNormProblem& p = problem(call);
+    const RowNormProblem& p = this->problem(call);
     const size_t gamma = p.has_residual ? 2 : 1;
     cpu::row_norm(p, data<T>(call, 0), p.has_residual ? data<T>(call, 1) : nullptr, data<T>(call, gamma),
                   p.rms ? nullptr : data<T>(call, gamma + 1), call.outputs[0].as<T>(),
@@ -79,6 +166,10 @@ class RowNormKernel final : public CpuKernel<RowNormOp> {
     return cpu::row_norm_workspace<T>(p, lanes);
   }
 };
+template <class T>
+using KernelOfRows = RowNormKernel<RowNormOp, T>;
+template <class T>
+using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
 
 void plan_own(GpuWork<RowNormProblem>& work) {
   work.program.launch(gpu::row_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
@@ -224,8 +315,10 @@ std::string refuse_row_norm(const Node& node, size_t statistics) {
 }  // namespace
 
 void add_row_norm(Kernels& kernels) {
-  kernels.add_cpu<RowNormOp, RowNormKernel>(Reuse::kInplace);
+  kernels.add_cpu<RowNormOp, KernelOfRows>(Reuse::kInplace);
   kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_cpu<RowNormWindowsOp, KernelOfWindows>();
+  kernels.add_gpu<RowNormWindowsOp, GpuKernel<RowNormWindowsOp, kImplementations>>(Where::kGpu);
   const auto norm = [&](const char* name, int first, int last, bool rms) {
     kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused([rms](const Node& node) {
       return refuse_row_norm(node, rms ? 1 : 2);

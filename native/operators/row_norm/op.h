@@ -1,4 +1,4 @@
-// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]].
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]]; FusedLayerNorm[AddSum]Windows.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "device/cpu/parallel.h"
 #include "device/launch.h"
 #include "operators/operator.h"
+#include "operators/row_norm/windows.h"
 
 namespace graphopt {
 
@@ -22,6 +23,10 @@ struct RowNormProblem {
   bool has_beta = true;            // of a LayerNorm on a GPU
   int64_t images = 1;              // gamma and beta are [images, D]: one row for every rows / images of X
   bool writes_statistics = false;  // of each row, on a GPU
+  // X is in the order of images and Y in that of windows, in which padding is 0; with a residual that one is in the
+  // order of windows, and all else in that of images.
+  bool in_windows = false;
+  hip::RowWindows windows = {};
 };
 
 // FusedLayerNorm, FusedRmsNorm and FusedAdaLayerNorm, which can have a gamma and a beta for each image.
@@ -37,6 +42,34 @@ class RowNormOp final : public Operator<RowNormProblem> {
  private:
   bool rms_ = false, ada_ = false, add_ = false, sum_ = false;
   float epsilon_ = 0.0f;
+};
+
+// Of images of fewer than 2^31 rows with what pads them; a shift is less than an image.
+hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
+                            int64_t down, int64_t right);
+
+// FusedLayerNorm[AddSum]Windows: images [N, H, W, D] or [N, H W, D], windows [.., h w, D].
+class RowNormWindowsOp final : public Operator<RowNormProblem> {
+ public:
+  static std::vector<RowNormWindowsOp> all();
+  std::string name() const override;
+  std::vector<Operand> inputs() const override;
+  size_t outputs() const override { return add_ ? 2 : 1; }
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+
+ private:
+  void read_sizes(const Attributes& node);
+  int64_t windows() const;  // of an image
+  double rows_of_image() const;
+  // Images of a shape [N, H, W, D] or [N, H W, D]. Throws Error.
+  int64_t images(const Shape& x) const;
+
+  bool add_ = false;
+  float epsilon_ = 0.0f;
+  int64_t height_ = 1, width_ = 1, window_height_ = 1, window_width_ = 1, down_ = 0, right_ = 0;
 };
 
 }  // namespace graphopt

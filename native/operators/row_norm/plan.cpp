@@ -3,7 +3,39 @@
 #include "operators/row_norm/args.h"
 #include "operators/row_norm/op.h"
 
-namespace graphopt::gpu {
+namespace graphopt {
+
+hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
+                            int64_t down, int64_t right) {
+  const int64_t above = gpu::divide_up(height, window_height), across = gpu::divide_up(width, window_width);
+  const int64_t window = window_height * window_width;
+  hip::RowWindows w;
+  w.height = gpu::to_u31(height);
+  w.width = gpu::to_u31(width);
+  w.padded_height = gpu::to_u31(above * window_height);
+  w.padded_width = gpu::to_u31(across * window_width);
+  w.down = gpu::to_u31(down);
+  w.right = gpu::to_u31(right);
+  w.image = gpu::make_divisor(height * width);
+  w.padded_image = gpu::make_divisor(above * across * window);
+  w.line = gpu::make_divisor(width);
+  w.window_height = gpu::make_divisor(window_height);
+  w.window_width = gpu::make_divisor(window_width);
+  w.window = gpu::make_divisor(window);
+  w.windows_across = gpu::make_divisor(across);
+  return w;
+}
+
+namespace gpu {
+namespace {
+
+// [in windows][in registers][half]
+constexpr const char* kKernels[2][2][2] = {
+    {{"row_norm_any_f32", "row_norm_any_f16"}, {"row_norm_f32", "row_norm_f16"}},
+    {{"row_norm_windows_any_f32", "row_norm_windows_any_f16"},
+     {"row_norm_windows_f32", "row_norm_windows_f16"}}};
+
+}  // namespace
 
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
   constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
@@ -15,8 +47,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
                                      static_cast<int64_t>(device.wave), kMostThreads);
-  const char* name =
-      registers ? (half ? "row_norm_f16" : "row_norm_f32") : (half ? "row_norm_any_f16" : "row_norm_any_f32");
+  const char* name = kKernels[p.in_windows][registers][half];
   const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);
@@ -29,11 +60,12 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.rows = p.writes_statistics ? to_u31(p.rows) : 0;
   args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
   if (p.images != 1) to_u31(p.rows);
+  args.windows = p.windows;
   const int64_t bytes = (half ? 2 : 4) * p.D;
   for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
-    args.first_row = p.images == 1 ? 0 : static_cast<uint32_t>(first);
-    args.x = behind(input(0), first * bytes);
-    args.residual = behind(p.has_residual ? input(1) : no_buffer(), first * bytes);
+    args.first_row = p.images == 1 && !p.in_windows ? 0 : static_cast<uint32_t>(first);
+    args.x = behind(input(0), p.in_windows && !p.has_residual ? 0 : first * bytes);
+    args.residual = behind(p.has_residual ? input(1) : no_buffer(), p.in_windows ? 0 : first * bytes);
     args.y = behind(output(0), first * bytes);
     args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
     args.statistics = behind(p.writes_statistics ? output(2) : no_buffer(), first * 4);
@@ -42,4 +74,5 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   return plan;
 }
 
-}  // namespace graphopt::gpu
+}  // namespace gpu
+}  // namespace graphopt
