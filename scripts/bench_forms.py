@@ -34,8 +34,8 @@ BLOCKS = {
     "llama_2": ("fuse_rotary", "gate"),
     "unet_transformer": ("gate",),
     "iresnet": ("prelu",),
-    "swin_t": ("fuse_attention", "gather_rows"),
-    "sam_window": ("gather_rows", "gather_first"),
+    "swin_t": ("fuse_attention", "gather_rows", "norm_windows"),
+    "sam_window": ("gather_first", "norm_windows"),
     "swinv2_t": ("fuse_attention",),
 }
 

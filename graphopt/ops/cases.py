@@ -140,6 +140,9 @@ def _group_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _row_norm(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
+    if spec.name.endswith("Windows"):
+        yield from _windows(spec, rng)
+        return
     for shape in [
         (5,),
         (3, 1 if "beta" not in spec.inputs else 2),
@@ -389,8 +392,6 @@ FAMILIES = {
     "FusedLayerNorm": _row_norm,
     "FusedAdaLayerNorm": _row_norm,
     "FusedLayerNorm2d": _layer_norm_2d,
-    "FusedLayerNormWindows": _windows,
-    "FusedLayerNormAddSumWindows": _windows,
     "Gated": _gated,
     "FusedRotary": _rotary,
     "FusedRmsNorm": _row_norm,

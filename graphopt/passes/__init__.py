@@ -25,6 +25,7 @@ from graphopt.passes.gate import Gate
 from graphopt.passes.gather_first import GatherFirst
 from graphopt.passes.gather_rows import GatherRows
 from graphopt.passes.inverted_residual import InvertedResidual
+from graphopt.passes.norm_windows import NormWindows
 from graphopt.passes.pool_planes import PoolPlanes
 from graphopt.passes.prelu import PRelu
 from graphopt.passes.scale_heads import ScaleHeads
@@ -60,6 +61,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     AxisSoftmax(),
     GatherRows(),
     GatherFirst(),
+    NormWindows(),
     FeedForward(),
 )
 

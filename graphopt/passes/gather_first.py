@@ -22,12 +22,12 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.linear import Linear, linear_before
+from graphopt.forms.row_moves import COPIES, VIEWS
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
 from graphopt.graph.vocabulary import made_by, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
-from graphopt.passes.gather_rows import COPIES, VIEWS
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 

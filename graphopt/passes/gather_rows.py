@@ -22,32 +22,24 @@ through Transposes without copying them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.evaluation import Call, CannotEvaluateError, evaluate
-from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.vocabulary import made_by, sole_reader
+from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, elements_of, images_of, is_known, moves_to
+from graphopt.graph.editor import Editor
+from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.vocabulary import sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-COPIES = ("Concat", "Gather", "Slice", "Transpose")
-VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 RESHAPE_INPUT_OPSET = 5
 MIN_ROW_BYTES = 64
-MAX_ROWS = 2**18
-MAX_ELEMENTS = 2**23  # of an image: each node's result is 32 MiB of numbers while a model is rewritten
-MOST_NODES = 64  # between x and the result, so that a long chain takes time that grows with its length
-
-
-Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 @dataclass(frozen=True)
@@ -89,14 +81,14 @@ class GatherRows(Pass[RowMoves, RowMoves]):
         last = node
         while (view := sole_reader(last.outputs[0], *VIEWS)) is not None and view.graph is node.graph:
             last = view
-        x, nodes = _moves_to(last, editor) if _is_known(node, editor) else (None, [])
+        x, nodes = moves_to(last, editor) if is_known(node, editor) else (None, [])
         dtype = editor.dtype(x)
         if x is None or dtype in (None, ir.DataType.STRING) or editor.is_constant(x):
             return None
         if sum(n.op_type in COPIES for n in nodes) < 2 or (editor.shapes.rank(x) or 0) < 2:
             return None
-        dims, images = _images(x, nodes, editor)
-        elements = _elements(x, nodes, dims, images, editor)
+        dims, images = images_of(x, nodes, editor)
+        elements = elements_of(x, nodes, dims, images, editor)
         moved = elements[last.outputs[0]].reshape(-1)
         width = _row_width(moved, elements[x].size)
         if moved.size == 0 or width * dtype.itemsize < MIN_ROW_BYTES:
@@ -135,121 +127,16 @@ class GatherRows(Pass[RowMoves, RowMoves]):
             new.append(node)
             return node.outputs[0]
 
-        def images_of(rows: int) -> tuple[Size, ...]:
+        def of_rows(rows: int) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), Size.of(plan.width)
 
-        read = reshaped(plan.x, editor.shapes.dims(plan.x) or (), images_of(plan.rows_of_x))
+        read = reshaped(plan.x, editor.shapes.dims(plan.x) or (), of_rows(plan.rows_of_x))
         gather = editor.node("Gather", [read, rows], {"axis": 1}, hint=f"{label}/Gather")
         gather.outputs[0].type = type_
         new.append(gather)
-        y = reshaped(gather.outputs[0], images_of(plan.rows.size), editor.shapes.dims(plan.y) or ())
+        y = reshaped(gather.outputs[0], of_rows(plan.rows.size), editor.shapes.dims(plan.y) or ())
         editor.replace(plan.nodes, new, {plan.y: y}, anchor=last)
         return became(len(plan.nodes), "Gather")
-
-
-def _moves_to(last: ir.Node, editor: Editor) -> tuple[ir.Value | None, list[ir.Node]]:
-    """The one value that a node's output is made of, as far up as there is one, and the nodes between them in order."""
-    taken = [last]
-    found: tuple[ir.Value | None, list[ir.Node]] = None, taken
-    while len(taken) <= MOST_NODES:
-        ends = {v for node in taken for v in _moved(node) if v is None or v.producer() not in taken}
-        if len(ends) == 1:
-            found = next(iter(ends)), taken[::-1]
-        makers = [n for v in ends if (n := made_by(v, *COPIES, *VIEWS)) is not None and n.graph is last.graph]
-        free = next((n for n in makers if _is_known(n, editor) and _moves_alone(n, taken)), None)
-        if free is None:
-            break
-        taken.append(free)
-    return found
-
-
-def _moved(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The inputs whose elements a node moves."""
-    return node.inputs if node.op_type == "Concat" else node.inputs[:1]
-
-
-def _is_known(node: ir.Node, editor: Editor) -> bool:
-    """Whether where a node moves elements to is the same for all inputs of the model, but for shapes."""
-    others = () if node.op_type in VIEWS else node.inputs[len(_moved(node)) :]
-    refers = any(a.is_ref() for a in node.attributes.values())
-    return not refers and all(v is None or editor.is_constant(v) for v in others)
-
-
-def _moves_alone(node: ir.Node, readers: Collection[ir.Node]) -> bool:
-    """Whether what a node makes is moved by these readers, and read by nobody else."""
-    y = node.outputs[0]
-    return not y.is_graph_output() and all(u.node in readers and u.idx < len(_moved(u.node)) for u in y.uses())
-
-
-def _images(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Dims, Size]:
-    """The dimensions of all values, and how many images each of them is.
-
-    Raises:
-        Refusal: UNKNOWN_SHAPE.
-
-    """
-    dims: Dims = {}
-    for value in (x, *(n.outputs[0] for n in nodes)):
-        known = editor.shapes.dims(value)
-        if not known or any(d.value is None for d in known[1:]):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"{value.name} is {shape_text(known)}", value.producer())
-        dims[value] = known
-    firsts = {known[0] for known in dims.values()}
-    split = any(_along_first(n, editor) for n in nodes)
-    if all(first.value is not None for first in firsts):
-        return dims, ONE if split else Size.of(math.gcd(*(first.value or 0 for first in firsts)))
-    for images in () if split else firsts:
-        if all((times := first.divided_by(images)) is not None and times.value is not None for first in firsts):
-            return dims, images
-    raise Refusal(Code.UNKNOWN_SHAPE, f"first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
-
-
-def _along_first(node: ir.Node, editor: Editor) -> bool:
-    """Whether a node moves elements along the first axis."""
-    if node.op_type in VIEWS:
-        return False
-    if node.op_type == "Transpose":
-        perm = node.attributes.get("perm")
-        return perm is None or perm.as_ints()[0] != 0
-    rank = editor.shapes.rank(node.outputs[0]) or 1
-    if node.op_type != "Slice":
-        return attribute_int(node, "axis", 0) % rank == 0
-    if editor.opset(node) < 10:
-        axes = attribute_ints(node, "axes", (0,))
-    else:
-        given = editor.constant(node.inputs[3]) if len(node.inputs) > 3 else None
-        axes = (0,) if given is None else given.tolist()
-    return any(axis % rank == 0 for axis in axes)
-
-
-def _elements(x: ir.Value, nodes: Sequence[ir.Node], dims: Dims, images: Size, editor: Editor) -> dict[ir.Value, Array]:
-    """Which elements of x, by their numbers, the values hold, of an image.
-
-    Raises:
-        Refusal: UNSUPPORTED_OP, WRONG_SHAPE.
-
-    """
-    shapes = {v: (_times(d[0], images), *(s.value or 0 for s in d[1:])) for v, d in dims.items()}
-    if max(map(math.prod, shapes.values())) > MAX_ELEMENTS:
-        raise Refusal(Code.WRONG_SHAPE, f"images of {max(map(math.prod, shapes.values()))} elements", nodes[-1])
-    found: dict[ir.Value, Array] = {x: np.arange(math.prod(shapes[x]), dtype=np.int32).reshape(shapes[x])}
-    for node in nodes:
-        arrays = tuple(found[v] if v in found else editor.constant(v) for v in node.inputs)
-        y = node.outputs[0]
-        try:
-            if node.op_type in VIEWS:
-                assert arrays[0] is not None
-                found[y] = arrays[0].reshape(shapes[y])
-            else:
-                found[y] = evaluate(Call(node, arrays, editor.opset(node), MAX_ELEMENTS))
-        except (CannotEvaluateError, ValueError):
-            raise Refusal(Code.UNSUPPORTED_OP, f"what {node.op_type} does is not defined", node) from None
-    return found
-
-
-def _times(first: Size, images: Size) -> int:
-    times = first.divided_by(images)
-    return 0 if times is None else times.value or 0
 
 
 def _row_width(elements: Array, all_of_x: int) -> int:

@@ -11,7 +11,8 @@ import onnx
 import pytest
 
 from graphopt import optimize
-from graphopt.passes.gather_rows import MAX_ELEMENTS, MAX_ROWS, MOST_NODES, GatherRows
+from graphopt.forms.row_moves import MAX_ELEMENTS, MAX_ROWS, MOST_NODES
+from graphopt.passes.gather_rows import GatherRows
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 
 RNG = np.random.default_rng(33)
@@ -151,7 +152,7 @@ def test_in_a_branch_and_in_a_function() -> None:
 def test_exported_swin(exporter: str, target: str) -> None:
     """A shape that TorchScript asks for stands between roll and partition."""
     before = onnx.load(FOLDER / f"swin-{exporter}.onnx")
-    after, _ = optimize(before, target=target)
+    after, _ = optimize(before, target=target, skip=["norm_windows"])
     assert [n.attribute[0].i for n in after.graph.node if n.op_type == "Gather"].count(1) == 2
     assert not any(n.op_type == "Slice" for n in after.graph.node)
     for batch in (1, 3):

@@ -1,0 +1,160 @@
+"""Nodes that move the elements of one value and compute nothing: which element of it each element of the result is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.evaluation import Call, CannotEvaluateError, evaluate
+from graphopt.graph.shapes.sizes import ONE, Size, shape_text
+from graphopt.graph.vocabulary import made_by
+from graphopt.ops.schema import Array
+from graphopt.remarks import Code, Refusal
+
+COPIES = ("Concat", "Gather", "Slice", "Transpose")
+VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+MAX_ROWS = 2**18  # of an image
+MAX_ELEMENTS = 2**23  # of an image: each node's result is 32 MiB of numbers while a model is rewritten
+MOST_NODES = 64  # between x and the result, so that a long chain takes time that grows with its length
+PADDED = -1  # in the place of an element's number
+
+Dims = dict[ir.Value, tuple[Size, ...]]
+
+
+def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
+    """The one value that a node's output is made of, as far up as there is one, and the nodes between them in order.
+
+    Args:
+        last: makes the output.
+        editor: of its graph.
+        more: operators that count, too, beside COPIES and VIEWS.
+
+    """
+    taken = [last]
+    found: tuple[ir.Value | None, list[ir.Node]] = None, taken
+    while len(taken) <= MOST_NODES:
+        ends = {v for node in taken for v in _moved(node) if v is None or v.producer() not in taken}
+        if len(ends) == 1:
+            found = next(iter(ends)), taken[::-1]
+        makers = [n for v in ends if (n := made_by(v, *COPIES, *VIEWS, *more)) is not None and n.graph is last.graph]
+        free = next((n for n in makers if is_known(n, editor) and _moves_alone(n, taken)), None)
+        if free is None:
+            break
+        taken.append(free)
+    return found
+
+
+def _moved(node: ir.Node) -> Sequence[ir.Value | None]:
+    """The inputs whose elements a node moves."""
+    return node.inputs if node.op_type == "Concat" else node.inputs[:1]
+
+
+def is_known(node: ir.Node, editor: Editor) -> bool:
+    """Whether where a node moves elements to is the same for all inputs of the model, but for shapes."""
+    others = () if node.op_type in VIEWS else node.inputs[len(_moved(node)) :]
+    refers = any(a.is_ref() for a in node.attributes.values())
+    return not refers and all(v is None or editor.is_constant(v) for v in others)
+
+
+def _moves_alone(node: ir.Node, readers: Collection[ir.Node]) -> bool:
+    """Whether what a node makes is moved by these readers, and read by nobody else."""
+    y = node.outputs[0]
+    return not y.is_graph_output() and all(u.node in readers and u.idx < len(_moved(u.node)) for u in y.uses())
+
+
+def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Dims, Size]:
+    """The dimensions of all values, and how many images each of them is.
+
+    Raises:
+        Refusal: UNKNOWN_SHAPE.
+
+    """
+    dims: Dims = {}
+    for value in (x, *(n.outputs[0] for n in nodes)):
+        known = editor.shapes.dims(value)
+        if not known or any(d.value is None for d in known[1:]):
+            raise Refusal(Code.UNKNOWN_SHAPE, f"{value.name} is {shape_text(known)}", value.producer())
+        dims[value] = known
+    firsts = {known[0] for known in dims.values()}
+    split = any(_along_first(n, editor) for n in nodes)
+    if all(first.value is not None for first in firsts):
+        return dims, ONE if split else Size.of(math.gcd(*(first.value or 0 for first in firsts)))
+    for images in () if split else firsts:
+        if all((times := first.divided_by(images)) is not None and times.value is not None for first in firsts):
+            return dims, images
+    raise Refusal(Code.UNKNOWN_SHAPE, f"first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
+
+
+def _along_first(node: ir.Node, editor: Editor) -> bool:
+    """Whether a node moves elements along the first axis."""
+    if node.op_type in VIEWS:
+        return False
+    if node.op_type == "Transpose":
+        perm = node.attributes.get("perm")
+        return perm is None or perm.as_ints()[0] != 0
+    rank = editor.shapes.rank(node.outputs[0]) or 1
+    if node.op_type == "Pad":
+        pads = _pads(node, editor)
+        return any(pads[0])
+    if node.op_type != "Slice":
+        return attribute_int(node, "axis", 0) % rank == 0
+    if editor.opset(node) < 10:
+        axes = attribute_ints(node, "axes", (0,))
+    else:
+        given = editor.constant(node.inputs[3]) if len(node.inputs) > 3 else None
+        axes = (0,) if given is None else given.tolist()
+    return any(axis % rank == 0 for axis in axes)
+
+
+def elements_of(
+    x: ir.Value, nodes: Sequence[ir.Node], dims: Dims, images: Size, editor: Editor
+) -> dict[ir.Value, Array]:
+    """Which elements of x, by their numbers, the values hold, of an image; PADDED where it is none of them but 0.
+
+    Raises:
+        Refusal: UNSUPPORTED_OP, WRONG_SHAPE, PADDED.
+
+    """
+    shapes = {v: (times(d[0], images), *(s.value or 0 for s in d[1:])) for v, d in dims.items()}
+    if max(map(math.prod, shapes.values())) > MAX_ELEMENTS:
+        raise Refusal(Code.WRONG_SHAPE, f"images of {max(map(math.prod, shapes.values()))} elements", nodes[-1])
+    found: dict[ir.Value, Array] = {x: np.arange(math.prod(shapes[x]), dtype=np.int32).reshape(shapes[x])}
+    for node in nodes:
+        arrays = tuple(found[v] if v in found else editor.constant(v) for v in node.inputs)
+        y = node.outputs[0]
+        try:
+            if node.op_type in VIEWS:
+                assert arrays[0] is not None
+                found[y] = arrays[0].reshape(shapes[y])
+            elif node.op_type == "Pad":
+                assert arrays[0] is not None
+                found[y] = np.pad(arrays[0], _pads(node, editor), constant_values=PADDED)
+            else:
+                found[y] = evaluate(Call(node, arrays, editor.opset(node), MAX_ELEMENTS))
+        except (CannotEvaluateError, ValueError):
+            raise Refusal(Code.UNSUPPORTED_OP, f"what {node.op_type} does is not defined", node) from None
+    return found
+
+
+def times(first: Size, images: Size) -> int:
+    times = first.divided_by(images)
+    return 0 if times is None else times.value or 0
+
+
+def _pads(node: ir.Node, editor: Editor) -> list[tuple[int, int]]:
+    """Before and behind each axis.
+
+    Raises:
+        Refusal: PADDED unless zeros are added, and nothing is cut off.
+
+    """
+    pads = editor.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    value, axes = (*node.inputs[2:4], None, None)[:2]
+    of_zeros = attribute_string(node, "mode", "constant") == "constant" and (value is None or editor.scalar(value) == 0)
+    if pads is None or axes is not None or (pads < 0).any() or not of_zeros:
+        raise Refusal(Code.PADDED, f"{node.op_type} adds other numbers than zeros, or along axes of an input", node)
+    return list(zip(pads[: pads.size // 2].tolist(), pads[pads.size // 2 :].tolist(), strict=True))

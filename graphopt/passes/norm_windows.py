@@ -1,0 +1,221 @@
+"""A LayerNorm writes the windows of images, and one behind windows reads them, where a copy of its own did that.
+
+    windows(norm(X)) = FusedLayerNormWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumWindows(X, R)
+
+Why it is legal: the operators are defined by these equations, and what the nodes in between do is compared number by
+number with what the operators say that they do (`window_rows`, by which they are defined).
+
+Attention with windows (Z. Liu et al., "Swin Transformer", 2021; A. Kirillov et al., "Segment Anything", 2023) pads
+images to whole windows, turns them by a shift, and cuts them; behind its products all of that is undone. Each token is
+a row of the norms in front and behind, which read it from anywhere at no cost.
+
+Conditions: only the number of images may be unknown; padding is zeros; nobody reads what lies between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.forms.row_moves import COPIES, MAX_ROWS, PADDED, VIEWS, elements_of, images_of, is_known, moves_to
+from graphopt.graph.editor import Editor, attribute_float, attribute_int, use_count
+from graphopt.graph.shapes.sizes import ONE, Size
+from graphopt.graph.vocabulary import made_by, require_input, sole_reader
+from graphopt.metadata import Numerics
+from graphopt.ops import DOMAIN
+from graphopt.ops.row_norm import window_rows
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Pass
+from graphopt.remarks import Code, Refusal, became
+
+PAD = "Pad"
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The size of an image, of its windows, and the shift in front of them, rows before columns."""
+
+    image: Pair
+    window: Pair
+    shift: Pair
+
+    @property
+    def sizes(self) -> tuple[Pair, Pair, Pair]:
+        return self.image, self.window, self.shift
+
+    @property
+    def count(self) -> int:
+        return -(-self.image[0] // self.window[0]) * -(-self.image[1] // self.window[1])
+
+
+@dataclass(frozen=True)
+class WindowNorm:
+    """A norm beside nodes that move its rows.
+
+    Attributes:
+        norm: the norm.
+        moves: the nodes, in their order: behind its output, or in front of its R.
+        source: what the first of them reads.
+        images: how many there are.
+        windows: what the nodes do; behind the norm into windows, in front of it out of them.
+    """
+
+    norm: ir.Node
+    moves: tuple[ir.Node, ...]
+    source: ir.Value
+    images: Size
+    windows: Windows
+
+    @property
+    def adds(self) -> bool:
+        return self.norm.op_type == "FusedLayerNormAddSum"
+
+    @property
+    def name(self) -> str:
+        return "FusedLayerNormAddSumWindows" if self.adds else "FusedLayerNormWindows"
+
+
+class NormWindows(Pass[WindowNorm, WindowNorm]):
+    name = "norm_windows"
+    equation = "windows(norm(X)) = FusedLayerNormWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumWindows(X, R)"
+    numerics = Numerics.EXACT
+    # GPUs keep LayerNormalization where it has no residual sum.
+    anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})
+
+    def match(self, node: ir.Node, editor: Editor) -> WindowNorm | None:
+        x, adds = require_input(node, 0), node.op_type == "FusedLayerNormAddSum"
+        last = made_by(node.inputs[1], *COPIES, *VIEWS) if adds else _last_behind(node.outputs[0], editor)
+        if last is None or last.graph is not node.graph or not is_known(last, editor):
+            return None
+        if node.op_type == "LayerNormalization" and not _is_plain(node, editor):
+            return None
+        if adds and not editor.only_use(last.outputs[0]):
+            return None
+        source, moves = moves_to(last, editor, PAD)
+        D = editor.shapes.last(x)
+        if source is None or D is None or D.value is None or not _keep_columns(moves):
+            return None
+        if not any(n.op_type in COPIES for n in moves) or not (adds or source is node.outputs[0]):
+            return None
+        dims, images = images_of(source, moves, editor)
+        elements = elements_of(source, moves, dims, images, editor)
+        rows = _rows_of(elements[last.outputs[0]], D.value)
+        if rows is None or not rows.size:
+            return None
+        if adds:
+            back, rows = rows, np.full(elements[source].size // D.value, PADDED)
+            rows[back] = np.arange(back.size)
+        windows = _windows_of(rows, elements[source].size // D.value if not adds else int(rows.max()) + 1)
+        if windows is None:
+            raise Refusal(Code.WRONG_PERM, "the rows do not go to windows, or come from them", *moves)
+        return WindowNorm(node, tuple(moves), source, images, windows)
+
+    def legal(self, match: WindowNorm, editor: Editor) -> WindowNorm:
+        editor.require_op(match.name, require_input(match.norm, 0), match.norm)
+        return match
+
+    def rewrite(self, plan: WindowNorm, editor: Editor) -> str:
+        norm, w = plan.norm, plan.windows
+        label = norm.name or norm.outputs[0].name or plan.name
+        x, *others = (require_input(norm, i) for i in range(len(norm.inputs)))
+        new: list[ir.Node] = []
+
+        def reshaped(value: ir.Value, have: tuple[Size, ...] | None, want: tuple[Size, ...] | None) -> ir.Value:
+            if have == want or want is None:
+                return value
+            # At most one dimension, that of the images, is not known.
+            target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
+            shape = editor.initializer(norm, target, f"{label}/shape")
+            node = editor.node("Reshape", [value, shape], {}, hint=f"{label}/Reshape")
+            node.outputs[0].type = value.type
+            new.append(node)
+            return node.outputs[0]
+
+        dims = editor.shapes.dims(x) or ()
+        in_images: tuple[Size, ...] = (plan.images, Size.of(w.image[0] * w.image[1]), dims[-1])
+        in_windows = (plan.images * Size.of(w.count), Size.of(w.window[0] * w.window[1]), dims[-1])
+        if dims == (plan.images, *map(Size.of, w.image), dims[-1]):
+            in_images = dims
+        inputs = [reshaped(x, dims, in_images)]
+        if plan.adds:
+            inputs.append(reshaped(plan.source, editor.shapes.dims(plan.source), in_windows))
+        inputs += others[1:] if plan.adds else others
+        attributes = {"image": w.image, "window": w.window, "shift": w.shift}
+        epsilon = attribute_float(norm, "epsilon", 1e-5)
+        made = editor.emit(plan.name, inputs, {"epsilon": epsilon, **attributes}, anchor=norm)
+        new.append(made)
+        made_dims = in_images if plan.adds else in_windows
+        replaced = norm.outputs if plan.adds else plan.moves[-1].outputs
+        outputs = {
+            old: reshaped(value, made_dims, editor.shapes.dims(old)) for old, value in zip(replaced, made.outputs)
+        }
+        anchor = norm if plan.adds else plan.moves[-1]
+        editor.replace([*plan.moves, norm], new, outputs, anchor=anchor)
+        return became(len(plan.moves) + 1, plan.name)
+
+
+def _is_plain(node: ir.Node, editor: Editor) -> bool:
+    """Whether a LayerNormalization is one of ours: over the last axis, of one type, with a scale and a bias."""
+    x, *parameters = (*node.inputs, None, None)[:3]
+    row = (editor.shapes.last(x),)
+    types = {editor.dtype(v) for v in (x, *parameters)}
+    return (
+        editor.shapes.is_last(attribute_int(node, "axis", -1), x)
+        and not any(use_count(o) or o.is_graph_output() for o in node.outputs[1:])
+        and all(editor.shapes.dims(v) == row for v in parameters)
+        and types in ({ir.DataType.FLOAT}, {ir.DataType.FLOAT16})
+        and row != (ONE,)
+        and attribute_int(node, "stash_type", 1) == 1
+    )
+
+
+def _last_behind(y: ir.Value, editor: Editor) -> ir.Node | None:
+    """The last of the nodes that move what a norm gives."""
+    last = None
+    while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):
+        last, y = node, node.outputs[0]
+    return last
+
+
+def _keep_columns(moves: list[ir.Node]) -> bool:
+    """Whether the last axis may be that of the norm all along: of most nodes behind norms it is not."""
+    perms = [n.attributes.get("perm") for n in moves if n.op_type == "Transpose"]
+    return all(perm is not None and perm.as_ints()[-1] == len(perm.as_ints()) - 1 for perm in perms)
+
+
+def _rows_of(elements: Array, D: int) -> Array | None:
+    """Which row each row of D elements is, or PADDED; None where rows are taken apart."""
+    if elements.size % D:
+        return None
+    apart = elements.reshape(-1, D)
+    padded = apart[:, :1] == PADDED
+    whole = np.where(padded, PADDED, apart[:, :1] + np.arange(D))
+    if not np.array_equal(apart, whole) or (apart[:, 0][~padded[:, 0]] % D).any():
+        return None
+    return np.where(padded[:, 0], PADDED, apart[:, 0] // D)
+
+
+def _windows_of(rows: Array, count: int) -> Windows | None:
+    """The images of `count` rows whose windows have the rows in this order."""
+    if rows[0] == PADDED or rows.size > MAX_ROWS:
+        return None
+    for W in _divisors(count):
+        H, (down, right) = count // W, divmod(int(rows[0]), W)
+        for w in _divisors(rows.size):
+            across = -(-W // w) * w
+            line = (right + np.arange(w)) % across
+            if w > W or rows.size % across or not np.array_equal(rows[:w], np.where(line < W, down * W + line, PADDED)):
+                continue
+            for h in _divisors(rows.size // across):
+                windows = Windows((H, W), (h, w), (down, right))
+                fits = h <= H and windows.count * h * w == rows.size
+                if fits and np.array_equal(window_rows(*windows.sizes).reshape(-1), rows):
+                    return windows
+    return None
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
