@@ -1,14 +1,14 @@
 """FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]]: over the last axis, after a residual sum.
-FusedLayerNorm[AddSum]Windows: between images and their windows.
+FusedLayerNormIntoWindows and FusedLayerNormAddSumFromWindows: between images and their windows.
 
 X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, since runtimes refuse rows of one number. With Add the sum
 X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamma and beta are those of each image:
 [N or 1, 1, .., D] of X's rank, which is 2 or more.
 
-Windows: X [N, H, W, D] or [N, H W, D] are rows of images, `image` = (H, W). They are padded behind with zeros to whole
-windows of `window` = (h, w), turned by `shift`, so that the row (shift[0], shift[1]) comes first, and cut into windows.
-Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded. With AddSum R [N windows, h w, D] is in
-that order, and X, the sum S and its norm Y in that of images: what was padded is left out.
+IntoWindows: X [N, H, W, D] or [N, H W, D] are rows of images, `image` = (H, W). They are padded behind with zeros to
+whole windows of `window` = (h, w), turned by `shift`, so that the row (shift[0], shift[1]) comes first, and cut into
+windows. Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded. FromWindows: R [N windows, h w,
+D] is in that order, X, the sum S and its norm Y in that of images; what was padded is left out.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", 2023 (adaLN); Z. Liu et al., "Swin Transformer",
@@ -192,7 +192,7 @@ def _windows_spec(of: OpSpec) -> OpSpec:
 
     return replace(
         of,
-        name=f"{of.name}Windows",
+        name=f"{of.name}{'From' if add else 'Into'}Windows",
         attributes={**of.attributes, **dict.fromkeys(("image", "window", "shift"), ir.AttributeType.INTS)},
         body=body,
         min_opset=VALUE_OPSET,

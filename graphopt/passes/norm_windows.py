@@ -1,6 +1,6 @@
 """A LayerNorm writes the windows of images, and one behind windows reads them, where a copy of its own did that.
 
-    windows(norm(X)) = FusedLayerNormWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumWindows(X, R)
+    windows(norm(X)) = FusedLayerNormIntoWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
 
 Why it is legal: the operators are defined by these equations, and what the nodes in between do is compared number by
 number with what the operators say that they do (`window_rows`, by which they are defined).
@@ -75,12 +75,14 @@ class WindowNorm:
 
     @property
     def name(self) -> str:
-        return "FusedLayerNormAddSumWindows" if self.adds else "FusedLayerNormWindows"
+        return "FusedLayerNormAddSumFromWindows" if self.adds else "FusedLayerNormIntoWindows"
 
 
 class NormWindows(Pass[WindowNorm, WindowNorm]):
     name = "norm_windows"
-    equation = "windows(norm(X)) = FusedLayerNormWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumWindows(X, R)"
+    equation = (
+        "windows(norm(X)) = FusedLayerNormIntoWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)"
+    )
     numerics = Numerics.EXACT
     # GPUs keep LayerNormalization where it has no residual sum.
     anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})

@@ -1,4 +1,4 @@
-"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]], and FusedLayerNorm[AddSum]Windows, on the GPU."""
+"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]], and norms with windows, on the GPU."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def case(
 
 def windows_case(dtype: Any, images: int, sizes: tuple[int, ...], D: int, residual: bool) -> Case:
     """`sizes`: of an image, a window and the shift, two numbers each."""
-    spec = OPS["FusedLayerNormAddSumWindows" if residual else "FusedLayerNormWindows"]
+    spec = OPS["FusedLayerNormAddSumFromWindows" if residual else "FusedLayerNormIntoWindows"]
     rng = np.random.default_rng([images, D, *sizes])
     H, W, h, w, _, _ = sizes
     windows = images * -(-H // h) * -(-W // w)

@@ -20,7 +20,7 @@ from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 RNG = np.random.default_rng(35)
 FOLDER = Path(__file__).parent / "exported"
 PASSES = [CleanUp(), FuseRowNorm(), GatherRows(), NormWindows()]
-INTO, OUT_OF = "FusedLayerNormWindows", "FusedLayerNormAddSumWindows"
+INTO, OUT_OF = "FusedLayerNormIntoWindows", "FusedLayerNormAddSumFromWindows"
 D = 32
 
 
@@ -235,4 +235,4 @@ def test_other_norms(change: str) -> None:
         for constant in before.graph.initializer:
             if constant.name in ("gamma", "beta"):
                 constant.CopyFrom(onnx.numpy_helper.from_array(draw(4, 6, D), constant.name))
-    assert "FusedLayerNormWindows" not in rewrite(before, [NormWindows()], device="cuda").op_types
+    assert "FusedLayerNormIntoWindows" not in rewrite(before, [NormWindows()], device="cuda").op_types

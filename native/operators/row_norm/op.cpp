@@ -66,7 +66,7 @@ std::vector<RowNormWindowsOp> RowNormWindowsOp::all() {
 }
 
 std::string RowNormWindowsOp::name() const {
-  return std::string("FusedLayerNorm") + (add_ ? "AddSum" : "") + "Windows";
+  return add_ ? "FusedLayerNormAddSumFromWindows" : "FusedLayerNormIntoWindows";
 }
 
 std::vector<Operand> RowNormWindowsOp::inputs() const {
@@ -112,11 +112,11 @@ int64_t RowNormWindowsOp::images(const Shape& x) const {
 RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
+  if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
   if (add_) require_shape("R", inputs[1], {N * windows(), window_height_ * window_width_, D});
   const size_t gamma = add_ ? 2 : 1;
   require_shape("gamma", inputs[gamma], {D});
   require_shape("beta", inputs[gamma + 1], {D});
-  if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
   RowNormProblem p;
   p.D = D;
   p.rows = N * (add_ ? height_ * width_ : rows);

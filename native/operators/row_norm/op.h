@@ -1,4 +1,5 @@
-// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]]; FusedLayerNorm[AddSum]Windows.
+// FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]];
+// FusedLayerNormIntoWindows, FusedLayerNormAddSumFromWindows.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,8 @@ class RowNormOp final : public Operator<RowNormProblem> {
 hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
                             int64_t down, int64_t right);
 
-// FusedLayerNorm[AddSum]Windows: images [N, H, W, D] or [N, H W, D], windows [.., h w, D].
+// FusedLayerNormIntoWindows and FusedLayerNormAddSumFromWindows: images [N, H, W, D] or [N, H W, D], windows
+// [.., h w, D].
 class RowNormWindowsOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormWindowsOp> all();
