@@ -172,9 +172,15 @@ def _windows(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         (3, (1, 1), (1, 1), (0, 0), 2),
         (0, (4, 4), (2, 2), (1, 1), 8),
     ):
+        flat = (n, image[0] * image[1], D)
         windows = -(-image[0] // window[0]) * -(-image[1] // window[1])
-        x = rng.normal(size=(n, *image, D) if D % 2 else (n, image[0] * image[1], D)) + 0.5
-        r = [rng.normal(size=(n * windows, window[0] * window[1], D))] if "R" in spec.inputs else []
+        if spec.name == "FusedLayerNormAddSumIntoWindows":
+            if image[0] % window[0] or image[1] % window[1]:
+                continue
+            x, r = rng.normal(size=flat) + 0.5, [rng.normal(size=flat)]
+        else:
+            x = rng.normal(size=(n, *image, D) if D % 2 else flat) + 0.5
+            r = [rng.normal(size=(n * windows, window[0] * window[1], D))] if "R" in spec.inputs else []
         attributes = {"epsilon": 1e-5, "image": list(image), "window": list(window), "shift": list(shift)}
         yield Case(spec, [x, *r, rng.normal(size=D), rng.normal(size=D)], attributes)
 

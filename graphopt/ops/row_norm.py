@@ -1,5 +1,5 @@
 """FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]]: over the last axis, after a residual sum.
-FusedLayerNormIntoWindows and FusedLayerNormAddSumFromWindows: between images and their windows.
+FusedLayerNorm[AddSum]IntoWindows and FusedLayerNormAddSumFromWindows: between images and their windows.
 
 X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, since runtimes refuse rows of one number. With Add the sum
 X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamma and beta are those of each image:
@@ -7,7 +7,8 @@ X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamm
 
 IntoWindows: X [N, H, W, D] or [N, H W, D] are rows of images, `image` = (H, W). They are padded behind with zeros to
 whole windows of `window` = (h, w), turned by `shift`, so that the row (shift[0], shift[1]) comes first, and cut into
-windows. Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded. FromWindows: R [N windows, h w,
+windows. Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded; with a residual sum nothing is
+padded, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w,
 D] is in that order, X, the sum S and its norm Y in that of images; what was padded is left out.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
@@ -167,38 +168,38 @@ def _out_of_windows(y: str) -> str:
     return text + f"x_shape = Shape(X)\n{y} = Reshape(r_turned, x_shape)\n"
 
 
-def _windows_spec(of: OpSpec) -> OpSpec:
-    """Of FusedLayerNorm or FusedLayerNormAddSum."""
+def _windows_spec(of: OpSpec, into: bool) -> OpSpec:
+    """Of FusedLayerNorm or FusedLayerNormAddSum: Y is in the order of windows, or R."""
     add = "R" in of.inputs
 
     def reference(
         x: Array, *rest: Array, image: Sequence[int], window: Sequence[int], shift: Sequence[int], epsilon: float
     ) -> tuple[Array, ...]:
         rows, D = window_rows(image, window, shift), x.shape[-1]
-        if add:
+        if not into:
             residual, *parameters = rest
             windows = residual.reshape(-1, rows.size, D)
             back = np.argsort(rows.reshape(-1), kind="stable")[np.count_nonzero(rows < 0) :]
             return of.reference(x, windows[:, back].reshape(x.shape), *parameters, epsilon=epsilon)
-        (y,) = of.reference(x, *rest, epsilon=epsilon)
+        y, *sums = of.reference(x, *rest, epsilon=epsilon)
         y = np.concatenate([y.reshape(-1, image[0] * image[1], D), np.zeros((len(x), 1, D))], axis=1)
-        return (y[:, rows].reshape(-1, rows.shape[1], D),)
+        return (y[:, rows].reshape(-1, rows.shape[1], D), *sums)
 
     def body(dialect: Dialect) -> str:
-        if add:
+        if not into:
             return _sizes() + _out_of_windows("R_images") + _norm("FusedLayerNorm", True, True, dialect, R="R_images")
-        norm = _norm("FusedLayerNorm", False, False, dialect, Y="Y_images")
+        norm = _norm("FusedLayerNorm", add, add, dialect, Y="Y_images")
         return norm + _sizes() + _into_windows("Y_images", "Y_windows") + cast_like("Y", "Y_windows", "X", dialect)
 
     return replace(
         of,
-        name=f"{of.name}{'From' if add else 'Into'}Windows",
+        name=f"{of.name}{'Into' if into else 'From'}Windows",
         attributes={**of.attributes, **dict.fromkeys(("image", "window", "shift"), ir.AttributeType.INTS)},
         body=body,
         min_opset=VALUE_OPSET,
         reference=reference,
-        summary=f"Y = norm(X{' + R' if add else ''}) gamma + beta, {'R' if add else 'Y'} in the order of windows",
-        keeps_shape=add,
+        summary=f"Y = norm(X{' + R' if add else ''}) gamma + beta, {'Y' if into else 'R'} in the order of windows",
+        keeps_shape=not into,
     )
 
 
@@ -207,4 +208,10 @@ NORMS = tuple(
     for base in ("FusedLayerNorm", "FusedAdaLayerNorm", "FusedRmsNorm")
     for add, sum_output in ((False, False), (True, False), (True, True))
 )
-SPECS = (*NORMS, *(_windows_spec(of) for of in NORMS if of.name in ("FusedLayerNorm", "FusedLayerNormAddSum")))
+_PLAIN = {of.name: of for of in NORMS}
+SPECS = (
+    *NORMS,
+    _windows_spec(_PLAIN["FusedLayerNorm"], into=True),
+    _windows_spec(_PLAIN["FusedLayerNormAddSum"], into=True),
+    _windows_spec(_PLAIN["FusedLayerNormAddSum"], into=False),
+)

@@ -1,6 +1,7 @@
 """A LayerNorm writes the windows of images, and one behind windows reads them, where a copy of its own did that.
 
-    windows(norm(X)) = FusedLayerNormIntoWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
+    windows(norm(X)) = FusedLayerNormIntoWindows(X);  windows(norm(X + R)) = FusedLayerNormAddSumIntoWindows(X, R)
+    norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
 
 Why it is legal: the operators are defined by these equations, and what the nodes in between do is compared number by
 number with what the operators say that they do (`window_rows`, by which they are defined).
@@ -58,6 +59,7 @@ class WindowNorm:
     Attributes:
         norm: the norm.
         moves: the nodes, in their order: behind its output, or in front of its R.
+        into: whether they are behind.
         source: what the first of them reads.
         images: how many there are.
         windows: what the nodes do; behind the norm into windows, in front of it out of them.
@@ -65,6 +67,7 @@ class WindowNorm:
 
     norm: ir.Node
     moves: tuple[ir.Node, ...]
+    into: bool
     source: ir.Value
     images: Size
     windows: Windows
@@ -75,47 +78,36 @@ class WindowNorm:
 
     @property
     def name(self) -> str:
-        return "FusedLayerNormAddSumFromWindows" if self.adds else "FusedLayerNormIntoWindows"
+        return f"FusedLayerNorm{'AddSum' if self.adds else ''}{'Into' if self.into else 'From'}Windows"
 
 
 class NormWindows(Pass[WindowNorm, WindowNorm]):
     name = "norm_windows"
-    equation = (
-        "windows(norm(X)) = FusedLayerNormIntoWindows(X);  norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)"
-    )
+    equation = "windows(norm(X [+ R])) = FusedLayerNorm[AddSum]IntoWindows;  norm(X + images(R)) = ..FromWindows"
     numerics = Numerics.EXACT
     # GPUs keep LayerNormalization where it has no residual sum.
     anchors = frozenset({(DOMAIN, "FusedLayerNorm"), (DOMAIN, "FusedLayerNormAddSum"), ("", "LayerNormalization")})
 
     def match(self, node: ir.Node, editor: Editor) -> WindowNorm | None:
-        x, adds = require_input(node, 0), node.op_type == "FusedLayerNormAddSum"
-        last = made_by(node.inputs[1], *COPIES, *VIEWS) if adds else _last_behind(node.outputs[0], editor)
-        if last is None or last.graph is not node.graph or not is_known(last, editor):
-            return None
         if node.op_type == "LayerNormalization" and not _is_plain(node, editor):
             return None
-        if adds and not editor.only_use(last.outputs[0]):
-            return None
-        source, moves = moves_to(last, editor, PAD)
-        D = editor.shapes.last(x)
-        if source is None or D is None or D.value is None or not _keep_columns(moves):
-            return None
-        if not any(n.op_type in COPIES for n in moves) or not (adds or source is node.outputs[0]):
-            return None
-        dims, images = images_of(source, moves, editor)
-        elements = elements_of(source, moves, dims, images, editor)
-        rows = _rows_of(elements[last.outputs[0]], D.value)
-        if rows is None or not rows.size:
-            return None
-        if adds:
-            back, rows = rows, np.full(elements[source].size // D.value, PADDED)
-            rows[back] = np.arange(back.size)
-        windows = _windows_of(rows, elements[source].size // D.value if not adds else int(rows.max()) + 1)
-        if windows is None:
-            raise Refusal(Code.WRONG_PERM, "the rows do not go to windows, or come from them", *moves)
-        return WindowNorm(node, tuple(moves), source, images, windows)
+        first: Refusal | None = None
+        for into in (False, True) if node.op_type == "FusedLayerNormAddSum" else (True,):
+            try:
+                found = _read(node, into, editor)
+            except Refusal as refusal:
+                first = first or refusal
+            else:
+                if found is not None:
+                    return found
+        if first is not None:
+            raise first
+        return None
 
     def legal(self, match: WindowNorm, editor: Editor) -> WindowNorm:
+        w = match.windows
+        if match.adds and match.into and any(size % of for size, of in zip(w.image, w.window)):
+            raise Refusal(Code.WRONG_SHAPE, f"images of {w.image} are no whole windows of {w.window}", match.norm)
         editor.require_op(match.name, require_input(match.norm, 0), match.norm)
         return match
 
@@ -139,24 +131,60 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
         dims = editor.shapes.dims(x) or ()
         in_images: tuple[Size, ...] = (plan.images, Size.of(w.image[0] * w.image[1]), dims[-1])
         in_windows = (plan.images * Size.of(w.count), Size.of(w.window[0] * w.window[1]), dims[-1])
-        if dims == (plan.images, *map(Size.of, w.image), dims[-1]):
+        if dims == (plan.images, *map(Size.of, w.image), dims[-1]) and not (plan.adds and plan.into):
             in_images = dims
         inputs = [reshaped(x, dims, in_images)]
         if plan.adds:
-            inputs.append(reshaped(plan.source, editor.shapes.dims(plan.source), in_windows))
-        inputs += others[1:] if plan.adds else others
+            r = others.pop(0)
+            inputs.append(
+                reshaped(r, dims, in_images) if plan.into
+                else reshaped(plan.source, editor.shapes.dims(plan.source), in_windows)
+            )  # fmt: skip
         attributes = {"image": w.image, "window": w.window, "shift": w.shift}
         epsilon = attribute_float(norm, "epsilon", 1e-5)
-        made = editor.emit(plan.name, inputs, {"epsilon": epsilon, **attributes}, anchor=norm)
+        made = editor.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes}, anchor=norm)
         new.append(made)
-        made_dims = in_images if plan.adds else in_windows
-        replaced = norm.outputs if plan.adds else plan.moves[-1].outputs
+        y = plan.moves[-1].outputs[0] if plan.into else norm.outputs[0]
+        replaced = [y, *norm.outputs[1:]] if plan.adds else [y]
         outputs = {
-            old: reshaped(value, made_dims, editor.shapes.dims(old)) for old, value in zip(replaced, made.outputs)
+            old: reshaped(value, in_windows if plan.into and old is y else in_images, editor.shapes.dims(old))
+            for old, value in zip(replaced, made.outputs)
         }
-        anchor = norm if plan.adds else plan.moves[-1]
-        editor.replace([*plan.moves, norm], new, outputs, anchor=anchor)
+        editor.replace([*plan.moves, norm], new, outputs, anchor=norm)
         return became(len(plan.moves) + 1, plan.name)
+
+
+def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
+    """The norm and the nodes behind it, or those in front of its R.
+
+    Raises:
+        Refusal: they move rows, but not known where, or not to windows or out of them.
+
+    """
+    last = _last_behind(node.outputs[0], editor) if into else made_by(node.inputs[1], *COPIES, *VIEWS)
+    if last is None or last.graph is not node.graph or not is_known(last, editor):
+        return None
+    source, moves = moves_to(last, editor, PAD)
+    D = editor.shapes.last(node.inputs[0])
+    if source is None or D is None or D.value is None or not _keep_columns(moves):
+        return None
+    if not any(n.op_type in COPIES for n in moves):
+        return None
+    if not (source is node.outputs[0] if into else editor.only_use(last.outputs[0])):
+        return None
+    dims, images = images_of(source, moves, editor)
+    elements = elements_of(source, moves, dims, images, editor)
+    rows = _rows_of(elements[last.outputs[0]], D.value)
+    if rows is None or not rows.size or (not into and (rows == PADDED).any()):
+        return None
+    count = elements[source].size // D.value if into else rows.size
+    if not into:
+        back, rows = rows, np.full(elements[source].size // D.value, PADDED)
+        rows[back] = np.arange(back.size)
+    windows = _windows_of(rows, count)
+    if windows is None:
+        raise Refusal(Code.WRONG_PERM, "the rows do not go to windows, or come from them", *moves)
+    return WindowNorm(node, tuple(moves), into, source, images, windows)
 
 
 def _is_plain(node: ir.Node, editor: Editor) -> bool:

@@ -166,7 +166,9 @@ class GpuKernelOf : public gpu::DeviceKernel {
     const Shapes shapes(call.inputs);
     const Problem p = op_.problem(shapes);
     const Shape y = op_.output(shapes);
-    for (size_t i = 0; i < op_.outputs(); ++i) call.set_output(i, y, call.inputs[0].type, Place::kDevice);
+    for (size_t i = 0; i < op_.outputs(); ++i) {
+      call.set_output(i, op_.output_beside(y, i), call.inputs[0].type, Place::kDevice);
+    }
     return y.elements() == 0 ? std::nullopt : std::optional(p);
   }
 

@@ -183,13 +183,13 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
   });
 }
 
-// sizes: of an image, a window and the shift, two numbers each. residual: it is in windows; otherwise Y is.
+// sizes: of an image, a window and the shift, two numbers each.
 EXPORT Plan* graphopt_row_norm_windows_plan(const DeviceFacts* device, int half, int64_t images, int64_t D,
-                                            float epsilon, int residual, const int64_t* sizes) {
+                                            float epsilon, int residual, int into, const int64_t* sizes) {
   return guarded([&] {
     RowNormProblem p;
     p.windows = row_windows(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]);
-    p.in_windows = true;
+    p.order = into != 0 ? RowOrder::kIntoWindows : RowOrder::kFromWindows;
     p.rows = images * (residual != 0 ? p.windows.image.d : p.windows.padded_image.d);
     p.D = D;
     p.epsilon = epsilon;

@@ -75,23 +75,24 @@ def case(
     return Case(name, op, inputs, [y, wide, found], plan, tolerance_of(dtype), output_dtype=types, by_row=True)
 
 
-def windows_case(dtype: Any, images: int, sizes: tuple[int, ...], D: int, residual: bool) -> Case:
-    """`sizes`: of an image, a window and the shift, two numbers each."""
-    spec = OPS["FusedLayerNormAddSumFromWindows" if residual else "FusedLayerNormIntoWindows"]
+def windows_case(name: str, dtype: Any, images: int, sizes: tuple[int, ...], D: int) -> Case:
+    """`name`: of the operator; `sizes`: of an image, a window and the shift, two numbers each."""
+    spec, into = OPS[name], name.endswith("IntoWindows")
     rng = np.random.default_rng([images, D, *sizes])
     H, W, h, w, _, _ = sizes
     windows = images * -(-H // h) * -(-W // w)
     x = (signed(rng, images, H * W, D) + 5).astype(dtype)
-    inputs = [x, *([signed(rng, windows, h * w, D, dtype=dtype)] if residual else [])]
-    inputs += [signed(rng, D, dtype=dtype) for _ in range(2)]
-    attributes = {"image": sizes[:2], "window": sizes[2:4], "shift": sizes[4:]}
-    expected = list(spec.reference(*inputs, epsilon=float(np.float32(1e-3)), **attributes))
+    residual = "R" in spec.inputs
+    if residual:
+        r = signed(rng, *x.shape, dtype=dtype) if into else signed(rng, windows, h * w, D, dtype=dtype)
+    inputs = [x, *([r] if residual else []), *(signed(rng, D, dtype=dtype) for _ in range(2))]
+    attributes = {
+        "image": sizes[:2], "window": sizes[2:4], "shift": sizes[4:], "epsilon": float(np.float32(1e-3)),
+    }  # fmt: skip
+    expected = list(spec.reference(*inputs, **attributes))
     if residual:  # the Add rounds to T
         total = expected[1].astype(dtype)
-        ones = spec.reference(
-            total, np.zeros_like(inputs[1]), *inputs[2:], epsilon=float(np.float32(1e-3)), **attributes
-        )
-        expected = [ones[0], total.astype(np.float64)]
+        expected = [spec.reference(total, np.zeros_like(r), *inputs[2:], **attributes)[0], total.astype(np.float64)]
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan(
@@ -102,12 +103,13 @@ def windows_case(dtype: Any, images: int, sizes: tuple[int, ...], D: int, residu
             c_int64(D),
             c_float(1e-3),
             c_int(residual),
+            c_int(into),
             (c_int64 * 6)(*sizes),
         )
 
-    kind = "windows_add_sum" if residual else "windows"
-    name = f"layer_norm_{kind}_{np.dtype(dtype).name}-{'x'.join(map(str, (images, *sizes, D)))}"
-    return Case(name, spec.name, inputs, expected, plan, tolerance_of(dtype))
+    kind = f"layer_norm_{'add_sum_' if residual else ''}{'into' if into else 'from'}_windows"
+    label = f"{kind}_{np.dtype(dtype).name}-{'x'.join(map(str, (images, *sizes, D)))}"
+    return Case(label, spec.name, inputs, expected, plan, tolerance_of(dtype))
 
 
 def _of_rows(parameters: Array, rows: int) -> Array:
@@ -131,9 +133,12 @@ def cases() -> Iterator[Case]:
             (3, (5, 7, 3, 2, 1, 1), 77),
             (1, (3, 2, 4, 5, 2, 0), 8),
             (2, (3, 3, 2, 2, 1, 0), 16386),
+            (2, (2, 4, 2, 2, 1, 3), 33),
         ):
-            for residual in (False, True):
-                yield windows_case(dtype, n, sizes, D, residual)
+            yield windows_case("FusedLayerNormIntoWindows", dtype, n, sizes, D)
+            yield windows_case("FusedLayerNormAddSumFromWindows", dtype, n, sizes, D)
+            if sizes[0] % sizes[2] == sizes[1] % sizes[3] == 0:
+                yield windows_case("FusedLayerNormAddSumIntoWindows", dtype, n, sizes, D)
         for rows, D, images in ((6, 768, 3), (8, 77, 2), (5, 64, 5), (4, 16386, 2)):
             residual = D % 2 == 0
             name = f"ada_layer_norm_{suffix}-{rows}x{D}-{images}"

@@ -22,6 +22,8 @@ FOLDER = Path(__file__).parent / "exported"
 PASSES = [CleanUp(), FuseRowNorm(), GatherRows(), NormWindows()]
 INTO, OUT_OF = "FusedLayerNormIntoWindows", "FusedLayerNormAddSumFromWindows"
 D = 32
+# Of numbers up to eight times their RMS, which either side rounds.
+TOLERANCE = {"float": 1e-5, "float16": 1e-2}
 
 
 def draw(*shape: int, T: str = "float") -> Array:
@@ -107,7 +109,7 @@ def test_into_windows(
         assert [op for op in after.op_types if op not in ("Identity", "Reshape")] == [INTO, "Relu"]
         for n in (1, 3) if batch == "N" else (int(batch),):
             shape = (n, *(int(d) for d in dims.split(",")[1:]))
-            assert_same_outputs(before, after.proto, {"x": draw(*shape, T=T)}, 1e-5 if T == "float" else 5e-3)
+            assert_same_outputs(before, after.proto, {"x": draw(*shape, T=T)}, TOLERANCE[T])
 
 
 @pytest.mark.parametrize("T", ["float", "float16"])
@@ -125,7 +127,50 @@ def test_out_of_windows(
         for n in (1, 3) if batch == "N" else (int(batch),):
             shape = (n, *(int(d) for d in dims.split(",")[1:]))
             feeds = {"x": draw(*shape, T=T), "w": draw(n, count, window[0] * window[1], D, T=T)}
-            assert_same_outputs(before, after.proto, feeds, 1e-5 if T == "float" else 5e-3)
+            assert_same_outputs(before, after.proto, feeds, TOLERANCE[T])
+
+
+def sum_into(geometry: tuple[tuple[int, int], ...], dims: str, T: str = "float") -> onnx.ModelProto:
+    """A residual sum, which is read elsewhere too, and the windows of its norm."""
+    image, window, shift = geometry
+    padded = any(n % m for n, m in zip(image, window))
+    body = f"z = Add(x, w) n = {NORM} (z, gamma, beta) i = Reshape(n, as_image) "
+    body += f"p = {'Pad(i, pads)' if padded else 'Identity(i)'} " + roll("p", "r", *shift)
+    body += "c = Reshape(r, cut) t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (c) v = Reshape(t, windows) y = Relu(v)"
+    return model(body, dims, constants(image, window, shift), T, more=f", {T}[{dims}] w")
+
+
+@pytest.mark.parametrize("T", ["float", "float16"])
+@pytest.mark.parametrize("geometry", [g for g in GEOMETRIES if g[0][0] % g[1][0] == g[0][1] % g[1][1] == 0])
+@pytest.mark.parametrize("batch", ["N", "1", "3"])
+def test_a_sum_into_windows(batch: str, geometry: tuple[tuple[int, int], ...], T: str) -> None:
+    H, W = geometry[0]
+    for dims in (f"{batch}, {H}, {W}, {D}", f"{batch}, {H * W}, {D}"):
+        before = sum_into(geometry, dims, T)
+        after = rewrite(before, PASSES)
+        ours = [op for op in after.op_types if op not in ("Identity", "Reshape")]
+        assert ours == ["FusedLayerNormAddSumIntoWindows", "Relu"]
+        for n in (1, 3) if batch == "N" else (int(batch),):
+            shape = (n, *(int(d) for d in dims.split(",")[1:]))
+            feeds = {"x": draw(*shape, T=T), "w": draw(*shape, T=T)}
+            assert_same_outputs(before, after.proto, feeds, TOLERANCE[T])
+
+
+def test_a_sum_of_padded_images() -> None:
+    before = sum_into(GEOMETRIES[2], f"N, 5, 7, {D}")
+    assert [r.code for r in rewrite(before, PASSES).remarks if r.pass_name == "norm_windows"] == ["WRONG_SHAPE"]
+
+
+def test_a_residual_that_was_padded() -> None:
+    """It has zeros where the operator would read the last window."""
+    body = f"""u = Relu(w) s = Slice(u, n0, three, one) p = Pad(s, last) c = Reshape(p, cut)
+        t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (c) v = Reshape(t, like) z = Add(x, v) y = {NORM} (z, gamma, beta)"""
+    numbers = FOUR_BY_SIX | {"three": [3], "last": [0, 0, 0, 0, 0, 1, 0, 0], "like": [-1, 24, D], "n0": [0]}
+    numbers["cut"] = [-1, 2, 2, 2, 3, D]
+    before = model(body, f"N, 24, {D}", numbers, more=f", float[N, 4, 6, {D}] w")
+    after = rewrite(before, PASSES)
+    assert OUT_OF not in after.op_types
+    assert_same_outputs(before, after.proto, {"x": draw(2, 24, D), "w": draw(2, 4, 6, D)})
 
 
 @pytest.mark.parametrize("target", ["cpu", "rocm"])

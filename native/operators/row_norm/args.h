@@ -25,9 +25,10 @@ struct RowNormArgs {
   uint32_t first_row;
   uint32_t gamma_step;  // from one image's to the next; 0 where all share one
   uint32_t rows;        // of all launches
-  RowWindows
-      windows;  // of row_norm_windows_*, where x, or the residual where there is one, is of all launches
+  RowWindows windows;   // of row_norm_windows_*, where what lies elsewhere than its row is of all launches:
+  int32_t into;         // x, or with a residual y; else the residual
+  uint32_t unused;
 };
-static_assert(is_args<RowNormArgs>(208), "one layout for all compilers");
+static_assert(is_args<RowNormArgs>(216), "one layout for all compilers");
 
 }  // namespace graphopt::hip

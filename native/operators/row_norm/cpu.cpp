@@ -69,16 +69,17 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
     float* x_buffer = s_buffer + parts.stride;
     float* r_buffer = x_buffer + parts.stride;
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
-      int64_t from = row, residual_from = row;
-      if (p.in_windows && p.has_residual) {
-        residual_from = row_in_windows(p.windows, static_cast<uint32_t>(row), by);
-      } else if (p.in_windows) {
+      int64_t from = row, residual_from = row, to = row;
+      if (p.order == RowOrder::kIntoWindows && !p.has_residual) {
         const uint32_t in_images = row_in_images(p.windows, static_cast<uint32_t>(row), by);
         if (in_images == hip::kNoRow) {
           std::fill_n(y + row * D, D, T(0.0f));
           continue;
         }
         from = in_images;
+      } else if (p.order != RowOrder::kImages) {
+        int64_t& other = p.order == RowOrder::kIntoWindows ? to : residual_from;
+        other = row_in_windows(p.windows, static_cast<uint32_t>(row), by);
       }
       const float* s = as_float(x + from * D, x_buffer, count);
       const int64_t image = p.images == 1 ? 0 : row / rows_of_image;
@@ -110,7 +111,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
       }
       const float inverse = static_cast<float>(
           1.0 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(p.epsilon)));
-      float* out = target(y + row * D, x_buffer);
+      float* out = target(y + to * D, x_buffer);
       if (p.rms) {
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) out[i] = s[i] * inverse * g[i];
@@ -118,7 +119,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) out[i] = (s[i] - m) * inverse * g[i] + b[i];
       }
-      store(y + row * D, out, count);
+      store(y + to * D, out, count);
     }
   });
 }

@@ -24,20 +24,21 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
-// The rows of x and the residual that a work-group reads; kNoRow of x where its row is padding.
-struct RowSources {
-  uint32_t x, residual;
+// The rows that a work-group reads and writes, where they are not its own; kNoRow of x where its row is padding.
+struct OtherRows {
+  uint32_t x, residual, y;
 };
 
 template <bool kWindows>
-DEVICE RowSources sources_of(const RowNormArgs& args, bool has_residual) {
+DEVICE OtherRows other_rows(const RowNormArgs& args, bool has_residual) {
   const auto row = static_cast<uint32_t>(block_x());
   if constexpr (kWindows) {
     const auto by = [](uint32_t n, const Divisor& d) { return divide(n, d); };
-    if (has_residual) return {row, row_in_windows(args.windows, args.first_row + row, by)};
-    return {row_in_images(args.windows, args.first_row + row, by), row};
+    if (!has_residual) return {row_in_images(args.windows, args.first_row + row, by), row, row};
+    const uint32_t there = row_in_windows(args.windows, args.first_row + row, by);
+    return {row, args.into != 0 ? row : there, args.into != 0 ? there : row};
   }
-  return {row, row};
+  return {row, row, row};
 }
 
 DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
@@ -59,20 +60,21 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
   constexpr int kSize = Pack<T>::kSize;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto element = [&](int k) { return static_cast<uint32_t>(k * threads + thread_x()) * kSize; };
-  const RowSources from = sources_of<kWindows>(args, residual != nullptr);
-  if (kWindows && from.x == kNoRow) {
+  const OtherRows other = other_rows<kWindows>(args, residual != nullptr);
+  y += static_cast<size_t>(other.y) * D;
+  if (kWindows && other.x == kNoRow) {
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
-      if (element(k) < D) store_pack(y + row + element(k), Pack<T>{});
+      if (element(k) < D) store_pack(y + element(k), Pack<T>{});
     }
     return;
   }
-  x += static_cast<size_t>(from.x) * D;
+  x += static_cast<size_t>(other.x) * D;
   Pack<T> pack[kRowNormVectors];
   UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
     if (element(k) < D) pack[k] = load_pack(x + element(k));
   }
   if (residual != nullptr) {
-    residual += static_cast<size_t>(from.residual) * D;
+    residual += static_cast<size_t>(other.residual) * D;
     Pack<T> add[kRowNormVectors];
     UNROLL for (int k = 0; k < kRowNormVectors; ++k) {
       if (element(k) < D) add[k] = load_pack(residual + element(k));
@@ -122,7 +124,7 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
     }
     Pack<T> out;
     UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
-    store_pack(y + row + element(k), out);
+    store_pack(y + element(k), out);
   }
 }
 
@@ -134,13 +136,14 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
   const uint32_t D = args.D;
   const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
   const auto first = static_cast<uint32_t>(thread_x());
-  const RowSources from = sources_of<kWindows>(args, residual != nullptr);
-  if (kWindows && from.x == kNoRow) {
-    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) y[row + i] = from_float<T>(0.0f);
+  const OtherRows other = other_rows<kWindows>(args, residual != nullptr);
+  y += static_cast<size_t>(other.y) * D;
+  if (kWindows && other.x == kNoRow) {
+    for (uint32_t i = first; i < D; i += kRowNormAnyThreads) y[i] = from_float<T>(0.0f);
     return;
   }
-  x += static_cast<size_t>(from.x) * D;
-  if (residual != nullptr) residual += static_cast<size_t>(from.residual) * D;
+  x += static_cast<size_t>(other.x) * D;
+  if (residual != nullptr) residual += static_cast<size_t>(other.residual) * D;
   const auto value = [&](uint32_t i) {
     float v = to_float(x[i]);
     if (residual != nullptr) v = to_float(from_float<T>(v + to_float(residual[i])));
@@ -166,7 +169,7 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
     float out = (v - mean) * scale * to_float(gamma[i]);
     if (beta != nullptr) out += to_float(beta[i]);
     if (sum != nullptr) sum[row + i] = from_float<T>(v);
-    y[row + i] = from_float<T>(out);
+    y[i] = from_float<T>(out);
   }
 }
 

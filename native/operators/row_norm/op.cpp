@@ -60,13 +60,14 @@ RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
 }
 
 std::vector<RowNormWindowsOp> RowNormWindowsOp::all() {
-  std::vector<RowNormWindowsOp> ops(2);
-  ops[1].add_ = true;
+  std::vector<RowNormWindowsOp> ops(3);
+  ops[1].add_ = ops[2].add_ = true;
+  ops[2].into_ = false;
   return ops;
 }
 
 std::string RowNormWindowsOp::name() const {
-  return add_ ? "FusedLayerNormAddSumFromWindows" : "FusedLayerNormIntoWindows";
+  return std::string("FusedLayerNorm") + (add_ ? "AddSum" : "") + (into_ ? "IntoWindows" : "FromWindows");
 }
 
 std::vector<Operand> RowNormWindowsOp::inputs() const {
@@ -83,6 +84,9 @@ void RowNormWindowsOp::read_sizes(const Attributes& node) {
   pair("window", 1, window_height_, window_width_);
   pair("shift", 0, down_, right_);
   if (down_ >= height_ || right_ >= width_) throw Error("attribute 'shift' must be less than 'image'");
+  if (add_ && into_ && (height_ % window_height_ != 0 || width_ % window_width_ != 0)) {
+    throw Error("attribute 'window' must divide 'image'");
+  }
   if (rows_of_image() > INT32_MAX) throw Error("2^31 rows or more in an image");
 }
 
@@ -101,7 +105,7 @@ double RowNormWindowsOp::rows_of_image() const {
 }
 
 int64_t RowNormWindowsOp::images(const Shape& x) const {
-  const bool apart = x.rank() == 4;
+  const bool apart = x.rank() == 4 && !(add_ && into_);
   if (apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_) {
     throw Error("X must be [N, " + std::to_string(height_) + ", " + std::to_string(width_) +
                 ", D], or its rows on one axis, got " + x.text());
@@ -113,7 +117,9 @@ RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
   if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
-  if (add_) require_shape("R", inputs[1], {N * windows(), window_height_ * window_width_, D});
+  if (add_) {
+    require_shape("R", inputs[1], into_ ? x : Shape{N * windows(), window_height_ * window_width_, D});
+  }
   const size_t gamma = add_ ? 2 : 1;
   require_shape("gamma", inputs[gamma], {D});
   require_shape("beta", inputs[gamma + 1], {D});
@@ -122,23 +128,25 @@ RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
   p.rows = N * (add_ ? height_ * width_ : rows);
   p.epsilon = epsilon_;
   p.has_residual = p.writes_sum = add_;
-  p.in_windows = true;
+  p.order = into_ ? RowOrder::kIntoWindows : RowOrder::kFromWindows;
   p.windows = row_windows(height_, width_, window_height_, window_width_, down_, right_);
   return p;
 }
 
 Shape RowNormWindowsOp::output(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (add_) return x;
+  if (!into_) return x;
   return {images(x) * windows(), window_height_ * window_width_, x[x.rank() - 1]};
+}
+
+Shape RowNormWindowsOp::output_beside(const Shape& y, size_t i) const {
+  return i == 0 || !into_ ? y : Shape{y[0] / windows(), height_ * width_, y[2]};
 }
 
 void RowNormWindowsOp::infer(const ShapeInference& node) const {
   const SymbolicShape x = node.input(0);
-  if (add_) {
-    for (size_t i = 0; i < outputs(); ++i) node.set_output(i, x);
-    return;
-  }
+  for (size_t i = into_ ? 1 : 0; i < outputs(); ++i) node.set_output(i, x);
+  if (!into_) return;
   RowNormWindowsOp sizes = *this;
   sizes.read_sizes(node);
   if (x.empty() || !x[0].known() || x[0].value > INT32_MAX) return;

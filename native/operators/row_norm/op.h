@@ -1,5 +1,5 @@
 // FusedLayerNorm[Add[Sum]], FusedAdaLayerNorm[Add[Sum]], FusedRmsNorm[Add[Sum]];
-// FusedLayerNormIntoWindows, FusedLayerNormAddSumFromWindows.
+// FusedLayerNorm[AddSum]IntoWindows, FusedLayerNormAddSumFromWindows.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@
 namespace graphopt {
 
 // LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
+// The order of rows: all is in that of images; Y is in that of windows, in which padding is 0, and without a residual
+// sum X alone may be padded; or the residual is in that of windows.
+enum class RowOrder { kImages, kIntoWindows, kFromWindows };
+
 struct RowNormProblem {
   int64_t rows = 0, D = 0;
   float epsilon = 1e-5f;
@@ -24,9 +28,7 @@ struct RowNormProblem {
   bool has_beta = true;            // of a LayerNorm on a GPU
   int64_t images = 1;              // gamma and beta are [images, D]: one row for every rows / images of X
   bool writes_statistics = false;  // of each row, on a GPU
-  // X is in the order of images and Y in that of windows, in which padding is 0; with a residual that one is in the
-  // order of windows, and all else in that of images.
-  bool in_windows = false;
+  RowOrder order = RowOrder::kImages;
   hip::RowWindows windows = {};
 };
 
@@ -50,7 +52,7 @@ hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height
                             int64_t down, int64_t right);
 
 // FusedLayerNormIntoWindows and FusedLayerNormAddSumFromWindows: images [N, H, W, D] or [N, H W, D], windows
-// [.., h w, D].
+// [.., h w, D]. FusedLayerNormAddSumIntoWindows: images [N, H W, D] of whole windows.
 class RowNormWindowsOp final : public Operator<RowNormProblem> {
  public:
   static std::vector<RowNormWindowsOp> all();
@@ -60,6 +62,7 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
+  Shape output_beside(const Shape& y, size_t i) const override;
   void infer(const ShapeInference& node) const override;
 
  private:
@@ -69,7 +72,7 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
   // Images of a shape [N, H, W, D] or [N, H W, D]. Throws Error.
   int64_t images(const Shape& x) const;
 
-  bool add_ = false;
+  bool add_ = false, into_ = true;
   float epsilon_ = 0.0f;
   int64_t height_ = 1, width_ = 1, window_height_ = 1, window_width_ = 1, down_ = 0, right_ = 0;
 };

@@ -47,7 +47,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
                                      static_cast<int64_t>(device.wave), kMostThreads);
-  const char* name = kKernels[p.in_windows][registers][half];
+  const char* name = kKernels[p.order != RowOrder::kImages][registers][half];
   const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);
@@ -61,12 +61,15 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
   if (p.images != 1) to_u31(p.rows);
   args.windows = p.windows;
+  args.into = p.order == RowOrder::kIntoWindows;
+  const bool moves_x = args.into != 0 && !p.has_residual, moves_y = args.into != 0 && p.has_residual;
   const int64_t bytes = (half ? 2 : 4) * p.D;
   for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
-    args.first_row = p.images == 1 && !p.in_windows ? 0 : static_cast<uint32_t>(first);
-    args.x = behind(input(0), p.in_windows && !p.has_residual ? 0 : first * bytes);
-    args.residual = behind(p.has_residual ? input(1) : no_buffer(), p.in_windows ? 0 : first * bytes);
-    args.y = behind(output(0), first * bytes);
+    args.first_row = p.images == 1 && p.order == RowOrder::kImages ? 0 : static_cast<uint32_t>(first);
+    args.x = behind(input(0), moves_x ? 0 : first * bytes);
+    args.residual = behind(p.has_residual ? input(1) : no_buffer(),
+                           p.order == RowOrder::kFromWindows ? 0 : first * bytes);
+    args.y = behind(output(0), moves_y ? 0 : first * bytes);
     args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
     args.statistics = behind(p.writes_statistics ? output(2) : no_buffer(), first * 4);
     plan.launch(name, {count}, block, args);
