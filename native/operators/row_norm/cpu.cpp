@@ -40,18 +40,25 @@ float sum_over(const float* x, int64_t n, const F& f) {
   return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-}  // namespace
+// The rows of what the row-th step of the loop reads and writes, but for the sum; x < 0 where its row is padding.
+struct Rows {
+  int64_t x, residual, y;
+};
 
-template <class T>
-size_t row_norm_workspace(const RowNormProblem& p, size_t lanes) {
-  Workspace workspace(nullptr);
-  take_parts<T>(p, lanes, workspace);
-  return workspace.bytes();
+Rows rows_at(const RowNormProblem& p, int64_t row) {
+  const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
+  const auto place = static_cast<uint32_t>(row);
+  if (!p.has_residual) {
+    const uint32_t in_images = row_in_images(p.windows, place, by);
+    return {in_images == hip::kNoRow ? -1 : int64_t{in_images}, row, row};
+  }
+  const int64_t there = row_in_windows(p.windows, place, by);
+  return p.order == RowOrder::kIntoWindows ? Rows{row, row, there} : Rows{row, there, row};
 }
 
-template <class T>
-void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
-              T* sum, Parallel& parallel, void* memory) {
+template <class T, bool kWindows>
+void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
+               T* sum, Parallel& parallel, void* memory) {
   if (p.rows == 0 || p.D == 0) return;
   const int64_t D = p.D;
   const auto count = static_cast<size_t>(D);
@@ -62,31 +69,23 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
   const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
   const int64_t rows_of_image = p.rows / p.images;
 
-  const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
   const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
   parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
     float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
     float* x_buffer = s_buffer + parts.stride;
     float* r_buffer = x_buffer + parts.stride;
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
-      int64_t from = row, residual_from = row, to = row;
-      if (p.order == RowOrder::kIntoWindows && !p.has_residual) {
-        const uint32_t in_images = row_in_images(p.windows, static_cast<uint32_t>(row), by);
-        if (in_images == hip::kNoRow) {
-          std::fill_n(y + row * D, D, T(0.0f));
-          continue;
-        }
-        from = in_images;
-      } else if (p.order != RowOrder::kImages) {
-        int64_t& other = p.order == RowOrder::kIntoWindows ? to : residual_from;
-        other = row_in_windows(p.windows, static_cast<uint32_t>(row), by);
+      const Rows at = kWindows ? rows_at(p, row) : Rows{row, row, row};
+      if (kWindows && at.x < 0) {
+        std::fill_n(y + row * D, D, T(0.0f));
+        continue;
       }
-      const float* s = as_float(x + from * D, x_buffer, count);
+      const float* s = as_float(x + at.x * D, x_buffer, count);
       const int64_t image = p.images == 1 ? 0 : row / rows_of_image;
       const float* g = gammas + image * D;
       const float* b = p.rms ? nullptr : betas + image * D;
       if (p.has_residual) {
-        const float* r = as_float(residual + residual_from * D, r_buffer, count);
+        const float* r = as_float(residual + at.residual * D, r_buffer, count);
         float* total = p.writes_sum ? target(sum + row * D, s_buffer) : s_buffer;
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) total[i] = s[i] + r[i];
@@ -111,7 +110,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
       }
       const float inverse = static_cast<float>(
           1.0 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(p.epsilon)));
-      float* out = target(y + to * D, x_buffer);
+      float* out = target(y + at.y * D, x_buffer);
       if (p.rms) {
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) out[i] = s[i] * inverse * g[i];
@@ -119,9 +118,25 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) out[i] = (s[i] - m) * inverse * g[i] + b[i];
       }
-      store(y + to * D, out, count);
+      store(y + at.y * D, out, count);
     }
   });
+}
+
+}  // namespace
+
+template <class T>
+size_t row_norm_workspace(const RowNormProblem& p, size_t lanes) {
+  Workspace workspace(nullptr);
+  take_parts<T>(p, lanes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
+              T* sum, Parallel& parallel, void* memory) {
+  const auto run = p.order == RowOrder::kImages ? norm_rows<T, false> : norm_rows<T, true>;
+  run(p, x, residual, gamma, beta, y, sum, parallel, memory);
 }
 
 template size_t row_norm_workspace<float>(const RowNormProblem&, size_t);
