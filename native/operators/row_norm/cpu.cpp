@@ -40,20 +40,26 @@ float sum_over(const float* x, int64_t n, const F& f) {
   return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// The rows of what the row-th step of the loop reads and writes, but for the sum; x < 0 where its row is padding.
+// The rows of what the row-th step of the loop reads and writes, but for the sum; x < 0 where its row is padding. In
+// the next `more` steps all of them are the next ones.
 struct Rows {
-  int64_t x, residual, y;
+  int64_t x, residual, y, more;
 };
 
 Rows rows_at(const RowNormProblem& p, int64_t row) {
+  const hip::RowWindows& w = p.windows;
   const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
   const auto place = static_cast<uint32_t>(row);
+  // What lies beside each other in a line of a window does so in one of the image, but where that ends or begins.
+  const uint32_t width = w.window_width.d;
   if (!p.has_residual) {
-    const uint32_t in_images = row_in_images(p.windows, place, by);
-    return {in_images == hip::kNoRow ? -1 : int64_t{in_images}, row, row};
+    const uint32_t first = row_in_images(w, place, by), more = width - place % width - 1;
+    if (first == hip::kNoRow) return {-1, row, row, 0};
+    return {first, row, row, row_in_images(w, place + more, by) == first + more ? more : 0};
   }
-  const int64_t there = row_in_windows(p.windows, place, by);
-  return p.order == RowOrder::kIntoWindows ? Rows{row, row, there} : Rows{row, there, row};
+  const uint32_t first = row_in_windows(w, place, by), more = std::min(width, w.width - place % w.width) - 1;
+  const int64_t beside = row_in_windows(w, place + more, by) == first + more ? more : 0;
+  return p.order == RowOrder::kIntoWindows ? Rows{row, row, first, beside} : Rows{row, first, row, beside};
 }
 
 template <class T, bool kWindows>
@@ -74,8 +80,15 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
     float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
     float* x_buffer = s_buffer + parts.stride;
     float* r_buffer = x_buffer + parts.stride;
+    Rows at = {};
     for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
-      const Rows at = kWindows ? rows_at(p, row) : Rows{row, row, row};
+      if (!kWindows) {
+        at = {row, row, row, 0};
+      } else if (at.more > 0) {
+        at = {at.x + 1, at.residual + 1, at.y + 1, at.more - 1};
+      } else {
+        at = rows_at(p, row);
+      }
       if (kWindows && at.x < 0) {
         std::fill_n(y + row * D, D, T(0.0f));
         continue;
