@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.linear import Linear, linear_before
-from graphopt.forms.row_moves import COPIES, VIEWS
+from graphopt.forms.row_moves import COPIES, VIEWS, Reshapes
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
 from graphopt.graph.vocabulary import made_by, sole_reader
@@ -106,8 +105,10 @@ class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
         linear, gather = plan.linear, plan.gather
         label, type_ = gather.name or gather.outputs[0].name or "rows", linear.Y.type
         (taken, length), tokens = plan.rows, plan.tokens
-        inner = (editor.shapes.last(linear.X) or ONE).value or 0
+        inner = editor.shapes.last(linear.X) or ONE
+        channels = editor.shapes.dim(linear.W, 1)
         new: list[ir.Node] = []
+        reshapes = Reshapes(editor, gather, label, new)
 
         def add(op_type: str, inputs: list[ir.Value | None], axis: int | None = None) -> ir.Value:
             node = editor.node(op_type, inputs, {} if axis is None else {"axis": axis}, hint=f"{label}/{op_type}")
@@ -115,19 +116,18 @@ class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
             new.append(node)
             return node.outputs[0]
 
-        def reshaped(value: ir.Value, *dims: Size) -> ir.Value:
-            # At most one dimension, that of the images, is not known.
-            target = np.array([-1 if d.value is None else d.value for d in dims], np.int64)
-            return add("Reshape", [value, editor.initializer(gather, target, f"{label}/shape")])
+        def of_rows(rows: int, width: Size) -> tuple[Size, ...]:
+            return plan.images, Size.of(rows), width
 
-        rows = reshaped(linear.X, plan.images, Size.of(length), Size.of(tokens * inner))
-        value = add("Gather", [rows, gather.inputs[1]], 1)
-        value = reshaped(value, plan.images, Size.of(taken * tokens), Size.of(inner))
+        wide = Size.of(tokens) * inner
+        value = reshapes.reshape(linear.X, editor.shapes.dims(linear.X), of_rows(length, wide))
+        value = add("Gather", [value, gather.inputs[1]], 1)
+        value = reshapes.reshape(value, of_rows(taken, wide), of_rows(taken * tokens, inner))
         value = add("MatMul", [value, linear.W])
         if linear.bias is not None:
             value = add("Add", [value, linear.bias])
         y = plan.last.outputs[0]
-        value = reshaped(value, *(editor.shapes.dims(y) or ()))
+        value = reshapes.reshape(value, of_rows(taken * tokens, channels), editor.shapes.dims(y))
         editor.replace(plan.nodes, new, {y: value}, anchor=plan.last)
         return became(len(plan.nodes), "Gather and MatMul")
 

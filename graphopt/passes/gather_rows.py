@@ -22,13 +22,12 @@ through Transposes without copying them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, elements_of, images_of, is_known, moves_to
+from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, Reshapes, elements_of, images_of, is_known, moves_to
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.vocabulary import sole_reader
@@ -111,30 +110,20 @@ class GatherRows(Pass[RowMoves, RowMoves]):
         return editor.candidate("Gather", [plan.x], plan.y, plan.nodes[-1], doubt)
 
     def rewrite(self, plan: RowMoves, editor: Editor) -> str:
-        last, type_ = plan.nodes[-1], ir.TensorType(plan.dtype)
+        last = plan.nodes[-1]
         label = last.name or last.outputs[0].name or "rows"
-        rows = editor.initializer(last, plan.rows, f"{label}/rows")
         new: list[ir.Node] = []
-
-        def reshaped(value: ir.Value, have: Sequence[Size], want: Sequence[Size]) -> ir.Value:
-            if tuple(have) == tuple(want):
-                return value
-            # At most one dimension, that of the images, is not known.
-            target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
-            shape = editor.initializer(last, target, f"{label}/shape")
-            node = editor.node("Reshape", [value, shape], {}, hint=f"{label}/Reshape")
-            node.outputs[0].type = type_
-            new.append(node)
-            return node.outputs[0]
+        reshapes = Reshapes(editor, last, label, new)
 
         def of_rows(rows: int) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), Size.of(plan.width)
 
-        read = reshaped(plan.x, editor.shapes.dims(plan.x) or (), of_rows(plan.rows_of_x))
+        rows = editor.initializer(last, plan.rows, f"{label}/rows")
+        read = reshapes.reshape(plan.x, editor.shapes.dims(plan.x), of_rows(plan.rows_of_x))
         gather = editor.node("Gather", [read, rows], {"axis": 1}, hint=f"{label}/Gather")
-        gather.outputs[0].type = type_
+        gather.outputs[0].type = ir.TensorType(plan.dtype)
         new.append(gather)
-        y = reshaped(gather.outputs[0], of_rows(plan.rows.size), editor.shapes.dims(plan.y) or ())
+        y = reshapes.reshape(gather.outputs[0], of_rows(plan.rows.size), editor.shapes.dims(plan.y))
         editor.replace(plan.nodes, new, {plan.y: y}, anchor=last)
         return became(len(plan.nodes), "Gather")
 

@@ -20,7 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.row_moves import COPIES, MAX_ROWS, PADDED, VIEWS, elements_of, images_of, is_known, moves_to
+from graphopt.forms.row_moves import (
+    COPIES,
+    MAX_ROWS,
+    PADDED,
+    VIEWS,
+    Reshapes,
+    elements_of,
+    images_of,
+    is_known,
+    moves_to,
+)
 from graphopt.graph.editor import Editor, attribute_float, attribute_int, use_count
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.vocabulary import made_by, require_input, sole_reader
@@ -117,17 +127,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
         x, *others = (require_input(norm, i) for i in range(len(norm.inputs)))
         new: list[ir.Node] = []
 
-        def reshaped(value: ir.Value, have: tuple[Size, ...] | None, want: tuple[Size, ...] | None) -> ir.Value:
-            if have == want or want is None:
-                return value
-            # At most one dimension, that of the images, is not known.
-            target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
-            shape = editor.initializer(norm, target, f"{label}/shape")
-            node = editor.node("Reshape", [value, shape], {}, hint=f"{label}/Reshape")
-            node.outputs[0].type = value.type
-            new.append(node)
-            return node.outputs[0]
-
+        reshaped = Reshapes(editor, norm, label, new).reshape
         dims = editor.shapes.dims(x) or ()
         in_images: tuple[Size, ...] = (plan.images, Size.of(w.image[0] * w.image[1]), dims[-1])
         in_windows = (plan.images * Size.of(w.count), Size.of(w.window[0] * w.window[1]), dims[-1])

@@ -45,14 +45,14 @@ def check(model: onnx.ModelProto, *inputs: Array, tolerance: float = 1e-5) -> li
     return result.op_types
 
 
-MOVED = ["Gather", "Reshape", "MatMul", "Add", "Reshape"]
+MOVED = ["Gather", "MatMul", "Add"]
 
 
 @pytest.mark.parametrize("bias", [(16,), (1, 1, 16), (1,), ()])
 @pytest.mark.parametrize("dims", ["N, 6, 24", "2, 6, 24"])
 def test_fewer_rows(dims: str, bias: tuple[int, ...]) -> None:
     ops = check(product(WHOLE, dims, bias=bias), draw(2, 6, 24))
-    assert ops == ["Reshape", *MOVED]
+    assert ops == MOVED
 
 
 def test_without_a_bias() -> None:
@@ -61,7 +61,7 @@ def test_without_a_bias() -> None:
 
 def test_half_precision() -> None:
     ops = check(product(WHOLE, T="float16"), draw(2, 6, 24, T="float16"), tolerance=2e-3)
-    assert ops == ["Reshape", *MOVED]
+    assert ops == MOVED
 
 
 @pytest.mark.parametrize("dims", ["N, 2, 6, 24", "3, 2, 6, 24"])
@@ -71,7 +71,8 @@ def test_rows_of_several_tokens(dims: str) -> None:
         body = """p = MatMul(x, W) a = Add(b, p) v = Reshape(a, view) g = Gather <axis = 1> (v, some)
             y = Reshape(g, last)"""
         shapes = {"view": [-1, 12 // tokens, 16 * tokens], "last": [-1, 2, 8 * tokens], "some": [2, 0]}
-        assert check(product(body, dims, shapes), draw(3, 2, 6, 24)) == ["Reshape", *MOVED]
+        ops = check(product(body, dims, shapes), draw(3, 2, 6, 24))
+        assert [op for op in ops if op != "Reshape"] == MOVED
 
 
 def test_as_many_rows_of_a_copy() -> None:
@@ -80,7 +81,7 @@ def test_as_many_rows_of_a_copy() -> None:
         y = Gather <axis = 1> (v, order)"""
     model = product(body, "N, 3, 4, 24", {"tokens": [-1, 12, 16], "order": RNG.permutation(12)})
     result = rewrite(model, [GatherRows(), GatherFirst()])
-    assert result.op_types == ["Reshape", "Gather", "MatMul", "Add", "Reshape"]
+    assert result.op_types == ["Reshape", *MOVED]
     assert_same_outputs(model, result.proto, {"x": draw(2, 3, 4, 24)})
 
 
