@@ -8,8 +8,8 @@ X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamm
 IntoWindows: X [N, H, W, D] or [N, H W, D] are rows of images, `image` = (H, W). They are padded behind with zeros to
 whole windows of `window` = (h, w), turned by `shift`, so that the row (shift[0], shift[1]) comes first, and cut into
 windows. Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded; with a residual sum nothing is
-padded, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w,
-D] is in that order, X, the sum S and its norm Y in that of images; what was padded is left out.
+padded, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w, D] is in that order, X, the sum S and its norm Y
+in that of images; what was padded is left out.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", 2023 (adaLN); Z. Liu et al., "Swin Transformer",

@@ -232,12 +232,15 @@ def _windows_of(rows: Array, count: int) -> Windows | None:
     """The images of `count` rows whose windows have the rows in this order."""
     if rows[0] == PADDED or rows.size > MAX_ROWS:
         return None
+    widths = _divisors(rows.size)
     for W in _divisors(count):
         H, (down, right) = count // W, divmod(int(rows[0]), W)
-        for w in _divisors(rows.size):
+        for w in widths:
+            if w > W:
+                break
             across = -(-W // w) * w
             line = (right + np.arange(w)) % across
-            if w > W or rows.size % across or not np.array_equal(rows[:w], np.where(line < W, down * W + line, PADDED)):
+            if rows.size % across or not np.array_equal(rows[:w], np.where(line < W, down * W + line, PADDED)):
                 continue
             for h in _divisors(rows.size // across):
                 windows = Windows((H, W), (h, w), (down, right))

@@ -14,11 +14,11 @@
 
 namespace graphopt {
 
-// LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
 // The order of rows: all is in that of images; Y is in that of windows, in which padding is 0, and without a residual
 // sum X alone may be padded; or the residual is in that of windows.
 enum class RowOrder { kImages, kIntoWindows, kFromWindows };
 
+// LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
 struct RowNormProblem {
   int64_t rows = 0, D = 0;
   float epsilon = 1e-5f;
