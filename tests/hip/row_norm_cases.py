@@ -134,6 +134,7 @@ def cases() -> Iterator[Case]:
             (1, (3, 2, 4, 5, 2, 0), 8),
             (2, (3, 3, 2, 2, 1, 0), 16386),
             (2, (2, 4, 2, 2, 1, 3), 33),
+            (1, (6, 4, 3, 2, 2, 0), 57),
         ):
             yield windows_case("FusedLayerNormIntoWindows", dtype, n, sizes, D)
             yield windows_case("FusedLayerNormAddSumFromWindows", dtype, n, sizes, D)
