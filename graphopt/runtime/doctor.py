@@ -170,7 +170,7 @@ def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:
 
     if kind == AttributeProto.INTS:
         of_two_axes = {"pads": [0, 1, 1, 0], "output_padding": [0, 0], "strides": [1, 1], "dilations": [1, 1]}
-        of_two_axes["kernel_shape"] = [2, 2]
+        of_two_axes.update(kernel_shape=[2, 2], image=[2, 2], window=[2, 2], shift=[1, 1])
         return helper.make_attribute(key, of_two_axes.get(key, [0, 1, 2, 3]))
     if kind == AttributeProto.INT:
         return helper.make_attribute(key, 1)
