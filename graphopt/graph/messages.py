@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
+
+# Of protobuf's encoding (https://protobuf.dev/programming-guides/encoding): what a field is, and bytes of it.
+_VARINT, _WITH_LENGTH = 0, 2
+_FIXED_SIZES = {1: 8, 5: 4}
+_MOST_BYTES_OF_VARINT = 10
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -42,14 +48,63 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(body.node)
 
 
-def read_if_small(model: str | os.PathLike[str] | bytes, most_bytes: int) -> onnx.ModelProto | None:
-    """A path's or a serialized model's message, its external data left where they are; none where it is larger than
-    `most_bytes`, or no model.
+def read_nodes(model: str | os.PathLike[str] | bytes) -> onnx.ModelProto | None:
+    """The nodes and functions of a path or a serialized model, without its weights, which are not read.
+
+    None for what is no model.
     """
     try:
         if isinstance(model, bytes):
-            return onnx.load_model_from_string(model) if len(model) <= most_bytes else None
-        path = Path(model)
-        return onnx.load_model_from_string(path.read_bytes()) if path.stat().st_size <= most_bytes else None
-    except (DecodeError, OSError):
+            return _nodes_and_functions(memoryview(model))
+        with Path(model).open("rb") as file:
+            return _nodes_and_functions(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except (DecodeError, OSError, ValueError):  # mmap's for an empty file
         return None
+
+
+def _nodes_and_functions(model: memoryview) -> onnx.ModelProto:
+    found = onnx.ModelProto()
+    for number, field in _messages(model):
+        if number == onnx.ModelProto.GRAPH_FIELD_NUMBER:
+            for inner, node in _messages(field):
+                if inner == onnx.GraphProto.NODE_FIELD_NUMBER:
+                    found.graph.node.add().MergeFromString(bytes(node))
+        elif number == onnx.ModelProto.FUNCTIONS_FIELD_NUMBER:
+            found.functions.add().MergeFromString(bytes(field))
+    return found
+
+
+def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The fields of a message in protobuf's encoding that have a length: messages, texts, bytes.
+
+    Raises:
+        DecodeError: this is no message.
+
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind, size = tag & 7, 0
+        if kind == _VARINT:
+            _, at = _varint(message, at)
+        elif kind == _WITH_LENGTH:
+            size, at = _varint(message, at)
+        elif kind in _FIXED_SIZES:
+            size = _FIXED_SIZES[kind]
+        else:
+            raise DecodeError(f"a field of kind {kind}")
+        if tag >> 3 == 0 or size > len(message) - at:
+            raise DecodeError("a field without number or end")
+        if kind == _WITH_LENGTH:
+            yield tag >> 3, message[at : at + size]
+        at += size
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends."""
+    value = 0
+    for i, byte in enumerate(message[at : at + _MOST_BYTES_OF_VARINT]):
+        value |= (byte & 127) << 7 * i
+        if byte < 128:
+            return value, at + i + 1
+    raise DecodeError("a number without end")

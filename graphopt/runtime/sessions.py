@@ -21,7 +21,7 @@ import onnx
 
 import graphopt
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
-from graphopt.graph.messages import all_nodes, read_if_small
+from graphopt.graph.messages import all_nodes, read_nodes
 from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
 from graphopt.ops.schema import DOMAIN
 from graphopt.runtime import selftest_record
@@ -55,9 +55,6 @@ Provider = str | tuple[str, Mapping[str, Any]]
 LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
 LIBRARY_CHOICES = ("off", "on")
 MIOPEN_CHOICES = ("build", "find")
-
-# A larger model takes longer to read than is gained by what is known of it before its session.
-MOST_BYTES = 16 << 20
 
 # The shape of each input of a model, by its name.
 Shapes = Mapping[str, Sequence[int]]
@@ -471,7 +468,7 @@ def session(
 
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
-        providers: as for `configure`; None leaves a small model with more conditions (If, Loop, Scan) than products to
+        providers: as for `configure`; None leaves a model with more conditions (If, Loop, Scan) than products to
             the CPU, with a warning that says so.
         libraries: as for `configure`.
         require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
@@ -493,9 +490,9 @@ def session(
     if providers is not None:
         require_list("providers", providers)
     source = _loadable(model)
-    small = read_if_small(source, MOST_BYTES)
-    if providers is None and not require_device and small is not None:
-        providers = _on_cpu_for_conditions(small)
+    nodes = read_nodes(source)
+    if providers is None and not require_device and nodes is not None:
+        providers = _on_cpu_for_conditions(nodes)
     session_options = ort.SessionOptions()
     for name, value in options.items():
         setattr(session_options, name, value)
@@ -505,7 +502,7 @@ def session(
         libraries=libraries,
         require_device=require_device,
         ignore_selftest=ignore_selftest,
-        model=small,
+        model=nodes,
     )
     if require_device:
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -524,10 +521,8 @@ def session(
 
 
 def operators_of(model: onnx.ModelProto | str | os.PathLike[str] | bytes) -> set[str] | None:
-    """The operators of ours that a model has, in its functions and bodies, too; None where it is too large to be read
-    for this, or no model.
-    """
-    proto = model if isinstance(model, onnx.ModelProto) else read_if_small(model, MOST_BYTES)
+    """The operators of ours that a model has, in its functions and bodies, too; None for what is no model."""
+    proto = model if isinstance(model, onnx.ModelProto) else read_nodes(model)
     if proto is None:
         return None
     graphs = (proto.graph, *proto.functions)

@@ -1,4 +1,4 @@
-"""A small model with more conditions than products stays on the CPU by default, and that is said."""
+"""A model with more conditions than products stays on the CPU by default, and that is said."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
 
 import graphopt
-from graphopt.graph.messages import read_if_small
+from graphopt.graph.messages import read_nodes
 from graphopt.runtime import conditions, sessions
 
 CHOICE = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool c) => (float[4] y) {
@@ -41,11 +43,34 @@ def test_what_has_work_is_left_alone() -> None:
     assert conditions.why_conditions_decide(onnx.parser.parse_model(WORK)) == ""
 
 
-def test_what_is_no_small_model_is_left_to_the_runtime(tmp_path: Path) -> None:
+def test_nodes_are_read_without_weights(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(WORK)
+    model.functions.add(name="f", domain="mine").node.add(op_type="Neg", input=["a"], output=["b"])
+    expected = onnx.ModelProto()
+    expected.graph.node.extend(model.graph.node)
+    expected.functions.extend(model.functions)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(100_000, np.float32), "w"))
+    model.model_version = -1  # a number of ten bytes
     serialized = model.SerializeToString()
     (tmp_path / "model.json").write_bytes(serialized)  # whatever it is called
-    assert read_if_small(serialized, len(serialized)) == model
-    assert read_if_small(tmp_path / "model.json", len(serialized)) == model
-    for unread in (serialized, tmp_path / "model.json", b"no", tmp_path / "nothing.onnx", tmp_path):
-        assert read_if_small(unread, len(serialized) - 1) is None
+    assert read_nodes(serialized) == expected
+    assert read_nodes(tmp_path / "model.json") == expected
+    # A field that comes twice is one, as protobuf reads it.
+    both = expected.SerializeToString() * 2
+    assert read_nodes(both) == onnx.ModelProto.FromString(both)
+
+
+def test_what_is_no_model_is_left_to_the_runtime(tmp_path: Path) -> None:
+    serialized = onnx.parser.parse_model(WORK).SerializeToString()
+    (tmp_path / "empty.onnx").touch()
+    for unread in (b"no", b"\x00", b"\x0b", b"\xff" * 11, tmp_path / "nothing.onnx", tmp_path, tmp_path / "empty.onnx"):
+        assert read_nodes(unread) is None
+    for size in range(len(serialized)):  # cut off
+        read = read_nodes(serialized[:size])
+        try:
+            whole = onnx.ModelProto.FromString(serialized[:size])
+        except DecodeError:
+            assert read is None
+        else:
+            assert read is not None
+            assert list(read.graph.node) == list(whole.graph.node)
