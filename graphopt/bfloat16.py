@@ -17,7 +17,7 @@ Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,8 +68,7 @@ class Products(FeedForward):
         return None if found is None else what_fits(replace(found, precision=SUFFIX), editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
-        if self.keep & {n for node in match.nodes for n in (node_label(node), node.op_type)}:
-            raise Refusal(Code.KEPT, "as asked", match.product)
+        _require_unkept(self.keep, match.nodes, match.product)
         dtype = editor.dtype(match.product.inputs[1])
         if dtype != ir.DataType.FLOAT:
             raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.product)
@@ -127,8 +126,7 @@ class Convolutions(Pass[Convolution, Convolution]):
         )
 
     def legal(self, match: Convolution, editor: Editor) -> Convolution:
-        if self.keep & {node_label(match.node), match.node.op_type}:
-            raise Refusal(Code.KEPT, "as asked", match.node)
+        _require_unkept(self.keep, [match.node], match.node)
         editor.require_op(match.name, match.W, match.node)
         require_conv(match, editor)
         if (dtype := editor.dtype(match.W)) != ir.DataType.FLOAT:
@@ -185,8 +183,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
 
     def legal(self, match: AttentionMatch, editor: Editor) -> AttentionMatch:
         node = match.node
-        if self.keep & {node_label(node), node.op_type}:
-            raise Refusal(Code.KEPT, "as asked", node)
+        _require_unkept(self.keep, [node], node)
         if match.name not in OPS:
             raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", node)
         q = require_input(node, 0)
@@ -273,9 +270,7 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
 
     def legal(self, match: MatrixProduct, editor: Editor) -> MatrixProduct:
         node = match.node
-        own = [node] if match.scaled is None else [node, match.scaled]
-        if self.keep & {name for n in own for name in (node_label(n), n.op_type)}:
-            raise Refusal(Code.KEPT, "as asked", node)
+        _require_unkept(self.keep, [node] if match.scaled is None else [node, match.scaled], node)
         for factor in (match.A, match.B):
             editor.require_op(MATRIX_PRODUCT, factor.value, node)
             if (source := factor.value.producer()) is not None and source.op_type in QUANTIZATION:
@@ -303,6 +298,16 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         )
         editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return became(len(plan.nodes), MATRIX_PRODUCT)
+
+
+def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.Node) -> None:
+    """Refuses a site of which a node is to stay in float32, by its name or that of its operator.
+
+    Raises:
+        Refusal: KEPT.
+    """
+    if any(name in keep for n in nodes for name in (node_label(n), n.op_type)):
+        raise Refusal(Code.KEPT, "as asked", node)
 
 
 def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:

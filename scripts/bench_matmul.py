@@ -42,14 +42,6 @@ def product(batch: int, M: int, K: int, N: int, transposed: bool) -> onnx.ModelP
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def session(model: onnx.ModelProto, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.register_custom_ops_library(str(graphopt.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def rounded(model: onnx.ModelProto, *, all_sites: bool) -> onnx.ModelProto:
     return graphopt.optimize(model, target="cpu", precision="bf16", all_sites=all_sites)[0]
 
@@ -67,7 +59,10 @@ def main() -> None:
         batch, M, K, N = (int(n) for n in shape.rstrip("T").split("x"))
         model = product(batch, M, K, N, shape.endswith("T"))
         taken = len(rounded(model, all_sites=False).functions) > 0
-        sessions = [session(m, arguments.threads) for m in (model, rounded(model, all_sites=True))]
+        sessions = [
+            graphopt.session(m, ["CPUExecutionProvider"], intra_op_num_threads=arguments.threads, log_severity_level=3)
+            for m in (model, rounded(model, all_sites=True))
+        ]
         rng = np.random.default_rng(1)
         sizes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
         feeds = {name: rng.standard_normal(size, np.float32) for name, size in sizes.items()}

@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from graphopt.graph.messages import bodies
+from graphopt.graph.messages import all_nodes, bodies
 
 # Operators that the CPU has in float64, too. Which of their inputs are summed, counted from 0.
 IN_DOUBLE = {
@@ -53,7 +53,7 @@ _PREFIX = "graphopt_exact"
 
 def has_sums(graph: onnx.GraphProto) -> bool:
     """Whether there is a sum that can be computed in float64, in bodies too."""
-    return any(node.op_type == "Conv" or _is_sum(node) or any(map(has_sums, bodies(node))) for node in graph.node)
+    return any(node.op_type == "Conv" or _is_sum(node) for node in all_nodes(graph.node))
 
 
 def with_exact_sums(

@@ -7,7 +7,7 @@ one level: the numbers that are quantized are off by a few units in the last pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, open_session, run_case
 from graphopt.errors import VerifyError
-from graphopt.graph.messages import bodies
+from graphopt.graph.messages import all_nodes
 
 # Two for DynamicQuantizeLinear, which rounds its zero point, too.
 HONEST_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
@@ -59,7 +59,7 @@ def levels_part(before: Side, after: Side, case: Case) -> str:
         result = node.output[0] if node.output else ""
         if result in shared and result not in moved:
             continue
-        doubtful = any(name in unsure for name in _read(node))
+        doubtful = any(name in unsure for inner in all_nodes([node]) for name in inner.input)
         if result in moved and not doubtful:
             off = _most(want.get(result), got.get(result))
             if off > HONEST_LEVELS[node.op_type]:
@@ -101,14 +101,6 @@ def _values(side: Side, names: list[str], case: Case) -> Mapping[str, Any]:
     if isinstance(outputs, str):
         raise VerifyError(outputs)
     return dict(zip(names, outputs))
-
-
-def _read(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, its bodies included."""
-    yield from node.input
-    for body in bodies(node):
-        for inner in body.node:
-            yield from _read(inner)
 
 
 def _equal(want: Any, got: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,7 @@ import onnx
 from graphopt.checking.filling import Feeds
 from graphopt.checking.inputs import Case
 from graphopt.errors import VerifyError, is_out_of_memory, runtime_says
-from graphopt.runtime.sessions import (
-    CPU,
-    Provider,
-    cannot_load,
-    configure,
-    import_onnxruntime,
-    require_provider,
-)
+from graphopt.runtime.sessions import CPU, cannot_load, configure, import_onnxruntime, require_provider
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
@@ -67,9 +60,8 @@ def open_session(
     if weights:
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
         options.add_external_initializers(list(weights), values)
+    providers = configure(options, [CPU] if provider == CPU else [provider, CPU], model=model) if library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
-    providers: Sequence[Provider] = [CPU] if provider == CPU else [provider, CPU]
-    providers = configure(options, providers, model=model) if library else [CPU]
     try:
         session = ort.InferenceSession(source, options, providers=providers)
     except Exception as error:  # the runtime's exception classes share no public base

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from graphopt.contrib.writer import SLICE_INPUTS_OPSET
 from graphopt.graph import inference, traversal
-from graphopt.graph.messages import bodies, opset_of
+from graphopt.graph.messages import all_nodes, opset_of
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"
@@ -60,7 +60,7 @@ def approximated(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     definitions = {f.name: f for f in copy.functions if f.domain == DOMAIN}
     made = 0
-    for node in _nodes(copy.graph):
+    for node in all_nodes(copy.graph.node):
         if node.domain != DOMAIN or not node.op_type.startswith(WINOGRAD) or node.op_type not in definitions:
             continue
         if not dynamic and node.output[0] not in sizes:
@@ -94,13 +94,6 @@ def _sizes(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
             if isinstance(height, int) and isinstance(width, int):
                 found[value.name] = (height, width)
     return found
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from _nodes(body)
 
 
 def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> list[int]:

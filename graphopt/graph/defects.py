@@ -125,14 +125,8 @@ def _tensor_type(type_: TypeProto) -> TypeProto.Tensor | None:
 
 def _referred(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """Attributes of a function that its nodes read."""
-    found: set[str] = set()
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.ref_attr_name:
-                found.add(attribute.ref_attr_name)
-        for body in messages.bodies(node):
-            found |= _referred(body.node)
-    return found
+    attributes = (attribute for node in messages.all_nodes(nodes) for attribute in node.attribute)
+    return {attribute.ref_attr_name for attribute in attributes if attribute.ref_attr_name}
 
 
 def _twice(items: Collection[Item]) -> list[Item]:

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import (
-    CPU,
-    DEVICE_PROVIDER,
-    cannot_load,
-    configure,
-    import_onnxruntime,
-    require_provider,
-)
+from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, cannot_load, configure, import_onnxruntime, require_provider
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
