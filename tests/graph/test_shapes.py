@@ -186,6 +186,37 @@ def test_unknown_sizes_are_never_equal() -> None:
     assert found["a"] != found["b"]
 
 
+def test_an_if_returns_what_its_branches_agree_on() -> None:
+    """Of each output: here by a computed Reshape, which inference does not follow, at two depths."""
+    model = model_from_text(
+        """g (bool c, float[B, 6] x) => (float[P] p, float[Q] q) {
+          shape = Shape(x)
+          b = Slice(shape, zero, one)
+          y, z, w = If (c) <
+            then_branch = t () => (y1, z1, w1) {
+              y1 = If (c) <
+                then_branch = tt () => (y11) { s11 = Concat <axis = 0> (b, two, three)  y11 = Reshape(x, s11) },
+                else_branch = te () => (y12) { s12 = Concat <axis = 0> (b, two, minus)  y12 = Reshape(x, s12) }>
+              zs1 = Concat <axis = 0> (two, minus)  z1 = Reshape(x, zs1)
+              ws1 = Concat <axis = 0> (b, minus)  w1 = Reshape(x, ws1) },
+            else_branch = e () => (y2, z2, w2) {
+              s2 = Concat <axis = 0> (b, two, three)  y2 = Reshape(x, s2)
+              zs2 = Concat <axis = 0> (three, minus)  z2 = Reshape(x, zs2)
+              ws2 = Concat <axis = 0> (minus, two, three)  w2 = Reshape(x, ws2) }>
+          ry = Relu(y)  rz = Relu(z)  rw = Relu(w)
+          p = Reshape(ry, minus)  q = Reshape(rz, minus)
+        }""",
+        {n: np.asarray([i]) for n, i in {"zero": 0, "one": 1, "two": 2, "three": 3, "minus": -1}.items()},
+    )
+    found = dims_of(model)
+    B, two, three = Size.symbol("B"), Size.of(2), Size.of(3)
+    assert found["y"] == found["ry"] == (B, two, three)
+    z = found["z"]
+    assert z is not None and z[0].value is None  # 2 or 3, and half or a third of the elements
+    assert z[0] not in (two, three) and z[1] not in (B * three, B * two) and len(z) == 2
+    assert found["w"] is None  # not even the rank
+
+
 @pytest.mark.parametrize("layers", [24, 120])
 def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
     """TensorFlow's BERT: every shape is computed from the layer before, here without anything that inference finds."""

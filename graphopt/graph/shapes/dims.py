@@ -458,6 +458,14 @@ def _heads_attention(known: Known) -> Dims | None:
     return [*q[:2], v[-1] if v is not None and len(v) == 3 else None]
 
 
+def _if(known: Known) -> Dims | None:
+    """What all branches agree on."""
+    branches = known.returned()
+    if not branches or len(set(map(len, branches))) > 1:
+        return None
+    return [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*branches, strict=True)]
+
+
 # -- the last dimension, where not even the rank is known --------------------------------------------------------------
 
 
@@ -533,6 +541,7 @@ DIMS: dict[str, Rule] = {
     "GatherElements": Rule(_gather_elements, dims=(1,)),
     "GatherND": Rule(_gather_nd, dims=(0, 1)),
     "Gemm": Rule(_gemm, dims=(0, 1)),
+    "If": Rule(_if, every_output=True, branches=True),
     "MatMul": Rule(_product, dims=(0, 1)),
     "MatMulInteger": Rule(_product, dims=(0, 1)),
     "MaxPool": Rule(_windows, dims=FIRST, every_output=True),

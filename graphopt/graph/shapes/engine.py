@@ -41,6 +41,7 @@ from graphopt.graph.shapes.facts import (
     Known,
     Rule,
     constant,
+    returned,
     rule_for,
 )
 from graphopt.graph.shapes.sizes import Size, product
@@ -179,7 +180,7 @@ class Shapes:
             rule = opened.get(question)
             if rule is None:
                 rule = self._rule(fact, value)
-                if rule is not None and (first := self._first(fact, *rule)):
+                if rule is not None and (first := self._first(fact, value, *rule)):
                     opened[question] = rule
                     stack += first
                     continue
@@ -213,9 +214,12 @@ class Shapes:
             self._settled[declared] = tuple([None if _is_open(d) else _size(d) for d in declared])
         return self._settled[declared]
 
-    def _first(self, fact: Fact, node: ir.Node, rule: Rule) -> list[_Question]:
+    def _first(self, fact: Fact, value: ir.Value, node: ir.Node, rule: Rule) -> list[_Question]:
         """What has to be known before a rule is asked, the last of it first."""
         first: list[_Question] = []
+        if rule.branches:
+            found = self._found["dims"]
+            first += [("dims", x) for x in returned(node, value.index() or 0) if x not in found]
         inputs = node.inputs
         reads: tuple[tuple[Fact, tuple[int, ...]], ...] = (("dims", rule.dims), ("elements", rule.elements))
         for other, read in reads:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN
 
 # ONNX Runtime's operators, in the tables of rules by this name and their own: "com.microsoft.Gelu".
@@ -147,6 +148,12 @@ class Known:
         known = [d for d in found if d is not None]
         return known if len(known) == len(found) else None
 
+    def returned(self) -> list[tuple[Size, ...]] | None:
+        """Dimensions of what each branch returns as this output; None unless all are known."""
+        assert self.rule.branches, self.node.op_type
+        found = [self.facts["dims"].get(v) for v in returned(self.node, self.index)]
+        return None if None in found else found
+
     def attribute(self, name: str, default: Any = None) -> Any:
         attribute = self.node.attributes.data.get(name)
         return default if attribute is None else attribute.value
@@ -182,12 +189,19 @@ class Rule:
         dims: inputs whose dimensions it reads, or EVERY.
         elements: inputs whose elements it reads, or EVERY.
         every_output: whether it speaks for all outputs of the node, and not for the first alone.
+        branches: whether it reads the dimensions of what the node's branches return.
     """
 
     tell: Callable[[Known], Any]
     dims: tuple[int, ...] = ()
     elements: tuple[int, ...] = ()
     every_output: bool = False
+    branches: bool = False
+
+
+def returned(node: ir.Node, index: int) -> list[ir.Value]:
+    """What each branch of an If returns as the output of that index."""
+    return [branch.outputs[index] for branch in bodies(node)]
 
 
 def rule_for(node: ir.Node, standard: dict[str, Rule], own: dict[str, Rule]) -> Rule | None:
