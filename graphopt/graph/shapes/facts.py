@@ -152,7 +152,8 @@ class Known:
         """Dimensions of what each branch returns as this output; None unless all are known."""
         assert self.rule.branches, self.node.op_type
         found = [self.facts["dims"].get(v) for v in returned(self.node, self.index)]
-        return None if None in found else found
+        known = [d for d in found if d is not None]
+        return known if len(known) == len(found) else None
 
     def attribute(self, name: str, default: Any = None) -> Any:
         attribute = self.node.attributes.data.get(name)
