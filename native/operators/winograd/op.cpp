@@ -82,16 +82,17 @@ struct CpuWork {
 // leaves it alone.
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
-// Multiplications over C M: every point of the transform multiplies all tiles by all weights, or waits for
-// the weights where tiles are few. In the time of a fetch from a last-level cache 8 tiles are multiplied,
-// from memory 20 (docs/measurements/winograd_cpu.md).
+// Multiplications over C M: every point of the transform multiplies all tiles by all weights, or waits for the weights
+// where tiles are few: for as long as 8 tiles take, and with AVX-512 for 20 where a last-level cache does not hold
+// them (docs/measurements/winograd_cpu.md).
 double product_cost(const ConvolutionProblem& p, int64_t tile) {
+  constexpr double kLastLevelCache = 12 << 20;
   const auto points = static_cast<double>((tile + 2) * (tile + 2));
   const int64_t tiles =
       std::max<int64_t>(p.N, 1) * ((p.OH() + tile - 1) / tile) * ((p.OW() + tile - 1) / tile);
   const double weight_bytes = points * static_cast<double>(p.C * p.M) * sizeof(float);
-  constexpr double kLastLevelCache = 12 << 20;
-  return points * std::max(static_cast<double>(tiles), weight_bytes > kLastLevelCache ? 20.0 : 8.0);
+  const bool far = weight_bytes > kLastLevelCache && cpu::isa() >= cpu::Isa::kAvx512;
+  return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
 const char* refuse_f4x4(CpuWork& work) {
