@@ -85,7 +85,7 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
     if all(first.value is not None for first in firsts):
         return dims, ONE if split else Size.of(math.gcd(*(first.value or 0 for first in firsts)))
     for images in () if split else firsts:
-        if all((times := first.divided_by(images)) is not None and times.value is not None for first in firsts):
+        if all((count := first.divided_by(images)) is not None and count.value is not None for first in firsts):
             return dims, images
     raise Refusal(Code.UNKNOWN_SHAPE, f"first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
 
@@ -163,8 +163,8 @@ class Reshapes:
 
 
 def times(first: Size, images: Size) -> int:
-    times = first.divided_by(images)
-    return 0 if times is None else times.value or 0
+    count = first.divided_by(images)
+    return 0 if count is None else count.value or 0
 
 
 def _pads(node: ir.Node, editor: Editor) -> list[tuple[int, int]]:
