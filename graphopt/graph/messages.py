@@ -20,10 +20,13 @@ _MOST_BYTES_OF_VARINT = 10
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs that a node holds: branches of an If, the body of a Loop or Scan.
 
-    As onnx_ir and the runtime read a message: an attribute is what its type says, whatever else lies in it, and one
-    that refers to a function's attribute holds nothing.
+    As onnx_ir reads a message, and the runtime where it takes it: an attribute is what its type says, whatever else
+    lies in it, one that refers to a function's attribute holds nothing, and of one that is there twice the last counts.
     """
-    for attribute in node.attribute:
+    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+    if not any(attribute.type in kinds for attribute in node.attribute):
+        return
+    for attribute in {attribute.name: attribute for attribute in node.attribute}.values():
         if attribute.type == attribute.GRAPH and not attribute.ref_attr_name:
             yield attribute.g
         elif attribute.type == attribute.GRAPHS and not attribute.ref_attr_name:

@@ -72,8 +72,7 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
     def legal(self, match: ConvMatch, editor: Editor) -> ConvMatch:
         editor.require_op("FusedConv", match.W, match.node)
         require_conv(match, editor)
-        if (dtype := editor.dtype(match.W)) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+        require_floats(match, editor)
         return match
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
@@ -130,6 +129,16 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
         editor.require_constant(match.W, "the weight", match.node)
     if min(match.attributes["pads"], default=0) < 0:
         raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
+
+
+def require_floats(match: ConvMatch, editor: Editor) -> None:
+    """Raises:
+    Refusal: WRONG_DTYPE unless the weight is float32 or float16, and X too where its type is known.
+    """
+    dtype = editor.dtype(match.W) or editor.dtype(match.X)
+    for value, found in ((match.W, dtype), (match.X, editor.dtype(match.X) or dtype)):
+        if found not in FLOATS or found != dtype:
+            raise Refusal(Code.WRONG_DTYPE, f"{value.name} is {found}", match.node)
 
 
 def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS, form_of
+from graphopt.forms.activation import form_of
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
 from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
-from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_conv, weight_dims
+from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_conv, require_floats, weight_dims
 from graphopt.remarks import Code, Refusal
 from graphopt.targets.cpu import fused_conv_transpose_doubt
 from graphopt.targets.profit import Candidate
@@ -59,8 +59,7 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         require_conv(match, editor)
         if min(match.attributes["output_padding"], default=0) < 0:
             raise Refusal(Code.ATTRIBUTE, f"output_padding {list(match.attributes['output_padding'])}", match.node)
-        if (dtype := editor.dtype(match.W)) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+        require_floats(match, editor)
         return match
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
-from graphopt.passes.fused_conv import ConvMatch, emit_conv, resolved_pads
+from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_floats, resolved_pads
 from graphopt.remarks import Code, Refusal
 from graphopt.targets.profit import Candidate, winograd_pays
 
@@ -61,9 +60,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)
         if min(match.attributes["pads"], default=0) < 0:
             raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", node)
-        dtype = editor.dtype(match.W) or editor.dtype(match.X)
-        if dtype not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", node)
+        require_floats(match, editor)
         return match
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import graphopt
 from graphopt.errors import InvariantError
 from graphopt.graph.invariants import Interface, check_against, checked
 from graphopt.ops import DOMAIN
@@ -138,6 +139,19 @@ def test_each_invariant_refuses(break_it: Callable[[ir.Model], None], words: str
     break_it(model)
     with pytest.raises(InvariantError, match=f"after some pass: .*{words}"):
         check_against(before, model, "some pass")
+
+
+@pytest.mark.parametrize("declared", [onnx.TensorProto.UINT8, onnx.TensorProto.UNDEFINED])
+def test_a_wrong_type_that_the_model_declares_of_its_output_is_no_fault_of_ours(declared: int) -> None:
+    """The runtime says so better."""
+    model = model_from_text(
+        "g (float[N, 8, 9, 9] x) => (float[N, 8, 9, 9] y) { c = Conv <pads = [1, 1, 1, 1]> (x, W)  y = Relu(c) }",
+        {"W": np.ones((8, 8, 3, 3), np.float32)},
+    )
+    model.graph.output[0].type.tensor_type.elem_type = declared
+    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    assert [node.op_type for node in after.graph.node] == ["WinogradConvRelu"]
+    assert after.graph.output[0].type.tensor_type.elem_type == declared
 
 
 @pytest.mark.once

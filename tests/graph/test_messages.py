@@ -10,7 +10,7 @@ from graphopt.graph import messages, traversal
 
 
 def test_bodies_are_those_that_onnx_ir_reads() -> None:
-    """A malformed attribute is what its type says, and one that refers to a function's holds nothing."""
+    """A malformed attribute is what its type says, one that refers to a function's holds nothing; the last one counts."""
 
     def body(name: str) -> onnx.GraphProto:
         return helper.make_graph([], name, [], [])
@@ -21,7 +21,8 @@ def test_bodies_are_those_that_onnx_ir_reads() -> None:
     reference = AttributeProto(name="reference", type=AttributeProto.GRAPH, ref_attr_name="other")
     one = AttributeProto(name="one", type=AttributeProto.GRAPH, g=body("one"))
     node = helper.make_node("Op", [], ["y"], domain="other")
-    node.attribute.extend([number, several, reference, one])
+    replaced = AttributeProto(name="several", type=AttributeProto.GRAPH, g=body("replaced"))
+    node.attribute.extend([replaced, number, several, reference, one])
     graph = ir.serde.deserialize_graph(helper.make_graph([node], "g", [], []))
     read = [graph.name for graph in traversal.bodies(graph[0])]
     assert [graph.name for graph in messages.bodies(node)] == read == ["first", "second", "one"]

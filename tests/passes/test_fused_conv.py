@@ -93,6 +93,7 @@ def test_half_precision() -> None:
         (", float[4, 4, K, 1] F", "Conv (x, F)", "UNKNOWN_SHAPE"),
         (", float F", "Conv (x, F)", "WRONG_RANK"),
         ("", "Conv (x, Q)", "QUANTIZED"),
+        (", uint8[N, 4, H, 9] u", "Conv (u, W)", "WRONG_DTYPE"),
     ],
 )
 def test_stays(inputs: str, conv: str, code: str) -> None:

@@ -75,6 +75,7 @@ def test_the_profit_table_decides() -> None:
         ("ATTRIBUTE", CONV.format("group = 64").replace("W)", "G)"), "cpu"),
         ("ATTRIBUTE", CONV.format("pads = [1, 1, -1, 1]"), "cpu"),
         ("WRONG_DTYPE", CONV.format("group = 1").replace("float", "double").replace("W)", "D)"), "cpu"),
+        ("WRONG_DTYPE", CONV.format("group = 1").replace("float[N, 64", "uint8[N, 64", 1), "cpu"),
         (
             "QUANTIZED",
             CONV.format("group = 1").replace("y =", "Z = DequantizeLinear(q, s)\n y =").replace("W)", "Z)"),
