@@ -10,7 +10,7 @@ from graphopt.graph import messages, traversal
 
 
 def test_bodies_are_those_that_onnx_ir_reads() -> None:
-    """A malformed attribute is what its type says, one that refers to a function's holds nothing; the last one counts."""
+    """A malformed attribute is what its type says, one that refers to a function's holds nothing, the last counts."""
 
     def body(name: str) -> onnx.GraphProto:
         return helper.make_graph([], name, [], [])
