@@ -76,13 +76,6 @@ struct Case {
 
 double worst[5][3] = {};  // by instruction set and by type
 
-// To bfloat16 by the definition: eight significant bits, ties to even.
-double rounded(double x) {
-  if (x == 0 || !std::isfinite(x)) return x;
-  const double unit = std::exp2(std::floor(std::log2(std::abs(x))) - 7);
-  return std::nearbyint(x / unit) * unit;
-}
-
 // One instruction set's kernel.
 template <class T>
 struct Kernel {
@@ -165,7 +158,7 @@ void check(const Case& c) {
     std::vector<double> to(from.size());
     for (size_t i = 0; i < to.size(); ++i) {
       to[i] = double(from[i]) * scale;
-      if (kBrain) to[i] = rounded(static_cast<float>(to[i]));
+      if (kBrain) to[i] = graphopt::test::rounded(static_cast<float>(to[i]));
     }
     return to;
   };

@@ -9,14 +9,8 @@
 namespace graphopt::test {
 namespace {
 
-// The nearest number with eight bits of significand, ties to even, where the problem rounds.
-double factor(const ConvolutionProblem& p, double x) {
-  if (x == 0 || !p.bfloat16) return x;
-  int exponent;
-  std::frexp(x, &exponent);
-  const double unit = std::ldexp(1.0, exponent - 8);
-  return std::nearbyint(x / unit) * unit;
-}
+// Rounded where the problem rounds.
+double factor(const ConvolutionProblem& p, double x) { return p.bfloat16 ? rounded(x) : x; }
 
 // What a problem is given, and its sums without bias, residual and activation, which many cases share.
 struct Numbers {

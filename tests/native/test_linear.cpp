@@ -8,15 +8,6 @@
 namespace graphopt::test {
 namespace {
 
-// The nearest number with eight bits of significand, ties to even.
-double rounded(double x) {
-  if (x == 0) return 0;
-  int exponent;
-  std::frexp(x, &exponent);
-  const double unit = std::ldexp(1.0, exponent - 8);
-  return std::nearbyint(x / unit) * unit;
-}
-
 template <class T>
 void compare(LinearProblem p, size_t lanes) {
   const auto w_size = p.K * p.N, y_size = p.rows * p.N;

@@ -7,15 +7,6 @@
 namespace graphopt::test {
 namespace {
 
-// The nearest number with eight bits of significand, ties to even.
-double rounded(double x) {
-  if (x == 0) return 0;
-  int exponent;
-  std::frexp(x, &exponent);
-  const double unit = std::ldexp(1.0, exponent - 8);
-  return std::nearbyint(x / unit) * unit;
-}
-
 // Matrices of one behind another, unless both have the same one.
 MatMulBfloat16Problem problem(int64_t batch, int64_t M, int64_t K, int64_t N, bool b_transposed) {
   MatMulBfloat16Problem p;

@@ -75,6 +75,15 @@ class HeapWorkspace {
   std::vector<Block> blocks_;
 };
 
+// The nearest number with eight bits of significand, ties to even: bfloat16.
+inline double rounded(double x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  int exponent;
+  std::frexp(x, &exponent);
+  const double unit = std::ldexp(1.0, exponent - 8);
+  return std::nearbyint(x / unit) * unit;
+}
+
 // Signed values of about unit size, rounded to T.
 template <class T>
 std::vector<T> random_tensor(int64_t n, uint32_t seed, float scale = 1.0f) {
