@@ -94,6 +94,27 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
     return RowNorm(nodes, base, division[-1].outputs[0], own, rank, deviation.epsilon, None)
 
 
+def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
+    """Names the norm that runtimes fuse of the nodes around a Mul or Add, which is its scale or shift.
+
+    It is over the last axis, with Pow and Div. MIGraphX knows a norm by what comes before its scale.
+    """
+    if editor.target.device == "migraphx":
+        return None
+    shifts = is_op(node, "Add")
+    for scale in (made_by(v, "Mul") for v in node.inputs) if shifts else (node,):
+        for value in () if scale is None else scale.inputs:
+            division = made_by(value, "Div")
+            sqrt = None if division is None else made_by(division.inputs[1], "Sqrt")
+            norm = None if sqrt is None else match_row_norm(sqrt, editor)
+            if norm is None or norm.Y is not value or (norm.rms and shifts):
+                continue
+            last = -1 if norm.rank is None else norm.rank - 1
+            if norm.axes == (last,) and any(is_op(n, "Pow") for n in norm.nodes):
+                return "RMSNorm" if norm.rms else "LayerNorm"
+    return None
+
+
 def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
     """Looks around a Sqrt for the factored form; None when it is not there."""
     deviation = _deviation(sqrt, editor)

@@ -10,8 +10,8 @@ Why it is legal: L is linear, and numpy's broadcasting applies one number to eac
 Conditions: the constant varies along the channel axis only (numpy aligns shapes from the right, so for a convolution
 [C] is the last axis, not the channels) and does not make the result larger; weight and bias are constants; the value
 in between is read once and is no graph output; ahead of a convolution a shift only when nothing pads; the node is no
-part of a written-out activation, which runtimes fuse as a whole. A MatMul's own bias Add is no candidate: there is
-nothing to gain.
+part of a written-out activation or norm, which runtimes fuse as a whole. A MatMul's own bias Add is no candidate: there
+is nothing to gain.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from graphopt.forms.linear import (
     linear_before,
     output_rank,
 )
+from graphopt.forms.row_statistics import fused_by_runtimes
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
@@ -75,9 +76,11 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             after = None  # the shift would become another Add behind
         if before is None and after is None:
             return None
+        # Runtimes fuse the whole activation or norm, which is worth more than one of its nodes.
         if affine.scale.size == 1 and (form := form_around(node, editor)) is not None:
-            # Runtimes fuse the whole activation, which is worth more than one of its nodes.
             raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
+        if (norm := fused_by_runtimes(node, editor)) is not None:
+            raise Refusal(Code.NO_GAIN, f"it is a part of {norm}", node)
         return AffineMatch(affine, Site(node, affine.X, before, after))
 
     def legal(self, match: AffineMatch, editor: Editor) -> FoldPlan:

@@ -12,7 +12,8 @@ affine maps compose; numbers are combined in float64 and cast once.
 Conditions: inference mode; every parameter is a constant; the values in between are read once and are no graph
 outputs; the rank of X is known (scale and shift are written as [C, 1, .., 1]); at least one constant of a chain really
 varies along axis 1 (chains of plain numbers belong to activations and masks) and none along another; X is float or
-float16. Runs after folding, and after the passes that fuse whole normalisations, whose last Mul and Add look alike.
+float16; none is the scale or shift of a written-out norm that runtimes fuse as a whole. Runs after folding, and after
+the passes that fuse whole normalisations, whose last Mul and Add look alike.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from graphopt.forms.affine import (
     per_channel,
     require_finite,
 )
+from graphopt.forms.row_statistics import fused_by_runtimes
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -103,6 +105,8 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
 
     def legal(self, match: ScaleShiftMatch, editor: Editor) -> ScaleShiftPlan:
         node, x = match.nodes[0], match.X
+        if (norm := next(filter(None, (fused_by_runtimes(n, editor) for n in match.nodes)), None)) is not None:
+            raise Refusal(Code.NO_GAIN, f"it is a part of {norm}, which runtimes fuse as a whole", node)
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
+from graphopt import optimize
 from graphopt.passes.fold_affine import FoldAffine
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 
@@ -166,3 +170,65 @@ def test_the_halving_of_gelu_stays_for_the_runtime_to_fuse() -> None:
     # The same multiplication behind a plain sum is nobody's part.
     text = text.replace("e = Erf(z)", "e = Exp(z)")
     assert rewrite(model_from_text(text, constants), [FoldAffine()]).codes() == ["APPLIED"]
+
+
+NORM = """m = ReduceMean <axes = [-1]> (x)
+    d = Sub(x, m)
+    q = Pow(d, two)
+    v = ReduceMean <axes = [-1]> (q)
+    e = Add(v, epsilon)
+    s = Sqrt(e)
+    n = Div(d, s)
+    h = Mul(n, gamma)
+    z = Add(h, beta)"""
+RMS_NORM = (
+    NORM.replace("m = ReduceMean <axes = [-1]> (x)\n    d = Sub(x, m)\n", "")
+    .replace("(d, ", "(x, ")
+    .replace("h = Mul", "z = Mul")
+    .replace("z = Add(h, beta)", "")
+)
+
+
+def norm_before_gemm(body: str) -> onnx.ModelProto:
+    constants = {"two": np.float32(2), "epsilon": np.float32(1e-5), "gamma": draw(4), "beta": draw(4)}
+    text = f"g (float[3, 4] x) => (float[3, 5] y) {{ {body}\n y = Gemm(z, W, b) }}"
+    return model_from_text(text, constants | {"W": draw(4, 5), "b": draw(5)}, 9)
+
+
+@pytest.mark.parametrize("device", ["cpu", "rocm", "portable"])
+def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str) -> None:
+    model = norm_before_gemm(NORM)
+    after = rewrite(model, [FoldAffine()], device=device)
+    assert after.codes() == ["NO_GAIN"]
+    assert after.op_types == [n.op_type for n in model.graph.node]
+
+
+def test_the_runtime_still_fuses_a_norm_that_stays(tmp_path: Path) -> None:
+    """Of opset 9, which cannot express ours."""
+    model, _ = optimize(norm_before_gemm(NORM), target="cpu")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 4
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert [n.op_type for n in onnx.load(tmp_path / "fused.onnx").graph.node] == ["LayerNormalization", "Gemm"]
+
+
+def test_the_scale_of_an_rms_norm_stays_for_the_runtime_to_fuse() -> None:
+    assert rewrite(norm_before_gemm(RMS_NORM), [FoldAffine()]).codes() == ["NO_GAIN"]
+
+
+@pytest.mark.parametrize(
+    ("device", "body"),
+    [
+        ("migraphx", NORM),  # it knows a norm by what comes before its scale
+        ("cpu", NORM.replace("s = Sqrt(e)", "s = Exp(e)")),
+        ("cpu", NORM.replace("q = Pow(d, two)", "q = Mul(d, x)")),
+        ("cpu", NORM.replace("axes = [-1]", "axes = [0]")),
+    ],
+)
+def test_scale_and_shift_of_what_no_runtime_fuses(device: str, body: str) -> None:
+    model = norm_before_gemm(body)
+    after = rewrite(model, [FoldAffine()], device=device)
+    assert set(after.codes()) == {"APPLIED"}
+    assert len(after.op_types) == len(model.graph.node) - 2
+    assert_same_outputs(model, after.proto, {"x": draw(3, 4)}, 1e-4)

@@ -154,3 +154,24 @@ def test_refused(code: str, text: str, device: str) -> None:
         model.graph.input[0].type.tensor_type.ClearField("shape")
         model.graph.output[0].type.tensor_type.ClearField("shape")
     assert set(rewrite(model, [ScaleShift()], device=device).codes()) == {code}
+
+
+@pytest.mark.parametrize("device", ["cpu", "portable"])
+@pytest.mark.parametrize("behind", ["y = Identity(z)", "y = Mul(z, gamma)"])
+def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str, behind: str) -> None:
+    body = f"""m = ReduceMean <axes = [-1]> (x)
+        d = Sub(x, m)
+        q = Pow(d, two)
+        v = ReduceMean <axes = [-1]> (q)
+        e = Add(v, epsilon)
+        s = Sqrt(e)
+        n = Div(d, s)
+        h = Mul(n, gamma)
+        z = Add(h, beta)
+        {behind}"""
+    constants = {"two": np.float32(2), "epsilon": np.float32(1e-5), "gamma": draw(4), "beta": draw(4)}
+    model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body} }}", constants, 11)
+    assert rewrite(model, [ScaleShift()], device=device).op_types == [n.op_type for n in model.graph.node]
+    # The same Mul and Add behind something else are a chain.
+    model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body.replace('Sqrt', 'Exp')} }}", constants, 11)
+    assert len(rewrite(model, [ScaleShift()], device="cpu").op_types) < len(model.graph.node)
