@@ -102,16 +102,16 @@ def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
     if editor.target.device == "migraphx":
         return None
     shifts = is_op(node, "Add")
-    for scale in (made_by(v, "Mul") for v in node.inputs) if shifts else (node,):
-        for value in () if scale is None else scale.inputs:
-            division = made_by(value, "Div")
-            sqrt = None if division is None else made_by(division.inputs[1], "Sqrt")
-            norm = None if sqrt is None else match_row_norm(sqrt, editor)
-            if norm is None or norm.Y is not value or (norm.rms and shifts):
-                continue
-            last = -1 if norm.rank is None else norm.rank - 1
-            if norm.axes == (last,) and any(is_op(n, "Pow") for n in norm.nodes):
-                return "RMSNorm" if norm.rms else "LayerNorm"
+    scales = [made_by(value, "Mul") for value in node.inputs] if shifts else [node]
+    for value in (x for scale in scales if scale is not None for x in scale.inputs):
+        division = made_by(value, "Div")
+        sqrt = None if division is None else made_by(division.inputs[1], "Sqrt")
+        norm = None if sqrt is None else match_row_norm(sqrt, editor)
+        if norm is None or norm.Y is not value or (norm.rms and shifts):
+            continue
+        last = -1 if norm.rank is None else norm.rank - 1
+        if norm.axes == (last,) and any(is_op(n, "Pow") for n in norm.nodes):
+            return "RMSNorm" if norm.rms else "LayerNorm"
     return None
 
 

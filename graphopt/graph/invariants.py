@@ -127,10 +127,10 @@ def _check_types(node: ir.Node, after: str) -> None:
     spec = OPS[node.op_type]
     of_T = (v for v, name in zip(node.outputs, spec.outputs) if name not in spec.bfloat16)
     values = [*(node.inputs[i] for i in spec.inputs_of_T), *of_T]
-    unknown = (None, ir.DataType.UNDEFINED)
-    types = {v.dtype for v in values if v is not None and v.dtype not in unknown and not v.is_graph_output()}
+    inner = (v for v in values if v is not None and not v.is_graph_output())
+    types = {v.dtype for v in inner if v.dtype is not None and v.dtype is not ir.DataType.UNDEFINED}
     if len(types) > 1:
-        names = " and ".join(sorted(t.name for t in types if t is not None))
+        names = " and ".join(sorted(t.name for t in types))
         raise InvariantError(f"after {after}: '{node.name}' has operands of {names}; please report this")
 
 

@@ -23,9 +23,6 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     As onnx_ir reads a message, and the runtime where it takes it: an attribute is what its type says, whatever else
     lies in it, one that refers to a function's attribute holds nothing, and of one that is there twice the last counts.
     """
-    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    if not any(attribute.type in kinds for attribute in node.attribute):
-        return
     for attribute in {attribute.name: attribute for attribute in node.attribute}.values():
         if attribute.type == attribute.GRAPH and not attribute.ref_attr_name:
             yield attribute.g

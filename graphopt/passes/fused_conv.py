@@ -133,12 +133,13 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
 
 def require_floats(match: ConvMatch, editor: Editor) -> None:
     """Raises:
-    Refusal: WRONG_DTYPE unless the weight is float32 or float16, and X too where its type is known.
+    Refusal: WRONG_DTYPE unless the weight is float32 or float16, and X the same where its type is known.
     """
     dtype = editor.dtype(match.W) or editor.dtype(match.X)
-    for value, found in ((match.W, dtype), (match.X, editor.dtype(match.X) or dtype)):
-        if found not in FLOATS or found != dtype:
-            raise Refusal(Code.WRONG_DTYPE, f"{value.name} is {found}", match.node)
+    if dtype not in FLOATS:
+        raise Refusal(Code.WRONG_DTYPE, f"{match.W.name} is {dtype}", match.node)
+    if editor.dtype(match.X) not in (None, dtype):
+        raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {editor.dtype(match.X)}", match.node)
 
 
 def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:

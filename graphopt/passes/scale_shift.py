@@ -105,8 +105,9 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
 
     def legal(self, match: ScaleShiftMatch, editor: Editor) -> ScaleShiftPlan:
         node, x = match.nodes[0], match.X
-        if (norm := next(filter(None, (fused_by_runtimes(n, editor) for n in match.nodes)), None)) is not None:
-            raise Refusal(Code.NO_GAIN, f"it is a part of {norm}, which runtimes fuse as a whole", node)
+        for part in match.nodes:
+            if (norm := fused_by_runtimes(part, editor)) is not None:
+                raise Refusal(Code.NO_GAIN, f"it is a part of {norm}, which runtimes fuse as a whole", node)
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
         dtype = editor.dtype(x)

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from graphopt.passes.scale_shift import ScaleShift
+from tests.passes.test_fold_affine import NORM
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 
 RNG = np.random.default_rng(8)
@@ -159,16 +160,7 @@ def test_refused(code: str, text: str, device: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", "portable"])
 @pytest.mark.parametrize("behind", ["y = Identity(z)", "y = Mul(z, gamma)"])
 def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str, behind: str) -> None:
-    body = f"""m = ReduceMean <axes = [-1]> (x)
-        d = Sub(x, m)
-        q = Pow(d, two)
-        v = ReduceMean <axes = [-1]> (q)
-        e = Add(v, epsilon)
-        s = Sqrt(e)
-        n = Div(d, s)
-        h = Mul(n, gamma)
-        z = Add(h, beta)
-        {behind}"""
+    body = f"{NORM}\n{behind}"
     constants = {"two": np.float32(2), "epsilon": np.float32(1e-5), "gamma": draw(4), "beta": draw(4)}
     model = model_from_text(f"g (float[3, 4] x) => (float[3, 4] y) {{ {body} }}", constants, 11)
     assert rewrite(model, [ScaleShift()], device=device).op_types == [n.op_type for n in model.graph.node]

@@ -144,16 +144,12 @@ class Known:
 
     def all_dims(self) -> list[tuple[Size, ...]] | None:
         """Dimensions of every input that is present; None unless all are known."""
-        found = [self.dims(i) for i, v in enumerate(self.node.inputs) if v is not None]
-        known = [d for d in found if d is not None]
-        return known if len(known) == len(found) else None
+        return _all_known([self.dims(i) for i, v in enumerate(self.node.inputs) if v is not None])
 
     def returned(self) -> list[tuple[Size, ...]] | None:
         """Dimensions of what each branch returns as this output; None unless all are known."""
         assert self.rule.branches, self.node.op_type
-        found = [self.facts["dims"].get(v) for v in returned(self.node, self.index)]
-        known = [d for d in found if d is not None]
-        return known if len(known) == len(found) else None
+        return _all_known([self.facts["dims"].get(v) for v in returned(self.node, self.index)])
 
     def attribute(self, name: str, default: Any = None) -> Any:
         attribute = self.node.attributes.data.get(name)
@@ -198,6 +194,11 @@ class Rule:
     elements: tuple[int, ...] = ()
     every_output: bool = False
     branches: bool = False
+
+
+def _all_known(found: Sequence[tuple[Size, ...] | None]) -> list[tuple[Size, ...]] | None:
+    known = [dims for dims in found if dims is not None]
+    return known if len(known) == len(found) else None
 
 
 def returned(node: ir.Node, index: int) -> list[ir.Value]:
