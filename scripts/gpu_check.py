@@ -104,7 +104,7 @@ def large_cases() -> Iterator[Case]:
         for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
             for i, sizes in enumerate(table):
                 yield channels_last_cases.product(f"{name}_{kind}-{i}", sizes, kind == "conv_apart", tile)
-    for name, tile in (("broad", 9), ("oblong", 10), ("flat", 11), ("tall", 5)):
+    for name, tile in (("broad", 9), ("oblong", 10), ("flat", 11), ("tall", 5), ("narrow", 13), ("slim", 14)):
         for i, sizes in enumerate(channels_last_cases.SHARED):
             yield channels_last_cases.product(f"{name}_conv_halo-{i}", sizes, False, tile, halo=True)
     # Whole rounds of compute units and smaller tiles of the rest.

@@ -108,17 +108,21 @@ SHARED: tuple[tuple[Any, ...], ...] = tuple(
     for N, C, M, size, kernel, pads, act, bias, residual in (
         (1, 8, 8, (5, 7), (3, 3), (1, 1), "", False, False),
         (1, 40, 13, (6, 6), (3, 3), (1, 1), "Silu", True, True),
-        (2, 72, 136, (9, 11), (3, 3), (1, 1), "Relu", True, True),
-        (3, 136, 16, (4, 5), (5, 5), (2, 2), "", True, False),
+        (2, 120, 136, (9, 11), (3, 3), (1, 1), "Relu", True, True),
+        (3, 248, 16, (4, 5), (5, 5), (2, 2), "", True, False),
         (2, 160, 24, (7, 7), (3, 3), (2, 0), "Gelu", True, True),
-        (1, 32, 8, (13, 30), (3, 5), (0, 3), "", False, False),
-        (1, 96, 8, (17, 1), (5, 1), (4, 0), "", False, True),
-        (1, 24, 40, (1, 70), (1, 4), (0, 1), "HardSwish", True, False),
-        (4, 8, 1024, (8, 32), (2, 2), (1, 0), "Clip", True, True),
+        (1, 64, 8, (13, 30), (3, 5), (0, 3), "", False, False),
+        (1, 128, 8, (17, 1), (7, 1), (5, 0), "", False, True),
+        (1, 56, 40, (1, 70), (1, 6), (0, 2), "HardSwish", True, False),
+        (1, 128, 72, (6, 5), (3, 3), (1, 1), "Relu", True, True),
+        (1, 192, 40, (3, 9), (3, 3), (1, 1), "", True, False),
+        (2, 64, 104, (4, 4), (3, 3), (1, 1), "LeakyRelu", False, True),
+        (4, 8, 1024, (8, 32), (2, 3), (1, 1), "Clip", True, True),
     )
 )
 # ProductTile of native/blocks/gpu/product_plan.h.
 PANELS = {"large": 4, "tall": 5, "medium": 6, "small": 7}
+HALO_PANELS = {"large": 4, "narrow": 13, "slim": 14}  # the last two with teams of waves
 
 
 def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo: bool = False) -> Case:
@@ -153,8 +157,9 @@ def cases() -> Iterator[Case]:
         for table, kind in ((PRODUCTS, "conv_last"), (APART, "conv_apart")):
             for i, sizes_ in enumerate(table):
                 yield product(f"{kind}_{tile}-{i}", sizes_, kind == "conv_apart", number)
-    for i, sizes_ in enumerate(SHARED):
-        yield product(f"conv_halo-{i}", sizes_, False, -1, halo=True)
+    for tile, number in HALO_PANELS.items():
+        for i, sizes_ in enumerate(SHARED):
+            yield product(f"conv_halo_{tile}-{i}", sizes_, False, number, halo=True)
     for sizes in MATRICES:
         for dtype in (np.float16, np.float32):
             yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)

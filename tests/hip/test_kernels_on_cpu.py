@@ -84,7 +84,7 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
     assert declared - {name for name in declared if "##" in name} <= set(kernels.names)
 
 
-@pytest.mark.parametrize("tile", [9, 10, 11, 5], ids=["broad", "oblong", "flat", "tall"])
+@pytest.mark.parametrize("tile", [9, 10, 11, 5, 13, 14], ids=["broad", "oblong", "flat", "tall", "narrow", "slim"])
 def test_pixels_without_room_in_a_tile_have_another_tile(libraries: Libraries, tile: int) -> None:
     harness, _ = libraries[32]
     facts = harness.typical_facts("sm_90")

@@ -9,14 +9,18 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such.
-template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false>
+// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such. kTeams: so
+// many times the waves of a tile, each team with its part of the k of a step (product_steps_ahead alone).
+template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
+          int kTeams_ = 1>
 struct Hgemm {
   // Tile<half_t>, spelled so that it depends on kRightByK: not every target's Tile has all functions.
   using Tile = typename Select<kRightByK, hip::Tile<half_t>, hip::Tile<half_t>>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
-  static constexpr int kThreads = (kM / kWaveM) * (kN / kWaveN) * kWave;
+  static constexpr int kTeams = kTeams_, kTeamWaves = (kM / kWaveM) * (kN / kWaveN),
+                       kTeamDepth = kDepth / kTeams;
+  static constexpr int kThreads = kTeams * kTeamWaves * kWave;
   static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
   static constexpr int kAcross = kDepth / 8;  // packs of a row
   static constexpr int kRow = kDepth + 8;     // rows in different banks
@@ -32,8 +36,10 @@ struct Hgemm {
 
   typename Tile::Sum sum[kTilesM][kTilesN] = {};
 
-  DEVICE static int wave_m() { return wave_id() % (kM / kWaveM) * kWaveM; }
-  DEVICE static int wave_n() { return wave_id() / (kM / kWaveM) * kWaveN; }
+  DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kTeamWaves; }
+  DEVICE static int wave_of_team() { return kTeams == 1 ? wave_id() : wave_id() % kTeamWaves; }
+  DEVICE static int wave_m() { return wave_of_team() % (kM / kWaveM) * kWaveM; }
+  DEVICE static int wave_n() { return wave_of_team() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
     UNROLL for (int k = 0; k < kDepth; k += 16) {
@@ -60,6 +66,45 @@ struct Hgemm {
     UNROLL for (int m = 0; m < kTilesM; ++m) {
       UNROLL for (int n = 0; n < kTilesN; ++n) {
         Tile::multiply(sum[m][n], operands.left[m], operands.right[n]);
+      }
+    }
+  }
+
+  // Of the tiles' rows a team ends with every kTeams-th.
+  DEVICE static bool ends_with(int i) { return kTeams == 1 || i % kTeams == team(); }
+
+  // Adds up the sums of the teams, each of which has those of the rows that it ends with. `lds` has room for kHanded floats.
+  static constexpr int kHanded = kTilesM * (kTeams - 1) * kTilesN * Tile::kSums * kTeamWaves * kWave;
+  DEVICE void add_up_teams(float* lds) {
+    if constexpr (kTeams > 1) {
+      static_assert(Tile::kSums % 4 == 0, "whole packs");
+      const auto handed = [&](int i, int by, int j, int s) {
+        const int pack = ((i * (kTeams - 1) + by) * kTilesN + j) * (Tile::kSums / 4) + s / 4;
+        return lds + ((pack * kTeamWaves + wave_of_team()) * kWave + lane_id()) * 4;
+      };
+      barrier();  // all have their last operands
+      UNROLL for (int i = 0; i < kTilesM; ++i) {
+        if (ends_with(i)) continue;
+        const int by = team() - static_cast<int>(team() > i % kTeams);
+        UNROLL for (int j = 0; j < kTilesN; ++j) {
+          UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
+            Pack<float> four;
+            UNROLL for (int e = 0; e < 4; ++e) four.v[e] = sum[i][j].v[s + e];
+            store_pack(handed(i, by, j, s), four);
+          }
+        }
+      }
+      barrier();
+      UNROLL for (int i = 0; i < kTilesM; ++i) {
+        if (!ends_with(i)) continue;
+        UNROLL for (int j = 0; j < kTilesN; ++j) {
+          UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
+            UNROLL for (int by = 0; by < kTeams - 1; ++by) {
+              const Pack<float> four = load_pack(handed(i, by, j, s));
+              UNROLL for (int e = 0; e < 4; ++e) sum[i][j].v[s + e] += four.v[e];
+            }
+          }
+        }
       }
     }
   }
@@ -119,12 +164,13 @@ struct Hgemm {
   DEVICE void end_packs(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
     constexpr int kRows = kWhole >= 16 ? 16 : kWhole >= 8 ? 8 : kWhole >= 4 ? 4 : kWhole >= 2 ? 2 : 1;
-    constexpr int kPacks = 16 / kRows, kAll = kTilesM * kPacks;
+    constexpr int kPacks = 16 / kRows;
     // Where work-items wait longest for each other's results; elsewhere code is dearer.
     constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
     constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // rows in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
-    static_assert(kThreads / kWave * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
+    constexpr int kEnding = (kTeams < kTilesM ? kTeams : kTilesM) * kTeamWaves;  // waves that have sums
+    static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
     float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
     // Of rows of 6 or 12 packs some lanes have none.
@@ -135,16 +181,17 @@ struct Hgemm {
     const auto load = [&](int first) {
       UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.ahead(row_of(first + i));
     };
-    if (has_packs) load(0);
+    const int first_tile = team();
+    if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
     barrier();  // all have their last operands
     // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
-    uint32_t which = 1;
-    NO_UNROLL for (int chunk = 0; chunk < kTilesM; ++chunk) {
+    uint32_t which = 1u << first_tile;
+    NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kTeams) {
       wave_barrier();
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if ((which >> i & 1) != 0) store_sums(sum[i], mine, kStride);
       }
-      which *= 2;
+      which <<= kTeams;
       wave_barrier();
       if (!has_packs) continue;
       NO_UNROLL for (int first = 0; first < kPacks; first += kGroup) {
@@ -158,7 +205,9 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
-        if (at + kGroup < kAll) load(at + kGroup);
+        // What comes next, of this tile or of the team's next one.
+        const int after = kTeams == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kTeams) * kPacks;
+        if (after < kTilesM * kPacks) load(after);
         end.activate(values);
         UNROLL for (int i = 0; i < kGroup; ++i) end.store(row_of(at + i), values + i * kPack);
       }

@@ -20,7 +20,8 @@ struct Panels {
   static constexpr bool kThree =
       kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.buffers;
   static constexpr int kBuffers = kThree ? 3 : kShape.buffers;
-  using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows>;
+  using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
+                        kShape.teams>;
   using Lds = typename Product::Lds;
   static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
   static constexpr int kThreads = Product::kThreads;
@@ -31,8 +32,9 @@ struct Panels {
 
 // A step's copies are started in parts, one for each 16 k that are multiplied meanwhile.
 constexpr int kAllParts = -1;
-DEVICE bool in_part(int pack, int packs, int part, int parts) {
-  return part == kAllParts || pack * parts / packs == part;
+// `groups` of copies: fewer than parts where they are worth more together.
+DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
+  return part == kAllParts || pack * groups / packs * (parts / groups) == part;
 }
 DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
 
@@ -72,7 +74,7 @@ struct PacksToLds {
 };
 
 // Lines of which each has its k one behind another.
-template <bool kAhead, int kLines, int kDepth, int kThreads>
+template <bool kAhead, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
 struct PanelAlongK {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
   static_assert(kPacks * kRows == kLines, "whole packs for every work-item");
@@ -100,7 +102,7 @@ struct PanelAlongK {
   DEVICE void begin(Row* to, int part) {
     const int mask = left > 0 ? inside : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if (!in_part(i, kPacks, part, kDepth / 16)) continue;
+      if (!in_part(i, kPacks, part, kDepth / 16, kGroups)) continue;
       packs.begin(i, &to[i * kRows + row][column], from + i * step, (mask >> i & 1) != 0);
     }
     if (!is_last_part(part, kDepth / 16)) return;
@@ -139,7 +141,7 @@ struct PanelAlongLines {
   template <class Row>
   DEVICE void begin(Row* to, int part) {
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if (!in_part(i, kPacks, part, kDepth / 16)) continue;
+      if (!in_part(i, kPacks, part, kDepth / 16, kDepth / 16)) continue;
       const int down = i / kGroups * kRows, across = i % kGroups;
       packs.begin(i, &to[down + row][column + across * kApart], from + down * stride + across * kApart,
                   down < left && (inside >> across & 1) != 0);

@@ -69,8 +69,10 @@ std::optional<PanelCost> cost_of_panels(hip::PanelTile tile, const hip::PanelSha
       return PanelCost{0.238, 670, 4200};
     case hip::PanelTile::kMedium:
       return PanelCost{0.21, 1080, 3200};
-    default:
+    case hip::PanelTile::kSmall:
       return PanelCost{0.095, 380, 500};
+    default:  // of convolutions alone
+      return std::nullopt;
   }
 }
 
@@ -91,7 +93,9 @@ std::optional<PanelsOfProduct> choose_panels(int64_t M, int64_t N, int64_t K, in
                                  {ProductTile::kPanelsLarge, hip::PanelTile::kLarge},
                                  {ProductTile::kPanelsTall, hip::PanelTile::kTall},
                                  {ProductTile::kPanelsMedium, hip::PanelTile::kMedium},
-                                 {ProductTile::kPanelsSmall, hip::PanelTile::kSmall}}) {
+                                 {ProductTile::kPanelsSmall, hip::PanelTile::kSmall},
+                                 {ProductTile::kPanelsNarrow, hip::PanelTile::kNarrow},
+                                 {ProductTile::kPanelsSlim, hip::PanelTile::kSlim}}) {
     if (wanted && *wanted != as) continue;
     const hip::PanelShape shape = hip::panel_shape(tile, arch.wave, copies);
     const auto cost = cost_of(tile, shape, device);

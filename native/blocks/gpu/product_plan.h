@@ -25,6 +25,8 @@ enum class ProductTile {
   kPanelsOblong,
   kPanelsFlat,
   kPanelsLow,
+  kPanelsNarrow,
+  kPanelsSlim,
 };
 
 // A work-group's part of the product.

@@ -25,18 +25,33 @@ constexpr int product_columns(int wave) { return wave == 64 ? 64 : 32; }
 constexpr int product_waves(int side, int wave) { return 2 * side / product_columns(wave); }
 
 // How float16 products of whole packs (panels.h) are cut: m x n for a work-group, wave_m x wave_n for
-// a wave; `depth` of k in a step, of which LDS holds `buffers`.
+// a wave; `depth` of k in a step, of which LDS holds `buffers`. Each of several `teams` has waves for the whole tile, and
+// its part of the k of a step.
 struct PanelShape {
   int m, n, wave_m, wave_n, depth, buffers;
-  constexpr int threads(int wave) const { return m / wave_m * (n / wave_n) * wave; }
+  int teams = 1;
+  constexpr int threads(int wave) const { return teams * (m / wave_m) * (n / wave_n) * wave; }
   // Rows lie in different banks.
   constexpr int lds_bytes(bool right_by_k) const {
     return buffers * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
   }
 };
-enum class PanelTile { kWide, kSquare, kBroad, kOblong, kFlat, kLow, kLarge, kTall, kMedium, kSmall };
+enum class PanelTile {
+  kWide,
+  kSquare,
+  kBroad,
+  kOblong,
+  kFlat,
+  kLow,
+  kLarge,
+  kTall,
+  kMedium,
+  kSmall,
+  kNarrow,
+  kSlim
+};
 // `copies`: memory reaches LDS without passing through registers (kCopiesToLds): several steps are on their way
-// at a time, and a wave has the registers for parts of 64 x 64.
+// at a time, and a wave has the registers for parts of 64 x 64. kNarrow and kSlim are of convolutions/halo.hip alone.
 constexpr PanelShape panel_shape(PanelTile tile, int wave, bool copies) {
   const int columns = copies ? 64 : product_columns(wave);
   const int depth = copies ? 64 : 32, buffers = copies ? 3 : 2;
@@ -51,7 +66,9 @@ constexpr PanelShape panel_shape(PanelTile tile, int wave, bool copies) {
          : tile == PanelTile::kLarge  ? PanelShape{128, 128, 64, columns, depth, buffers}
          : tile == PanelTile::kTall   ? PanelShape{128, 64, 64, 32, few, copies ? 4 : 2}
          : tile == PanelTile::kMedium ? PanelShape{64, 64, 32, 32, few, copies ? 4 : 2}
-                                      : PanelShape{32, 32, 16, wave == 64 ? 32 : 16, 64, copies ? 6 : 2};
+         : tile == PanelTile::kNarrow ? PanelShape{copies ? 128 : 64, 64, 32, 64, 2 * depth, 3, 2}
+         : tile == PanelTile::kSlim ? PanelShape{copies ? 144 : 48, 48, 48, 48, 2 * depth, 3, copies ? 4 : 2}
+                                    : PanelShape{32, 32, 16, wave == 64 ? 32 : 16, 64, copies ? 6 : 2};
 }
 
 }  // namespace graphopt::hip

@@ -84,7 +84,7 @@ struct HaloProduct : Base {
   DEVICE void next_tap() {
     UNROLL for (int i = 0; i < kTilesM; ++i) {
       const int row = kHaloZeros + block + shift + line(i);
-      at[i] = ((taps_of(i) >> tap & 1) != 0 ? row : row % kHaloZeros) * kRow;
+      at[i] = ((taps_of(i) >> tap & 1) != 0 ? row : row & (kHaloZeros - 1)) * kRow;
     }
     ++tap;
     ++column;
@@ -101,9 +101,10 @@ struct HaloProduct : Base {
 
   DEVICE void load(const Lds& lds, int buffer, int k, typename Base::Operands& to) {
     if (k == 0) next_tap();
-    Base::load_right(lds, buffer, k, to.right);
+    const int from = Base::team() * Base::kTeamDepth + k;
+    Base::load_right(lds, buffer, from, to.right);
     UNROLL for (int m = 0; m < kTilesM; ++m) {
-      to.left[m] = Base::Tile::load_left([&](int, int across) { return &pixels[at[m] + k + across]; });
+      to.left[m] = Base::Tile::load_left([&](int, int across) { return &pixels[at[m] + from + across]; });
     }
   }
 };
@@ -112,19 +113,27 @@ struct HaloProduct : Base {
 template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
-  static constexpr int kPacks = P::kN / kRows, kParts = kDepth / 16, kRow = P::Product::kRow;
-  static_assert(kPacks * kRows == P::kN, "whole packs for every work-item");
+  static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kTeamDepth / 16, kRow = P::Product::kRow;
+  static constexpr int kBefore = P::kBuffers - 1;  // steps that still read where the next block's pixels go
+  static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kApart = kParts / kChunks;
+  static_assert(kPacks * kRows == P::kN && kApart * kChunks == kParts, "whole packs for every work-item");
 
   const ConvHaloArgs& args;
   typename P::Lds& lds;
   half_t* pixels;
-  const half_t *w, *x;     // at this step's filters; at the pixels of block `next`
-  ptrdiff_t from_filter;   // from pack to pack
-  int row, column, first;  // first pixel of X that the tile reaches
-  int tap, block, left;    // of the step; steps that are left
-  int next, last;          // blocks: whose pixels are to come, and the part's last one
-  int to = 0;              // their first row in LDS
-  int filters = 0;         // a bit for each pack that is one
+  const half_t *w, *x;                // at this step's filters; at the pixels of block `next`
+  ptrdiff_t from_filter, from_chunk;  // from pack to pack
+  int row, column, first;             // first pixel of X that the tile reaches
+  int tap, block, left;               // of the step; steps that are left
+  int next, last;                     // blocks: whose pixels are to come, and the part's last one
+  int to = 0;                         // their first row in LDS
+  int filters = 0;                    // a bit for each pack that is one
+  bool has_k;                         // this step has some for these packs
+  // The next chunk of pixels: its row of the block, beyond all of them where none is to come; where it is and goes.
+  static constexpr int kNone = 1 << 24;
+  int chunk = kNone;
+  const half_t* chunk_from;
+  half_t* chunk_to;
 
   // The part's first step is `step`; there are `steps`.
   DEVICE HaloCopies(const ConvHaloArgs& of, typename P::Lds& operands, half_t* rows, int first_m, int first_n,
@@ -132,6 +141,7 @@ struct HaloCopies {
       : args(of),
         lds(operands),
         pixels(rows),
+        from_chunk(static_cast<ptrdiff_t>(kRows) * of.C),
         row(thread_x() / kAcross),
         column(thread_x() % kAcross * 8),
         first(first_m - args.top * args.W - args.left),
@@ -146,6 +156,8 @@ struct HaloCopies {
     const half_t *of_w = args.w, *of_x = args.x;
     w = of_w + static_cast<ptrdiff_t>(first_n + row) * K + (tap * args.C + block * kDepth + column);
     x = of_x + static_cast<ptrdiff_t>(first + row) * args.C + (block * kDepth + column);
+    chunk_from = x;
+    chunk_to = pixels;
     UNROLL for (int i = 0; i < kPacks; ++i) {
       filters |= static_cast<int>(first_n + row + i * kRows < args.N) << i;
     }
@@ -154,43 +166,58 @@ struct HaloCopies {
     copy_next_block();
     // Beside the steps of a part that begins between the taps of a block the next one may not find room.
     if (tap != 0 && next <= last) copy_next_block();
+    begin_step();
   }
 
   DEVICE void copy_next_block() {
-    NO_UNROLL for (int chunk = 0; chunk * kRows < args.rows; ++chunk) copy_pixels(chunk, true);
+    begin_next_block();
+    NO_UNROLL while (chunk - row < args.rows) copy_chunk();
     end_next_block();
   }
+  DEVICE void begin_next_block() {
+    chunk = row;
+    chunk_from = x;
+    chunk_to = pixels + ((kHaloZeros + to + row) * kRow + column);
+  }
   DEVICE void end_next_block() {
+    chunk = kNone;
     ++next;
     x += kDepth;
     to = args.rows - to;
   }
-  DEVICE void copy_pixels(int chunk, bool is) {
-    const int at = chunk * kRows + row, pixel = first + at;
-    const bool inside =
-        static_cast<uint32_t>(pixel) < static_cast<uint32_t>(args.M) && next * kDepth + column < args.C;
-    copy_to_lds_if(is && at < args.rows, &pixels[(kHaloZeros + to + at) * kRow + column],
-                   x + static_cast<ptrdiff_t>(chunk * kRows) * args.C, inside);
+  DEVICE void copy_chunk() {
+    const bool inside = static_cast<uint32_t>(first + chunk) < static_cast<uint32_t>(args.M) &&
+                        next * kDepth + column < args.C;
+    copy_to_lds_if(chunk < args.rows, chunk_to, chunk_from, inside);
+    chunk += kRows;
+    chunk_from += from_chunk;
+    chunk_to += kRows * kRow;
+  }
+
+  // The block after this one comes beside the last steps of this one.
+  DEVICE void begin_step() {
+    has_k = left > 0 && block * kDepth + column < args.C;
+    if (tap == kBefore && next == block + 1 && next <= last) begin_next_block();
   }
 
   DEVICE void begin(int buffer, int part) {
-    const int mask = left > 0 && block * kDepth + column < args.C ? filters : 0;
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if (!in_part(i, kPacks, part, kParts)) continue;
-      copy_to_lds(&lds.b[buffer][i * kRows + row][column], w + i * from_filter, (mask >> i & 1) != 0);
+      if (!in_part(i, kPacks, part, kParts, kChunks)) continue;
+      copy_to_lds_if((filters >> i & 1) != 0, &lds.b[buffer][i * kRows + row][column], w + i * from_filter,
+                     has_k);
     }
-    // Steps before it still read the rows that the next block's come to.
-    constexpr int kBefore = P::kBuffers - 1;
-    copy_pixels((tap - kBefore) * kParts + part, tap >= kBefore && next == block + 1 && next <= last);
+    if (part % kApart == 0) copy_chunk();
     if (!is_last_part(part, kParts)) return;
     --left;
     ++tap;
     w += args.C;
-    if (tap < static_cast<int>(args.taps.d)) return;
-    tap = 0;
-    w += kDepth - static_cast<int>(args.taps.d) * args.C;
-    ++block;
-    if (next == block) end_next_block();
+    if (tap == static_cast<int>(args.taps.d)) {
+      tap = 0;
+      w += kDepth - static_cast<int>(args.taps.d) * args.C;
+      ++block;
+      if (next == block) end_next_block();
+    }
+    begin_step();
   }
 };
 
@@ -212,6 +239,10 @@ DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pi
   HaloCopies<P> copies(args, lds, pixels, first_m, first_n, first_step, steps);
   typename P::Product product(args, pixels, lds.inside, first_m, copies.tap);
   product_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
+  static_assert(P::Product::kHanded * sizeof(float) <=
+                    sizeof lds + (kHaloZeros + 2 * P::kM) * P::Product::kRow * sizeof(half_t),
+                "no more than what the plan asks for");
+  product.add_up_teams(reinterpret_cast<float*>(&lds));
   store_panels<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
 }
 
@@ -235,4 +266,7 @@ CONV_HALO_KERNEL(kTall, 2, 128x64_f16)
 #endif
 #if GRAPHOPT_ON_NVIDIA || GRAPHOPT_WAVE == 32
 CONV_HALO_KERNEL(kLarge, 2, 128x128_f16)
+// Smaller ones on the CPU.
+CONV_HALO_KERNEL(kNarrow, 1, teams_128x64_f16)
+CONV_HALO_KERNEL(kSlim, 1, teams_144x48_f16)
 #endif

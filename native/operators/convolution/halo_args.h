@@ -8,7 +8,12 @@
 namespace graphopt::hip {
 
 constexpr int kConvHaloTaps = 32;  // of a kernel, at most: a bit for each
-constexpr int kHaloZeros = 8;  // rows of zeros in LDS, for what lies outside of X, one for each row's banks
+constexpr int kHaloZeros =
+    8;  // a power of two: rows of zeros in LDS, for what lies outside of X, one for each row's banks
+
+// So many packs of pixels of the next block a work-item brings to LDS beside a step of so many parts
+// (product_steps_ahead).
+constexpr int halo_chunks(int threads, int parts) { return threads < 256 || parts < 2 ? parts : 2; }
 
 // A convolution as of ConvLastArgs whose Y has the rows and columns of X and whose windows move by one: the taps of
 // consecutive pixels of Y are consecutive pixels of X. `rows`: pixels of X that those of a tile reach. A tile

@@ -15,6 +15,8 @@ namespace graphopt::hip {
 template <class P>
 struct PanelOfPatches {
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
+  // One group of copies behind another: what lies between a load from LDS and a copy costs three instructions.
+  static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
 
   static constexpr int kNoTap = kConvLastTaps;  // whose bit is never set
@@ -72,7 +74,7 @@ struct PanelOfPatches {
     }
     const auto C = static_cast<int32_t>(args.channels.d);
     UNROLL for (int i = 0; i < kPacks; ++i) {
-      if (!in_part(i, kPacks, part, kParts)) continue;
+      if (!in_part(i, kPacks, part, kParts, kGroups)) continue;
       const bool is_inside = (taps[i] >> r & taps[i] >> (16 + s) & 1) != 0;
       packs.begin(i, &to[i * kRows + row][column], x + static_cast<ptrdiff_t>(at[i] + offset) * C + channel,
                   is_inside);
@@ -94,8 +96,8 @@ DEVICE void conv_last(const ConvLastArgs& args, typename P::Lds& lds) {
   const TilePlace place = tile_place(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
   PanelOfPatches<P> left(args, first_m, first_k, depth);
-  RightPanel<P, false> right(w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n,
-                             depth);
+  PanelAlongK<P::kAhead, P::kN, P::kDepth, P::kThreads, PanelOfPatches<P>::kGroups> right(
+      w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
   typename P::Product product;
   multiply_panels<P>(product, lds, depth, left, right);
   store_panels<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);

@@ -228,7 +228,7 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
     if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
       return "its windows do not move by one";
   }
-  constexpr int64_t kLeast = 4;  // the steps before a block's last ones copy the next
+  constexpr int64_t kLeast = 6;  // the steps before a block's last ones copy the next
   return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "its taps are too few or too many";
 }
 
@@ -252,24 +252,32 @@ int64_t halo_lds(const ConvolutionProblem& p, const hip::PanelShape& shape) {
 std::optional<PanelCost> cost_of_halo(const ConvolutionProblem& p, hip::PanelTile tile,
                                       const hip::PanelShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
-  const int64_t at_once = shape.threads(arch.wave) / (shape.depth / 8) * (shape.depth / 16);
+  const int threads = shape.threads(arch.wave);
+  const int64_t at_once =
+      threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.teams);
   if (halo_rows(p, shape) > (p.taps() - std::max(shape.buffers, 3) + 1) * at_once) return std::nullopt;
   const auto fits = [&](int64_t groups) {
     constexpr int64_t kReserved = 1024;  // by the device, for each work-group
     return halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
   };
   const bool copies = arch.matrix == hip::Matrix::kMma;
+  // Steps of all tiles take the same k.
+  const bool whole = divide_up(p.C, shape.depth) * 2 == divide_up(p.C, shape.depth / 2);
   switch (tile) {
     case hip::PanelTile::kBroad:
-      return copies && fits(1) ? std::optional(PanelCost{0.56, 1100, 14500}) : std::nullopt;
+      return copies && fits(1) ? std::optional(PanelCost{0.55, 800, 7900}) : std::nullopt;
     case hip::PanelTile::kOblong:
-      return copies && fits(1) ? std::optional(PanelCost{0.55, 900, 13500}) : std::nullopt;
+      return copies && fits(1) ? std::optional(PanelCost{0.565, 600, 6000}) : std::nullopt;
     case hip::PanelTile::kFlat:
-      return copies && fits(1) ? std::optional(PanelCost{0.45, 900, 12000}) : std::nullopt;
+      return copies && fits(1) ? std::optional(PanelCost{0.49, 900, 7000}) : std::nullopt;
     case hip::PanelTile::kLarge:
-      return fits(copies ? 2 : 1) ? std::optional(PanelCost{0.50, 1500, 6300}) : std::nullopt;
+      return fits(copies ? 2 : 1) ? std::optional(PanelCost{0.565, 1550, 6500}) : std::nullopt;
     case hip::PanelTile::kTall:
-      return copies && fits(2) ? std::optional(PanelCost{0.417, 900, 5600}) : std::nullopt;
+      return copies && fits(2) ? std::optional(PanelCost{0.46, 860, 6700}) : std::nullopt;
+    case hip::PanelTile::kNarrow:
+      return whole && fits(1) ? std::optional(PanelCost{0.442, 1350, 6200}) : std::nullopt;
+    case hip::PanelTile::kSlim:
+      return whole && fits(1) ? std::optional(PanelCost{0.443, 900, 9500}) : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -285,6 +293,10 @@ const char* halo_kernel_of(hip::PanelTile tile) {
       return "conv_halo_128x160_f16";
     case hip::PanelTile::kLarge:
       return "conv_halo_128x128_f16";
+    case hip::PanelTile::kNarrow:
+      return "conv_halo_teams_128x64_f16";
+    case hip::PanelTile::kSlim:
+      return "conv_halo_teams_144x48_f16";
     default:
       return "conv_halo_128x64_f16";
   }
