@@ -247,6 +247,30 @@ TEST_CASE("pairs of channels of many shapes") {
   }
 }
 
+TEST_CASE("images that are multiplied together, and those that are left") {
+  std::array<ConvolutionProblem, 3> problems;  // whose caches three lanes fill with two to five images
+  problems[0].C = 16;
+  problems[0].in = {1, 60, 81};
+  problems[1].C = 48;
+  problems[1].in = {1, 7, 7};
+  problems[2].C = 24;
+  problems[2].in = {1, 52, 62};
+  for (ConvolutionProblem& p : problems) {
+    p.N = 5;
+    p.M = 36;
+    const int64_t side = &p == &problems[2] ? 1 : 3;
+    p.kernel = {1, side, side};
+    p.pad = {0, side / 2, side / 2};
+    for (size_t axis = 0; axis < 3; ++axis) p.out[axis] = p.out_of(axis, p.pad[axis]);
+    p.act = {ActivationKind::kRelu, 0, 0};
+    for (const bool bfloat16 : {false, true}) {
+      p.bfloat16 = bfloat16;
+      compare(p, Numbers(p), 3);
+    }
+    compare_pairs(p, Numbers(p), 3);
+  }
+}
+
 TEST_CASE("infinite numbers stay in their windows") {
   ConvolutionProblem p;
   p.bfloat16 = true;

@@ -96,7 +96,7 @@ TEST_CASE("inverted residual of odd sizes") {
         {3, 4, 5, 6, 7, 3, 1}}) {
     for (const bool residual : {false, true}) {
       Problem p;
-      p.N = 2;
+      p.N = 3;
       p.C = C;
       p.M = M;
       p.O = O;

@@ -5,7 +5,9 @@
 // in bfloat16 (tiles_cpu.cpp).
 #include "operators/fused_conv/product_cpu.h"
 
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
@@ -32,10 +34,17 @@ Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
   return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
 }
 
-// s of a strip.
+// Words of s of a strip.
 template <class E>
-Word* take_strip(const ConvolutionProblem& p, const Strips& strips, Workspace& workspace) {
-  return workspace.take<Word>(p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth);
+int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
+  return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
+}
+
+// Images whose strips are multiplied in one call of the pool: as many as the strips of one would fill the caches of.
+template <class E>
+int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t lanes) {
+  if (lanes == 1 || strips.most < p.out[strips.axis]) return 1;
+  return std::clamp<int64_t>(kStripBytes * lanes / (4 * strip_words<E>(p, strips)), 1, p.N);
 }
 
 // Words of a block of pixels, gathered.
@@ -86,17 +95,32 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// Words of pixels that are gathered: those of a strip, in blocks of rows, or what tiles want; null where they are read
-// from s.
+// Words of pixels that are gathered, of each image those of a strip in blocks of rows, or what tiles of all lanes want;
+// none where they are read from s.
+struct Gathered {
+  int64_t words = 0, of_image = 0;
+};
 template <class E>
-Word* take_gathered(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
-                    [[maybe_unused]] int64_t lanes, Workspace& workspace) {
+Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
+                        [[maybe_unused]] int64_t lanes) {
   if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
-    if (vectors == FusedConvVectors::kTiles) return workspace.take<Word>(conv_tiles_words(p, lanes));
+    if (vectors == FusedConvVectors::kTiles) return {conv_tiles_words(p, lanes), 0};
   }
-  if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return nullptr;
-  const int64_t blocks = ceil_div(strips.at(p, 0).span(), kMaxRows);
-  return workspace.take<Word>(p.groups * blocks * block_slot<E>(p));
+  if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return {};
+  const int64_t words = p.groups * ceil_div(strips.at(p, 0).span(), kMaxRows) * block_slot<E>(p);
+  return {images_at_once<E>(p, strips, lanes) * words, words};
+}
+
+// The memory of a run: s of each image, and what is gathered, null for nothing.
+struct Memory {
+  Word *s, *gathered;
+};
+template <class E>
+Memory take_memory(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips, int64_t lanes,
+                   Workspace& workspace) {
+  const int64_t gathered = gathered_words<E>(p, vectors, strips, lanes).words;
+  Word* s = workspace.take<Word>(images_at_once<E>(p, strips, lanes) * strip_words<E>(p, strips));
+  return {s, gathered > 0 ? workspace.take<Word>(gathered) : nullptr};
 }
 
 // Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
@@ -134,18 +158,17 @@ struct MultiplyPanels {
 
 // Vectors of pixels.
 template <class E, class F>
-void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Loop& pack, const Word* s, const Word* w, const F& image, Parallel& parallel) {
-  const auto lanes = static_cast<int64_t>(parallel.lanes()), steps = static_cast<int64_t>(offsets.size());
+Loop multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing) {
+  const auto steps = static_cast<int64_t>(offsets.size());
   const int64_t outputs = p.M, blocks = blocks_of(outputs);
   const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
   const int64_t passes = ceil_div(blocks, together);
-  const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+  std::vector<Pixels> pixels = pixels_of(p, strip, L);
   const auto vectors = static_cast<int64_t>(pixels.size());
-  const int64_t panels = ceil_div(vectors, kPanel);
-  const int64_t parts =
-      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
-  const auto multiply = [&](int64_t item, size_t) {
+  const int64_t panels = ceil_div(vectors, kPanel), parts = sharing.parts(p.groups * passes, panels);
+  const auto multiply = [=, &p, &strip, offsets = std::move(offsets), pixels = std::move(pixels)](
+                            int64_t item, size_t) {
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
@@ -162,7 +185,7 @@ void multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, const st
                                                        image.at(g * outputs + m, pixels.data()));
     }
   };
-  parallel_loops(parallel, {pack, {p.groups * passes * parts, multiply}});
+  return {p.groups * passes * parts, multiply};
 }
 
 // What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
@@ -224,15 +247,21 @@ void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, 
 
 // Vectors of channels.
 template <class E, class F>
-void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                         const Loop& pack, const Word* s, const Word* w, const F& image, Parallel& parallel,
-                         Word* gathered) {
-  const auto steps = static_cast<int64_t>(offsets.size());
+std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& strip,
+                                      const std::vector<int64_t>& step_offsets, const Word* s, const Word* w,
+                                      const F& image, Word* gathered) {
+  const auto steps = static_cast<int64_t>(step_offsets.size());
   const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
-  const std::vector<PixelBlock> pixels = pixel_blocks(p, strip, gathered != nullptr);
-  const auto blocks = static_cast<int64_t>(pixels.size());
-  const auto gather = [&](int64_t item, size_t) {
+  struct Places {
+    std::vector<int64_t> offsets;
+    std::vector<PixelBlock> pixels;
+  };
+  const auto places =
+      std::make_shared<const Places>(Places{step_offsets, pixel_blocks(p, strip, gathered != nullptr)});
+  const auto blocks = static_cast<int64_t>(places->pixels.size());
+  const auto gather = [=, &p, &strip](int64_t item, size_t) {
     const int64_t g = item / blocks;
+    const auto& [offsets, pixels] = *places;
     const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
     const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
     Word* to = gathered + item * slot;
@@ -242,8 +271,9 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
       to += here.pixels.count;
     }
   };
-  const auto multiply = [&](int64_t item, size_t) {
+  const auto multiply = [=, &p, &strip](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
+    const auto& [offsets, pixels] = *places;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
     const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
     // The first blocks share the fetching of the next panel.
@@ -268,9 +298,24 @@ void multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, const 
       end_of_panel(image.at(g * outputs + m, &here), channels, vectors, o);
     }
   };
-  std::vector<Loop> loops = {pack};
+  std::vector<Loop> loops;
   if (gathered != nullptr) loops.push_back({p.groups * blocks, gather});
   loops.push_back({p.groups * panels, multiply});
+  return loops;
+}
+
+// Loops of several images, which have as many items each: the first ones of all images, then the second ones.
+void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
+  std::vector<Loop> loops = std::move(images[0]);
+  for (size_t i = 0; i < loops.size() && images.size() > 1; ++i) {
+    std::vector<Loop> same = {std::move(loops[i])};
+    for (size_t n = 1; n < images.size(); ++n) same.push_back(std::move(images[n][i]));
+    const int64_t items = same[0].items;
+    loops[i].items = items * static_cast<int64_t>(same.size());
+    loops[i].run = [items, same = std::move(same)](int64_t item, size_t lane) {
+      same[static_cast<size_t>(item / items)].run(item % items, lane);
+    };
+  }
   parallel_loops(parallel, loops);
 }
 
@@ -292,14 +337,21 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
   const auto lanes = static_cast<int64_t>(parallel.lanes());
   const Strips strips = strips_of<E>(p, lanes);
   Workspace workspace(memory);
-  Word* s = take_strip<E>(p, strips, workspace);
+  const Memory taken = take_memory<E>(p, vectors, strips, lanes, workspace);
+  const Gathered of_gathered = gathered_words<E>(p, vectors, strips, lanes);
   const bool in_place = reads_in_place(p);
   const bool by_channel = vectors == FusedConvVectors::kChannels;
-  Word* gathered = take_gathered<E>(p, vectors, strips, lanes, workspace);
+  const int64_t at_once = images_at_once<E>(p, strips, lanes), words_of_s = strip_words<E>(p, strips);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
     std::vector<int64_t> offsets = step_offsets<E>(p, strip);
+    std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
+      const int64_t place = n % at_once;  // among those that are multiplied together
+      const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
+      Word* const s = taken.s + place * words_of_s;
+      Word* const gathered =
+          taken.gathered == nullptr ? nullptr : taken.gathered + place * of_gathered.of_image;
       const Word* begins = s;
       if (in_place) {
         const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
@@ -312,7 +364,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
         const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
         offsets.back() = distance / static_cast<intptr_t>(sizeof(Word));
       }
-      const auto pack_item = [&, n](int64_t item, size_t) {
+      const auto pack_item = [&, n, s](int64_t item, size_t) {
         Word* packed = s + item * strip.words;
         if (p.pairs) {
           const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
@@ -327,15 +379,22 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
       const Loop pack = {in_place ? 0 : p.groups * pairs, pack_item};
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       const auto multiply_and = [&](const auto& end) {
+        images.push_back({pack});
+        std::vector<Loop>& loops = images.back();
         if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
           if (vectors == FusedConvVectors::kTiles) {
-            return multiply_in_tiles(p, strip, offsets, pack, begins, in_place, w, end, parallel, gathered);
+            loops.push_back(
+                multiply_in_tiles(p, strip, offsets, begins, in_place, w, end, sharing, gathered));
+            return;
           }
         }
         if (by_channel) {
-          return multiply_by_channel<E>(p, strip, offsets, pack, begins, w, end, parallel, gathered);
+          for (Loop& loop : multiply_by_channel<E>(p, strip, offsets, begins, w, end, gathered)) {
+            loops.push_back(std::move(loop));
+          }
+          return;
         }
-        multiply_by_pixel<E>(p, strip, offsets, pack, begins, w, end, parallel);
+        loops.push_back(multiply_by_pixel<E>(p, strip, offsets, begins, w, end, sharing));
       };
       if constexpr (kTwo) {
         if (finish.gives_pairs_alone()) {
@@ -346,10 +405,16 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
           } else {
             multiply_and(PairsAlone<false>(finish));
           }
-          continue;
+        } else {
+          multiply_and(finish);
         }
+      } else {
+        multiply_and(finish);
       }
-      multiply_and(finish);
+      if (place + 1 == at_once || n + 1 == p.N) {
+        run_together(parallel, std::move(images));
+        images.clear();
+      }
     }
   }
 }
@@ -418,8 +483,7 @@ template <class E>
 size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
   Workspace workspace(nullptr);
   const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
-  take_strip<E>(p, strips, workspace);
-  take_gathered<E>(p, vectors, strips, static_cast<int64_t>(lanes), workspace);
+  take_memory<E>(p, vectors, strips, static_cast<int64_t>(lanes), workspace);
   return workspace.bytes();
 }
 

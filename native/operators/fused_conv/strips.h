@@ -84,6 +84,16 @@ struct Strips {
   }
 };
 
+// Who shares a product: lanes, and images that are multiplied in one call of the pool.
+struct Sharing {
+  int64_t lanes, images;
+
+  // Into how many parts, at most `most`, each of `items` items of an image is cut, for some items for each lane.
+  int64_t parts(int64_t items, int64_t most) const {
+    return lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, items * images), 1, most);
+  }
+};
+
 // A last channel without another one is multiplied by two taps of a row at a time: its words hold neighbouring
 // columns of the window.
 template <class E>

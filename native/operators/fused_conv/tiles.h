@@ -37,11 +37,11 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
 // What the lanes want beside s.
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
 
-// `pack` makes s. `gathered` has so many words. F is a Finish or PairsAlone. in_place: s is x, and its last pair of
-// channels lies elsewhere.
+// The product of an image's strip, whose s is there. `gathered` has so many words. F is a Finish or PairsAlone. in_place:
+// s is x, and its last pair of channels lies elsewhere. p and strip stay.
 template <class F>
-void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Loop& pack, const Word* s, bool in_place, const Word* w, const F& image,
-                       Parallel& parallel, Word* gathered);
+Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
+                       const Word* s, bool in_place, const Word* w, const F& image, const Sharing& sharing,
+                       Word* gathered);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

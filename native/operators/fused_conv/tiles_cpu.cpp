@@ -2,6 +2,7 @@
 // words of 16 neighbouring pairs of channels at a tap are a tile of columns where they lie in s (strips.h). Other 16
 // steps, of several taps or few channels, are gathered first, for the columns of a block at a time.
 #include <type_traits>
+#include <utility>
 
 #include "device/cpu/parallel_for.h"
 #include "operators/fused_conv/tiles.h"
@@ -106,25 +107,24 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
 }
 
 template <class F>
-void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const std::vector<int64_t>& offsets,
-                       const Loop& pack, const Word* s, bool in_place, const Word* w, const F& image,
-                       Parallel& parallel, Word* gathered) {
-  const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const std::vector<int64_t> order = order_of_steps(p);
-  const std::vector<Place> places = places_of(p, offsets, order, in_place);
+Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
+                       const Word* s, bool in_place, const Word* w, const F& image, const Sharing& sharing,
+                       Word* gathered) {
+  std::vector<int64_t> order = order_of_steps(p);
+  std::vector<Place> places = places_of(p, offsets, order, in_place);
   const auto tiles = static_cast<int64_t>(places.size());
-  const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+  std::vector<Pixels> pixels = pixels_of(p, strip, L);
   const auto vectors = static_cast<int64_t>(pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
   const int64_t slot = conv_tiles_words(p, 1);
   int64_t together = std::clamp<int64_t>(kPassBytes / (tiles * kBlockTiles * kTileWords * 4 + 1), 1, blocks);
-  if (lanes > 1) {
-    together = std::clamp<int64_t>(p.groups * blocks * panels / (4 * lanes), 1, together);
+  if (sharing.lanes > 1) {
+    const int64_t all = sharing.images * p.groups * blocks * panels;
+    together = std::clamp<int64_t>(all / (4 * sharing.lanes), 1, together);
   }
-  const int64_t passes = ceil_div(blocks, together);
-  const int64_t parts =
-      lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, p.groups * passes), 1, panels);
-  const auto multiply = [&](int64_t item, size_t lane) {
+  const int64_t passes = ceil_div(blocks, together), parts = sharing.parts(p.groups * passes, panels);
+  const auto multiply = [=, &p, &strip, offsets = std::move(offsets), order = std::move(order),
+                         places = std::move(places), pixels = std::move(pixels)](int64_t item, size_t lane) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<Brain>(p) * strip.words;
@@ -147,13 +147,13 @@ void multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, const st
       }
     }
   };
-  parallel_loops(parallel, {pack, {p.groups * passes * parts, multiply}});
+  return {p.groups * passes * parts, multiply};
 }
 
-#define GRAPHOPT_INSTANTIATE(...)                                                                       \
-  template void multiply_in_tiles(const ConvolutionProblem&, const Strip&, const std::vector<int64_t>&, \
-                                  const Loop&, const Word*, bool, const Word*, const __VA_ARGS__&,      \
-                                  Parallel&, Word*);
+#define GRAPHOPT_INSTANTIATE(...)                                                                     \
+  template Loop multiply_in_tiles(const ConvolutionProblem&, const Strip&, std::vector<int64_t>,      \
+                                  const Word*, bool, const Word*, const __VA_ARGS__&, const Sharing&, \
+                                  Word*);
 GRAPHOPT_INSTANTIATE(Finish<float>)
 GRAPHOPT_INSTANTIATE(Finish<half>)
 GRAPHOPT_INSTANTIATE(Finish<float, true>)

@@ -42,6 +42,7 @@ int64_t part_of_cache(double part) {
 // How y is computed.
 struct Plan {
   int64_t panels;         // of M
+  int64_t images;         // at a time
   int64_t rows;           // of y at a time
   int64_t step;           // of these, for one panel at a time
   int64_t height, width;  // of s, whose rows are used again and again
@@ -57,6 +58,9 @@ struct Plan {
       return ceil_div(all, ceil_div(all, std::clamp<int64_t>(most, 1, all)));
     };
     rows = p.out[0];
+    images = lanes == 1 ? 1
+                        : std::clamp<int64_t>(lanes * part_of_cache(kWhole) / (4 * numbers * rows + 1), 1,
+                                              std::max<int64_t>(p.N, 1));
     if (lanes == 1 && 4 * numbers * rows > part_of_cache(kWhole)) {
       rows = parts_of(rows, part_of_cache(kBlock) / (4 * numbers));
     }
@@ -65,20 +69,21 @@ struct Plan {
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
     // A band that another lane takes repeats rows: half a row for each, on average.
-    bands = parts_of_least_cost(1, std::min(rows, enough(panels)), panels, lanes,
+    bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, lanes,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
   // How many tiles `pixels` pixels of the third convolution are, for panels of O.
   int64_t tiles(int64_t pixels, int64_t panels_of_y) const {
     const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
     return parts_of_least_cost(
-        least, std::min(most, std::max(least, enough(panels_of_y))), panels_of_y, lanes,
+        least, std::min(most, std::max(least, enough(panels_of_y * images))), panels_of_y * images, lanes,
         [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // a step reads weights, too
   }
   // s is of one panel for each lane where all rows are computed at a time, or of all panels.
   bool whole(const Problem& p) const { return rows == p.out[0]; }
   int64_t slots(const Problem& p) const { return whole(p) ? lanes : panels; }
   int64_t s_numbers(const Problem& p) const { return slots(p) * kPanel * plane; }
+  // Of an image.
   int64_t d_numbers(const Problem& p) const { return round_up(p.M, L) * rows * p.out[1]; }
 
  private:
@@ -215,6 +220,15 @@ struct Block {
   int64_t first, rows;  // of y
 
   int64_t pixels() const { return rows * p.out[1]; }
+  // The same rows of an image behind it.
+  Block of_image(int64_t n) const {
+    Block block = *this;
+    block.x += n * p.C * p.in_size();
+    if (p.has_residual) block.r += n * p.O * p.out_size();
+    block.y += n * p.O * p.out_size();
+    block.d += n * plan.d_numbers(p);
+    return block;
+  }
   // Where row h of x, counted from the first one of the padding, lies in a plane of s.
   float* row_of(float* s, int64_t h) const { return s + h % plan.height * plan.width * L; }
 
@@ -454,7 +468,7 @@ size_t inverted_residual_workspace(const Problem& p, size_t lanes) {
   const Plan plan(p, static_cast<int64_t>(lanes));
   Workspace memory(nullptr);
   memory.take<float>(plan.s_numbers(p));
-  memory.take<float>(plan.d_numbers(p));
+  memory.take<float>(plan.images * plan.d_numbers(p));
   return memory.bytes();
 }
 
@@ -465,7 +479,7 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
   const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
   Workspace memory(workspace), packed(const_cast<void*>(weights));
   auto* s = memory.take<float>(plan.s_numbers(p));
-  auto* d = memory.take<float>(plan.d_numbers(p));
+  auto* d = memory.take<float>(plan.images * plan.d_numbers(p));
   const Weights w(p, packed);
   std::vector<Lane> slots(static_cast<size_t>(plan.slots(p)));
   const int64_t panels = ceil_div(p.O, kPanelWidth);
@@ -473,8 +487,8 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
   int64_t items = 0;  // of the loops before
-  for (int64_t n = 0; n < p.N; ++n) {
-    const int64_t of_y = n * p.O * p.out_size();
+  for (int64_t n = 0; n < p.N; n += plan.images) {
+    const int64_t of_y = n * p.O * p.out_size(), images = std::min(plan.images, p.N - n);
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {
       const Block block = {p,
                            plan,
@@ -487,8 +501,9 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
                            d,
                            first,
                            std::min(plan.rows, p.out[0] - first)};
-      loops.push_back({plan.panels * plan.bands, [&, block, items](int64_t item, size_t lane) {
-                         const int64_t panel = item / plan.bands,
+      const int64_t hidden = plan.panels * plan.bands;  // items of an image
+      loops.push_back({images * hidden, [&, block, items, hidden](int64_t item, size_t lane) {
+                         const int64_t panel = item % hidden / plan.bands,
                                        slot = plan.whole(p) ? static_cast<int64_t>(lane) : panel;
                          float* const mine = s + slot * kPanel * plan.plane;
                          Lane& state = slots[static_cast<size_t>(slot)];
@@ -496,16 +511,17 @@ void inverted_residual(const Problem& p, const T* x, const void* weights, const 
                          const int64_t band = item % plan.bands;
                          const bool goes_on =
                              plan.whole(p) ? band > 0 && items + item == state.next : block.first > 0;
-                         block.hidden(panel, band, goes_on, mine);
+                         block.of_image(item / hidden).hidden(panel, band, goes_on, mine);
                          state = {items + item + 1, true};
                        }});
       items += loops.back().items;
       const int64_t pixels = block.pixels(), parts = plan.tiles(pixels, panels);
-      loops.push_back({parts * panels, [&, block, pixels, parts](int64_t item, size_t) {
+      loops.push_back({images * parts * panels, [&, block, pixels, parts](int64_t all, size_t) {
+                         const int64_t image = all / (parts * panels), item = all % (parts * panels);
                          const int64_t part = by_panels ? item % parts : item / panels,
                                        panel = by_panels ? item / parts : item % panels;
                          const int64_t at = pixels * part / parts;
-                         block.result(at, pixels * (part + 1) / parts - at, panel);
+                         block.of_image(image).result(at, pixels * (part + 1) / parts - at, panel);
                        }});
     }
   }
