@@ -156,6 +156,14 @@ class Editor:
         if len(types) > 1:
             raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
 
+    def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
+        """Raises:
+        Refusal: MIXED_DTYPE where the element types that are known are several.
+        """
+        known = {dtype for value in values if (dtype := self.dtype(value)) is not None}
+        if len(known) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), *nodes)
+
     def require_only_use(self, value: ir.Value, *nodes: ir.Node) -> None:
         """Raises:
         Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.

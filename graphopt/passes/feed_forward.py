@@ -119,6 +119,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", product)
         if editor.dtype(w) not in FLOATS:
             raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
+        editor.require_alike((*product.inputs[:2], match.residual), product)
         if match.bias.graph is not product.graph:
             raise Refusal(Code.ESCAPES, "the bias is added in another graph", match.bias)
         if match.b is not None:

@@ -206,9 +206,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)
     D = _last_dim(x, editor, node)
     # Below opset 17 LayerNormalization is the runtime's own, which computes float16 data with float32 parameters.
-    types = {d for v in (x, *node.inputs[1:], y) if (d := editor.dtype(v)) is not None}
-    if len(types) > 1:
-        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in types)), node)
+    editor.require_alike((x, *node.inputs[1:], y), node)
     rms = node.op_type == "RMSNormalization"
     gamma = _row_parameter(editor.require_constant(node.inputs[1], "scale", node), D, node)
     beta = None
@@ -365,12 +363,13 @@ def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) 
 
 
 def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
-    """The Add of two values of one shape that makes x, in the graph of the norm."""
+    """The Add of two values of one shape and element type that makes x, in the graph of the norm."""
     add = made_by(x, "Add")
     if add is None or add.graph is not first.graph:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
-    return add if dims[0] is not None and dims[0] == dims[1] else None
+    types = {dtype for v in add.inputs if (dtype := editor.dtype(v)) is not None}
+    return add if dims[0] is not None and dims[0] == dims[1] and len(types) <= 1 else None
 
 
 def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:

@@ -90,6 +90,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
                 editor.require_constant(conv.bias, "the bias", conv.node)
             if conv.node.graph is not match.last.graph:
                 raise Refusal(Code.ESCAPES, "a part of it is in another graph", conv.node)
+        editor.require_alike((match.convs[0].X, match.convs[0].W, match.residual), match.last)
         if match.convs[1].attributes["dilations"] != (1, 1):
             raise Refusal(Code.ATTRIBUTE, f"dilations {list(match.convs[1].attributes['dilations'])}", match.last)
         for conv, form in zip(match.convs, match.forms):

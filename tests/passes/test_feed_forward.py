@@ -87,10 +87,12 @@ def test_gemm(transposed: int) -> None:
         ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "b": np.ones((3, 6), np.float32)}, "WRONG_SHAPE"),
         ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "b": np.ones((3, 1), np.float32)}, "WRONG_SHAPE"),
         ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", {**W, "w": np.ones((2, 4, 6), np.float32)}, "WRONG_RANK"),
+        ("m = MatMul(x, w)  t = Add(m, b)  y = Add(t, r)", W, "MIXED_DTYPE"),
     ],
 )
 def test_refusals_on_a_gpu(graph: str, weights: dict[str, np.ndarray], code: str) -> None:
-    model = model_from_text(f"g (float[2, 3, 4] x) => (float[2, 3, 6] y) {{ {graph} }}", weights)
+    text = f"g (float[2, 3, 4] x, uint8[2, 3, 6] r) => (float[2, 3, 6] y) {{ {graph} }}"
+    model = model_from_text(text, weights, check=False)
     result = rewrite(model, [FeedForward()], device="cuda")
     assert result.codes() == [code]
     assert result.op_types == [n.op_type for n in model.graph.node]

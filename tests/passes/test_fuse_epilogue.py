@@ -152,10 +152,11 @@ def test_only_so_much_is_absorbed(node: str, body: str, left: list[str]) -> None
         ("UNKNOWN_SHAPE", "y = Add(t, o)", "XT y"),
         ("WRONG_SHAPE", "y = Add(t, n)", "XT y"),
         ("WRONG_SHAPE", "y = Add(t, w)", "float[1, N, 6, 7, 5] y"),
+        ("MIXED_DTYPE", "y = Add(t, u)", "XT y"),
     ],
 )
 def test_refused(node: str, code: str, body: str, outputs: str) -> None:
-    others = "float[N, 6, H, 5] o, float[6, 7, 1] n, float[1, 1, 6, 7, 5] w"
+    others = "float[N, 6, H, 5] o, float[6, 7, 1] n, float[1, 1, 6, 7, 5] w, uint8[N, 6, 7, 5] u"
     text = f"g (XT x, XT r, {others}) => ({outputs}) {{ {NODES[node]}\n {body} }}"
     before = model_from_text(text.replace("XT", "float[N, 6, 7, 5]"), weights(), check=False)
     after = rewrite(before, PASSES, all_sites=True)

@@ -387,6 +387,16 @@ def test_refuses_result_that_stays_wide() -> None:
     assert refusal(model_from_text(text, {"gamma": row()})) == "MIXED_DTYPE"
 
 
+def test_leaves_a_sum_of_two_element_types() -> None:
+    """No runtime takes such a model; a graph input may be declared wrongly all the same."""
+    text = f"""g (float[N, S, {D}] x, uint8[N, S, {D}] r) => (float[N, S, {D}] y) {{
+        s = Add(x, r)
+        y = LayerNormalization <axis: int = -1> (s, gamma, beta)
+    }}"""
+    model = model_from_text(text, {"gamma": row(), "beta": row()}, check=False)
+    assert rewrite(model, [FuseRowNorm()], device="rocm").op_types[0] == "Add"
+
+
 def test_refuses_deviation_that_is_read_elsewhere() -> None:
     model = rms_norm()
     model.graph.node.append(onnx.helper.make_node("Neg", ["std"], ["z"]))
