@@ -31,6 +31,7 @@ from graphopt.passes.prelu import PRelu
 from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
+from graphopt.passes.written_prelu import WrittenPRelu
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # First, so that all others see what it writes, and constants of it (a causal mask of a known length) are computed.
@@ -40,6 +41,8 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FuseGroupNorm(),
     FuseRowNorm(),
     AdaLayerNorm(),
+    # Before the activations: one slope for all channels is a LeakyRelu.
+    WrittenPRelu(),
     Activations(),
     FoldBatchNorm(),
     FoldAffine(),

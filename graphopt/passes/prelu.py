@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import FLOATS
 from graphopt.graph.editor import Editor
+from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.vocabulary import require_input
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
@@ -49,19 +50,9 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
         return None if slope.size == 1 else PReluMatch(node, require_input(node, 0), slope)
 
     def legal(self, match: PReluMatch, editor: Editor) -> PReluMatch:
-        node, x = match.node, match.X
-        dims = editor.shapes.dims(x)
-        if dims is None or len(dims) < 2 or (C := dims[1].value) is None:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
-        rows = (C, *(1 for _ in dims[2:]))
-        if len(dims) < 3 or match.slope.shape not in (rows, (1, *rows)):
-            raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(match.slope.shape)} for {C} channels", node)
-        if not np.isfinite(match.slope).all():
-            raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)
-        if editor.dtype(x) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", node)
-        editor.require_op("ScaleShiftAdd", x, node)
-        return replace(match, slope=match.slope.reshape(rows))
+        slope = slope_of_channels(match.X, match.slope, match.node, editor)
+        editor.require_op("ScaleShiftAdd", match.X, match.node)
+        return replace(match, slope=slope)
 
     def candidate(self, plan: PReluMatch, editor: Editor) -> Candidate:
         doubt = "" if editor.target.device == "cpu" else "the provider has a kernel for it"
@@ -85,3 +76,25 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
         new = editor.emit("ScaleShiftAdd", total, {}, anchor=node)
         editor.replace([node], [below, above, new], {node.outputs[0]: new.outputs[0]}, anchor=node)
         return became(1, "ScaleShiftRelu, Relu and ScaleShiftAdd")
+
+
+def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) -> Array:
+    """The slopes [C, 1, .., 1] of a PRelu at `node`, of an x [N, C, ..]; [1] where there is one for an x of any shape.
+
+    Raises:
+        Refusal: UNKNOWN_SHAPE, WRONG_SHAPE, NOT_FINITE or WRONG_DTYPE.
+    """
+    dims = editor.shapes.dims(x)
+    rows: tuple[int, ...] = (1,)
+    if dims is None or (slope.size > 1 and (len(dims) < 2 or dims[1].value is None)):
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+    if slope.size > 1:
+        rows = (dims[1].value or 0, *(1 for _ in dims[2:]))
+    fits = slope.ndim <= len(dims) if slope.size == 1 else len(dims) > 2 and slope.shape in (rows, (1, *rows))
+    if not fits:
+        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {shape_text(dims)}", node)
+    if not np.isfinite(slope).all():
+        raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)
+    if editor.dtype(x) not in FLOATS:
+        raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", node)
+    return slope.reshape(rows)

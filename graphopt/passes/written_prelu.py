@@ -1,0 +1,86 @@
+"""A PRelu that exporters write out becomes the operator.
+
+    Relu(X) + s Relu(-X) = PRelu(X, -s);  Relu(X) - s Relu(-X) = PRelu(X, s)
+
+Keras's layer (K. He et al., "Delving Deep into Rectifiers", ICCV 2015), as tf2onnx writes it.
+
+Why it is legal: one of the two summands is 0 for every X, and s is finite, so that nothing is rounded twice; infinities
+and NaN are the same.
+
+Conditions: those of a PRelu that an operator of ours takes (prelu.py); nothing between X and the result is read
+elsewhere. One slope for all channels is a LeakyRelu (activations.py), of an X of any shape.
+
+Where it pays: five nodes are one, which a convolution in front takes along (fuse_epilogue.py), or three (prelu.py).
+Where the target takes no node of ours, ONNX Runtime's PRelu would be slower than what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.vocabulary import made_by, require_input
+from graphopt.metadata import Numerics
+from graphopt.ops.schema import Array
+from graphopt.passes.base import Pass
+from graphopt.passes.prelu import slope_of_channels
+from graphopt.remarks import Code, Refusal, became
+
+OPSET = 7  # of a PRelu whose slope is broadcast
+
+
+@dataclass(frozen=True)
+class WrittenPReluMatch:
+    """nodes: those that compute it, the last one behind the others. slope: as it is stored, negated where s is."""
+
+    X: ir.Value
+    slope: Array
+    nodes: tuple[ir.Node, ...]
+
+
+class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
+    name = "written_prelu"
+    equation = "Relu(X) + s Relu(-X) = PRelu(X, -s), s of each channel"
+    numerics = Numerics.EXACT
+    anchors = frozenset({("", "Add"), ("", "Sub")})
+
+    def match(self, node: ir.Node, editor: Editor) -> WrittenPReluMatch | None:
+        pairs = [node.inputs] if node.op_type == "Sub" else [node.inputs, node.inputs[::-1]]
+        for above, below in pairs:
+            relu, product = made_by(above, "Relu"), made_by(below, "Mul")
+            if relu is None or product is None:
+                continue
+            for negative, s in (product.inputs, product.inputs[::-1]):
+                other = made_by(negative, "Relu")
+                negation = None if other is None else made_by(other.inputs[0], "Neg")
+                if other is None or negation is None or negation.inputs[0] is not relu.inputs[0]:
+                    continue
+                slope = editor.require_constant(s, "the slope", node)
+                nodes = (negation, other, product, relu, node)
+                return WrittenPReluMatch(
+                    require_input(relu, 0), slope if node.op_type == "Sub" else np.negative(slope), nodes
+                )
+        return None
+
+    def legal(self, match: WrittenPReluMatch, editor: Editor) -> WrittenPReluMatch:
+        last = match.nodes[-1]
+        editor.require_contained(match.nodes, last.outputs[0])
+        if editor.opset(last) < OPSET:
+            raise Refusal(Code.OPSET, f"PRelu broadcasts its slope from opset {OPSET} on", last)
+        if any(node.graph is not last.graph for node in match.nodes):
+            raise Refusal(Code.ESCAPES, "a part of it is in another graph", last)
+        slope = slope_of_channels(match.X, match.slope, last, editor)
+        if match.slope.size > 1 and not editor.target.custom_ops:
+            raise Refusal(Code.NO_GAIN, "ONNX Runtime's PRelu takes longer than these nodes", last)
+        return replace(match, slope=slope)
+
+    def rewrite(self, plan: WrittenPReluMatch, editor: Editor) -> str:
+        last = plan.nodes[-1]
+        label = last.name or last.outputs[0].name or "prelu"
+        slope = editor.initializer(last, np.ascontiguousarray(plan.slope), f"{label}_slope")
+        new = editor.node("PRelu", [plan.X, slope], hint=f"{label}/PRelu")
+        editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        return became(len(plan.nodes), "PRelu")
