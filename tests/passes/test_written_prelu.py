@@ -66,7 +66,7 @@ def test_a_convolution_takes_it_along() -> None:
 
 @pytest.mark.parametrize(("device", "op"), [("cpu", "LeakyRelu"), ("portable", "LeakyRelu"), ("migraphx", "LeakyRelu")])
 def test_one_slope_is_a_leaky_relu_everywhere(device: str, op: str) -> None:
-    model = written(x="N, A, B", slope=np.float32([0.25]))
+    model = written(x="N, A, B", slope=np.array([0.25], np.float32))
     after, _ = optimize(model, target=device)
     assert [n.op_type for n in after.graph.node] == [op]
     assert after.graph.node[0].attribute[0].f == -0.25
@@ -81,8 +81,8 @@ def test_one_slope_is_a_leaky_relu_everywhere(device: str, op: str) -> None:
         (written(x="N, C, H, W"), "UNKNOWN_SHAPE"),
         (written(x="N, 3, 4, 5", slope=draw(3, 4, 5)), "WRONG_SHAPE"),
         (written(x="3, 4, 5", slope=draw(1, 1, 1, 1)), "WRONG_SHAPE"),
-        (written(slope=np.float32([1, np.inf, 2]).reshape(3, 1, 1)), "NOT_FINITE"),
-        (written(slope=np.float32(np.nan)), "NOT_FINITE"),
+        (written(slope=np.array([1, np.inf, 2], np.float32).reshape(3, 1, 1)), "NOT_FINITE"),
+        (written(slope=np.array(np.nan, np.float32)), "NOT_FINITE"),
         (written(opset=6), "OPSET"),
         (written("a = Relu(x) m = Neg(x) r = Relu(m) t = Sin(s) q = Mul(r, t) y = Add(a, q)"), "NOT_CONSTANT"),
     ],
