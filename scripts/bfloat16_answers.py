@@ -1,7 +1,7 @@
 """Whether trained models keep their answers in bfloat16: top-1, text and detections, on 64 inputs each.
 
     .venv-ort/bin/python -m pip install pillow
-    .venv-ort/bin/python scripts/bfloat16_answers.py [--only NAME] [--count 64]
+    .venv-ort/bin/python scripts/bfloat16_answers.py [--only NAME] [--count 64] [--max-error E]
 
 The original, ours by --precision bf16 and, where the package openvino is there, OpenVINO by its default (bfloat16 where
 the machine has it) answer the same inputs. An answer that differs is printed with the margin that the original had: of
@@ -145,7 +145,7 @@ CASES: dict[str, tuple[Callable[..., Answers], Feeds]] = {
 }
 
 
-def _compare(name: str, count: int, folder: Path) -> bool:
+def _compare(name: str, count: int, max_error: float | None, folder: Path) -> bool:
     """Prints a line for each side; whether ours keeps as many answers as OpenVINO."""
     answers, feeds = CASES[name]
     original, ours = folder / "original.onnx", folder / "bf16.onnx"
@@ -153,7 +153,8 @@ def _compare(name: str, count: int, folder: Path) -> bool:
     if next(o.version for o in model.opset_import if not o.domain) < CAST_BFLOAT16_OPSET:
         model = version_converter.convert_version(model, CAST_BFLOAT16_OPSET)
     onnx.save(model, original)
-    onnx.save(graphopt.optimize(model, target="cpu", precision="bf16")[0], ours)
+    keep = graphopt.limit_error(model, max_error).keep if max_error else ()
+    onnx.save(graphopt.optimize(model, target="cpu", precision="bf16", keep_float=keep)[0], ours)
     rounded = sum(node.op_type.endswith("Bf16") for node in onnx.load(ours).graph.node)
     sides: dict[str, Side] = {"original": _runtime(original, 1), "ours bf16": _runtime(ours, 1)}
     if importlib.util.find_spec("openvino") is not None:
@@ -188,10 +189,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(CASES))
     parser.add_argument("--count", type=int, default=64)
+    parser.add_argument("--max-error", type=float, help="as of optimize: what stays in float32")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         names = [arguments.only] if arguments.only else list(CASES)
-        kept = [_compare(name, arguments.count, Path(folder)) for name in names]
+        kept = [_compare(name, arguments.count, arguments.max_error, Path(folder)) for name in names]
     return 0 if all(kept) else 1
 
 
