@@ -329,88 +329,111 @@ bool reads_in_place(const ConvolutionProblem& p) {
   return same;
 }
 
+// The strip of an image: where it begins, how far from there the words of each step are, and what packs them.
+struct StripOfImage {
+  const Word* begins;
+  std::vector<int64_t> offsets;
+  Loop pack;
+};
+
+// Of words that are read where they lie in x; those of the last pair of channels come to s.
+StripOfImage strip_in_place(const ConvolutionProblem& p, const Strip& strip, const void* x, int64_t n,
+                            Word* s) {
+  const int64_t pairs = pairs_of<Brain>(p);
+  const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
+  pack_pair<Single>(p, strip, words + (pairs - 1) * p.in_size(), Second{}, s);
+  const Word* begins = reinterpret_cast<const Word*>(words) +
+                       (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
+  std::vector<int64_t> offsets;
+  for (int64_t pair = 0; pair + 1 < pairs; ++pair) offsets.push_back(pair * p.in_size());
+  const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
+  offsets.push_back(distance / static_cast<intptr_t>(sizeof(Word)));
+  return {begins, std::move(offsets), {0, {}}};
+}
+
+// x: numbers of T, or words where they lie in pairs.
+template <class E, class T>
+StripOfImage packed_strip(const ConvolutionProblem& p, const Strip& strip,
+                          const std::vector<int64_t>& offsets, const void* x, int64_t n, Word* s) {
+  const int64_t channels = p.C, pairs = pairs_of<E>(p);
+  const auto pack = [=, &p, &strip](int64_t item, size_t) {
+    Word* packed = s + item * strip.words;
+    if (p.pairs) {
+      const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
+      return pack_pair<Single>(p, strip, words, Second{}, packed);
+    }
+    const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
+    const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
+    const bool both = pair * E::kDepth + 1 < channels;
+    const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
+    pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
+  };
+  return {s, offsets, {p.groups * pairs, pack}};
+}
+
+// The loops of an image's strip, which `end` ends.
+template <class E, class F>
+std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors, const Strip& strip,
+                                 StripOfImage image, bool in_place, const Word* w, const F& end,
+                                 const Sharing& sharing, Word* gathered) {
+  std::vector<Loop> loops = {std::move(image.pack)};
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) {
+      loops.push_back(multiply_in_tiles(p, strip, std::move(image.offsets), image.begins, in_place, w, end,
+                                        sharing, gathered));
+      return loops;
+    }
+  }
+  if (vectors == FusedConvVectors::kChannels) {
+    for (Loop& loop : multiply_by_channel<E>(p, strip, image.offsets, image.begins, w, end, gathered)) {
+      loops.push_back(std::move(loop));
+    }
+  } else {
+    loops.push_back(multiply_by_pixel<E>(p, strip, std::move(image.offsets), image.begins, w, end, sharing));
+  }
+  return loops;
+}
+
+// Calls f with what ends the product: where only pairs are wanted, with what gives these alone.
+template <class T, bool kTwo, class F>
+void with_end(const Finish<T, kTwo>& finish, bool adds_pairs, const F& f) {
+  if constexpr (kTwo) {
+    if (finish.gives_pairs_alone()) {
+      if (adds_pairs) return f(PairsAlone<true>(finish));
+      if (finish.slope != 1.0f) return f(PairsAlone<false, true>(finish));
+      return f(PairsAlone<false>(finish));
+    }
+  }
+  f(finish);
+}
+
 // x: numbers of T, or words where they lie in pairs.
 template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
                      const T* bias, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* memory) {
-  const int64_t channels = p.C, pairs = pairs_of<E>(p);
   const auto lanes = static_cast<int64_t>(parallel.lanes());
   const Strips strips = strips_of<E>(p, lanes);
   Workspace workspace(memory);
   const Memory taken = take_memory<E>(p, vectors, strips, lanes, workspace);
-  const Gathered of_gathered = gathered_words<E>(p, vectors, strips, lanes);
-  const bool in_place = reads_in_place(p);
-  const bool by_channel = vectors == FusedConvVectors::kChannels;
+  const int64_t of_gathered = gathered_words<E>(p, vectors, strips, lanes).of_image;
   const int64_t at_once = images_at_once<E>(p, strips, lanes), words_of_s = strip_words<E>(p, strips);
+  const bool in_place = reads_in_place(p);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
     const Strip strip = strips.at(p, begin);
-    std::vector<int64_t> offsets = step_offsets<E>(p, strip);
+    const std::vector<int64_t> offsets = in_place ? std::vector<int64_t>() : step_offsets<E>(p, strip);
     std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
       const int64_t place = n % at_once;  // among those that are multiplied together
       const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
       Word* const s = taken.s + place * words_of_s;
-      Word* const gathered =
-          taken.gathered == nullptr ? nullptr : taken.gathered + place * of_gathered.of_image;
-      const Word* begins = s;
-      if (in_place) {
-        const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
-        pack_pair<Single>(p, strip, words + (pairs - 1) * p.in_size(), Second{}, s);
-        begins = reinterpret_cast<const Word*>(words) +
-                 (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
-        for (int64_t pair = 0; pair + 1 < pairs; ++pair) {
-          offsets[static_cast<size_t>(pair)] = pair * p.in_size();
-        }
-        const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
-        offsets.back() = distance / static_cast<intptr_t>(sizeof(Word));
-      }
-      const auto pack_item = [&, n, s](int64_t item, size_t) {
-        Word* packed = s + item * strip.words;
-        if (p.pairs) {
-          const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
-          return pack_pair<Single>(p, strip, words, Second{}, packed);
-        }
-        const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
-        const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
-        const bool both = pair * E::kDepth + 1 < channels;
-        const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
-        pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
-      };
-      const Loop pack = {in_place ? 0 : p.groups * pairs, pack_item};
+      Word* const gathered = taken.gathered == nullptr ? nullptr : taken.gathered + place * of_gathered;
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
-      const auto multiply_and = [&](const auto& end) {
-        images.push_back({pack});
-        std::vector<Loop>& loops = images.back();
-        if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
-          if (vectors == FusedConvVectors::kTiles) {
-            loops.push_back(
-                multiply_in_tiles(p, strip, offsets, begins, in_place, w, end, sharing, gathered));
-            return;
-          }
-        }
-        if (by_channel) {
-          for (Loop& loop : multiply_by_channel<E>(p, strip, offsets, begins, w, end, gathered)) {
-            loops.push_back(std::move(loop));
-          }
-          return;
-        }
-        loops.push_back(multiply_by_pixel<E>(p, strip, offsets, begins, w, end, sharing));
-      };
-      if constexpr (kTwo) {
-        if (finish.gives_pairs_alone()) {
-          if (residual.pairs != nullptr) {
-            multiply_and(PairsAlone<true>(finish));
-          } else if (finish.slope != 1.0f) {
-            multiply_and(PairsAlone<false, true>(finish));
-          } else {
-            multiply_and(PairsAlone<false>(finish));
-          }
-        } else {
-          multiply_and(finish);
-        }
-      } else {
-        multiply_and(finish);
-      }
+      with_end(finish, residual.pairs != nullptr, [&](const auto& end) {
+        StripOfImage image =
+            in_place ? strip_in_place(p, strip, x, n, s) : packed_strip<E, T>(p, strip, offsets, x, n, s);
+        images.push_back(
+            loops_of_image<E>(p, vectors, strip, std::move(image), in_place, w, end, sharing, gathered));
+      });
       if (place + 1 == at_once || n + 1 == p.N) {
         run_together(parallel, std::move(images));
         images.clear();
