@@ -29,6 +29,8 @@ from graphopt.graph.reading import data_files
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
 # Exit codes of a job without one of its own, as timeout(1) has them: its time was over, or it could not be run.
 _TIME_IS_OVER, _NOT_RUN = 124, 125
+# Seconds in which processes that a killed run had just begun let go of its manifest.
+_LAST_OF_A_KILLED_RUN = 2.0
 
 
 @dataclass(frozen=True)
@@ -291,10 +293,15 @@ def _locked(out: Path) -> Iterator[IO[str]]:
     import fcntl
 
     with (out / MANIFEST).open("a+", encoding="utf-8") as manifest:
-        try:
-            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there") from None
+        deadline = time.monotonic() + _LAST_OF_A_KILLED_RUN
+        while True:
+            try:
+                fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there") from None
+                time.sleep(0.05)
         yield manifest
 
 
