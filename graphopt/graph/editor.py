@@ -156,11 +156,15 @@ class Editor:
         if len(types) > 1:
             raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
 
+    def known_types(self, values: Iterable[ir.Value | None]) -> set[ir.DataType]:
+        """The element types of those values of which one is known."""
+        return {dtype for value in values if (dtype := self.dtype(value)) is not None}
+
     def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
         """Raises:
         Refusal: MIXED_DTYPE where the element types that are known are several.
         """
-        known = {dtype for value in values if (dtype := self.dtype(value)) is not None}
+        known = self.known_types(values)
         if len(known) > 1:
             raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), *nodes)
 

@@ -368,8 +368,8 @@ def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
     if add is None or add.graph is not first.graph:
         return None
     dims = [editor.shapes.dims(v) for v in add.inputs]
-    types = {dtype for v in add.inputs if (dtype := editor.dtype(v)) is not None}
-    return add if dims[0] is not None and dims[0] == dims[1] and len(types) <= 1 else None
+    alike = len(editor.known_types(add.inputs)) <= 1
+    return add if dims[0] is not None and dims[0] == dims[1] and alike else None
 
 
 def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:

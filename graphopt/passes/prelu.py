@@ -84,14 +84,12 @@ def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) 
     Raises:
         Refusal: UNKNOWN_SHAPE, WRONG_SHAPE, NOT_FINITE or WRONG_DTYPE.
     """
-    dims = editor.shapes.dims(x)
-    rows: tuple[int, ...] = (1,)
-    if dims is None or (slope.size > 1 and (len(dims) < 2 or dims[1].value is None)):
+    dims, one = editor.shapes.dims(x), slope.size == 1
+    C = 1 if one else dims[1].value if dims is not None and len(dims) > 1 else None
+    if dims is None or C is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
-    if slope.size > 1:
-        rows = (dims[1].value or 0, *(1 for _ in dims[2:]))
-    fits = slope.ndim <= len(dims) if slope.size == 1 else len(dims) > 2 and slope.shape in (rows, (1, *rows))
-    if not fits:
+    rows = (1,) if one else (C, *(1 for _ in dims[2:]))
+    if slope.ndim > len(dims) if one else len(dims) < 3 or slope.shape not in (rows, (1, *rows)):
         raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {shape_text(dims)}", node)
     if not np.isfinite(slope).all():
         raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)

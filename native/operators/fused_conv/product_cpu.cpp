@@ -114,13 +114,14 @@ Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, c
 // The memory of a run: s of each image, and what is gathered, null for nothing.
 struct Memory {
   Word *s, *gathered;
+  int64_t of_gathered;  // words of an image
 };
 template <class E>
 Memory take_memory(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips, int64_t lanes,
                    Workspace& workspace) {
-  const int64_t gathered = gathered_words<E>(p, vectors, strips, lanes).words;
+  const Gathered gathered = gathered_words<E>(p, vectors, strips, lanes);
   Word* s = workspace.take<Word>(images_at_once<E>(p, strips, lanes) * strip_words<E>(p, strips));
-  return {s, gathered > 0 ? workspace.take<Word>(gathered) : nullptr};
+  return {s, gathered.words > 0 ? workspace.take<Word>(gathered.words) : nullptr, gathered.of_image};
 }
 
 // Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
@@ -415,7 +416,6 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
   const Strips strips = strips_of<E>(p, lanes);
   Workspace workspace(memory);
   const Memory taken = take_memory<E>(p, vectors, strips, lanes, workspace);
-  const int64_t of_gathered = gathered_words<E>(p, vectors, strips, lanes).of_image;
   const int64_t at_once = images_at_once<E>(p, strips, lanes), words_of_s = strip_words<E>(p, strips);
   const bool in_place = reads_in_place(p);
   for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
@@ -426,7 +426,7 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, cons
       const int64_t place = n % at_once;  // among those that are multiplied together
       const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
       Word* const s = taken.s + place * words_of_s;
-      Word* const gathered = taken.gathered == nullptr ? nullptr : taken.gathered + place * of_gathered;
+      Word* const gathered = taken.gathered == nullptr ? nullptr : taken.gathered + place * taken.of_gathered;
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       with_end(finish, residual.pairs != nullptr, [&](const auto& end) {
         StripOfImage image =
