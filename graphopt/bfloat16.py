@@ -9,7 +9,8 @@
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
 where every reader rounds them: a node rounds its own factors, their products are exact in float32, and so are sums as
 far as float32 is. Statistics, residual sums, activations and the interface lose nothing, and there is no range to
-leave: bfloat16 has float32's.
+leave: bfloat16 has float32's. Weights are rounded here, so that the errors of a sum's terms cancel
+(forms/rounded_weight.py); what an operator rounds them to is then what they are.
 
 Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import pipeline
+from graphopt.forms.rounded_weight import rounded_weight
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.vocabulary import QUANTIZATION, is_op, made_by, require_input, sole_reader
@@ -53,6 +55,23 @@ SMALLEST_WEIGHT = 64 * 128
 FEWEST_QUERIES = 16
 
 
+class Rounded:
+    """Weights in bfloat16: each one once, however many nodes of a graph share it."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
+
+    def weight(self, w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) -> ir.Value:
+        """A constant of the numbers that take those of `w`'s place (forms/rounded_weight.py)."""
+        key = w, node.graph
+        if key not in self._made:
+            tensor = editor.tensor(w)
+            assert tensor is not None, "`legal` asked"
+            rounded = rounded_weight(tensor, terms_first=terms_first)
+            self._made[key] = editor.initializer(node, rounded, f"{w.name}_bf16")
+        return self._made[key]
+
+
 class Products(FeedForward):
     """Fully connected layers. `keep`: nodes and operators that stay in float32."""
 
@@ -62,6 +81,7 @@ class Products(FeedForward):
 
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)
+        self.rounded = Rounded()
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
         found = layer_at(node, editor)
@@ -80,6 +100,9 @@ class Products(FeedForward):
         size = math.prod(d.value for d in dims if d.value is not None)
         doubt = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
         return replace(super().candidate(plan, editor), doubt=doubt)
+
+    def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
+        return self.rounded.weight(super().weight(product, editor), product, editor, terms_first=True)
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,7 @@ class Convolutions(Pass[Convolution, Convolution]):
 
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)
+        self.rounded = Rounded()
 
     def match(self, node: ir.Node, editor: Editor) -> Convolution | None:
         found = conv_at(node, editor)
@@ -147,6 +171,7 @@ class Convolutions(Pass[Convolution, Convolution]):
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
+        plan = replace(plan, W=self.rounded.weight(plan.W, plan.node, editor, terms_first=False))
         if plan.slope is None:
             return emit_conv(plan.name, plan, editor, plan.rest)
         node, new = plan.node, conv_node(plan.name, plan, editor, plan.rest)

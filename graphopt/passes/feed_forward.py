@@ -132,10 +132,8 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
 
     def rewrite(self, plan: LinearMatch, editor: Editor) -> str:
         product, last = plan.product, plan.nodes[-1]
-        x, w = require_input(product, 0), require_input(product, 1)
+        x, w = require_input(product, 0), self.weight(product, editor)
         b = _no_bias(plan, editor) if plan.b is None else _bias(plan, plan.b, editor)
-        if _is_transposed(product):
-            w = editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
         if isinstance(b, np.ndarray):
             b = editor.initializer(product, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
         inputs = [x, w, b] + ([] if plan.residual is None else [plan.residual])
@@ -143,6 +141,13 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         new = editor.emit(plan.name, inputs, attributes, anchor=last)
         editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=last)
         return became(len(plan.nodes), plan.name)
+
+    def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
+        """[K, N], for the operator that takes the product's place."""
+        w = require_input(product, 1)
+        if not _is_transposed(product):
+            return w
+        return editor.initializer(product, _transposed(w, editor), f"{w.name}_transposed")
 
 
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
