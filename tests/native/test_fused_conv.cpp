@@ -1,4 +1,7 @@
 // FusedConv against sums in double, in float32 and in bfloat16.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -123,13 +126,39 @@ std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int6
   return words;
 }
 
+// A copy of numbers behind which no memory is.
+template <class T>
+class AtTheEnd {
+ public:
+  explicit AtTheEnd(const std::vector<T>& numbers) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t bytes = numbers.size() * sizeof(T), whole = (bytes + page - 1) / page * page;
+    bytes_ = whole + page;
+    memory_ = static_cast<char*>(mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(memory_ != MAP_FAILED);
+    if (whole > 0) REQUIRE(mprotect(memory_, whole, PROT_READ | PROT_WRITE) == 0);
+    data_ = reinterpret_cast<T*>(memory_ + whole - bytes);
+    std::copy(numbers.begin(), numbers.end(), data_);
+  }
+  ~AtTheEnd() { munmap(memory_, bytes_); }
+  AtTheEnd(const AtTheEnd&) = delete;
+  AtTheEnd& operator=(const AtTheEnd&) = delete;
+  const T* data() const { return data_; }
+
+ private:
+  char* memory_;
+  size_t bytes_;
+  T* data_;
+};
+
 // From numbers and from pairs, to numbers, to pairs, and to both.
 void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   const auto size = static_cast<int64_t>(given.sums.size());
   const bool planes = p.C == 1 && p.M == 1;
   const bool even_x = planes || p.C % 2 == 0, even_y = planes || p.M % 2 == 0;
-  const std::vector<uint32_t> words =
-      even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size()) : std::vector<uint32_t>();
+  const AtTheEnd<float> numbers(given.x);
+  const AtTheEnd<uint32_t> words(even_x ? in_pairs(given.x, p.N * p.x_channels(), p.in_size())
+                                        : std::vector<uint32_t>());
   ThreadParallel pool(lanes);
   for (const auto vectors : ways(p)) {
     for (const int which : {0, 1, 2, 3, 4, 5}) {
@@ -141,7 +170,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
       cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
       std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
       std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
-      const void* from = p.pairs ? static_cast<const void*>(words.data()) : given.x.data();
+      const void* from = p.pairs ? static_cast<const void*>(words.data()) : numbers.data();
       cpu::pairs_conv<float>(p, vectors, from, weights, given.b.data(),
                              p.has_residual ? given.r.data() : nullptr, wants_y ? y.data() : nullptr,
                              wants_pairs ? pairs.data() : nullptr, pool,
@@ -168,7 +197,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
 }
 
 TEST_CASE("pairs of channels of many shapes") {
-  std::vector<ConvolutionProblem> problems(17);
+  std::vector<ConvolutionProblem> problems(21);
   for (ConvolutionProblem& p : problems) {
     p.bfloat16 = true;
     p.C = p.M = 20;
@@ -227,6 +256,11 @@ TEST_CASE("pairs of channels of many shapes") {
   problems[16] = problems[14];
   problems[16].in = {3, 4, 5};
   problems[16].C = 2;
+  const ConvolutionProblem::Axes sizes[] = {{1, 3, 11}, {1, 8, 8}, {1, 5, 5}, {1, 1, 49}};
+  for (size_t i = 0; i < 4; ++i) {
+    problems[17 + i] = problems[14];
+    problems[17 + i].in = sizes[i];
+  }
   problems[13].C = 3;
   problems[13].kernel = {1, 1, 4};
   problems[13].stride = {1, 1, 3};

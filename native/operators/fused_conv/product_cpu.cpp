@@ -136,8 +136,7 @@ template <class E, class F>
 struct MultiplyPanels {
   template <int kRows>
   struct Of {
-    static void run(const PixelPanels& of, const Word* w, const Word* s, const int64_t* offsets,
-                    int64_t steps, F finish) {
+    static void run(const PixelPanels& of, const Word* w, const Word* s, const StepOffsets& at, F finish) {
       alignas(64) float o[kMaxRows * kPanelWidth];
       finish.next = of.next;
       finish.next_rows = of.next_rows;
@@ -145,11 +144,12 @@ struct MultiplyPanels {
         const int64_t j = panel * kPanel;
         finish.pixels = of.pixels + j;
         for (int64_t i = 0; i < kRows; ++i) finish.fetch(i);
+        const Table table = {at.until((j + kPanel) * L)};
         if (j + 1 < of.vectors) {
-          multiply<E, kRows, kPanel>(w, s + j * L, Table{offsets}, steps, o, finish);
+          multiply<E, kRows, kPanel>(w, s + j * L, table, at.steps(), o, finish);
           finish.activate(kRows, kPanel, o);
         } else {
-          multiply<E, kRows, 1>(w, s + j * L, Table{offsets}, steps, o, finish);
+          multiply<E, kRows, 1>(w, s + j * L, table, at.steps(), o, finish);
           finish.activate(kRows, 1, o);
         }
       }
@@ -159,17 +159,17 @@ struct MultiplyPanels {
 
 // Vectors of pixels.
 template <class E, class F>
-Loop multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
-                       const Word* s, const Word* w, const F& image, const Sharing& sharing) {
-  const auto steps = static_cast<int64_t>(offsets.size());
+Loop multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
+                       const Word* w, const F& image, const Sharing& sharing) {
+  const int64_t steps = offsets.steps();
   const int64_t outputs = p.M, blocks = blocks_of(outputs);
   const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
   const int64_t passes = ceil_div(blocks, together);
   std::vector<Pixels> pixels = pixels_of(p, strip, L);
   const auto vectors = static_cast<int64_t>(pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel), parts = sharing.parts(p.groups * passes, panels);
-  const auto multiply = [=, &p, &strip, offsets = std::move(offsets), pixels = std::move(pixels)](
-                            int64_t item, size_t) {
+  auto multiply = [=, &p, &strip, offsets = std::move(offsets), pixels = std::move(pixels)](int64_t item,
+                                                                                            size_t) {
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * strip.words;
     const Word* group = w + g * outputs * steps;
@@ -182,11 +182,11 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, std::vec
         of.next = group + (m + rows) * steps;
         of.next_rows = first_of(outputs, block + 2) - m - rows;
       }
-      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets.data(), steps,
+      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets,
                                                        image.at(g * outputs + m, pixels.data()));
     }
   };
-  return {p.groups * passes * parts, multiply};
+  return {p.groups * passes * parts, std::move(multiply)};
 }
 
 // What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
@@ -248,17 +248,16 @@ void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, 
 
 // Vectors of channels.
 template <class E, class F>
-std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& strip,
-                                      const std::vector<int64_t>& step_offsets, const Word* s, const Word* w,
-                                      const F& image, Word* gathered) {
-  const auto steps = static_cast<int64_t>(step_offsets.size());
+std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, StepOffsets of_steps,
+                                      const Word* s, const Word* w, const F& image, Word* gathered) {
+  const int64_t steps = of_steps.steps();
   const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
   struct Places {
-    std::vector<int64_t> offsets;
+    StepOffsets offsets;
     std::vector<PixelBlock> pixels;
   };
-  const auto places =
-      std::make_shared<const Places>(Places{step_offsets, pixel_blocks(p, strip, gathered != nullptr)});
+  const auto places = std::make_shared<const Places>(
+      Places{std::move(of_steps), pixel_blocks(p, strip, gathered != nullptr)});
   const auto blocks = static_cast<int64_t>(places->pixels.size());
   const auto gather = [=, &p, &strip](int64_t item, size_t) {
     const int64_t g = item / blocks;
@@ -266,8 +265,9 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& 
     const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
     const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
     Word* to = gathered + item * slot;
-    for (const int64_t offset : offsets) {
-      const Vec words = load(reinterpret_cast<const float*>(from + offset));
+    const int64_t* at = offsets.until(here.first + L);
+    for (int64_t step = 0; step < steps; ++step) {
+      const Vec words = load(reinterpret_cast<const float*>(from + at[step]));
       store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
       to += here.pixels.count;
     }
@@ -293,7 +293,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& 
         multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
       } else {
         const Word* packed = s + g * pairs_of<E>(p) * strip.words + from.first;
-        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.data()}, steps, o, keep);
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.offsets.data()}, steps, o, keep);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
       end_of_panel(image.at(g * outputs + m, &here), channels, vectors, o);
@@ -321,7 +321,7 @@ void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
 }
 
 // Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
-// vectors read beyond a pair of channels is the next pair's then; the last pair is copied.
+// vectors read beyond a pair of channels is the next pair's then; the end of the last pair is copied.
 bool reads_in_place(const ConvolutionProblem& p) {
   bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
   for (size_t i = 0; i < 3; ++i) {
@@ -333,23 +333,29 @@ bool reads_in_place(const ConvolutionProblem& p) {
 // The strip of an image: where it begins, how far from there the words of each step are, and what packs them.
 struct StripOfImage {
   const Word* begins;
-  std::vector<int64_t> offsets;
+  StepOffsets offsets;
   Loop pack;
 };
 
-// Of words that are read where they lie in x; those of the last pair of channels come to s.
+// Of words that are read where they lie in x. Those with which x ends come to s, with room behind them for what vectors
+// read there.
 StripOfImage strip_in_place(const ConvolutionProblem& p, const Strip& strip, const void* x, int64_t n,
                             Word* s) {
-  const int64_t pairs = pairs_of<Brain>(p);
-  const auto* words = static_cast<const float*>(x) + n * pairs * p.in_size();
-  pack_pair<Single>(p, strip, words + (pairs - 1) * p.in_size(), Second{}, s);
-  const Word* begins = reinterpret_cast<const Word*>(words) +
-                       (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
-  std::vector<int64_t> offsets;
-  for (int64_t pair = 0; pair + 1 < pairs; ++pair) offsets.push_back(pair * p.in_size());
+  const int64_t pairs = pairs_of<Brain>(p), size = p.in_size();
+  const int64_t first = (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
+  const Word* begins = static_cast<const Word*>(x) + n * pairs * size + first;
+  StepOffsets steps;
+  steps.offsets.reserve(static_cast<size_t>(pairs));
+  for (int64_t pair = 0; pair < pairs; ++pair) steps.offsets.push_back(pair * size);
+  steps.there = size - first;
+  const int64_t copied = std::min(kPanelWidth, steps.there);
+  const Word* from = begins + steps.offsets.back() + steps.there - copied;
+  std::copy_n(from, copied, s);
+  std::fill_n(s + copied, kPanelWidth, Word{});
+  steps.at_end = steps.offsets;
   const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
-  offsets.push_back(distance / static_cast<intptr_t>(sizeof(Word)));
-  return {begins, std::move(offsets), {0, {}}};
+  steps.at_end.back() = distance / static_cast<intptr_t>(sizeof(Word)) - (steps.there - copied);
+  return {begins, std::move(steps), {0, {}}};
 }
 
 // x: numbers of T, or words where they lie in pairs.
@@ -369,7 +375,7 @@ StripOfImage packed_strip(const ConvolutionProblem& p, const Strip& strip,
     const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
     pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
   };
-  return {s, offsets, {p.groups * pairs, pack}};
+  return {s, {offsets}, {p.groups * pairs, pack}};
 }
 
 // The loops of an image's strip, which `end` ends.
@@ -386,7 +392,8 @@ std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors v
     }
   }
   if (vectors == FusedConvVectors::kChannels) {
-    for (Loop& loop : multiply_by_channel<E>(p, strip, image.offsets, image.begins, w, end, gathered)) {
+    for (Loop& loop :
+         multiply_by_channel<E>(p, strip, std::move(image.offsets), image.begins, w, end, gathered)) {
       loops.push_back(std::move(loop));
     }
   } else {

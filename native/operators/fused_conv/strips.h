@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "blocks/cpu/product.h"
@@ -121,11 +122,22 @@ int64_t pairs_of(const ConvolutionProblem& p) {
 
 template <class E>
 int64_t steps_of(const ConvolutionProblem& p) {
-  const auto last = static_cast<int64_t>(columns_of<E>(p, true).size());
+  const int64_t last = pairs_columns<E>(p) ? ceil_div(p.kernel[2], 2) : p.kernel[2];
   return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
 }
 
-// For each step of the product.
+// How far from a pixel's word of the first step its words of all steps are.
+struct StepOffsets {
+  std::vector<int64_t> offsets;
+  // For vectors that reach beyond so many words of s, where nothing is behind them: the last step's is elsewhere.
+  int64_t there = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> at_end = {};
+
+  int64_t steps() const { return static_cast<int64_t>(offsets.size()); }
+  // For a vector that ends before word `end` of s.
+  const int64_t* until(int64_t end) const { return end > there ? at_end.data() : offsets.data(); }
+};
+
 template <class E>
 std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip) {
   std::vector<int64_t> offsets;
@@ -159,6 +171,17 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
   std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
   const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
   int64_t at = first, d = 0, h = 0, w = 0;
+  if (strip.size == strip.out) {
+    // Without columns and rows that only the window needs.
+    int64_t left = strip.span();
+    for (Pixels& vector : pixels) {
+      const int64_t count = std::min(width, left);
+      vector = {(1u << count) - 1, static_cast<int32_t>(count), at};
+      at += count;
+      left -= count;
+    }
+    return pixels;
+  }
   for (Pixels& vector : pixels) {
     vector = {0, 0, at};
     for (int64_t lane = 0; lane < width;) {

@@ -38,10 +38,9 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
 
 // The product of an image's strip, whose s is there. `gathered` has so many words. F is a Finish or PairsAlone. in_place:
-// s is x, and its last pair of channels lies elsewhere. p and strip stay.
+// s is x, behind whose last pair of channels is nothing. p and strip stay.
 template <class F>
-Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
-                       const Word* s, bool in_place, const Word* w, const F& image, const Sharing& sharing,
-                       Word* gathered);
+Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
+                       bool in_place, const Word* w, const F& image, const Sharing& sharing, Word* gathered);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

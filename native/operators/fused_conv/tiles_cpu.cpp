@@ -32,9 +32,7 @@ struct Columns {
 };
 
 // Whether 16 steps from `first` on are neighbouring pairs of a tap, at even distances.
-bool lies_evenly(const ConvolutionProblem& p, const std::vector<int64_t>& order, int64_t first,
-                 bool in_place) {
-  const auto steps = static_cast<int64_t>(order.size());
+bool lies_evenly(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
   if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
     return false;
   const int64_t pairs = pairs_of<Brain>(p);
@@ -44,10 +42,12 @@ bool lies_evenly(const ConvolutionProblem& p, const std::vector<int64_t>& order,
 std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
                              const std::vector<int64_t>& order, bool in_place) {
   const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
+  const auto steps = static_cast<int64_t>(order.size());
   std::vector<Place> places;
+  places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
   int64_t gathered = 0;
-  for (int64_t first = 0; first < static_cast<int64_t>(order.size()); first += kTileSide) {
-    if (lies_evenly(p, order, first, in_place)) {
+  for (int64_t first = 0; first < steps; first += kTileSide) {
+    if (lies_evenly(p, steps, first, in_place)) {
       places.push_back({at(first), at(first + 1) - at(first), false});
     } else {
       places.push_back({gathered, kPanelWidth, true});
@@ -58,15 +58,14 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
 }
 
 // Gathers what does not lie evenly of `vectors` vectors of pixels. from: their first words of s.
-void gather(const std::vector<Place>& places, const std::vector<int64_t>& offsets,
-            const std::vector<int64_t>& order, const Word* from, int64_t vectors, Word* to) {
+void gather(const std::vector<Place>& places, const int64_t* offsets, const std::vector<int64_t>& order,
+            const Word* from, int64_t vectors, Word* to) {
   const auto steps = static_cast<int64_t>(order.size());
   for (size_t k = 0; k < places.size(); ++k) {
     if (!places[k].gathered) continue;
     for (int64_t i = 0; i < kTileSide; ++i, to += kPanelWidth) {
       const int64_t step = static_cast<int64_t>(k) * kTileSide + i;
-      const Word* words =
-          step < steps ? from + offsets[static_cast<size_t>(order[static_cast<size_t>(step)])] : nullptr;
+      const Word* words = step < steps ? from + offsets[order[static_cast<size_t>(step)]] : nullptr;
       for (int64_t j = 0; j < vectors; ++j) {
         *reinterpret_cast<AlignedWords*>(to + j * L) =
             words != nullptr ? *reinterpret_cast<const UnalignedWords*>(words + j * L) : Words{};
@@ -96,22 +95,20 @@ void end_of_block(F finish, int64_t rows, int64_t vectors, float* o) {
 }  // namespace
 
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
-  const std::vector<int64_t> order = order_of_steps(p);
-  const auto steps = static_cast<int64_t>(order.size());
+  const int64_t steps = steps_of<Brain>(p);
   int64_t gathered = 0;
   for (int64_t first = 0; first < steps; first += kTileSide) {
     // Of every strip: whether x is read in place is not known yet.
-    gathered += lies_evenly(p, order, first, true) ? 0 : kGatheredWords;
+    gathered += lies_evenly(p, steps, first, true) ? 0 : kGatheredWords;
   }
   return lanes * gathered;
 }
 
 template <class F>
-Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vector<int64_t> offsets,
-                       const Word* s, bool in_place, const Word* w, const F& image, const Sharing& sharing,
-                       Word* gathered) {
+Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
+                       bool in_place, const Word* w, const F& image, const Sharing& sharing, Word* gathered) {
   std::vector<int64_t> order = order_of_steps(p);
-  std::vector<Place> places = places_of(p, offsets, order, in_place);
+  std::vector<Place> places = places_of(p, offsets.offsets, order, in_place);
   const auto tiles = static_cast<int64_t>(places.size());
   std::vector<Pixels> pixels = pixels_of(p, strip, L);
   const auto vectors = static_cast<int64_t>(pixels.size());
@@ -123,8 +120,8 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vec
     together = std::clamp<int64_t>(all / (4 * sharing.lanes), 1, together);
   }
   const int64_t passes = ceil_div(blocks, together), parts = sharing.parts(p.groups * passes, panels);
-  const auto multiply = [=, &p, &strip, offsets = std::move(offsets), order = std::move(order),
-                         places = std::move(places), pixels = std::move(pixels)](int64_t item, size_t lane) {
+  auto multiply = [=, &p, &strip, offsets = std::move(offsets), order = std::move(order),
+                   places = std::move(places), pixels = std::move(pixels)](int64_t item, size_t lane) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<Brain>(p) * strip.words;
@@ -134,7 +131,7 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vec
     alignas(64) float o[kBlockRows * kPanelWidth];
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
-      gather(places, offsets, order, packed + j * L, here, mine);
+      gather(places, offsets.until((j + kPanel) * L), order, packed + j * L, here, mine);
       const Columns columns = {places.data(), packed + j * L, mine};
       for (int64_t block = pass * together; block < end; ++block) {
         const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
@@ -147,13 +144,12 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, std::vec
       }
     }
   };
-  return {p.groups * passes * parts, multiply};
+  return {p.groups * passes * parts, std::move(multiply)};
 }
 
-#define GRAPHOPT_INSTANTIATE(...)                                                                     \
-  template Loop multiply_in_tiles(const ConvolutionProblem&, const Strip&, std::vector<int64_t>,      \
-                                  const Word*, bool, const Word*, const __VA_ARGS__&, const Sharing&, \
-                                  Word*);
+#define GRAPHOPT_INSTANTIATE(...)                                                                          \
+  template Loop multiply_in_tiles(const ConvolutionProblem&, const Strip&, StepOffsets, const Word*, bool, \
+                                  const Word*, const __VA_ARGS__&, const Sharing&, Word*);
 GRAPHOPT_INSTANTIATE(Finish<float>)
 GRAPHOPT_INSTANTIATE(Finish<half>)
 GRAPHOPT_INSTANTIATE(Finish<float, true>)
