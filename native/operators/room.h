@@ -31,23 +31,37 @@ class CpuKernel : public Kernel {
 
   void plan(Call& call) const final {
     const Shapes shapes(call.inputs);
-    const Problem& p = call.state.emplace<Problem>(op_.problem(shapes));
+    const size_t lanes = call.parallel->lanes();
+    const Problem p = op_.problem(shapes);
+    call.state.emplace<Planned>(p, keep(p, lanes));
     const Shape y = op_.output(shapes);
     const std::vector<ElementType> types = op_.output_types();
     for (size_t i = 0; i < op_.outputs(); ++i) {
       call.set_output(i, op_.output_beside(y, i), types.empty() ? call.inputs[0].type : types[i],
                       Place::kHost);
     }
-    call.workspace_bytes = workspace(p, call.parallel->lanes());
+    call.workspace_bytes = workspace(p, lanes);
   }
 
  protected:
   using Problem = typename Op::Problem;
-  static const Problem& problem(const Call& call) { return call.state.get<Problem>(); }
+  static const Problem& problem(const Call& call) { return call.state.get<Planned>().problem; }
   // Bytes that run wants.
   virtual size_t workspace(const Problem& p, size_t lanes) const = 0;
+  // What the runs of a call share beside the problem, one after the other.
+  virtual std::shared_ptr<void> keep(const Problem& p, size_t lanes) const {
+    static_cast<void>(p), static_cast<void>(lanes);
+    return nullptr;
+  }
+  static void* kept(const Call& call) { return call.state.get<Planned>().kept.get(); }
 
   Op op_;
+
+ private:
+  struct Planned {
+    Problem problem;
+    std::shared_ptr<void> kept;
+  };
 };
 
 // Input i of a call as T.
@@ -116,6 +130,11 @@ class PackedCpuKernel : public CpuKernel<Op> {
   virtual size_t scratch(const Problem& p, Way way, size_t lanes) const {
     return kKernels.workspace(p, way, lanes);
   }
+  // As CpuKernel::keep.
+  virtual std::shared_ptr<void> schedule(const Problem& p, Way way, size_t lanes) const {
+    static_cast<void>(p), static_cast<void>(way), static_cast<void>(lanes);
+    return nullptr;
+  }
   virtual void compute(const Problem& p, Way way, const Call& call, const void* packed, void* scratch) const {
     kKernels.run(p, way, data<T>(call, 0), packed, data<T>(call, 2),
                  p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
@@ -126,6 +145,9 @@ class PackedCpuKernel : public CpuKernel<Op> {
   size_t workspace(const Problem& p, size_t lanes) const final {
     const Way way = way_of(p);
     return scratch(p, way, lanes) + (packed_ ? 0 : in_workspace(p, way));
+  }
+  std::shared_ptr<void> keep(const Problem& p, size_t lanes) const final {
+    return schedule(p, way_of(p), lanes);
   }
   // Constant weights keep their layout, whatever comes.
   Way way_of(const Problem& p) const { return way(packed_for_ ? *packed_for_ : p); }

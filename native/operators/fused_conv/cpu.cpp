@@ -55,21 +55,29 @@ size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors 
 }
 
 template <class T>
-void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
-                const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace) {
+std::unique_ptr<ConvSchedule> conv_schedule(const ConvolutionProblem& problem, FusedConvVectors vectors,
+                                            size_t lanes) {
+  if (empty(problem) || one_channel(problem)) return nullptr;
+  return conv_product_schedule(with_joined_axes(problem), vectors, lanes);
+}
+
+template <class T>
+void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, ConvSchedule* schedule,
+                const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
+                Parallel& parallel, void* workspace) {
   const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return;
   const Residual<T> residual(p, r, slopes);
   if (one_channel(p)) {
     return depthwise_planes(p, x, static_cast<const float*>(weights), b, residual, y, parallel, workspace);
   }
-  conv_product(p, vectors, x, weights, b, residual, {y, nullptr}, parallel, workspace);
+  conv_product(p, vectors, schedule, x, weights, b, residual, {y, nullptr}, parallel, workspace);
 }
 
 template <class T>
 void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
                 const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
-  GRAPHOPT_ISA::prelu_conv<T>(problem, vectors, x, weights, b, r, nullptr, y, parallel, workspace);
+  GRAPHOPT_ISA::prelu_conv<T>(problem, vectors, nullptr, x, weights, b, r, nullptr, y, parallel, workspace);
 }
 
 template <class T>
@@ -80,27 +88,32 @@ size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors 
 }
 
 template <class T>
-void pairs_conv(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const void* weights,
-                const T* b, const void* r, T* y, void* pairs, Parallel& parallel, void* workspace) {
+void pairs_conv(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule, const void* x,
+                const void* weights, const T* b, const void* r, T* y, void* pairs, Parallel& parallel,
+                void* workspace) {
   if (empty(p)) return;
   const Outputs<T> to = {y, static_cast<Word*>(pairs)};
   const Residual<T> residual(p, r);
   if (one_channel(p)) {
     return depthwise_pairs(p, x, static_cast<const float*>(weights), b, residual, to, parallel, workspace);
   }
-  conv_product(with_joined_axes(p), vectors, x, weights, b, residual, to, parallel, workspace);
+  conv_product(with_joined_axes(p), vectors, schedule, x, weights, b, residual, to, parallel, workspace);
 }
 
 template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
 template FusedConvVectors fused_conv_choose<half>(const ConvolutionProblem&);
 GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, float)
 GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
-template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, const float*, const void*, const float*,
-                         const float*, const float*, float*, Parallel&, void*);
-template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, const half*, const void*, const half*,
-                         const half*, const half*, half*, Parallel&, void*);
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const float*,
+                         const void*, const float*, const float*, const float*, float*, Parallel&, void*);
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const half*, const void*,
+                         const half*, const half*, const half*, half*, Parallel&, void*);
+template std::unique_ptr<ConvSchedule> conv_schedule<float>(const ConvolutionProblem&, FusedConvVectors,
+                                                            size_t);
+template std::unique_ptr<ConvSchedule> conv_schedule<half>(const ConvolutionProblem&, FusedConvVectors,
+                                                           size_t);
 template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
-template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const float*,
-                         const void*, float*, void*, Parallel&, void*);
+template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*, const void*,
+                         const float*, const void*, float*, void*, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

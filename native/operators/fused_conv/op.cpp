@@ -210,10 +210,17 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     if constexpr (std::is_same_v<T, float>) {
       if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
     }
-    if (!p.has_slopes) return Base::compute(p, vectors, call, packed, scratch);
-    cpu::prelu_conv(p, vectors, data<T>(call, 0), packed, data<T>(call, 2),
-                    p.has_residual ? data<T>(call, 3) : nullptr, data<T>(call, this->op_.slopes()),
-                    call.outputs[0].as<T>(), *call.parallel, scratch);
+    cpu::prelu_conv(p, vectors, schedule_of(call), data<T>(call, 0), packed, data<T>(call, 2),
+                    p.has_residual ? data<T>(call, 3) : nullptr,
+                    p.has_slopes ? data<T>(call, this->op_.slopes()) : nullptr, call.outputs[0].as<T>(),
+                    *call.parallel, scratch);
+  }
+  std::shared_ptr<void> schedule(const ConvolutionProblem& p, cpu::FusedConvVectors vectors,
+                                 size_t lanes) const override {
+    return cpu::conv_schedule<T>(p, vectors, lanes);
+  }
+  static cpu::ConvSchedule* schedule_of(const Call& call) {
+    return static_cast<cpu::ConvSchedule*>(Base::kept(call));
   }
   void compute_pairs(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
                      const void* packed, void* scratch) const {
@@ -225,7 +232,7 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
       throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
     }
-    cpu::pairs_conv(p, vectors, call.inputs[0].data, packed, data<float>(call, 2),
+    cpu::pairs_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
                     p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
   }
   static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {

@@ -6,6 +6,7 @@
 #include "operators/fused_conv/product_cpu.h"
 
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -19,7 +20,8 @@ namespace {
 constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
 // Half a second-level cache: panels of weights pass beside them.
 constexpr int64_t kGatheredBytes = 512 << 10;
-constexpr double kFull = 0.9;  // of vectors of pixels: below, vectors of channels are better
+constexpr int64_t kKeptBytes = 128 << 10;  // of a schedule, for the next run
+constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
 
 // Blocks of output channels.
 int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
@@ -64,11 +66,6 @@ bool gathers(const ConvolutionProblem& p, const Strips& strips) {
          static_cast<double>(columns) < kFull * static_cast<double>(round_up(columns, kMaxRows));
 }
 
-struct PixelBlock {
-  Pixels pixels;
-  int64_t first;  // in the order of s
-};
-
 std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& strip, bool gathered) {
   std::vector<PixelBlock> all;
   int64_t first = 0;
@@ -111,18 +108,36 @@ Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, c
   return {images_at_once<E>(p, strips, lanes) * words, words};
 }
 
+// What all runs of a shape on so many lanes share.
+struct ProductSchedule final : ConvSchedule {
+  Strips strips;
+  int64_t images;      // that are multiplied together
+  int64_t words_of_s;  // of each
+  Gathered gathered;
+  bool in_place;
+  std::vector<StripSchedule> kept = {};  // of all strips
+
+  template <class E>
+  static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes);
+  // For the next run, where that takes little memory.
+  template <class E>
+  void keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
+  template <class E>
+  StripSchedule of_strip(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t begin) const;
+
+ private:
+  ProductSchedule(const Strips& all, int64_t together, int64_t words, Gathered words_of_pixels, bool of_x)
+      : strips(all), images(together), words_of_s(words), gathered(words_of_pixels), in_place(of_x) {}
+};
+
 // The memory of a run: s of each image, and what is gathered, null for nothing.
 struct Memory {
   Word *s, *gathered;
-  int64_t of_gathered;  // words of an image
+
+  Memory(const ProductSchedule& schedule, Workspace& workspace)
+      : s(workspace.take<Word>(schedule.images * schedule.words_of_s)),
+        gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
-template <class E>
-Memory take_memory(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips, int64_t lanes,
-                   Workspace& workspace) {
-  const Gathered gathered = gathered_words<E>(p, vectors, strips, lanes);
-  Word* s = workspace.take<Word>(images_at_once<E>(p, strips, lanes) * strip_words<E>(p, strips));
-  return {s, gathered.words > 0 ? workspace.take<Word>(gathered.words) : nullptr, gathered.of_image};
-}
 
 // Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
 // come into the caches with the first panel.
@@ -136,7 +151,7 @@ template <class E, class F>
 struct MultiplyPanels {
   template <int kRows>
   struct Of {
-    static void run(const PixelPanels& of, const Word* w, const Word* s, const StepOffsets& at, F finish) {
+    static void run(const PixelPanels& of, const Word* w, const Word* s, const Steps& steps, F finish) {
       alignas(64) float o[kMaxRows * kPanelWidth];
       finish.next = of.next;
       finish.next_rows = of.next_rows;
@@ -144,12 +159,12 @@ struct MultiplyPanels {
         const int64_t j = panel * kPanel;
         finish.pixels = of.pixels + j;
         for (int64_t i = 0; i < kRows; ++i) finish.fetch(i);
-        const Table table = {at.until((j + kPanel) * L)};
+        const Table table = {steps.until((j + kPanel) * L)};
         if (j + 1 < of.vectors) {
-          multiply<E, kRows, kPanel>(w, s + j * L, table, at.steps(), o, finish);
+          multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, finish);
           finish.activate(kRows, kPanel, o);
         } else {
-          multiply<E, kRows, 1>(w, s + j * L, table, at.steps(), o, finish);
+          multiply<E, kRows, 1>(w, s + j * L, table, steps.count, o, finish);
           finish.activate(kRows, 1, o);
         }
       }
@@ -159,34 +174,32 @@ struct MultiplyPanels {
 
 // Vectors of pixels.
 template <class E, class F>
-Loop multiply_by_pixel(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
-                       const Word* w, const F& image, const Sharing& sharing) {
-  const int64_t steps = offsets.steps();
+Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing) {
   const int64_t outputs = p.M, blocks = blocks_of(outputs);
-  const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps * kMaxRows * 4 + 1), 1, blocks);
+  const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps.count * kMaxRows * 4 + 1), 1, blocks);
   const int64_t passes = ceil_div(blocks, together);
-  std::vector<Pixels> pixels = pixels_of(p, strip, L);
-  const auto vectors = static_cast<int64_t>(pixels.size());
+  const auto vectors = static_cast<int64_t>(schedule.pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel), parts = sharing.parts(p.groups * passes, panels);
-  auto multiply = [=, &p, &strip, offsets = std::move(offsets), pixels = std::move(pixels)](int64_t item,
-                                                                                            size_t) {
+  const auto multiply = [=, &p, &schedule](int64_t item, size_t) {
+    const Pixels* pixels = schedule.pixels.data();
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
-    const Word* packed = s + g * pairs_of<E>(p) * strip.words;
-    const Word* group = w + g * outputs * steps;
-    PixelPanels of = {pixels.data(), vectors, panels * part / parts, panels * (part + 1) / parts, nullptr, 0};
+    const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
+    const Word* group = w + g * outputs * steps.count;
+    PixelPanels of = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts, nullptr, 0};
     // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       of.next = nullptr;
       if (block + 1 < blocks) {
-        of.next = group + (m + rows) * steps;
+        of.next = group + (m + rows) * steps.count;
         of.next_rows = first_of(outputs, block + 2) - m - rows;
       }
-      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps, packed, offsets,
-                                                       image.at(g * outputs + m, pixels.data()));
+      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps.count, packed, steps,
+                                                       image.at(g * outputs + m, pixels));
     }
   };
-  return {p.groups * passes * parts, std::move(multiply)};
+  return {p.groups * passes * parts, multiply};
 }
 
 // What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
@@ -248,52 +261,45 @@ void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, 
 
 // Vectors of channels.
 template <class E, class F>
-std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const Strip& strip, StepOffsets of_steps,
-                                      const Word* s, const Word* w, const F& image, Word* gathered) {
-  const int64_t steps = of_steps.steps();
+std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSchedule& schedule,
+                                      const Steps& steps, const Word* s, const Word* w, const F& image,
+                                      Word* gathered) {
   const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
-  struct Places {
-    StepOffsets offsets;
-    std::vector<PixelBlock> pixels;
-  };
-  const auto places = std::make_shared<const Places>(
-      Places{std::move(of_steps), pixel_blocks(p, strip, gathered != nullptr)});
-  const auto blocks = static_cast<int64_t>(places->pixels.size());
-  const auto gather = [=, &p, &strip](int64_t item, size_t) {
-    const int64_t g = item / blocks;
-    const auto& [offsets, pixels] = *places;
-    const PixelBlock& here = pixels[static_cast<size_t>(item % blocks)];
-    const Word* from = s + g * pairs_of<E>(p) * strip.words + here.first;
+  const int64_t words_of_group = pairs_of<E>(p) * schedule.strip.words;
+  const auto blocks = static_cast<int64_t>(schedule.blocks.size());
+  const auto gather = [=, &schedule](int64_t item, size_t) {
+    const PixelBlock& here = schedule.blocks[static_cast<size_t>(item % blocks)];
+    const Word* from = s + item / blocks * words_of_group + here.first;
     Word* to = gathered + item * slot;
-    const int64_t* at = offsets.until(here.first + L);
-    for (int64_t step = 0; step < steps; ++step) {
+    const int64_t* at = steps.until(here.first + L);
+    for (int64_t step = 0; step < steps.count; ++step) {
       const Vec words = load(reinterpret_cast<const float*>(from + at[step]));
       store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
       to += here.pixels.count;
     }
   };
-  const auto multiply = [=, &p, &strip](int64_t item, size_t) {
+  const auto multiply = [=, &schedule](int64_t item, size_t) {
     const int64_t panel = item % panels, g = item / panels;
-    const auto& [offsets, pixels] = *places;
     const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
-    const Word* v = panel_at(w + g * panels_words(steps, outputs), steps, panel);
+    const Word* v = panel_at(w + g * panels_words(steps.count, outputs), steps.count, panel);
     // The first blocks share the fetching of the next panel.
-    const Word* next = v + steps * vectors * L;
+    const Word* next = v + steps.count * vectors * L;
     const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
     alignas(64) float o[L * kPanelWidth] = {};
     for (int64_t block = 0; block < blocks; ++block) {
-      const PixelBlock& from = pixels[static_cast<size_t>(block)];
+      const PixelBlock& from = schedule.blocks[static_cast<size_t>(block)];
       Pixels here = from.pixels;
       const int64_t rows = here.count;
       if (rows == 0) continue;
       if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // they lie side by side
       const bool fetches = block < fetching && panel + 1 < panels;
-      const Keep keep{next + block * steps * lines * L, fetches ? lines : 0};
+      const Keep keep{next + block * steps.count * lines * L, fetches ? lines : 0};
       if (gathered != nullptr) {
-        multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps, o, keep);
+        multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps.count, o,
+                         keep);
       } else {
-        const Word* packed = s + g * pairs_of<E>(p) * strip.words + from.first;
-        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{offsets.offsets.data()}, steps, o, keep);
+        const Word* packed = s + g * words_of_group + from.first;
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, keep);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
       end_of_panel(image.at(g * outputs + m, &here), channels, vectors, o);
@@ -333,37 +339,33 @@ bool reads_in_place(const ConvolutionProblem& p) {
 // The strip of an image: where it begins, how far from there the words of each step are, and what packs them.
 struct StripOfImage {
   const Word* begins;
-  StepOffsets offsets;
+  Steps steps;
   Loop pack;
 };
 
 // Of words that are read where they lie in x. Those with which x ends come to s, with room behind them for what vectors
 // read there.
-StripOfImage strip_in_place(const ConvolutionProblem& p, const Strip& strip, const void* x, int64_t n,
-                            Word* s) {
-  const int64_t pairs = pairs_of<Brain>(p), size = p.in_size();
-  const int64_t first = (strip.first[0] * p.in[1] + strip.first[1]) * p.in[2] + strip.first[2];
-  const Word* begins = static_cast<const Word*>(x) + n * pairs * size + first;
-  StepOffsets steps;
-  steps.offsets.reserve(static_cast<size_t>(pairs));
-  for (int64_t pair = 0; pair < pairs; ++pair) steps.offsets.push_back(pair * size);
-  steps.there = size - first;
-  const int64_t copied = std::min(kPanelWidth, steps.there);
-  const Word* from = begins + steps.offsets.back() + steps.there - copied;
-  std::copy_n(from, copied, s);
+StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule, int64_t place,
+                            const void* x, int64_t n, Word* s) {
+  const ConvolutionProblem::Axes& first = schedule.strip.first;
+  const int64_t begin = (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
+  const Word* begins = static_cast<const Word*>(x) + n * pairs_of<Brain>(p) * p.in_size() + begin;
+  const int64_t there = p.in_size() - begin, copied = std::min(kPanelWidth, there);
+  std::copy_n(begins + schedule.offsets.back() + there - copied, copied, s);
   std::fill_n(s + copied, kPanelWidth, Word{});
-  steps.at_end = steps.offsets;
+  std::vector<int64_t>& at_end = schedule.at_end[static_cast<size_t>(place)];
   const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
-  steps.at_end.back() = distance / static_cast<intptr_t>(sizeof(Word)) - (steps.there - copied);
-  return {begins, std::move(steps), {0, {}}};
+  at_end.back() = distance / static_cast<intptr_t>(sizeof(Word)) - (there - copied);
+  const auto steps = static_cast<int64_t>(at_end.size());
+  return {begins, {schedule.offsets.data(), steps, there, at_end.data()}, {0, {}}};
 }
 
 // x: numbers of T, or words where they lie in pairs.
 template <class E, class T>
-StripOfImage packed_strip(const ConvolutionProblem& p, const Strip& strip,
-                          const std::vector<int64_t>& offsets, const void* x, int64_t n, Word* s) {
+StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& schedule, const void* x,
+                          int64_t n, Word* s) {
   const int64_t channels = p.C, pairs = pairs_of<E>(p);
-  const auto pack = [=, &p, &strip](int64_t item, size_t) {
+  const auto pack = [=, &p, &strip = schedule.strip](int64_t item, size_t) {
     Word* packed = s + item * strip.words;
     if (p.pairs) {
       const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
@@ -375,29 +377,28 @@ StripOfImage packed_strip(const ConvolutionProblem& p, const Strip& strip,
     const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
     pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
   };
-  return {s, {offsets}, {p.groups * pairs, pack}};
+  const auto steps = static_cast<int64_t>(schedule.offsets.size());
+  return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
 }
 
 // The loops of an image's strip, which `end` ends.
 template <class E, class F>
-std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors, const Strip& strip,
-                                 StripOfImage image, bool in_place, const Word* w, const F& end,
-                                 const Sharing& sharing, Word* gathered) {
+std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                 const StripSchedule& schedule, StripOfImage image, const Word* w,
+                                 const F& end, const Sharing& sharing, Word* gathered) {
   std::vector<Loop> loops = {std::move(image.pack)};
   if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
     if (vectors == FusedConvVectors::kTiles) {
-      loops.push_back(multiply_in_tiles(p, strip, std::move(image.offsets), image.begins, in_place, w, end,
-                                        sharing, gathered));
+      loops.push_back(multiply_in_tiles(p, schedule, image.steps, image.begins, w, end, sharing, gathered));
       return loops;
     }
   }
   if (vectors == FusedConvVectors::kChannels) {
-    for (Loop& loop :
-         multiply_by_channel<E>(p, strip, std::move(image.offsets), image.begins, w, end, gathered)) {
+    for (Loop& loop : multiply_by_channel<E>(p, schedule, image.steps, image.begins, w, end, gathered)) {
       loops.push_back(std::move(loop));
     }
   } else {
-    loops.push_back(multiply_by_pixel<E>(p, strip, std::move(image.offsets), image.begins, w, end, sharing));
+    loops.push_back(multiply_by_pixel<E>(p, schedule, image.steps, image.begins, w, end, sharing));
   }
   return loops;
 }
@@ -415,31 +416,72 @@ void with_end(const Finish<T, kTwo>& finish, bool adds_pairs, const F& f) {
   f(finish);
 }
 
+template <class E>
+StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                        int64_t begin) const {
+  StripSchedule of = {strips.at(p, begin), {}};
+  if (in_place) {
+    for (int64_t pair = 0; pair < pairs_of<E>(p); ++pair) of.offsets.push_back(pair * p.in_size());
+    of.at_end.assign(static_cast<size_t>(images), of.offsets);
+  } else {
+    of.offsets = step_offsets<E>(p, of.strip);
+  }
+  if (vectors == FusedConvVectors::kChannels) {
+    of.blocks = pixel_blocks(p, of.strip, gathered.words > 0);
+  } else {
+    of.pixels = pixels_of(p, of.strip, L);
+  }
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) {
+      of.order = order_of_steps(p);
+      of.places = places_of(p, of.offsets, of.order, in_place);
+    }
+  }
+  return of;
+}
+
+template <class E>
+ProductSchedule ProductSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes) {
+  const Strips strips = strips_of<E>(p, lanes);
+  return {strips, images_at_once<E>(p, strips, lanes), strip_words<E>(p, strips),
+          gathered_words<E>(p, vectors, strips, lanes), reads_in_place(p)};
+}
+
+template <class E>
+void ProductSchedule::keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  int64_t bytes = 0;
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
+    kept.push_back(of_strip<E>(p, vectors, begin));
+    bytes += kept.back().bytes();
+    if (bytes > kKeptBytes) return kept.clear();
+  }
+}
+
 // x: numbers of T, or words where they lie in pairs.
 template <class E, bool kTwo, class T>
-void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const Word* w,
-                     const T* bias, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* memory) {
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, ProductSchedule& schedule,
+                     const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,
+                     Parallel& parallel, void* memory) {
   const auto lanes = static_cast<int64_t>(parallel.lanes());
-  const Strips strips = strips_of<E>(p, lanes);
   Workspace workspace(memory);
-  const Memory taken = take_memory<E>(p, vectors, strips, lanes, workspace);
-  const int64_t at_once = images_at_once<E>(p, strips, lanes), words_of_s = strip_words<E>(p, strips);
-  const bool in_place = reads_in_place(p);
-  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
-    const Strip strip = strips.at(p, begin);
-    const std::vector<int64_t> offsets = in_place ? std::vector<int64_t>() : step_offsets<E>(p, strip);
+  const Memory taken(schedule, workspace);
+  const int64_t at_once = schedule.images, most = schedule.strips.most;
+  for (int64_t begin = 0; begin < p.out[schedule.strips.axis]; begin += most) {
+    std::optional<StripSchedule> made;
+    if (schedule.kept.empty()) made = schedule.of_strip<E>(p, vectors, begin);
+    StripSchedule& strip = made ? *made : schedule.kept[static_cast<size_t>(begin / most)];
     std::vector<std::vector<Loop>> images;
     for (int64_t n = 0; n < p.N; ++n) {
       const int64_t place = n % at_once;  // among those that are multiplied together
       const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
-      Word* const s = taken.s + place * words_of_s;
-      Word* const gathered = taken.gathered == nullptr ? nullptr : taken.gathered + place * taken.of_gathered;
+      Word* const s = taken.s + place * schedule.words_of_s;
+      Word* const gathered =
+          taken.gathered == nullptr ? nullptr : taken.gathered + place * schedule.gathered.of_image;
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
       with_end(finish, residual.pairs != nullptr, [&](const auto& end) {
-        StripOfImage image =
-            in_place ? strip_in_place(p, strip, x, n, s) : packed_strip<E, T>(p, strip, offsets, x, n, s);
-        images.push_back(
-            loops_of_image<E>(p, vectors, strip, std::move(image), in_place, w, end, sharing, gathered));
+        StripOfImage image = schedule.in_place ? strip_in_place(p, strip, place, x, n, s)
+                                               : packed_strip<E, T>(p, strip, x, n, s);
+        images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, end, sharing, gathered));
       });
       if (place + 1 == at_once || n + 1 == p.N) {
         run_together(parallel, std::move(images));
@@ -509,12 +551,10 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
   }
 }
 
-template <class E>
-size_t multiply_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
-  Workspace workspace(nullptr);
-  const Strips strips = strips_of<E>(p, static_cast<int64_t>(lanes));
-  take_memory<E>(p, vectors, strips, static_cast<int64_t>(lanes), workspace);
-  return workspace.bytes();
+ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+  const auto count = static_cast<int64_t>(lanes);
+  return p.bfloat16 ? ProductSchedule::of<Brain>(p, vectors, count)
+                    : ProductSchedule::of<Single>(p, vectors, count);
 }
 
 }  // namespace
@@ -540,30 +580,42 @@ void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors,
 }
 
 size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
-  return p.bfloat16 ? multiply_workspace<Brain>(p, vectors, lanes)
-                    : multiply_workspace<Single>(p, vectors, lanes);
+  Workspace workspace(nullptr);
+  const Memory taken(schedule_of(p, vectors, lanes), workspace);
+  return workspace.bytes();
+}
+
+std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                                    size_t lanes) {
+  auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, lanes));
+  p.bfloat16 ? schedule->keep_strips<Brain>(p, vectors) : schedule->keep_strips<Single>(p, vectors);
+  return schedule;
 }
 
 template <class T>
-void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const void* weights,
-                  const T* b, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* workspace) {
+void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                  const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,
+                  Parallel& parallel, void* workspace) {
   const auto* w = static_cast<const Word*>(weights);
+  std::optional<ProductSchedule> made;
+  if (schedule == nullptr) made = schedule_of(p, vectors, parallel.lanes());
+  ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
   if (!p.bfloat16) {
-    return multiply_groups<Single, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
+    return multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
   }
   if constexpr (std::is_same_v<T, float>) {
     if (to.pairs != nullptr || residual.pairs != nullptr) {
-      return multiply_groups<Brain, true>(p, vectors, x, w, b, residual, to, parallel, workspace);
+      return multiply_groups<Brain, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
     }
   }
-  multiply_groups<Brain, false>(p, vectors, x, w, b, residual, to, parallel, workspace);
+  multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
 template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const float*, void*);
 template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const half*, void*);
-template void conv_product(const ConvolutionProblem&, FusedConvVectors, const void*, const void*,
-                           const float*, Residual<float>, Outputs<float>, Parallel&, void*);
-template void conv_product(const ConvolutionProblem&, FusedConvVectors, const void*, const void*, const half*,
-                           Residual<half>, Outputs<half>, Parallel&, void*);
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
+                           const void*, const float*, Residual<float>, Outputs<float>, Parallel&, void*);
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
+                           const void*, const half*, Residual<half>, Outputs<half>, Parallel&, void*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

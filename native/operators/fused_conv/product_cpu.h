@@ -14,14 +14,17 @@ FusedConvVectors conv_product_vectors(const ConvolutionProblem& p);
 // Bytes of the packed weights, and of the memory of a run.
 size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors);
 size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes);
+std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                                    size_t lanes);
 
 // weights are zeros before.
 template <class T>
 void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights);
 
-// x: numbers of T, or words where p.pairs. Where a result or the residual lies in pairs, T is float and p.bfloat16.
+// The schedule is null where none was kept. x: numbers of T, or words where p.pairs. Where a result or the residual lies in pairs, T is float and p.bfloat16.
 template <class T>
-void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, const void* x, const void* weights,
-                  const T* b, Residual<T> residual, Outputs<T> to, Parallel& parallel, void* workspace);
+void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                  const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,
+                  Parallel& parallel, void* workspace);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

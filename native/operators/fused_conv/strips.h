@@ -127,15 +127,15 @@ int64_t steps_of(const ConvolutionProblem& p) {
 }
 
 // How far from a pixel's word of the first step its words of all steps are.
-struct StepOffsets {
-  std::vector<int64_t> offsets;
+struct Steps {
+  const int64_t* offsets;
+  int64_t count;
   // For vectors that reach beyond so many words of s, where nothing is behind them: the last step's is elsewhere.
   int64_t there = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> at_end = {};
+  const int64_t* at_end = nullptr;
 
-  int64_t steps() const { return static_cast<int64_t>(offsets.size()); }
   // For a vector that ends before word `end` of s.
-  const int64_t* until(int64_t end) const { return end > there ? at_end.data() : offsets.data(); }
+  const int64_t* until(int64_t end) const { return end > there ? at_end : offsets; }
 };
 
 template <class E>

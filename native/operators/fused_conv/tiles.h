@@ -7,7 +7,7 @@
 #include "blocks/cpu/tiles.h"
 #include "device/cpu/parallel_for.h"
 #include "operators/fused_conv/finish.h"
-#include "operators/fused_conv/strips.h"
+#include "operators/fused_conv/schedule.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
@@ -37,10 +37,13 @@ inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64
 // What the lanes want beside s.
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
 
-// The product of an image's strip, whose s is there. `gathered` has so many words. F is a Finish or PairsAlone. in_place:
-// s is x, behind whose last pair of channels is nothing. p and strip stay.
+std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                             const std::vector<int64_t>& order, bool in_place);
+
+// The product of an image's strip, whose s is there: x, behind whose last pair of channels is nothing, where it is read
+// in place. `gathered` has so many words. F is a Finish or PairsAlone. p and the schedule stay.
 template <class F>
-Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
-                       bool in_place, const Word* w, const F& image, const Sharing& sharing, Word* gathered);
+Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -15,12 +15,6 @@ static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 constexpr int64_t kPassBytes = 512 << 10;                    // weights that pass a strip together
 constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // of 16 steps
 
-// Where a tile of columns lies: in s, or among the gathered ones.
-struct Place {
-  int64_t offset, row;  // in words
-  bool gathered;
-};
-
 // The tiles of columns of a strip.
 struct Columns {
   const Place* places;
@@ -37,24 +31,6 @@ bool lies_evenly(const ConvolutionProblem& p, int64_t steps, int64_t first, bool
     return false;
   const int64_t pairs = pairs_of<Brain>(p);
   return first / pairs == (first + kTileSide - 1) / pairs;
-}
-
-std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
-                             const std::vector<int64_t>& order, bool in_place) {
-  const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
-  const auto steps = static_cast<int64_t>(order.size());
-  std::vector<Place> places;
-  places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
-  int64_t gathered = 0;
-  for (int64_t first = 0; first < steps; first += kTileSide) {
-    if (lies_evenly(p, steps, first, in_place)) {
-      places.push_back({at(first), at(first + 1) - at(first), false});
-    } else {
-      places.push_back({gathered, kPanelWidth, true});
-      gathered += kGatheredWords;
-    }
-  }
-  return places;
 }
 
 // Gathers what does not lie evenly of `vectors` vectors of pixels. from: their first words of s.
@@ -94,6 +70,24 @@ void end_of_block(F finish, int64_t rows, int64_t vectors, float* o) {
 
 }  // namespace
 
+std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                             const std::vector<int64_t>& order, bool in_place) {
+  const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
+  const auto steps = static_cast<int64_t>(order.size());
+  std::vector<Place> places;
+  places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
+  int64_t gathered = 0;
+  for (int64_t first = 0; first < steps; first += kTileSide) {
+    if (lies_evenly(p, steps, first, in_place)) {
+      places.push_back({at(first), at(first + 1) - at(first), false});
+    } else {
+      places.push_back({gathered, kPanelWidth, true});
+      gathered += kGatheredWords;
+    }
+  }
+  return places;
+}
+
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
   const int64_t steps = steps_of<Brain>(p);
   int64_t gathered = 0;
@@ -105,13 +99,10 @@ int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
 }
 
 template <class F>
-Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffsets offsets, const Word* s,
-                       bool in_place, const Word* w, const F& image, const Sharing& sharing, Word* gathered) {
-  std::vector<int64_t> order = order_of_steps(p);
-  std::vector<Place> places = places_of(p, offsets.offsets, order, in_place);
-  const auto tiles = static_cast<int64_t>(places.size());
-  std::vector<Pixels> pixels = pixels_of(p, strip, L);
-  const auto vectors = static_cast<int64_t>(pixels.size());
+Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered) {
+  const auto tiles = static_cast<int64_t>(schedule.places.size()),
+             vectors = static_cast<int64_t>(schedule.pixels.size());
   const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
   const int64_t slot = conv_tiles_words(p, 1);
   int64_t together = std::clamp<int64_t>(kPassBytes / (tiles * kBlockTiles * kTileWords * 4 + 1), 1, blocks);
@@ -120,23 +111,22 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffs
     together = std::clamp<int64_t>(all / (4 * sharing.lanes), 1, together);
   }
   const int64_t passes = ceil_div(blocks, together), parts = sharing.parts(p.groups * passes, panels);
-  auto multiply = [=, &p, &strip, offsets = std::move(offsets), order = std::move(order),
-                   places = std::move(places), pixels = std::move(pixels)](int64_t item, size_t lane) {
+  const auto multiply = [=, &p, &schedule](int64_t item, size_t lane) {
     const TileRegisters registers;
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
-    const Word* packed = s + g * pairs_of<Brain>(p) * strip.words;
+    const Word* packed = s + g * pairs_of<Brain>(p) * schedule.strip.words;
     const Word* group = w + g * tiled_group_words(p);
     Word* mine = gathered + static_cast<int64_t>(lane) * slot;
     const int64_t end = std::min(blocks, (pass + 1) * together);
     alignas(64) float o[kBlockRows * kPanelWidth];
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
-      gather(places, offsets.until((j + kPanel) * L), order, packed + j * L, here, mine);
-      const Columns columns = {places.data(), packed + j * L, mine};
+      gather(schedule.places, steps.until((j + kPanel) * L), schedule.order, packed + j * L, here, mine);
+      const Columns columns = {schedule.places.data(), packed + j * L, mine};
       for (int64_t block = pass * together; block < end; ++block) {
         const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
         const int64_t high = ceil_div(rows, kTileSide);
-        const F finish = image.at(g * p.M + m, pixels.data() + j);
+        const F finish = image.at(g * p.M + m, schedule.pixels.data() + j);
         for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
         const Tiles weights = {group + m * tiles * kTileSide, high * kTileWords, kTileWords, kTileSide};
         multiply_block(high, here, weights, columns, tiles, o, here * L);
@@ -144,12 +134,12 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const Strip& strip, StepOffs
       }
     }
   };
-  return {p.groups * passes * parts, std::move(multiply)};
+  return {p.groups * passes * parts, multiply};
 }
 
-#define GRAPHOPT_INSTANTIATE(...)                                                                          \
-  template Loop multiply_in_tiles(const ConvolutionProblem&, const Strip&, StepOffsets, const Word*, bool, \
-                                  const Word*, const __VA_ARGS__&, const Sharing&, Word*);
+#define GRAPHOPT_INSTANTIATE(...)                                                                \
+  template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, \
+                                  const Word*, const Word*, const __VA_ARGS__&, const Sharing&, Word*);
 GRAPHOPT_INSTANTIATE(Finish<float>)
 GRAPHOPT_INSTANTIATE(Finish<half>)
 GRAPHOPT_INSTANTIATE(Finish<float, true>)
