@@ -25,7 +25,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt import pipeline
-from graphopt.forms.rounded_weight import rounded_weight
+from graphopt.forms.rounded_weight import rounded
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.vocabulary import QUANTIZATION, is_op, made_by, require_input, sole_reader
@@ -55,23 +55,6 @@ SMALLEST_WEIGHT = 64 * 128
 FEWEST_QUERIES = 16
 
 
-class Rounded:
-    """Weights in bfloat16: each one once, however many nodes of a graph share it."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
-
-    def weight(self, w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) -> ir.Value:
-        """A constant of the numbers that take those of `w`'s place (forms/rounded_weight.py)."""
-        key = w, node.graph
-        if key not in self._made:
-            tensor = editor.tensor(w)
-            assert tensor is not None, "`legal` asked"
-            rounded = rounded_weight(tensor, terms_first=terms_first)
-            self._made[key] = editor.initializer(node, rounded, f"{w.name}_bf16")
-        return self._made[key]
-
-
 class Products(FeedForward):
     """Fully connected layers. `keep`: nodes and operators that stay in float32."""
 
@@ -81,7 +64,6 @@ class Products(FeedForward):
 
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)
-        self.rounded = Rounded()
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
         found = layer_at(node, editor)
@@ -102,7 +84,7 @@ class Products(FeedForward):
         return replace(super().candidate(plan, editor), doubt=doubt)
 
     def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
-        return self.rounded.weight(super().weight(product, editor), product, editor, terms_first=True)
+        return rounded(super().weight(product, editor), product, editor, terms_first=True)
 
 
 @dataclass(frozen=True)
@@ -130,7 +112,6 @@ class Convolutions(Pass[Convolution, Convolution]):
 
     def __init__(self, keep: Collection[str]) -> None:
         self.keep = frozenset(keep)
-        self.rounded = Rounded()
 
     def match(self, node: ir.Node, editor: Editor) -> Convolution | None:
         found = conv_at(node, editor)
@@ -171,7 +152,7 @@ class Convolutions(Pass[Convolution, Convolution]):
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
 
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
-        plan = replace(plan, W=self.rounded.weight(plan.W, plan.node, editor, terms_first=False))
+        plan = replace(plan, W=rounded(plan.W, plan.node, editor, terms_first=False))
         if plan.slope is None:
             return emit_conv(plan.name, plan, editor, plan.rest)
         node, new = plan.node, conv_node(plan.name, plan, editor, plan.rest)

@@ -21,27 +21,44 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_array, tensor_dims
 from graphopt.ops.schema import Array
 
 BLOCK = 1 << 16  # numbers that are rounded at a time: with what is kept of them they fit a cache
 
 
-def rounded_weight(weight: ir.TensorProtocol, *, terms_first: bool) -> ir.LazyTensor:
+class RoundedWeight(ir.LazyTensor):
     """A float32 weight of numbers that bfloat16 has, computed whenever it is read.
 
     Args:
-        weight: float32, [M, terms..], or [terms, M] where they come first: a result sums over its terms.
+        source: float32, [M, terms..], or [terms, M] where they come first: a result sums over its terms.
         terms_first: which.
     """
 
-    def numbers() -> ir.TensorProtocol:
-        array = tensor_array(weight)
-        if terms_first:
+    def __init__(self, source: ir.TensorProtocol, *, terms_first: bool) -> None:
+        super().__init__(self._all, source.dtype, ir.Shape(tensor_dims(source)))
+        self.source = source
+        self.terms_first = terms_first
+
+    def _all(self) -> ir.TensorProtocol:
+        array = tensor_array(self.source)
+        if self.terms_first:
             return ir.Tensor(np.ascontiguousarray(to_bfloat16(array.T).T))
         return ir.Tensor(to_bfloat16(array.reshape(array.shape[0], -1)).reshape(array.shape))
 
-    return ir.LazyTensor(numbers, weight.dtype, ir.Shape(tensor_dims(weight)))
+
+def rounded(w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) -> ir.Value:
+    """A constant of the numbers that take those of `w`'s place, the same one for all nodes of a graph that share it."""
+    source = editor.tensor(w)
+    assert source is not None, "`legal` asked for a constant"
+    name = f"{w.name}_bf16"
+    made = None if node.graph is None else node.graph.initializers.get(name)
+    tensor = None if made is None else made.const_value
+    same = isinstance(tensor, RoundedWeight) and tensor.source is source and tensor.terms_first == terms_first
+    if made is not None and same:
+        return made
+    return editor.initializer(node, RoundedWeight(source, terms_first=terms_first), name)
 
 
 def to_bfloat16(weights: Array) -> npt.NDArray[np.float32]:
