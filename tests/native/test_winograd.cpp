@@ -7,7 +7,8 @@ namespace {
 
 using cpu::ConvAlgorithm;
 
-constexpr ConvAlgorithm kAlgorithms[] = {ConvAlgorithm::kDirect, ConvAlgorithm::kF2x2, ConvAlgorithm::kF4x4};
+constexpr ConvAlgorithm kAlgorithms[] = {ConvAlgorithm::kDirect, ConvAlgorithm::kF2x2, ConvAlgorithm::kF4x4,
+                                         ConvAlgorithm::kF4x4Rows};
 
 std::string text(const ConvolutionProblem& p, ConvAlgorithm algorithm, double error) {
   const auto n = [](int64_t v) { return std::to_string(v) + " "; };
@@ -84,9 +85,13 @@ struct Case {
   }
 };
 
+bool has_large_tiles(ConvAlgorithm algorithm) {
+  return algorithm == ConvAlgorithm::kF4x4 || algorithm == ConvAlgorithm::kF4x4Rows;
+}
+
 template <class T>
 double limit(ConvAlgorithm algorithm) {
-  if (algorithm == ConvAlgorithm::kF4x4) return 4e-5;
+  if (has_large_tiles(algorithm)) return 4e-5;
   return std::is_same_v<T, float> ? 1e-5 : 2e-3;
 }
 
@@ -95,7 +100,7 @@ void check_case(const ConvolutionProblem& p, size_t lanes, float scale = 1.0f) {
   const Case<T> c(p, scale);
   const std::vector<double> expected = c.reference();
   for (ConvAlgorithm algorithm : kAlgorithms) {
-    if (!std::is_same_v<T, float> && algorithm == ConvAlgorithm::kF4x4) continue;
+    if (!std::is_same_v<T, float> && has_large_tiles(algorithm)) continue;
     const double error = relative_error(c.run(algorithm, lanes), expected);
     CHECK_MESSAGE(error < limit<T>(algorithm), text(p, algorithm, error));
   }

@@ -525,8 +525,8 @@ def test_disabled_kernels_run_their_bodies(monkeypatch: pytest.MonkeyPatch) -> N
 def test_log_names_kernels_and_why_not_others() -> None:
     script = """
 session(model("ScaleShift", [(2, 3), (3,), (3,)], {}))
-for channels, size in ((1, 8), (64, 7), (64, 56)):
-    shapes = [(1, channels, size, size), (64, channels, 3, 3), (64,)]
+for channels, size in ((1, 8), (64, 7), (64, 56), (512, 16)):
+    shapes = [(1, channels, size, size), (max(64, channels), channels, 3, 3), (max(64, channels),)]
     conv = session(model("WinogradConv", shapes, {"pads": [1, 1, 1, 1]}))
     conv.run(None, {f"x{i}": np.ones(shape, np.float32) for i, shape in enumerate(shapes)})
 """
@@ -535,10 +535,12 @@ for channels, size in ((1, 8), (64, 7), (64, 56)):
     kernels = len(OPS["ScaleShift"].dtypes)
     assert f"graphopt: {kernels} kernels registered; on the CPU: baseline; not amx: " in result.stderr
     few = "few channels do not pay for its transforms"
+    large, rows, small = "F(4x4, 3x3)", "F(4x4, 3x3), weights half transformed", "F(2x2, 3x3)"
     for said in (
-        f"a product over gathered windows; not F(4x4, 3x3): {few}; not F(2x2, 3x3): {few}",
-        "F(2x2, 3x3); not F(4x4, 3x3): F(2x2, 3x3) should be faster",
-        "F(4x4, 3x3)",
+        f"a product over gathered windows; not {large}: {few}; not {rows}: {few}; not {small}: {few}",
+        f"{small}; not {large}: {small} should be faster; not {rows}: {small} should be faster",
+        large,
+        f"{rows}; not {large}: its weights would take more memory than a model may",
     ):
         assert f"graphopt: WinogradConv node 'the_node': {said}\n" in result.stderr
     assert "graphopt: ScaleShift float node 'the_node' on baseline" in result.stderr

@@ -7,11 +7,13 @@
 //
 //   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
 //   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
+//     [M / panel][kAlpha][K][3][panel] where their rows alone are: half as many
 //   o [kAlpha^2][tiles][panel]         one panel of products, read back while in the second-level cache
 #include "operators/winograd/cpu.h"
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "blocks/cpu/activation.h"
@@ -90,9 +92,15 @@ struct F4x4 {
   }
 };
 
+// Its weights are kept with their columns transformed alone, 18 numbers for 9; each run does the rest.
+struct F4x4Rows : F4x4 {};
+
+template <class A>
+constexpr bool kKeepsRows = std::is_same_v<A, F4x4Rows>;
+
 // --- Weights
 
-// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart.
+// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart; or [row][k][3], k_stride apart.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
   for (int64_t c = 0; c < C; ++c, w += 9) {
@@ -105,6 +113,12 @@ void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64
         for (int j = 0; j < 3; ++j) {
           rows[i][j] = A::kG[i][0] * g[j] + A::kG[i][1] * g[3 + j] + A::kG[i][2] * g[6 + j];
         }
+      }
+      if constexpr (kKeepsRows<A>) {
+        for (int i = 0; i < A::kAlpha; ++i) {
+          for (int j = 0; j < 3; ++j) u[((i * C + c) * 3 + j) * k_stride] = static_cast<float>(rows[i][j]);
+        }
+        continue;
       }
       for (int i = 0; i < A::kAlpha; ++i) {
         for (int j = 0; j < A::kAlpha; ++j) {
@@ -125,9 +139,13 @@ int64_t depth(const ConvolutionProblem& p) {
 template <class A>
 constexpr int64_t kPoints = int64_t{A::kAlpha} * A::kAlpha;
 
+// Numbers that are kept of the weights from a channel to another.
+template <class A>
+constexpr int64_t kKept = kKeepsRows<A> ? A::kAlpha * 3 : kPoints<A>;
+
 template <class A>
 size_t weight_bytes(const ConvolutionProblem& p) {
-  return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kPoints<A>) * sizeof(float);
+  return static_cast<size_t>(round_up(p.M, L) * depth<A>(p) * kKept<A>) * sizeof(float);
 }
 
 template <class A, class T>
@@ -138,7 +156,7 @@ void prepare(const ConvolutionProblem& p, const T* w, float* u) {
   for (int64_t m = 0; m < p.M; ++m) {
     const int64_t first = m / (kPanel * L) * (kPanel * L);
     const int64_t panel = std::min(kPanel * L, padded_m - first);
-    transform_weights<A>(w + m * p.C * 9, p.C, u + first * K * kPoints<A> + (m - first), K * panel, panel);
+    transform_weights<A>(w + m * p.C * 9, p.C, u + first * K * kKept<A> + (m - first), K * panel, panel);
   }
 }
 
@@ -268,8 +286,15 @@ struct MultiplyTiles {
   template <int kRows>
   struct Of {
     static void run(const float* a, int64_t a_stride, const float* u, int64_t k, float* o,
-                    const float* next_a, const float* next_u, int64_t next_step) {
+                    const float* next_a, const float* next_u, int64_t next_step, bool adds) {
       Vec sum[kRows][kVectors] = {};
+      if (adds) {
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+          for (int j = 0; j < kVectors; ++j) sum[i][j] = load_aligned(o + (i * kVectors + j) * L);
+        }
+      }
       for (; k > 0; k -= L, a += a_stride, next_a += a_stride) {
         const float* row = a;
         const float* next_row = next_a;
@@ -303,7 +328,7 @@ struct MultiplyTiles {
 // o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
 // next call.
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
-                    const float* next_v, const float* next_u) {
+                    const float* next_v, const float* next_u, bool adds = false) {
   const int64_t pieces = ceil_div(rows, kMaxRows);
   // The first pieces share the fetching, which a single one could not keep up with.
   const int64_t parts = std::min(pieces, vectors);
@@ -313,7 +338,54 @@ void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int
     const auto fn = vectors == kPanel ? of_rows<MultiplyTiles<kPanel>::Of>(to - from)
                                       : of_rows<MultiplyTiles<1>::Of>(to - from);
     fn(v + from * L, rows * L, u, k, o + from * vectors * L, i + 1 < pieces ? v + to * L : next_v,
-       i < parts ? next_u + i * k * step : u, step);
+       i < parts ? next_u + i * k * step : u, step, adds);
+  }
+}
+
+// --- Rows of weights
+
+constexpr int64_t kRowChannels = 64;  // whose points of a row are transformed at a time: a first-level cache
+
+// Floats from a point to the next one: an odd number of cache lines, as of v.
+int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineNumbers) | 1) * kLineNumbers; }
+
+// The points of a row from g [count][3][width], to [6][count][width].
+void transform_row(const float* g, int64_t count, int64_t width, float* to) {
+  constexpr auto entry = [](int point, int tap) { return static_cast<float>(F4x4::kG[point][tap]); };
+  const int64_t point = row_point(count * width), next = 3 * count * width;
+  for (int64_t k = 0; k < count; ++k, g += 3 * width, to += width) {
+    for (int64_t i = 0; i < width; i += L) {
+      Vec tap[3];
+#pragma GCC unroll 3
+      for (int j = 0; j < 3; ++j) {
+        tap[j] = load_aligned(g + j * width + i);
+        __builtin_prefetch(g + next + j * width + i, 0, 2);
+      }
+      // Two points of the same square differ in the sign of the middle tap.
+      const Vec even_a = entry(1, 0) * tap[0] + entry(1, 2) * tap[2], odd_a = entry(1, 1) * tap[1];
+      const Vec even_b = entry(3, 0) * tap[0] + entry(3, 2) * tap[2], odd_b = entry(3, 1) * tap[1];
+      const Vec points[] = {tap[0], even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, tap[2]};
+#pragma GCC unroll 6
+      for (int j = 0; j < F4x4::kAlpha; ++j) store_aligned(to + j * point + i, points[j]);
+    }
+  }
+}
+
+// o of a panel from its rows w, some channels of a row at a time. `points` holds what is transformed.
+void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
+                      float* points, float* o, int64_t xi_stride) {
+  const int64_t width = vectors * L, next_v = v_stride(g, count);
+  for (int64_t row = 0; row < F4x4::kAlpha; ++row) {
+    for (int64_t k = 0; k < g.k; k += kRowChannels) {
+      const int64_t here = std::min(kRowChannels, g.k - k);
+      transform_row(w + (row * g.k + k) * 3 * width, here, width, points);
+      for (int64_t i = 0; i < F4x4::kAlpha; ++i) {
+        const int64_t xi = row * F4x4::kAlpha + i;
+        const float *block = v + xi * next_v + k * count, *u = points + i * row_point(here * width);
+        multiply_panel(block, count, u, here, vectors, o + xi * xi_stride,
+                       i + 1 < F4x4::kAlpha ? block + next_v : block, u, k > 0);
+      }
+    }
   }
 }
 
@@ -490,6 +562,9 @@ struct Schedule {
   float* take_v(Workspace& workspace) const {
     return workspace.take<float>(v_floats(largest) * (apart ? lanes : pieces));
   }
+  // What multiply_by_rows wants, of a lane.
+  static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
+  float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * lanes); }
   float* take_o(Workspace& workspace) const {
     return workspace.take<float>(o_floats(largest) * group * lanes);
   }
@@ -501,6 +576,7 @@ size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lan
   Workspace workspace(nullptr);
   schedule.take_v(workspace);
   schedule.take_o(workspace);
+  schedule.take_points(workspace);
   return workspace.bytes();
 }
 
@@ -515,6 +591,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   Workspace workspace(memory);
   float* v = schedule.take_v(workspace);
   float* o = schedule.take_o(workspace);
+  float* points = schedule.take_points(workspace);
 
   const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
     if constexpr (A::kAlpha == 1) {
@@ -524,17 +601,24 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
     }
   };
   const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
-                           float* o) {
+                           float* o, [[maybe_unused]] float* points) {
     const int64_t count = end - begin;
     const auto vectors_of = [&](int64_t i) { return std::min<int64_t>(kPanel, padded_m / L - i * kPanel); };
     const int64_t xi_stride = (count * kPanel | 1) * L;
-    for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
+    if constexpr (kKeepsRows<A>) {
       for (int64_t i = panel; i < panel_end; ++i) {
-        const int64_t panel_size = vectors_of(i) * L * g.k;
-        const float* u = weights + i * kPanel * L * g.k * kPoints<A> + xi * panel_size;
-        const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
-        multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
-                       o + (i - panel) * schedule.o_floats(count) + xi * xi_stride, next_v, u + panel_size);
+        multiply_by_rows(g, v, count, weights + i * kPanel * L * g.k * kKept<A>, vectors_of(i), points,
+                         o + (i - panel) * schedule.o_floats(count), xi_stride);
+      }
+    } else {
+      for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
+        for (int64_t i = panel; i < panel_end; ++i) {
+          const int64_t panel_size = vectors_of(i) * L * g.k;
+          const float* u = weights + i * kPanel * L * g.k * kPoints<A> + xi * panel_size;
+          const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
+          multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
+                         o + (i - panel) * schedule.o_floats(count) + xi * xi_stride, next_v, u + panel_size);
+        }
       }
     }
     for (int64_t i = panel; i < panel_end; ++i) {
@@ -546,6 +630,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
 #endif
   };
 
+  const auto points_of = [&](size_t lane) { return points + static_cast<int64_t>(lane) * schedule.points(); };
   const int64_t v_part = schedule.v_floats(schedule.largest);
   const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;
   const int64_t pieces = schedule.pieces;
@@ -556,7 +641,8 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
       float* my_v = v + static_cast<int64_t>(lane) * v_part;
       float* my_o = o + static_cast<int64_t>(lane) * o_part;
       for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
-      for (int64_t panel = 0; panel < panels; ++panel) product(my_v, begin, end, panel, panel + 1, my_o);
+      for (int64_t panel = 0; panel < panels; ++panel)
+        product(my_v, begin, end, panel, panel + 1, my_o, points_of(lane));
     });
     return;
   }
@@ -576,7 +662,8 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
     loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t lane) {
                        const int64_t piece = item % pieces, panel = item / pieces * group;
                        product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
-                               std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part);
+                               std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part,
+                               points_of(lane));
                      }});
   }
   parallel_loops(parallel, loops);
@@ -590,6 +677,8 @@ auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
   switch (algorithm) {
     case ConvAlgorithm::kF4x4:
       return fn(F4x4());
+    case ConvAlgorithm::kF4x4Rows:
+      return fn(F4x4Rows());
     case ConvAlgorithm::kF2x2:
       return fn(F2x2());
     case ConvAlgorithm::kDirect:

@@ -95,12 +95,22 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
   return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
-const char* refuse_f4x4(CpuWork& work) {
+// Of all that a model keeps these are four times its weights: a network of many would take more memory than twice what
+// the runtime takes. Half of them cost a twentieth to a sixth of the time (docs/measurements/winograd_cpu.md).
+constexpr double kMostKept = 24 << 20;  // bytes of weights that are transformed as a whole
+
+const char* refuse_f4x4_rows(CpuWork& work) {
   if (work.half) return "its error is too large for float16";
   if (has_few_channels(work)) return "few channels do not pay for its transforms";
   if (work.p.H() == 0 || work.p.W() == 0) return nullptr;
   // F(2x2) has less than half the weights of F(4x4) and a smaller error, so it wins a near draw.
   return product_cost(work.p, 4) < 0.9 * product_cost(work.p, 2) ? nullptr : "F(2x2, 3x3) should be faster";
+}
+
+const char* refuse_f4x4(CpuWork& work) {
+  if (const char* why = refuse_f4x4_rows(work)) return why;
+  const double bytes = 36.0 * static_cast<double>(work.p.C * work.p.M) * sizeof(float);
+  return bytes > kMostKept ? "its weights would take more memory than a model may" : nullptr;
 }
 
 const char* refuse_f2x2(CpuWork& work) {
@@ -110,6 +120,7 @@ const char* refuse_f2x2(CpuWork& work) {
 // In the order of cpu::ConvAlgorithm.
 constexpr Implementation<CpuWork> kCpuAlgorithms[] = {
     {"F(4x4, 3x3)", refuse_f4x4},
+    {"F(4x4, 3x3), weights half transformed", refuse_f4x4_rows},
     {"F(2x2, 3x3)", refuse_f2x2},
     {"a product over gathered windows", take_all<CpuWork>},
 };
