@@ -265,6 +265,7 @@ PYTHONS = os.environ.get("GRAPHOPT_TEST_PYTHONS", "3.10 3.14").split()
 @pytest.mark.once
 def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
     """A user's project under mypy --strict."""
+    pytest.importorskip("mypy", reason="the environment of the newest runtime has no development tools")
     (tmp_path / "user.py").write_text(
         textwrap.dedent(
             """
