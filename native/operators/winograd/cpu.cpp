@@ -92,7 +92,7 @@ struct F4x4 {
   }
 };
 
-// Its weights are kept with their columns transformed alone, 18 numbers for 9; each run does the rest.
+// Of its weights 18 numbers for 9 are kept, transformed along one axis; each run does it along the other.
 struct F4x4Rows : F4x4 {};
 
 template <class A>
@@ -389,6 +389,42 @@ void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const fl
   }
 }
 
+// --- All points
+
+// Tiles, transformed, and the panels of output channels that they are multiplied by.
+struct TilesByPanels {
+  const float* v;
+  int64_t count, panel, end;
+};
+
+int64_t vectors_of_panel(const ConvolutionProblem& p, int64_t panel) {
+  return std::min<int64_t>(kPanel, round_up(p.M, L) / L - panel * kPanel);
+}
+
+// o of these panels, o_stride apart.
+template <class A>
+void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
+                     const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,
+                     [[maybe_unused]] float* points) {
+  const auto panel_of = [&](int64_t i) { return weights + i * kPanel * L * g.k * kKept<A>; };
+  if constexpr (kKeepsRows<A>) {
+    for (int64_t i = of.panel; i < of.end; ++i, o += o_stride) {
+      multiply_by_rows(g, of.v, of.count, panel_of(i), vectors_of_panel(p, i), points, o, xi_stride);
+    }
+  } else {
+    const int64_t next = v_stride(g, of.count);
+    for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
+      for (int64_t i = of.panel; i < of.end; ++i) {
+        const int64_t vectors = vectors_of_panel(p, i), size = vectors * L * g.k;
+        const float* u = panel_of(i) + xi * size;
+        multiply_panel(of.v + xi * next, of.count, u, g.k, vectors,
+                       o + (i - of.panel) * o_stride + xi * xi_stride,
+                       of.v + (i + 1 < of.end ? xi : xi + 1) * next, u + size);
+      }
+    }
+  }
+}
+
 // --- Output
 
 template <class T>
@@ -586,7 +622,6 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   const Schedule<A> schedule(p, sizeof(T), parallel.lanes());
   const Geometry& g = schedule.g;
   const int64_t tiles = schedule.tiles, panels = schedule.panels;
-  const int64_t padded_m = round_up(p.M, L);
   const Output<T> out{bias, residual, slopes, y, schedule.stream};
   Workspace workspace(memory);
   float* v = schedule.take_v(workspace);
@@ -601,26 +636,11 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
     }
   };
   const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
-                           float* o, [[maybe_unused]] float* points) {
-    const int64_t count = end - begin;
-    const auto vectors_of = [&](int64_t i) { return std::min<int64_t>(kPanel, padded_m / L - i * kPanel); };
-    const int64_t xi_stride = (count * kPanel | 1) * L;
-    if constexpr (kKeepsRows<A>) {
-      for (int64_t i = panel; i < panel_end; ++i) {
-        multiply_by_rows(g, v, count, weights + i * kPanel * L * g.k * kKept<A>, vectors_of(i), points,
-                         o + (i - panel) * schedule.o_floats(count), xi_stride);
-      }
-    } else {
-      for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
-        for (int64_t i = panel; i < panel_end; ++i) {
-          const int64_t panel_size = vectors_of(i) * L * g.k;
-          const float* u = weights + i * kPanel * L * g.k * kPoints<A> + xi * panel_size;
-          const float* next_v = v + (i + 1 < panel_end ? xi : xi + 1) * v_stride(g, count);
-          multiply_panel(v + xi * v_stride(g, count), count, u, g.k, vectors_of(i),
-                         o + (i - panel) * schedule.o_floats(count) + xi * xi_stride, next_v, u + panel_size);
-        }
-      }
-    }
+                           float* o, float* points) {
+    const int64_t count = end - begin, xi_stride = (count * kPanel | 1) * L;
+    const auto vectors_of = [&](int64_t i) { return vectors_of_panel(p, i); };
+    multiply_points<A>(p, g, weights, {v, count, panel, panel_end}, o, schedule.o_floats(count), xi_stride,
+                       points);
     for (int64_t i = panel; i < panel_end; ++i) {
       transform_output<A>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride, begin, end,
                           i * kPanel * L, vectors_of(i), out);
