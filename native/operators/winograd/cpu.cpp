@@ -375,8 +375,10 @@ void transform_row(const float* g, int64_t count, int64_t width, float* to) {
 void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
                       float* points, float* o, int64_t xi_stride) {
   const int64_t width = vectors * L, next_v = v_stride(g, count);
+  // Of no channels, too: the sums are zeros then.
+  const int64_t blocks = std::max<int64_t>(ceil_div(g.k, kRowChannels), 1);
   for (int64_t row = 0; row < F4x4::kAlpha; ++row) {
-    for (int64_t k = 0; k < g.k; k += kRowChannels) {
+    for (int64_t k = 0; k < blocks * kRowChannels; k += kRowChannels) {
       const int64_t here = std::min(kRowChannels, g.k - k);
       transform_row(w + (row * g.k + k) * 3 * width, here, width, points);
       for (int64_t i = 0; i < F4x4::kAlpha; ++i) {
