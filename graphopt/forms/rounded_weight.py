@@ -64,11 +64,11 @@ def rounded(w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) ->
 def to_bfloat16(weights: Array) -> npt.NDArray[np.float32]:
     """float32 [rows, terms] of numbers that bfloat16 has: each one of the two nearest to a weight."""
     rows, terms = weights.shape
-    rounded = np.empty(weights.shape, np.float32)
+    result = np.empty(weights.shape, np.float32)
     step = max(BLOCK // max(terms, 1), 1)
     for start in range(0, rows, step):
-        rounded[start : start + step] = _rows(np.asarray(weights[start : start + step], np.float32))
-    return rounded
+        result[start : start + step] = _rows(np.asarray(weights[start : start + step], np.float32))
+    return result
 
 
 def _rows(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -84,10 +84,10 @@ def _rows(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     own = step * (2 * error + step)  # of the sum of squares
     total = error.sum(axis=1)
     moved = np.zeros(weights.shape, bool)
+    every = np.arange(len(weights))
     for _ in range(weights.shape[1]):  # far more than it takes
         gain = step * (2 * total[:, None] + step) + own
         best = gain.argmin(axis=1)
-        every = np.arange(len(weights))
         better = gain[every, best] < 0
         if not better.any():
             break

@@ -122,7 +122,7 @@ int64_t pairs_of(const ConvolutionProblem& p) {
 
 template <class E>
 int64_t steps_of(const ConvolutionProblem& p) {
-  const int64_t last = pairs_columns<E>(p) ? ceil_div(p.kernel[2], 2) : p.kernel[2];
+  const auto last = static_cast<int64_t>(columns_of<E>(p, true).size());
   return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
 }
 
@@ -138,6 +138,7 @@ struct Steps {
   const int64_t* until(int64_t end) const { return end > there ? at_end : offsets; }
 };
 
+// For each step of the product.
 template <class E>
 std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip) {
   std::vector<int64_t> offsets;
@@ -171,17 +172,6 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
   std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
   const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
   int64_t at = first, d = 0, h = 0, w = 0;
-  if (strip.size == strip.out) {
-    // Without columns and rows that only the window needs.
-    int64_t left = strip.span();
-    for (Pixels& vector : pixels) {
-      const int64_t count = std::min(width, left);
-      vector = {(1u << count) - 1, static_cast<int32_t>(count), at};
-      at += count;
-      left -= count;
-    }
-    return pixels;
-  }
   for (Pixels& vector : pixels) {
     vector = {0, 0, at};
     for (int64_t lane = 0; lane < width;) {

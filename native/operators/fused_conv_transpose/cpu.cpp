@@ -450,16 +450,20 @@ struct Piece {
   int64_t panels() const { return ceil_div(strip.span(), kPanelWidth); }
 };
 
-// Where products find x: panel after panel of each group, or the strip; and what brings it there.
+// Where products find x: panel after panel of each group, or the strip.
 struct Source {
   const Word* x;
   int64_t group, panel;  // words to the next one
+};
+// And what brings it there.
+struct Brought {
+  Source source;
   Loop bring;
 };
 
 // Panels of pixels, whose words of all channels are neighbours then: each bundle reads them again.
 template <class T>
-Source gather(const Problem& p, const Piece& piece, const T* image, Word* gathered) {
+Brought gather(const Problem& p, const Piece& piece, const T* image, Word* gathered) {
   const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
   const Axes& first = piece.strip.first;
   const T* from = image + (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
@@ -473,16 +477,16 @@ Source gather(const Problem& p, const Piece& piece, const T* image, Word* gather
       }
     }
   };
-  return {gathered, panels * size, size, {p.x_channels(), bring}};
+  return {{gathered, panels * size, size}, {p.x_channels(), bring}};
 }
 
 template <class T>
-Source pack(const Problem& grid, const Piece& piece, const T* image, Word* packed) {
+Brought pack(const Problem& grid, const Piece& piece, const T* image, Word* packed) {
   const auto bring = [=, &grid, &piece](int64_t c, size_t) {
     pack_pair<Single>(grid, piece.strip, image + c * grid.in_size(), Second{},
                       packed + c * piece.strip.words);
   };
-  return {packed, grid.C * piece.strip.words, kPanelWidth, {grid.x_channels(), bring}};
+  return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), bring}};
 }
 
 // Words at offsets that no prefetcher foresees.
@@ -565,9 +569,8 @@ void end_bundle(const Problem& p, const Plan& plan, const Piece& piece, const Bu
 }
 
 template <class T>
-Loop multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, const Word* source,
-                    int64_t group_words, int64_t panel_words, const Word* weights, const Ending<T>& ending,
-                    const std::vector<Lane>& memory) {
+Loop multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, const Source& source,
+                    const Word* weights, const Ending<T>& ending, const std::vector<Lane>& memory) {
   const auto bundles = static_cast<int64_t>(plan.bundles.size()), lanes = static_cast<int64_t>(memory.size());
   const int64_t panels = piece.panels(), all_vectors = ceil_div(piece.strip.span(), L);
   const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * lanes), p.groups * bundles, lanes,
@@ -578,7 +581,7 @@ Loop multiply_piece(const Problem& p, const Plan& plan, const Piece& piece, cons
     const Word* w = weights + g * p.M * p.C * p.taps() + bundle.weights;
     for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
       const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
-      const Word* x = source + g * group_words + panel * panel_words;
+      const Word* x = source.x + g * source.group + panel * source.panel;
       multiply_bundle(plan, piece, bundle, x, w, vectors, memory[lane].sums);
       end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[lane]);
     }
@@ -631,10 +634,10 @@ void transposed(const Problem& p, const T* x, const Word* weights, const T* b, c
     std::vector<Loop> loops;  // of all images, one after the other
     for (int64_t n = 0; n < p.N; ++n) {
       const T* image = x + n * p.x_channels() * p.in_size();
-      Source source = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
-      loops.push_back(std::move(source.bring));
-      loops.push_back(multiply_piece(p, plan, piece, source.x, source.group, source.panel, weights,
-                                     Ending<T>(p, b, r, slopes, y, n), lanes));
+      Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
+      loops.push_back(std::move(brought.bring));
+      loops.push_back(
+          multiply_piece(p, plan, piece, brought.source, weights, Ending<T>(p, b, r, slopes, y, n), lanes));
     }
     parallel_loops(parallel, loops);
   }

@@ -399,10 +399,6 @@ struct TilesByPanels {
   int64_t count, panel, end;
 };
 
-int64_t vectors_of_panel(const ConvolutionProblem& p, int64_t panel) {
-  return std::min<int64_t>(kPanel, round_up(p.M, L) / L - panel * kPanel);
-}
-
 // o of these panels, o_stride apart.
 template <class A>
 void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
@@ -411,13 +407,13 @@ void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float
   const auto panel_of = [&](int64_t i) { return weights + i * kPanel * L * g.k * kKept<A>; };
   if constexpr (kKeepsRows<A>) {
     for (int64_t i = of.panel; i < of.end; ++i, o += o_stride) {
-      multiply_by_rows(g, of.v, of.count, panel_of(i), vectors_of_panel(p, i), points, o, xi_stride);
+      multiply_by_rows(g, of.v, of.count, panel_of(i), panel_vectors(p.M, i), points, o, xi_stride);
     }
   } else {
     const int64_t next = v_stride(g, of.count);
     for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
       for (int64_t i = of.panel; i < of.end; ++i) {
-        const int64_t vectors = vectors_of_panel(p, i), size = vectors * L * g.k;
+        const int64_t vectors = panel_vectors(p.M, i), size = vectors * L * g.k;
         const float* u = panel_of(i) + xi * size;
         multiply_panel(of.v + xi * next, of.count, u, g.k, vectors,
                        o + (i - of.panel) * o_stride + xi * xi_stride,
@@ -640,12 +636,11 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
   const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
                            float* o, float* points) {
     const int64_t count = end - begin, xi_stride = (count * kPanel | 1) * L;
-    const auto vectors_of = [&](int64_t i) { return vectors_of_panel(p, i); };
     multiply_points<A>(p, g, weights, {v, count, panel, panel_end}, o, schedule.o_floats(count), xi_stride,
                        points);
     for (int64_t i = panel; i < panel_end; ++i) {
       transform_output<A>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride, begin, end,
-                          i * kPanel * L, vectors_of(i), out);
+                          i * kPanel * L, panel_vectors(p.M, i), out);
     }
 #if defined(__AVX2__)
     if (out.stream) _mm_sfence();

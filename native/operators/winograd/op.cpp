@@ -82,6 +82,10 @@ struct CpuWork {
 // leaves it alone.
 bool has_few_channels(const CpuWork& work) { return work.p.C < (work.half ? 8 : 3); }
 
+double transformed_bytes(const ConvolutionProblem& p, int64_t tile) {
+  return static_cast<double>((tile + 2) * (tile + 2)) * static_cast<double>(p.C * p.M) * sizeof(float);
+}
+
 // Multiplications over C M: every point of the transform multiplies all tiles by all weights, or waits for the weights
 // where tiles are few: for as long as 8 tiles take, and with AVX-512 for 20 where a last-level cache does not hold
 // them (docs/measurements/winograd_cpu.md).
@@ -90,8 +94,7 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
   const auto points = static_cast<double>((tile + 2) * (tile + 2));
   const int64_t tiles =
       std::max<int64_t>(p.N, 1) * ((p.OH() + tile - 1) / tile) * ((p.OW() + tile - 1) / tile);
-  const double weight_bytes = points * static_cast<double>(p.C * p.M) * sizeof(float);
-  const bool far = weight_bytes > kLastLevelCache && cpu::isa() >= cpu::Isa::kAvx512;
+  const bool far = transformed_bytes(p, tile) > kLastLevelCache && cpu::isa() >= cpu::Isa::kAvx512;
   return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
@@ -109,8 +112,8 @@ const char* refuse_f4x4_rows(CpuWork& work) {
 
 const char* refuse_f4x4(CpuWork& work) {
   if (const char* why = refuse_f4x4_rows(work)) return why;
-  const double bytes = 36.0 * static_cast<double>(work.p.C * work.p.M) * sizeof(float);
-  return bytes > kMostKept ? "its weights would take more memory than a model may" : nullptr;
+  return transformed_bytes(work.p, 4) > kMostKept ? "its weights would take more memory than a model may"
+                                                  : nullptr;
 }
 
 const char* refuse_f2x2(CpuWork& work) {
