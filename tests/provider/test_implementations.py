@@ -188,18 +188,26 @@ def test_few_filters_of_an_image_are_no_product_of_longer_pixels(kernels: str, t
 LAYERS, WIDTH = ("q", "k", "v"), 16
 
 
-def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str, shared: bool) -> None:
     """Where their results lie one behind another, which is where each ends at the alignment of siblings.
 
-    The table before them leaves, of a block of constants, room for the weights of the first layer alone.
+    The table before them leaves, of a block of constants, room for the weights of the first layer alone. `shared`: an
+    earlier layer has the bias of one of them, as all layers without a bias have the same zeros.
     """
     rng = np.random.default_rng(0)
     constants = {"table": np.zeros(((32 << 20) // 4 // WIDTH - WIDTH, WIDTH), np.float32)}
     constants["table"][:5] = signed(rng, 5, WIDTH)
     for n in LAYERS:
         constants |= {f"w{n}": signed(rng, WIDTH, WIDTH), f"b{n}": signed(rng, WIDTH)}
+    constants["before"] = signed(rng, WIDTH, WIDTH) / 64
+    earlier = [
+        helper.make_node("MatMul", ["rows_of_x", "before"], ["m"]),
+        helper.make_node("Add", ["m", "bq"], ["x"]),
+    ]
     nodes = [
-        helper.make_node("Gather", ["table", "i"], ["x"]),
+        helper.make_node("Gather", ["table", "i"], ["rows_of_x" if shared else "x"]),
+        *(earlier if shared else ()),
         *(helper.make_node("MatMul", ["x", f"w{n}"], [f"m{n}"]) for n in LAYERS),
         *(helper.make_node("Add", [f"m{n}", f"b{n}"], [n]) for n in LAYERS),
         helper.make_node("Mul", ["q", "k"], ["qk"]),
@@ -225,9 +233,12 @@ def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str) -> None:
         [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    chosen = [line.split(": ")[2].split(";")[0] for line in done.stderr.splitlines() if ": Linear node" in line]
+    of_three = [line for line in done.stderr.splitlines() if " [16,16]" * 3 in line and ": Linear node" in line]
+    chosen = [line.split(": ")[2].split(";")[0] for line in of_three]
     assert chosen == ["all layers in a product of our own", "each by a product of our own"], done.stderr
     x = constants["table"][:5].astype(np.float64)
+    if shared:
+        x = x @ constants["before"] + constants["bq"]
     q, k, v = (x @ constants[f"w{n}"] + constants[f"b{n}"] for n in LAYERS)
     expected = q * k - v
     for got in np.load(tmp_path / "y.npz").values():

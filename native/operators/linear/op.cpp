@@ -225,16 +225,19 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     program.implementation = choice_.plan(kLayers, work, call);
   }
 
-  // Elements from one of the constants that begin with input `first` to the next; 0 when they differ.
+  // Elements from one of the inputs that begin with `first` to the next, where each begins at the multiple of
+  // kSiblingAlignment behind the one before it; else 0. No other distance is taken, not even one that all have: it
+  // would depend on what the memory of other sessions left free, and cuBLASLt's kernels compute a bias's address
+  // in 32 bits: with more than 2 GiB between two biases they read elsewhere.
   int64_t step(const Call& call, size_t first) const {
-    const auto at = [&](size_t i) { return reinterpret_cast<intptr_t>(call.input(first + i).data); };
-    const intptr_t bytes = at(1) - at(0);
-    for (size_t i = 2; i < layers_; ++i) {
-      if (at(i) - at(i - 1) != bytes) return 0;
-    }
     const Tensor& one = call.input(first);
-    const bool apart = bytes >= one.shape.elements() * bytes_of(one.type);
-    return apart ? bytes / bytes_of(one.type) : 0;
+    const int64_t element = static_cast<int64_t>(bytes_of(one.type));
+    const int64_t packed = gpu::round_up(one.shape.elements() * element, kSiblingAlignment);
+    for (size_t i = 1; i < layers_; ++i) {
+      const auto at = [&](size_t k) { return reinterpret_cast<intptr_t>(call.input(first + k).data); };
+      if (at(i) - at(i - 1) != packed) return 0;
+    }
+    return packed / element;
   }
 
   size_t layers_;

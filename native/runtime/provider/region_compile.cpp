@@ -326,8 +326,18 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
       if (operand.kind != Operand::Kind::kConstant) continue;
       const auto& [node, i] = sources[s].inputs[k];
       const Place place = operand.host ? Place::kHost : Place::kDevice;
+      // A kernel of siblings reads their constants one behind another. They are placed as one group, even where another
+      // node has brought one of them (the same zeros serve all layers without a bias).
+      const size_t siblings = sources[s].members.size();
+      const size_t begin = k == 0 || siblings == 1 ? k : k - (k - 1) % siblings;
+      std::string name;
+      for (size_t j = begin; j < begin + (k == 0 ? 1 : siblings); ++j) {
+        const auto& [of, input] = sources[s].inputs[j];
+        name += of->input_names()[input] + '\n';
+      }
+      name += std::to_string(k - begin);
       const auto [found, added] =
-          known.emplace(std::tuple(node->input_names()[i], place, operand.last), steps_.constants.size());
+          known.emplace(std::tuple(name, place, operand.last), steps_.constants.size());
       operand.index = found->second;
       if (!added) continue;
       std::optional<Tensor> given = node->constant(i);
@@ -341,10 +351,8 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
         if (bytes > 0) std::memcpy(copy.get(), given->data, bytes);
         constant.data = copy.get();
       } else {
-        // Those of siblings lie one behind another, as a kernel of all of them wants.
-        const size_t siblings = sources[s].members.size();
-        const bool begins = siblings == 1 || (k - 1) % siblings == 0;
-        if (blocks.empty() || (begins && blocks.back() + siblings * arena_bytes(bytes) > kConstantBlock)) {
+        if (blocks.empty() ||
+            (k == begin && blocks.back() + siblings * arena_bytes(bytes) > kConstantBlock)) {
           blocks.push_back(0);
         }
         on_device.push_back({*given, blocks.size() - 1, blocks.back()});
