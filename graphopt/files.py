@@ -68,22 +68,27 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
     Raises:
         ModelSaveError: the place is no regular file, or the system refuses.
     """
-    import secrets
+    with replacing(place) as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content.encode() if isinstance(content, str) else content)
 
+
+@contextmanager
+def replacing(place: Path) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that takes `place` when the block ends; a failure leaves what was there.
+
+    Raises:
+        ModelSaveError: as `write`.
+    """
     target = target_of(place)
-    temporary = target.parent / f".graphopt-{secrets.token_hex(8)}.tmp"
+    temporary = _temporary(target.parent)
     try:
-        # The kernel applies the user's umask, as to any new file.
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(handle, "wb") as file:
-            if target.exists():
-                _inherit(target.stat(), handle)
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode() if isinstance(content, str) else content)
+        with os.fdopen(_create(temporary, like=target), "wb") as file:
+            yield file
             file.flush()
-            os.fsync(handle)
+            os.fsync(file.fileno())
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -93,36 +98,124 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
         raise
 
 
-@contextmanager
-def undone_on_failure(place: Path, parts: Callable[[Path], Iterable[Path]] = lambda _: ()) -> Iterator[None]:
-    """Takes back what the block puts at `place` where it then cannot write something else.
+def write_with_data(
+    place: Path, data: Path, fill: Callable[[BinaryIO], object], content: Callable[[str], bytes]
+) -> None:
+    """Puts a file and the data file that it names into place; a failure leaves what was there.
 
-    What was there has a second name meanwhile, which takes no space on a full disk.
+    Two files cannot be renamed at once. Where there is an old data file, `place` is therefore replaced twice: it names
+    the new data file by its temporary name until that has its own. A process that is killed at any moment leaves the
+    old file with the old data or the new file with the new data. Meanwhile a lock on the folder excludes other writers.
 
     Args:
-        place: a file that the block may write.
-        parts: the files that such a file keeps beside itself; new ones go with it.
+        place: the file; a link is followed.
+        data: its data file, in the folder of the file that `place` leads to. A link is replaced.
+        fill: writes the data file.
+        content: the file's bytes for the name of a data file; called after `fill`.
+
+    Raises:
+        ModelSaveError: a place is no regular file, or the system refuses.
+    """
+    target_of(data)
+    filled = _temporary(data.parent)
+    named = ""
+    try:
+        with os.fdopen(_create(filled, like=data), "wb") as file:
+            fill(file)
+        with _locked(data.parent):
+            there = os.path.lexists(data)
+            first = content(filled.name) if there else b""
+            final = content(data.name)
+            if not there:
+                named = data.name
+                filled.rename(data)
+                write(place, final)
+                return
+            with replacing(place) as last:
+                last.write(final)
+                last.flush()
+                named = filled.name
+                write(place, first)
+                _rename_beside(filled, data)
+            filled.unlink(missing_ok=True)
+    except BaseException as error:
+        # An interrupt may come when the file has just been put into place.
+        if not named or not _holds(place, final if named == data.name else first):
+            filled.unlink(missing_ok=True)
+            if named == data.name:
+                data.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ModelSaveError(f"{place}: cannot be written: {error.strerror or error}") from None
+        raise
+
+
+def _rename_beside(file: Path, place: Path) -> None:
+    """Gives a file a second name, that of an old file; on a file system without second names, renames it."""
+    second = _temporary(place.parent)
+    try:
+        second.hardlink_to(file)
+    except OSError:
+        file.replace(place)
+    else:
+        second.replace(place)
+
+
+def _holds(place: Path, content: bytes) -> bool:
+    try:
+        return place.read_bytes() == content
+    except OSError:
+        return False
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that lock the folder out, where the file system has such locks."""
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _temporary(folder: Path) -> Path:
+    import secrets
+
+    return folder / f".graphopt-{secrets.token_hex(8)}.tmp"
+
+
+def _create(path: Path, like: Path) -> int:
+    """Makes a file with the permissions of another where that is there, else with those of the user's umask."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    if like.exists():
+        _inherit(like.stat(), handle)
+    return handle
+
+
+@contextmanager
+def undone_on_failure(place: Path) -> Iterator[None]:
+    """Takes back what the block puts at `place`, or removes there, where it then cannot write something else.
+
+    What was there has a second name meanwhile, which takes no space on a full disk.
 
     Raises:
         ModelSaveError: as the block does, or as `write` does.
     """
-    import secrets
-
     target = target_of(place)
-    there, old = set(target.parent.iterdir()), _identity(target)
-    held = target.parent / f".graphopt-{secrets.token_hex(8)}.tmp" if target in there else None
+    old = _identity(target)
+    held = _temporary(target.parent) if target.exists() else None
     try:
         if held is not None:
             _hold(target, held)
         yield
     except ModelSaveError:
-        if _identity(target) != old:
-            for new in {*parts(target)} - there:
-                new.unlink(missing_ok=True)
-            if held is not None:
-                held.replace(target)
-            else:
-                target.unlink()
+        if held is None:
+            target.unlink(missing_ok=True)
+        elif _identity(target) != old:
+            held.replace(target)
         raise
     finally:
         if held is not None:

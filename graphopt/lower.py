@@ -39,16 +39,25 @@ class Lowered:
         defined: operator -> how many of its nodes were replaced by their definitions.
         kept: why a node could not be; each names it first.
         opset: of the result.
+        files: path -> bytes of each file that was written, the model first.
+        shared_files: the same of the input's files that the model refers to.
     """
 
     inlined: int
     defined: Counter[str] = field(default_factory=Counter)
     kept: list[Remark] = field(default_factory=list)
     opset: int = 0
+    files: dict[Path, int] = field(default_factory=dict)
+    shared_files: dict[Path, int] = field(default_factory=dict)
 
 
 def lower(
-    path: str | os.PathLike[str], out: str | os.PathLike[str], *, to: str = "onnxruntime", opset: int | None = None
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    to: str = "onnxruntime",
+    opset: int | None = None,
+    share_weights: bool = False,
 ) -> Lowered:
     """Writes a copy of the model in which every node of our domain is replaced by its standard ONNX definition.
 
@@ -57,6 +66,7 @@ def lower(
         out: the file to write.
         to: "onnxruntime", which has operators of its own; "standard" replaces those as well (graphopt/contrib).
         opset: the version of the standard operators in the result; None is the model's own.
+        share_weights: as for `optimize`.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -68,7 +78,7 @@ def lower(
     files.check_places({"OUT": Path(out)}, [Path(path)])
     source = reading.load(path)
     work = source.model
-    files.check_places({"OUT": Path(out)}, {Path(t.path) for t in traversal.external_tensors(traversal.graphs(work))})
+    writing.check_place("OUT", Path(out), source.data_files)
     done = Lowered(inlined=sum(node.domain == DOMAIN for graph in traversal.graphs(work) for node in graph))
     _inline(work)
     if to == "standard":
@@ -78,7 +88,8 @@ def lower(
     if opset is not None and opset != work.opset_imports.get("", opset):
         work = _converted(work, opset)
     done.opset = work.opset_imports.get("", 0)
-    writing.save(work, Path(out))
+    written = writing.save(work, Path(out), share_weights=share_weights)
+    done.files, done.shared_files = written.files, written.shared
     return done
 
 

@@ -34,9 +34,10 @@ from graphopt.targets.target import Target
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-ModelT = TypeVar("ModelT")
 StrPath: TypeAlias = str | os.PathLike[str]
 
+ModelT = TypeVar("ModelT")
+OutT = TypeVar("OutT", bound=StrPath)
 # The newest opset whose operators the passes know; a model that imports a later one comes out as it went in.
 NEWEST_KNOWN_OPSET = 26
 
@@ -67,11 +68,17 @@ def optimize(
 
 @overload
 def optimize(
-    model: ModelT, out: StrPath | None = None, options: Options | None = None, **named: Unpack[OptionNames]
+    model: ModelT, out: None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[ModelT, Report]: ...
 
 
 @_garbage_collector_paused()
+@overload
+def optimize(
+    model: Any, out: OutT, options: Options | None = None, **named: Unpack[OptionNames]
+) -> tuple[OutT, Report]: ...
+
+
 def optimize(
     model: Any, out: StrPath | None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[Any, Report]:
@@ -79,14 +86,16 @@ def optimize(
 
     Args:
         model: a path, `onnx.ModelProto`, `onnx_ir.Model`, program of `torch.onnx.export`, or `onnx_graphsurgeon.Graph`.
-            It is not changed.
-        out: where to write, for a model that is given as a path; without it the model comes back in memory.
+            It is not changed. Files that an `onnx.ModelProto` refers to are in the working directory.
+        out: the file to write, with all weights that are not inside it in OUT.data; without it the model comes back in
+            memory.
         options: see `Options`.
         named: options by their names, which override those of `options`: `optimize(model, target="cpu")`.
 
     Returns:
-        The optimized model, in the form of `model`, and the report. For a path the first is `out` as given, or without
-        `out` an `onnx_ir.Model`, whose weights are read when they are asked for.
+        The optimized model, in the form of `model`, and the report. With `out` the first is `out` as given, and the
+        input's files are not needed afterwards (but for `share_weights`). Without it, a path gives an `onnx_ir.Model`,
+        whose weights are read from the input's files when they are asked for; a message has its weights inside.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -107,7 +116,8 @@ def optimize(
     steps.begin()
     source = reading.load(model, options.progress)
     if out is not None:
-        files.check_places({"OUT": Path(out)}, source.data_files)
+        in_place = path is not None and files.same(path, Path(out))
+        writing.check_place("OUT", Path(out), () if in_place else source.data_files)
     report = Report(target=str(target), target_reason=why_target)
     if unknown := _unknown_operators(source.model):
         report.notes.append(f"{unknown}: the model is left as it is")
@@ -127,15 +137,16 @@ def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None
     """Before any work: whether `out` may be written.
 
     Raises:
-        OptionError: the model is no file.
+        OptionError: sharing the weights of a model that is replaced.
         ModelSaveError: it may not.
     """
     if out is None:
         return
-    if path is None:
-        raise OptionError("an output path is for models that are given as a path; the result is returned")
-    if not options.in_place and files.same(path, Path(out)):
-        raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
+    if path is not None and files.same(path, Path(out)):
+        if options.share_weights:
+            raise OptionError("--share-weights uses the files of IN, which --in-place replaces: give one of the two")
+        if not options.in_place:
+            raise ModelSaveError(f"{out}: would overwrite the input; give another path, or --in-place")
     files.check_places({"OUT": Path(out)})
 
 
@@ -235,16 +246,24 @@ def _hand_out(
     if options.dry_run:
         check_message()
         return model
-    if not isinstance(model, str | os.PathLike):
+    if out is None and not isinstance(model, str | os.PathLike):
         return writing.give_back(source, work if changed else None, check_message)
     if out is None:
         check_message()
         return work
     steps.begin()
-    if changed or options.external_data is not None:
-        writing.save(work, Path(out), external_data=options.external_data, check=check_message)
+    if source.path is None or changed or options.external_data is not None:
+        written = writing.save(
+            work,
+            Path(out),
+            external_data=options.external_data,
+            share_weights=options.share_weights,
+            check=check_message,
+        )
     else:
-        writing.copy_unchanged(source, Path(out))
+        written = writing.copy_unchanged(source, Path(out), share_weights=options.share_weights)
+    report.files = {str(path): size for path, size in written.files.items()}
+    report.shared_files = {str(path): size for path, size in written.shared.items()}
     return out
 
 

@@ -31,7 +31,10 @@ class Options:
         all_sites: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass, and not only at the end.
-        external_data: True puts large weights beside the model, False inside it; None leaves them where they are.
+        external_data: True puts large weights beside the model, in OUT.data, False inside it; None those that the input
+            has in files, or that a message does not hold.
+        share_weights: OUT refers to the input's files of weights instead of having a copy of its own, and records their
+            sizes and hashes; it must be in their folder.
         in_place: allows `out` to be `model`.
         dry_run: reports what would be done, writes nothing, and returns the model unchanged.
         progress: called with a line when a step starts.
@@ -54,6 +57,7 @@ class Options:
     external_data: bool | None = None
     in_place: bool = False
     dry_run: bool = False
+    share_weights: bool = False
     progress: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +70,8 @@ class Options:
         if self.precision is None and self.keep_float:
             raise OptionError("nodes are kept in float32 only with a precision")
 
+        if self.share_weights and self.external_data is False:
+            raise OptionError("weights inside the model are not shared: give one of the two")
 
 class OptionNames(TypedDict, total=False):
     """The same as keywords of a call, which type checkers know by this alone; see `Options`."""
@@ -85,3 +91,4 @@ class OptionNames(TypedDict, total=False):
     in_place: bool
     dry_run: bool
     progress: Callable[[str], None] | None
+    share_weights: bool

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt import files, pipeline
+from graphopt import pipeline
 from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
@@ -120,7 +120,7 @@ def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) 
         ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
     """
     if out is not None:
-        files.check_places({"--out": out}, [Path(path), *reading.data_files(Path(path))])
+        writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
     result = bisect(path, **options)
     if out is not None and result.minimal is not None:
         writing.save(result.minimal, out)

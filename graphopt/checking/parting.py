@@ -16,7 +16,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from graphopt import files
 from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import reading, writing
 
@@ -132,7 +131,7 @@ def first_parting_in_file(
         ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
     """
     if out is not None:
-        files.check_places({"--out": out}, [Path(path), *reading.data_files(Path(path))])
+        writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
     result = first_parting(path, providers, **options)
     if out is not None and result.minimal is not None:
         writing.save(result.minimal, out)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import InPath
+from graphopt.cli.options import InPath, ShareWeightsOption
 from graphopt.cli.root import Command, app
 
 
@@ -20,6 +20,7 @@ def lower(
         str, typer.Option(help="onnxruntime keeps its com.microsoft operators; standard writes them out, too.")
     ] = "onnxruntime",
     opset: Annotated[int | None, typer.Option(help="The standard operators' version in OUT.")] = None,
+    share_weights: ShareWeightsOption = False,
     verify: Annotated[bool, typer.Option("--verify", help="Then compare the outputs of both; see verify.")] = False,
 ) -> None:
     """Write our operators as standard ONNX, for other runtimes.
@@ -28,10 +29,10 @@ def lower(
     """
     from graphopt.lower import lower as lower_model
     from graphopt.report.layout import say
-    from graphopt.report.text import count, plain
+    from graphopt.report.text import count, data_files, plain
 
     source, written = streams.read(model), streams.write(out)
-    done = lower_model(source, written, to=to, opset=opset)
+    done = lower_model(source, written, to=to, opset=opset, share_weights=share_weights)
     report = None
     if verify:
         from graphopt.checking.verify import verify as verify_models
@@ -45,6 +46,9 @@ def lower(
         kinds = ", ".join(f"{op} {n}" for op, n in sorted(done.defined.items()))
         what.append(f"{count(done.defined.total(), 'node')} defined" + (f" ({kinds})" if kinds else ""))
     say(f"{plain(', '.join(what))}, [bold]{plain(str(out))}[/] written, opset {done.opset}", console)
+    if out != streams.DASH:
+        for line in data_files(*({str(path): n for path, n in of.items()} for of in (done.files, done.shared_files))):
+            say(plain(line), console)
     for remark in done.kept:
         say(plain(f"stays: {remark.nodes[0]}: {remark.detail} ({remark.code})"), console)
     if report is not None:

@@ -21,6 +21,7 @@ from graphopt.cli.options import (
     InPath,
     OnlyOption,
     ShapeOption,
+    ShareWeightsOption,
     Sizes,
     SkipOption,
     TargetOption,
@@ -119,6 +120,7 @@ def optimize(
     report_file: ReportOption = None,
     external_data: ExternalDataOption = None,
     in_place: InPlaceOption = False,
+    share_weights: ShareWeightsOption = False,
     check: CheckOption = False,
     tune: TuneOption = False,
     tuning_cache: TuningCacheOption = None,
@@ -149,6 +151,7 @@ def optimize(
         external_data=False if shown == streams.DASH else external_data,
         in_place=in_place,
         dry_run=dry_run,
+        share_weights=share_weights,
     )
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
@@ -313,20 +316,22 @@ def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]
 
         reads += data_files(model)
     if out is not None:
-        places["the weights of OUT"] = out.with_name(f"{out.name}.data")
+        from graphopt.graph.writing import data_file
+
         if not files.same(out, model):  # which `graphopt.optimize` judges
-            places["OUT"] = out
+            places |= {"OUT": out, "the data file of OUT": data_file(out)}
     files.check_places(places, reads)
 
 
 @contextmanager
 def _all_or_nothing(out: Path | None, *reports: Path | None) -> Iterator[None]:
     """Where a report cannot be written, OUT and the other report are as they were."""
-    from graphopt.graph.reading import data_files
+    from graphopt.graph.writing import data_file
 
     with ExitStack() as undoing:
         if out is not None and any(reports):
-            undoing.enter_context(files.undone_on_failure(out, data_files))
+            for place in (data_file(out), out):
+                undoing.enter_context(files.undone_on_failure(place))
         for place in reports:
             if place is not None and place != streams.DASH and not files.is_stream(place):
                 undoing.enter_context(files.undone_on_failure(place))
@@ -412,7 +417,7 @@ def _print(
     from graphopt.report import tables
     from graphopt.report.answer import answer, is_faster, is_slower
     from graphopt.report.layout import say
-    from graphopt.report.text import plain
+    from graphopt.report.text import data_files, plain
 
     console = screen.out()
     bad = (accuracy is not None and not accuracy.equal) or (times is not None and is_slower(times))
@@ -433,6 +438,9 @@ def _print(
     else:
         tables.print_refusals(report.remarks, console)
     tables.print_ranges(report, console)
+    if shown is not None and shown != streams.DASH:
+        for line in data_files(report.files, report.shared_files):
+            say(plain(line), console)
     if tuning is not None:
         tables.print_tuning(tuning, console)
     if times is not None:

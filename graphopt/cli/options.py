@@ -198,6 +198,10 @@ ShapeOption = Annotated[
         help="images:1x3x224x224 fixes an input's shape (repeatable).",
     ),
 ]
+ShareWeightsOption = Annotated[
+    bool,
+    typer.Option("--share-weights", help="OUT refers to IN's files of weights, and is refused when these change."),
+]
 AllSitesOption = Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")]
 GithubOption = Annotated[
     bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")

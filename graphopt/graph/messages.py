@@ -48,21 +48,39 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(body.node)
 
 
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """The files in which a model keeps elements of tensors, relative to its folder; each once, in order."""
+    tensors: list[onnx.TensorProto] = []
+    graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
+    while graphs or nodes:
+        for graph in graphs:
+            tensors += graph.initializer
+            tensors += [t for sparse in graph.sparse_initializer for t in (sparse.values, sparse.indices)]
+        nodes += [node for graph in graphs for node in graph.node]
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type == attribute.TENSOR:
+                    tensors.append(attribute.t)
+        graphs, nodes = [body for node in nodes for body in bodies(node)], []
+    external = [t for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL]
+    return list(dict.fromkeys(e.value for t in external for e in t.external_data if e.key == "location"))
+
+
 def read_nodes(model: str | os.PathLike[str] | bytes) -> onnx.ModelProto | None:
-    """The nodes and functions of a path or a serialized model, without its weights, which are not read.
+    """The nodes, functions and metadata of a path or a serialized model, without its weights, which are not read.
 
     None for what is no model.
     """
     try:
         if isinstance(model, bytes):
-            return _nodes_and_functions(memoryview(model))
+            return _without_weights(memoryview(model))
         with Path(model).open("rb") as file:
-            return _nodes_and_functions(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            return _without_weights(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except (DecodeError, OSError, ValueError):  # mmap's for an empty file
         return None
 
 
-def _nodes_and_functions(model: memoryview) -> onnx.ModelProto:
+def _without_weights(model: memoryview) -> onnx.ModelProto:
     found = onnx.ModelProto()
     for number, field in _messages(model):
         if number == onnx.ModelProto.GRAPH_FIELD_NUMBER:
@@ -71,6 +89,8 @@ def _nodes_and_functions(model: memoryview) -> onnx.ModelProto:
                     found.graph.node.add().MergeFromString(bytes(node))
         elif number == onnx.ModelProto.FUNCTIONS_FIELD_NUMBER:
             found.functions.add().MergeFromString(bytes(field))
+        elif number == onnx.ModelProto.METADATA_PROPS_FIELD_NUMBER:
+            found.metadata_props.add().MergeFromString(bytes(field))
     return found
 
 

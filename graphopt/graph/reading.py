@@ -20,6 +20,7 @@ import google.protobuf.message
 import onnx
 import onnx_ir as ir
 
+from graphopt import shared_weights
 from graphopt.errors import GraphoptError, ModelLoadError
 from graphopt.graph import messages
 from graphopt.graph.traversal import (
@@ -96,7 +97,10 @@ def load(original: Any, progress: Progress | None = None) -> Source:
     what = str(path) if path else "the model"
     found = list(graphs(model))
     in_order = _check_structure(found, what)
-    data_files = _DataFiles(path) if path is not None else None
+    data_files = None
+    if path is not None:
+        shared_weights.check(path, model.metadata_props)
+        data_files = _DataFiles(path)
     outside = set()
     for tensor in tensors(found):
         if isinstance(tensor, ir.serde.TensorProtoTensor):
@@ -104,6 +108,8 @@ def load(original: Any, progress: Progress | None = None) -> Source:
         elif isinstance(tensor, ir.ExternalTensor):
             if data_files is not None:
                 data_files.check(tensor)
+            else:
+                _check_data_file(tensor)
             outside.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
         # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
@@ -206,10 +212,7 @@ def data_files(path: Path) -> list[Path]:
     Raises:
         ModelLoadError: as `read_proto`.
     """
-    graph = read_proto(path).graph
-    external = [t for t in graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    locations = dict.fromkeys(e.value for t in external for e in t.external_data if e.key == "location")
-    return [path.parent / location for location in locations]
+    return [path.parent / location for location in messages.external_files(read_proto(path))]
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
@@ -294,6 +297,34 @@ def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
+def _check_data_file(tensor: ir.ExternalTensor) -> None:
+    """The file of a tensor of a model in memory; a message's is in the working directory, as for runtimes.
+
+    Raises:
+        ModelLoadError: it is missing or too short.
+    """
+    label, path = f"the model: external data of '{tensor.name}'", Path(tensor.path)
+    try:
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        raise ModelLoadError(
+            f"{label} is missing: no file {str(path)!r}; give the model's path, or load its data first "
+            "(onnx.load_external_data_for_model)"
+        ) from None
+    _check_range(tensor, size, label)
+
+
+def _check_range(tensor: ir.ExternalTensor, size: int, label: str) -> None:
+    """The bytes of a tensor must match its shape and type, and be in a file of `size` bytes."""
+    need = tensor.nbytes
+    offset = tensor.offset or 0
+    length = need if tensor.length is None else tensor.length
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelLoadError(f"{label} ends beyond the file {os.fspath(tensor.location)!r} ({size} bytes)")
+    if length != need:
+        raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {need}")
+
+
 class _DataFiles:
     """The files beside a model that hold its external data."""
 
@@ -319,13 +350,7 @@ class _DataFiles:
             # onnx_ir reads no link out of its folder; we have seen that this one leads to the model's own.
             folder, tensor._location = real.parent, real.name
         tensor.base_dir = folder
-        need = tensor.nbytes
-        offset = tensor.offset or 0
-        length = need if tensor.length is None else tensor.length
-        if offset < 0 or length < 0 or offset + length > size:
-            raise ModelLoadError(f"{label} ends beyond the file {location!r} ({size} bytes)")
-        if length != need:
-            raise ModelLoadError(f"{label} has {length} bytes, its shape and type need {need}")
+        _check_range(tensor, size, label)
 
     def _find(self, location: Path, label: str) -> tuple[Path, int]:
         """The folder in which the file is, and its size."""

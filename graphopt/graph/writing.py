@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import errno
 import os
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import onnx
 import onnx_ir as ir
 
-from graphopt import files
+from graphopt import files, shared_weights
 from graphopt.errors import ModelLoadError, ModelSaveError
-from graphopt.graph.reading import Source, cause, is_graphsurgeon
+from graphopt.graph.reading import Source, cause, data_files, is_graphsurgeon
 from graphopt.graph.traversal import (
     captures,
     external_tensors,
@@ -31,6 +35,13 @@ MAX_EMBEDDED_BYTES = 1_800_000_000
 # Tensors below this stay inside the .onnx file even when the others go outside.
 MIN_EXTERNAL_BYTES = 1024
 
+# Kernels read mapped weights with aligned vector loads.
+ALIGNMENT = 64
+
+# Bytes of a file system's block, and of a range for which its blocks count.
+BLOCK = 4096
+LONG = 1 << 20
+
 
 # Looks at a model's message, where one is made, and at its bytes, where they are, before anybody gets it.
 Check = Callable[[onnx.ModelProto | None, bytes | None], None]
@@ -39,11 +50,21 @@ Check = Callable[[onnx.ModelProto | None, bytes | None], None]
 def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     """The optimized model in the form of `source` (not for paths: those are written with `save`).
 
-    None stands for a model with nothing to do, which is a copy of what came.
+    None stands for a model with nothing to do, which is a copy of what came. A message has all weights inside, since it
+    does not say in which folder its files are.
+
+    Raises:
+        ModelSaveError: a message does not hold the weights.
     """
     original = source.original
     as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
-    message = _serialize(model, list(graphs(model))) if model is not None and as_message else None
+    message = None
+    if as_message and (model is not None or source.data_files):
+        model = model or source.model
+        every = list(graphs(model))
+        _embed(_slots(every), "the weights do not fit into a message; give `out`, a file to write")
+        model.metadata_props.pop(shared_weights.METADATA, None)
+        message = _serialize(model, every)
     check(message, None)
     if isinstance(original, onnx.ModelProto):
         if message is not None:
@@ -66,66 +87,132 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     return graph
 
 
-def save(model: ir.Model, out: Path, *, external_data: bool | None = None, check: Check = lambda *_: None) -> None:
-    """Writes `model` to `out`, whole or not at all.
+@dataclass(frozen=True)
+class Written:
+    """The files of a written model: path -> bytes.
 
-    Weights that the input keeps in data files stay there when `out` lies in the same folder; in another folder the
-    data files are copied. New weights of a model that does not fit into one protobuf message go into one new data file
-    with a fresh name. The .onnx file is renamed into place last, so an older model never sees new bytes.
+    Attributes:
+        files: what was written, the model first.
+        shared: files of the input that the model refers to.
+    """
+
+    files: dict[Path, int]
+    shared: dict[Path, int]
+
+
+def data_file(out: Path) -> Path:
+    """Where the weights of a model go that are not inside it.
+
+    Raises:
+        ModelSaveError: `out` is something else than a regular file.
+    """
+    return files.target_of(out).parent / f"{out.name}.data"
+
+
+def check_place(what: str, out: Path, reads: Iterable[Path]) -> None:
+    """Looks before any work is done whether a model can be written.
 
     Args:
-        model: the optimized model.
+        what: what the user calls the file.
+        out: the file.
+        reads: files that the run reads, which the model and its data file must not replace.
+
+    Raises:
+        ModelSaveError: as `files.check_places`.
+    """
+    files.check_places({what: out, f"the data file of {what}": data_file(out)}, reads)
+
+
+def save(
+    model: ir.Model,
+    out: Path,
+    *,
+    external_data: bool | None = None,
+    share_weights: bool = False,
+    check: Check = lambda *_: None,
+) -> Written:
+    """Writes `model` to `out`, and large weights to OUT.data beside it, whole or not at all.
+
+    The result refers to no other file: weights that are stored in files are copied, inside the kernel where the file
+    system supports that. An OUT.data of an earlier OUT is removed where the new one has none.
+
+    Args:
+        model: the optimized model, whose tensors refer to the new files afterwards.
         out: the file to write; its folder must exist.
-        external_data: True moves all large weights out of the .onnx file, False none, None where needed.
+        external_data: True moves all large weights into OUT.data, False none, None those that are in files already, and
+            all large ones where a message cannot hold them.
+        share_weights: refers to the input's files instead of copying them, and records their sizes and hashes.
         check: is shown what will be written, and may raise.
 
     Raises:
-        ModelSaveError: the folder is missing or not writable, the disk is full, or the weights do not fit.
+        ModelSaveError: the folder is missing or not writable, the disk is full, the weights do not fit, or weights to
+            share are in another folder.
     """
-    created: list[Path] = []
-    data = b""
-    try:
-        every = list(graphs(model))
-        _place_external_data(every, out, external_data, created)
-        if out.is_symlink() and out.parent.resolve() != files.target_of(out).parent and _has_external_data(every):
-            raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
+    every = list(graphs(model))
+    model.metadata_props.pop(shared_weights.METADATA, None)
+    folder, data = files.target_of(out).parent, data_file(out)
+    shared = _record_shared(model, every, folder) if share_weights else {}
+    outside = [slot for slot in _slots(every) if not (share_weights and is_external(slot.tensor))]
+    if external_data is False:
+        _embed(outside, f"{out}: the weights do not fit into one file; leave out --no-external-data")
+        moved = []
+    else:
+        moved = _to_move(outside, external_data, force=bool(shared))
+    if (moved or shared) and out.is_symlink() and out.parent.resolve() != folder:
+        raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
+    obsolete = not moved and not shared and _refers_to(out, data)
+    offsets: list[int] = []
+
+    def fill(file: BinaryIO) -> None:
+        offsets.extend(_fill(file, moved))
+
+    def content(name: str) -> bytes:
+        for slot, offset in zip(moved, offsets, strict=True):
+            slot.put(_external(slot.tensor, name, offset, folder))
         message = _serialize(model, every)
-        data = message.SerializeToString(deterministic=True)
-        check(message, data)
-        files.write(out, data)
-    except BaseException as error:
-        if not _holds(out, data):  # an interrupt may come when it has just been put into place
-            for path in created:
-                path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
-        raise
+        written = message.SerializeToString(deterministic=True)
+        if name in ("", data.name):
+            check(message, written)
+        return written
 
-
-def _holds(out: Path, data: bytes) -> bool:
     try:
-        return bool(data) and out.read_bytes() == data
-    except OSError:
-        return False
+        if moved:
+            files.write_with_data(out, data, fill, content)
+        else:
+            files.write(out, content(""))
+            if obsolete:
+                data.unlink(missing_ok=True)
+    except OSError as error:
+        raise ModelSaveError(f"{out}: cannot be written: {error.strerror or error}") from None
+    placed = [out, out.with_name(data.name)] if moved else [out]
+    return Written({path: path.stat().st_size for path in placed}, shared)
 
 
-def copy_unchanged(source: Source, out: Path) -> None:
-    """Writes the input file's own bytes to `out`: a model with nothing to do comes out equal.
+def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) -> Written:
+    """Writes a model with nothing to do: byte for byte where all of it is in one file.
 
     Raises:
         ModelSaveError: as `save`.
     """
     assert source.path is not None
-    if files.same(out, source.path):
-        return
-    if not _lie_in(files.target_of(out).parent, list(graphs(source.model))):
-        save(source.model, out)
-        return
-    files.write(out, source.path.read_bytes())
+    if source.data_files and not files.same(out, source.path):
+        return save(source.model, out, share_weights=share_weights)
+    if not files.same(out, source.path):
+        copy_file(source.path, out)
+    return Written({out: out.stat().st_size}, {})
 
 
-def _has_external_data(every: Sequence[ir.Graph]) -> bool:
-    return any(True for _ in external_tensors(every))
+def copy_file(model: Path, out: Path) -> None:
+    """Copies a model that has all weights inside; OUT.data of an earlier OUT is removed.
+
+    Raises:
+        ModelSaveError: as `files.write`.
+    """
+    data = data_file(out)
+    obsolete = _refers_to(out, data)
+    files.write(out, lambda file: _copy_ranges(file, model, [(0, model.stat().st_size)]))
+    if obsolete:
+        data.unlink(missing_ok=True)
 
 
 def _serialize(model: ir.Model, every: Sequence[ir.Graph]) -> onnx.ModelProto:
@@ -168,118 +255,188 @@ def _declared(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]
     return ir.TensorType(tensor.dtype), ir.Shape(tensor_dims(tensor))
 
 
-def _place_external_data(every: Sequence[ir.Graph], out: Path, external_data: bool | None, created: list[Path]) -> None:
-    """Decides where each large weight lives, copying or writing data files; appends new files to `created`."""
-    folder = files.target_of(out).parent
-    values = [v for g in every for v in g.initializers.data.values() if v.const_value is not None]
-    embedded = [v for v in values if not is_external(v.const_value)]
-    if external_data is False:
-        if sum(tensor_bytes(v.const_value) for v in values if v.const_value is not None) > MAX_EMBEDDED_BYTES:
-            raise ModelSaveError(f"{out}: the weights do not fit into one file; leave out --no-external-data")
-        for value in values:
-            if is_external(value.const_value):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
-        return
-    if not _lie_in(folder, every):
-        _copy_data_files(every, folder, out.name, created)
-    outside = len(embedded) < len(values)
-    large, total = [], 0
-    for value in embedded:
-        assert value.const_value is not None
-        if (size := tensor_bytes(value.const_value)) >= MIN_EXTERNAL_BYTES:
-            large.append(value)
-            total += size
-    if not large or not (external_data or outside or total > MAX_EMBEDDED_BYTES):
-        return
-    data = _fresh_name(folder, f"{out.name}.data")
-    created.append(data)
-    with data.open("xb") as file:
-        for value in large:
-            tensor = value.const_value
-            assert tensor is not None
-            # 64-byte alignment lets kernels read the mapped weights with aligned vector loads.
-            file.write(b"\0" * (-file.tell() % 64))
-            offset = file.tell()
-            if isinstance(tensor, ir.LazyTensor):
-                tensor.tofile(file)
-            else:
-                file.write(tensor.tobytes())
-            shape = ir.Shape(tensor.shape.numpy())
-            value.const_value = ir.ExternalTensor(
-                data.name, offset, tensor.nbytes, tensor.dtype, shape=shape, name=str(value.name), base_dir=folder
-            )
-        file.flush()
-        os.fsync(file.fileno())
+@dataclass
+class _Slot:
+    """A place in a model that holds a tensor, and the tensor that it held when writing began."""
+
+    tensor: ir.TensorProtocol
+    put: Callable[[ir.TensorProtocol], None]
 
 
-def _lie_in(folder: Path, every: Sequence[ir.Graph]) -> bool:
-    """Whether all external data of these graphs is in a folder."""
-    return all(Path(tensor.base_dir).resolve() == folder for tensor in external_tensors(every))
-
-
-def _copy_data_files(every: Sequence[ir.Graph], folder: Path, name: str, created: list[Path]) -> None:
-    copies: dict[str, Path] = {}
-    for tensor in external_tensors(every):
-        if tensor.path not in copies:
-            target = _fresh_name(folder, f"{name}.{Path(tensor.location).name}")
-            created.append(target)
-            _copy_in_kernel(Path(tensor.path), target)
-            copies[tensor.path] = target
+def _slots(every: Sequence[ir.Graph]) -> list[_Slot]:
+    """All initializers, and the tensors in attributes whose elements are in a file."""
+    found = []
     for graph in every:
-        for value in graph.initializers.values():
-            old = value.const_value
-            if is_external(old):
-                value.const_value = ir.ExternalTensor(
-                    copies[old.path].name,
-                    old.offset,
-                    old.length,
-                    old.dtype,
-                    shape=ir.Shape(old.shape.numpy()),
-                    name=str(value.name),
-                    base_dir=folder,
-                )
+        for value in graph.initializers.data.values():
+            if value.const_value is not None:
+                found.append(_Slot(value.const_value, partial(setattr, value, "const_value")))
+        for node in graph:
+            for name, attribute in node.attributes.data.items():
+                if attribute.type is ir.AttributeType.TENSOR and is_external(attribute.value):
+                    found.append(_Slot(attribute.value, partial(_set_attribute, node, name)))
+    return found
+
+
+def _set_attribute(node: ir.Node, name: str, tensor: ir.TensorProtocol) -> None:
+    node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
+def _external(old: ir.TensorProtocol, name: str, offset: int, folder: Path) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        name,
+        offset,
+        tensor_bytes(old),
+        old.dtype,
+        shape=ir.Shape(old.shape.numpy()),
+        name=str(old.name),
+        doc_string=old.doc_string,
+        metadata_props=dict(old.metadata_props),
+        base_dir=folder,
+    )
+
+
+def _embed(slots: Sequence[_Slot], too_large: str) -> None:
+    """Reads what is in files.
+
+    Raises:
+        ModelSaveError: a message does not hold that much.
+    """
+    if sum(tensor_bytes(slot.tensor) for slot in slots) > MAX_EMBEDDED_BYTES:
+        raise ModelSaveError(too_large)
+    for slot in slots:
+        if is_external(slot.tensor):
+            slot.put(ir.Tensor(slot.tensor.numpy(), name=slot.tensor.name))
+
+
+def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool) -> list[_Slot]:
+    """The tensors of the data file: those of files, and large ones where there are such or no room for all."""
+    outside = any(is_external(slot.tensor) for slot in slots)
+    large = [slot for slot in slots if is_external(slot.tensor) or tensor_bytes(slot.tensor) >= MIN_EXTERNAL_BYTES]
+    if external_data or outside or force or sum(tensor_bytes(slot.tensor) for slot in large) > MAX_EMBEDDED_BYTES:
+        return large
+    return []
+
+
+def _refers_to(model: Path, data: Path) -> bool:
+    """Whether there is such a model, and keeps weights in such a file."""
+    if not (model.is_file() and data.is_file()):
+        return False
+    with suppress(ModelLoadError):
+        return any(files.same(path, data) for path in data_files(model))
+    return False
+
+
+def _record_shared(model: ir.Model, every: Sequence[ir.Graph], folder: Path) -> dict[Path, int]:
+    """Writes size and hash of each file that the model refers to into its metadata; the files with their sizes.
+
+    Raises:
+        ModelSaveError: a file is not below the folder of the model.
+    """
+    paths = sorted({Path(tensor.base_dir).resolve() / tensor.location for tensor in external_tensors(every)})
+    for path in paths:
+        if not path.is_relative_to(folder):
+            raise ModelSaveError(f"{path}: --share-weights needs OUT in the folder of the model that it shares with")
+    for tensor in external_tensors(every):
+        tensor._location = (Path(tensor.base_dir).resolve() / tensor.location).relative_to(folder).as_posix()
+        tensor.base_dir = folder
+    if paths:
+        model.metadata_props[shared_weights.METADATA] = shared_weights.record(folder, paths)
+    return {path: path.stat().st_size for path in paths}
+
+
+def _fill(file: BinaryIO, slots: Sequence[_Slot]) -> list[int]:
+    """Writes tensors to a data file, those of files first; the offset of each.
+
+    Tensors that share bytes of a file share them in the new one.
+    """
+    ranges = _ranges([slot.tensor for slot in slots if is_external(slot.tensor)])
+    starts = {path: [start for start, _ in found] for path, found in ranges.items()}
+    copies = {path: _copy_ranges(file, Path(path), found) for path, found in ranges.items()}
+    offsets = []
+    for slot in slots:
+        tensor = slot.tensor
+        if is_external(tensor):
+            offset = tensor.offset or 0
+            i = bisect_right(starts[tensor.path], offset) - 1
+            offsets.append(copies[tensor.path][i] + offset - starts[tensor.path][i])
+            continue
+        file.write(b"\0" * (-file.tell() % ALIGNMENT))
+        offsets.append(file.tell())
+        if isinstance(tensor, ir.LazyTensor):
+            tensor.tofile(file)
+        else:
+            file.write(tensor.tobytes())
+    return offsets
+
+
+def _ranges(tensors: Sequence[ir.ExternalTensor]) -> dict[str, list[tuple[int, int]]]:
+    """File -> the ranges of its bytes that the tensors have, in order, without overlaps."""
+    parts: dict[str, set[tuple[int, int]]] = {}
+    for tensor in tensors:
+        start = tensor.offset or 0
+        parts.setdefault(tensor.path, set()).add((start, start + tensor.nbytes))
+    joined = {}
+    for path, found in parts.items():
+        ranges = joined[path] = list[tuple[int, int]]()
+        for start, end in sorted(found):
+            if ranges and start <= ranges[-1][1] + ALIGNMENT:
+                ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
+            else:
+                ranges.append((start, end))
+    return joined
+
+
+def _copy_ranges(file: BinaryIO, source: Path, ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Appends ranges of another file; where each starts.
+
+    File systems that share blocks between files (btrfs, XFS) do so for whole blocks: a range starts as far from the
+    beginning of a block as it does in the other file, if it is long.
+    """
+    places = []
+    with source.open("rb") as read:
+        for start, end in ranges:
+            unit, rest = (BLOCK, start % BLOCK) if end - start >= LONG else (ALIGNMENT, 0)
+            place = file.tell() + (rest - file.tell()) % unit
+            file.flush()
+            _copy_in_kernel(read.fileno(), file.fileno(), start, end, place, source)
+            file.seek(place + end - start)
+            places.append(place)
+    return places
 
 
 # What copy_file_range says between file systems, or on one, that it does not serve.
 _NOT_SERVED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def _copy_in_kernel(source: Path, target: Path) -> None:
-    """Copies a file without its bytes passing through this process; holes stay holes."""
-    with source.open("rb") as read, target.open("xb") as write:
-        a, b = read.fileno(), write.fileno()
-        size = os.fstat(a).st_size
-        os.truncate(b, size)
-        end = 0
-        while end < size:
-            try:
-                start = os.lseek(a, end, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                break  # a hole up to the end
-            end = os.lseek(a, start, os.SEEK_HOLE)
-            while start < end:
-                copied = _copy_range(a, b, start, end - start)
-                if not copied:
-                    raise OSError(errno.EIO, f"{source} became shorter while it was copied")
-                start += copied
-        os.fsync(b)
+def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Path) -> None:
+    """Copies bytes start to end of one file to a place in another, which ends there, without reading them.
+
+    Holes are kept.
+    """
+    os.truncate(b, place + end - start)
+    shift = place - start
+    while start < end:
+        try:
+            start = os.lseek(a, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break  # a hole up to the end of the file
+        stop = min(os.lseek(a, start, os.SEEK_HOLE), end)
+        while start < stop:
+            # A file system shares blocks if both files have a whole one there: what is before it is copied first.
+            count = min(-start % BLOCK or stop - start, stop - start)
+            copied = _copy_range(a, b, start, start + shift, count)
+            if not copied:
+                raise OSError(errno.EIO, f"{source} became shorter while it was copied")
+            start += copied
 
 
-def _copy_range(a: int, b: int, offset: int, count: int) -> int:
+def _copy_range(a: int, b: int, start: int, place: int, count: int) -> int:
     try:
-        return os.copy_file_range(a, b, count, offset, offset)
+        return os.copy_file_range(a, b, count, start, place)
     except OSError as error:
         if error.errno not in _NOT_SERVED:
             raise
-    os.lseek(b, offset, os.SEEK_SET)
-    return os.sendfile(b, a, offset, count)
-
-
-def _fresh_name(folder: Path, name: str) -> Path:
-    path, n = folder / name, 0
-    while path.exists():
-        n += 1
-        path = folder / f"{name}.{n}"
-    return path
+    os.lseek(b, place, os.SEEK_SET)
+    return os.sendfile(b, a, start, count)

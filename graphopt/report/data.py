@@ -134,6 +134,8 @@ class Report:
         notes: remarks about the model as a whole.
         tuning: what `--tune` measured, or the cache said.
         initializer_ranges: what float16 does to the initializers that do not fit it (with a precision).
+        files: path -> bytes of each file that was written, the model first.
+        shared_files: the same of the input's files that the model refers to.
     """
 
     target: str
@@ -147,6 +149,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     tuning: dict[str, Any] | None = None
     initializer_ranges: list[InitializerRange] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+    shared_files: dict[str, int] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -164,6 +168,8 @@ class Report:
             "seconds": round(self.seconds, 4),
             "notes": self.notes,
             "tuning": self.tuning,
+            "files": self.files,
+            "shared_files": self.shared_files,
             "before": stats(self.before),
             "after": stats(self.after),
             "passes": [vars(p) for p in self.passes],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def visible(text: str) -> str:
@@ -27,6 +27,16 @@ def size(n: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.2f} GiB"
+
+
+def data_files(written: Mapping[str, int], shared: Mapping[str, int]) -> list[str]:
+    """Sentences about the weights that are not inside a model: path -> bytes of files, the model first."""
+    model, *data = written
+    lines = [f"weights in {path} ({size(written[path])})" for path in data]
+    if shared:
+        names = ", ".join(f"{path} ({size(n)})" for path, n in shared.items())
+        lines.append(f"shares the weights of {names}: {model} is refused when they change")
+    return lines
 
 
 def count(n: int, what: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 
 import graphopt
+from graphopt import shared_weights
 from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, require_list, runtime_says
 from graphopt.graph.messages import all_nodes, read_nodes
 from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
@@ -483,6 +484,7 @@ def session(
     Raises:
         RuntimeMissingError: no runtime, or no native library.
         OptionError: as for `configure`.
+        ModelLoadError: the model shares weights that are missing or have changed.
         GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required; or the
             shapes of `warm_up` do not fit.
     """
@@ -491,6 +493,8 @@ def session(
         require_list("providers", providers)
     source = _loadable(model)
     nodes = read_nodes(source)
+    if nodes is not None and isinstance(source, str):
+        shared_weights.check(Path(source), {p.key: p.value for p in nodes.metadata_props})
     if providers is None and not require_device and nodes is not None:
         providers = _on_cpu_for_conditions(nodes)
     session_options = ort.SessionOptions()

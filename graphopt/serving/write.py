@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from graphopt import files
 from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError
+from graphopt.graph import reading, writing
 from graphopt.graph.reading import data_files, read_proto
 from graphopt.runtime.sessions import CPU, library_path, session
 from graphopt.serving.configs import ENGINES
@@ -112,12 +112,14 @@ def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: P
     folders = [out / place]
     if engine == "triton":
         folders = [out / "onnxruntime" / place, out / "python" / place]
-        _copy(library_path(), out / "libgraphopt.so")
-    for folder in folders:
-        # The weights first, the settings, by which a server finds a model, last.
-        for data in data_files(model):
-            _copy(data, folder / os.path.relpath(data, model.parent))
-        _copy(model, folder / MODEL)
+        _make_folder(out)
+        files.write(out / "libgraphopt.so", library_path().read_bytes())
+    for folder in folders:  # the settings, by which a server finds a model, last
+        _make_folder(folder)
+        if data_files(model):
+            writing.save(reading.load(model).model, folder / MODEL)
+        else:
+            writing.copy_file(model, folder / MODEL)
     for path, text in texts.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         files.write(out / path, text)
@@ -125,13 +127,11 @@ def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: P
         files.write(folder / SETTINGS, deployment.to_json())
 
 
-def _copy(source: Path, place: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelSaveError(f"{place.parent}: cannot be made: {error.strerror or error}") from None
-    with source.open("rb") as original:
-        files.write(place, lambda copy: shutil.copyfileobj(original, copy, 1 << 22))
+        raise ModelSaveError(f"{folder}: cannot be made: {error.strerror or error}") from None
 
 
 def _tensor(model: Path, value: onnx.ValueInfoProto) -> Tensor:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 import graphopt
-from graphopt.errors import ModelLoadError, OptionError
+from graphopt.errors import ModelLoadError
 from graphopt.graph.reading import load
 from models import ZOO
 from tests.checking.test_verify import feeds_of
@@ -130,11 +130,6 @@ def test_graphsurgeon(model: onnx.ModelProto) -> None:
 def test_something_else() -> None:
     with pytest.raises(ModelLoadError, match="cannot take a list"):
         graphopt.optimize([1, 2, 3])
-
-
-def test_out_belongs_to_paths(model: onnx.ModelProto, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="output path is for models"):
-        graphopt.optimize(model, tmp_path / "out.onnx")
 
 
 def test_dry_run_writes_nothing(model: onnx.ModelProto, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Weights that a model shares with another: it records size and hash of their files, so that a change is noticed.
+
+A model that was optimized with `--share-weights` refers to the data files of the model that it was made from. Who
+exports that model again writes other weights under the same names, often of the same size.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from graphopt.errors import ModelLoadError
+
+# The key of the record in a model's metadata_props.
+METADATA = "graphopt.shared_weights"
+
+_BLOCK = 1 << 22
+
+
+def record(folder: Path, paths: Iterable[Path]) -> str:
+    """Size and SHA-256 of each file, by its path in the folder, as JSON."""
+    found = {}
+    for path in paths:
+        size, changed = _state(path)
+        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": _sha256(path, size, changed)}
+    return json.dumps(found, sort_keys=True)
+
+
+def check(model: Path, metadata: Mapping[str, str]) -> None:
+    """Compares the files that a model shares with what it recorded; a process hashes an unchanged file once.
+
+    Args:
+        model: the file; the shared files are in its folder.
+        metadata: of the model; without a record nothing is compared.
+
+    Raises:
+        ModelLoadError: a file is missing or has changed.
+    """
+    recorded = metadata.get(METADATA)
+    if recorded is None:
+        return
+    remedy = "restore that file, or optimize the original again, without --share-weights for a copy of its weights"
+    try:
+        files = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in json.loads(recorded).items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ModelLoadError(f"{model}: its record of shared weights ({METADATA}) cannot be read") from None
+    for name, (size, digest) in files.items():
+        path = model.parent / name
+        try:
+            if not path.is_file():  # hashing a device may never end
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+            now, changed = _state(path)
+            same = now == size and _sha256(path, now, changed) == digest
+        except OSError as error:
+            raise ModelLoadError(
+                f"{model}: shares the weights of {path}, which cannot be read ({error.strerror}); {remedy}"
+            ) from None
+        if not same:
+            what = f"has {now} bytes instead of {size}" if now != size else "has other contents"
+            raise ModelLoadError(
+                f"{model}: shares the weights of {path}, which {what} since the model was written; {remedy}"
+            )
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Size, and when the file was changed, in nanoseconds."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256(path: Path, size: int, changed: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
