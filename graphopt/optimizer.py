@@ -28,6 +28,7 @@ from graphopt.progress import Steps
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
+from graphopt.runtime.sessions import registered_custom_ops
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
 
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 StrPath: TypeAlias = str | os.PathLike[str]
-
 ModelT = TypeVar("ModelT")
 OutT = TypeVar("OutT", bound=StrPath)
+
 # The newest opset whose operators the passes know; a model that imports a later one comes out as it went in.
 NEWEST_KNOWN_OPSET = 26
 
@@ -72,13 +73,13 @@ def optimize(
 ) -> tuple[ModelT, Report]: ...
 
 
-@_garbage_collector_paused()
 @overload
 def optimize(
     model: Any, out: OutT, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[OutT, Report]: ...
 
 
+@_garbage_collector_paused()
 def optimize(
     model: Any, out: StrPath | None = None, options: Options | None = None, **named: Unpack[OptionNames]
 ) -> tuple[Any, Report]:
@@ -123,7 +124,8 @@ def optimize(
         report.notes.append(f"{unknown}: the model is left as it is")
         passes, options = [], replace(options, precision=None, keep_io=True, keep_float=())
     asked = _change_inputs(source.model, options, report)
-    interface, result = _rewrite(source, target, passes, options, report, steps)
+    with registered_custom_ops(options.custom_ops):
+        interface, result = _rewrite(source, target, passes, options, report, steps)
     _sum_up(result, report)
     if report.changed:
         _stamp(source.model, str(target), result.numerics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -37,6 +38,7 @@ class Options:
             sizes and hashes; it must be in their folder.
         in_place: allows `out` to be `model`.
         dry_run: reports what would be done, writes nothing, and returns the model unchanged.
+        custom_ops: libraries with operators of the model's own, where the model has to run.
         progress: called with a line when a step starts.
 
     Raises:
@@ -55,23 +57,24 @@ class Options:
     profit: Profit | None = None
     check: bool = False
     external_data: bool | None = None
+    share_weights: bool = False
     in_place: bool = False
     dry_run: bool = False
-    share_weights: bool = False
+    custom_ops: Sequence[str | os.PathLike[str]] = ()
     progress: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("only", "skip", "keep_float"):
+        for name in ("only", "skip", "keep_float", "custom_ops"):
             require_list(name, getattr(self, name))
         if self.precision not in (None, *PRECISIONS):
             raise OptionError(f"unknown precision '{self.precision}'; choose {' or '.join(PRECISIONS)}")
         if self.precision != "fp16" and not self.keep_io:
             raise OptionError("element types of inputs and outputs change only with precision fp16")
+        if self.share_weights and self.external_data is False:
+            raise OptionError("weights inside the model are not shared: give one of the two")
         if self.precision is None and self.keep_float:
             raise OptionError("nodes are kept in float32 only with a precision")
 
-        if self.share_weights and self.external_data is False:
-            raise OptionError("weights inside the model are not shared: give one of the two")
 
 class OptionNames(TypedDict, total=False):
     """The same as keywords of a call, which type checkers know by this alone; see `Options`."""
@@ -88,7 +91,8 @@ class OptionNames(TypedDict, total=False):
     profit: Profit | None
     check: bool
     external_data: bool | None
+    share_weights: bool
     in_place: bool
     dry_run: bool
+    custom_ops: Sequence[str | os.PathLike[str]]
     progress: Callable[[str], None] | None
-    share_weights: bool

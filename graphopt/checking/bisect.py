@@ -19,6 +19,7 @@ from graphopt.passes import PASSES
 from graphopt.passes.base import ModelPass, Pass
 from graphopt.remarks import Remark
 from graphopt.runtime.auto import resolve_target
+from graphopt.runtime.sessions import registering_custom_ops
 from graphopt.targets.profit import EveryLegalSite
 
 
@@ -41,6 +42,7 @@ class BisectResult:
     minimal: ir.Model | None
 
 
+@registering_custom_ops
 def bisect(
     model: Any,
     *,
@@ -49,6 +51,7 @@ def bisect(
     passes: Sequence[Pass[Any, Any] | ModelPass] = PASSES,
     inputs: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> BisectResult:
     """Runs ever fewer rewrites until exactly one stands between equal and different outputs.
 
@@ -59,6 +62,7 @@ def bisect(
         passes: the passes to run, in order.
         inputs: as for `verify`.
         seed: as for `verify`.
+        custom_ops: as for `verify`.
 
     Raises:
         ModelLoadError: the model cannot be read.

@@ -22,6 +22,7 @@ from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import GraphoptError
 from graphopt.runtime.child import environment
+from graphopt.runtime.sessions import custom_op_libraries, registered_custom_ops
 
 _process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +40,7 @@ def run_optimized(
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.SerializeToString())
         assert isinstance(path, Path)
-        request = (str(path.resolve()), list(cases), library, half_io, threads)
+        request = (str(path.resolve()), list(cases), library, half_io, threads, custom_op_libraries())
         process = _running()
         assert process.stdin is not None and process.stdout is not None
         results: dict[str, Outputs | str] = {}
@@ -90,12 +91,13 @@ def serve() -> None:
     requests: IO[bytes] = sys.stdin.buffer
     while True:
         try:
-            path, cases, library, half_io, threads = pickle.load(requests)
+            path, cases, library, half_io, threads, custom_ops = pickle.load(requests)
         except EOFError:
             return
-        for answer in _answers(Path(path), cases, library, half_io, threads):
-            pickle.dump(answer, answers)
-            answers.flush()
+        with registered_custom_ops(custom_ops):
+            for answer in _answers(Path(path), cases, library, half_io, threads):
+                pickle.dump(answer, answers)
+                answers.flush()
 
 
 def _answers(path: Path, cases: Sequence[Case], library: bool, half_io: bool, threads: int) -> Iterator[Any]:

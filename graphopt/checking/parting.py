@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import reading, writing
+from graphopt.runtime.sessions import registering_custom_ops
 
 # How many values are outputs at once: all values of a model may not fit into memory together.
 AT_ONCE = 64
@@ -46,12 +47,14 @@ class Parting:
     minimal: ir.Model | None
 
 
+@registering_custom_ops
 def first_parting(
     model: Any,
     providers: Sequence[str],
     *,
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     seed: int = 0,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> Parting:
     """Compares one model on two providers, value by value in the order of the graph.
 
@@ -60,6 +63,7 @@ def first_parting(
         providers: two, as for `verify`; the first one is taken to be right.
         inputs: as for `verify`.
         seed: as for `verify`.
+        custom_ops: as for `verify`.
 
     Raises:
         OptionError: not two providers, or one that this runtime has not.

@@ -16,7 +16,14 @@ import onnx
 from graphopt.checking.filling import Feeds
 from graphopt.checking.inputs import Case
 from graphopt.errors import VerifyError, is_out_of_memory, runtime_says
-from graphopt.runtime.sessions import CPU, cannot_load, configure, import_onnxruntime, require_provider
+from graphopt.runtime.sessions import (
+    CPU,
+    cannot_load,
+    configure,
+    import_onnxruntime,
+    require_provider,
+    session_options,
+)
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]
@@ -48,7 +55,7 @@ def open_session(
         GraphoptError: there is no such device here, or the runtime falls back to another provider.
     """
     ort = import_onnxruntime()
-    options = ort.SessionOptions()
+    options = session_options()
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import Numbers, Sizes, numbers_of, several_sizes
+from graphopt.cli.options import CustomOpsOption, Numbers, Sizes, numbers_of, several_sizes
 from graphopt.cli.root import Command, app
 
 
@@ -43,6 +43,7 @@ def bench_command(
     placement: Annotated[
         bool, typer.Option("--placement", help="Only say where the nodes ran, a line for each session.")
     ] = False,
+    custom_ops: CustomOpsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Time A, or compare A with B.
@@ -64,6 +65,7 @@ def bench_command(
             memory=memory and not placement,
             profile=profile or placement,
             require_device=require_device,
+            custom_ops=custom_ops or (),
             progress=say,
         )
     if as_json:

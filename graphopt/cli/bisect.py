@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, InPath, ProvidersOption, TargetOption
+from graphopt.cli.options import AllSitesOption, CustomOpsOption, InPath, ProvidersOption, TargetOption
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
 
@@ -23,6 +23,7 @@ def bisect(
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     providers: ProvidersOption = None,
+    custom_ops: CustomOpsOption = None,
 ) -> None:
     """Find the one rewrite of IN that breaks its numbers.
 
@@ -37,10 +38,12 @@ def bisect(
 
     before = streams.read(before)
     if providers is not None:
-        _bisect_providers(before, out, providers, inputs, seed)
+        _bisect_providers(before, out, providers, inputs, seed, custom_ops or ())
         return
     with screen.working("looking for the rewrite"):
-        result = bisect_file(before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed)
+        result = bisect_file(
+            before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed, custom_ops=custom_ops or ()
+        )
     console = screen.out()
     if result.culprit is None:
         done = "its one rewrite" if result.rewrites == 1 else f"all {result.rewrites} rewrites"
@@ -54,14 +57,21 @@ def bisect(
     raise typer.Exit(1)
 
 
-def _bisect_providers(path: Path, out: Path | None, providers: Sequence[str], inputs: Path | None, seed: int) -> None:
+def _bisect_providers(
+    path: Path,
+    out: Path | None,
+    providers: Sequence[str],
+    inputs: Path | None,
+    seed: int,
+    custom_ops: Sequence[Path],
+) -> None:
     from graphopt.checking.parting import first_parting_in_file
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain
 
     with screen.working("looking for the value"):
-        result = first_parting_in_file(path, out, providers, inputs=inputs, seed=seed)
+        result = first_parting_in_file(path, out, providers, inputs=inputs, seed=seed, custom_ops=custom_ops)
     console = screen.out()
     if result.value is None:
         say(f"{verdict(result.verdict)}: {plain(result.summary)}", console)

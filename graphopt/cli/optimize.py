@@ -17,6 +17,7 @@ from graphopt import files
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
     AllSitesOption,
+    CustomOpsOption,
     GithubOption,
     InPath,
     OnlyOption,
@@ -119,14 +120,15 @@ def optimize(
     bench: BenchOption = None,
     report_file: ReportOption = None,
     external_data: ExternalDataOption = None,
-    in_place: InPlaceOption = False,
     share_weights: ShareWeightsOption = False,
+    in_place: InPlaceOption = False,
     check: CheckOption = False,
     tune: TuneOption = False,
     tuning_cache: TuningCacheOption = None,
     tune_seconds: TuneSecondsOption = 60.0,
     threads: ThreadsOption = 0,
     dim: DimOption = None,
+    custom_ops: CustomOpsOption = None,
     github: GithubOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -149,18 +151,24 @@ def optimize(
         all_sites=all_sites,
         check=check,
         external_data=False if shown == streams.DASH else external_data,
+        share_weights=share_weights,
         in_place=in_place,
         dry_run=dry_run,
-        share_weights=share_weights,
+        custom_ops=custom_ops or (),
     )
+    from graphopt.runtime.sessions import registered_custom_ops
+
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
         screen.divert()
     _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
-    tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
-    limit = _limited(model, options, timing, tuning, max_error)
-    with _all_or_nothing(out if written == out else None, json_file, report_file):
+    with (
+        registered_custom_ops(options.custom_ops),
+        _all_or_nothing(out if written == out else None, json_file, report_file),
+    ):
+        tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
+        limit = _limited(model, options, timing, tuning, max_error)
         report = _optimized(model, written or out, options, tuning, limit)
         accuracy = _verified(model, written if verify else None)
         times, untimed = _timed(model, written if bench else None, timing)
@@ -430,6 +438,9 @@ def _print(
         line = f"written to {written}" if shown is not None else written
         style = ""
     console.print(plain(line), style=style, soft_wrap=True)
+    if shown is not None and shown != streams.DASH:
+        for line in data_files(report.files, report.shared_files):
+            say(plain(line), console)
     if report.before is not None and report.after is not None:
         tables.print_before_after(report.before, report.after, console)
     tables.print_passes(report, console)
@@ -438,9 +449,6 @@ def _print(
     else:
         tables.print_refusals(report.remarks, console)
     tables.print_ranges(report, console)
-    if shown is not None and shown != streams.DASH:
-        for line in data_files(report.files, report.shared_files):
-            say(plain(line), console)
     if tuning is not None:
         tables.print_tuning(tuning, console)
     if times is not None:

@@ -202,6 +202,10 @@ ShareWeightsOption = Annotated[
     bool,
     typer.Option("--share-weights", help="OUT refers to IN's files of weights, and is refused when these change."),
 ]
+CustomOpsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--custom-ops", metavar="LIB", help="A library with operators of your own (repeatable)."),
+]
 AllSitesOption = Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")]
 GithubOption = Annotated[
     bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")

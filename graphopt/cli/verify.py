@@ -9,6 +9,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
+    CustomOpsOption,
     Numbers,
     ProvidersOption,
     Range,
@@ -74,6 +75,7 @@ def verify_command(
     batch: BatchOption = None,
     range_: RangeOption = None,
     providers: ProvidersOption = None,
+    custom_ops: CustomOpsOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
     ] = False,
@@ -106,6 +108,7 @@ def verify_command(
             batch=batch or (),
             ranges=dict(range_ or ()),
             providers=providers,
+            custom_ops=custom_ops or (),
             progress=say,
         )
     if as_json:

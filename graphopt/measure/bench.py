@@ -52,6 +52,7 @@ from graphopt.runtime.sessions import (
     import_onnxruntime,
     memory_of,
     provider_name,
+    registering_custom_ops,
     runtime_name,
 )
 from graphopt.strict_json import dumps
@@ -164,6 +165,7 @@ class BenchReport:
         return dumps(self.to_dict())
 
 
+@registering_custom_ops
 def bench(
     before: Any,
     after: Any = None,
@@ -177,6 +179,7 @@ def bench(
     memory: bool = True,
     profile: bool = True,
     require_device: bool = False,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> BenchReport:
     """Measures one model or compares two.
@@ -193,6 +196,7 @@ def bench(
         memory: measure peak memory, in processes of their own.
         profile: time each node at each provider's first setting.
         require_device: fail when a node of a device provider's session runs on the CPU.
+        custom_ops: libraries with operators of your own, for ONNX Runtime to register.
         progress: called with a line when a setting starts.
 
     Raises:

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, cannot_load, configure, import_onnxruntime, require_provider
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    cannot_load,
+    configure,
+    import_onnxruntime,
+    require_provider,
+    session_options,
+)
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -44,22 +52,22 @@ def open_session(
         GraphoptError: the runtime refuses the model, or falls back to another provider.
     """
     ort = import_onnxruntime()
-    session_options = ort.SessionOptions()
-    session_options.intra_op_num_threads = threads
-    session_options.log_severity_level = 4
+    made = session_options()
+    made.intra_op_num_threads = threads
+    made.log_severity_level = 4
     for name, value in (options or {}).items():
-        setattr(session_options, name, value)
+        setattr(made, name, value)
     given = dict(PROVIDER_OPTIONS.get(provider, {}))
     if provider == DEVICE_PROVIDER and not regions:
         given["regions"] = "0"
     elif provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):  # whose nodes a region has
-        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if provider == DEVICE_PROVIDER and record is not None:
         given["measured"] = str(record)
     device = [] if provider == CPU else [(provider, given)]
     try:
-        chosen = configure(session_options, [*device, CPU], model=model)
-        session = ort.InferenceSession(str(model), session_options, providers=chosen)
+        chosen = configure(made, [*device, CPU], model=model)
+        session = ort.InferenceSession(str(model), made, providers=chosen)
     except GraphoptError:
         raise
     except Exception as error:  # the runtime's exception classes share no public base

@@ -15,6 +15,7 @@ from graphopt.errors import GraphoptError
 from graphopt.measure.measured_session import open_session
 from graphopt.runtime.child import environment
 from graphopt.runtime.machine import device_memory_used
+from graphopt.runtime.sessions import custom_op_libraries, registered_custom_ops
 
 RUNS = 3
 
@@ -42,7 +43,13 @@ def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any])
         inputs = Path(folder) / "inputs.pickle"
         with inputs.open("wb") as file:
             pickle.dump(feeds, file, pickle.HIGHEST_PROTOCOL)  # as of 5 arrays are read in place, without a second copy
-        request = {"model": str(model), "provider": provider, "threads": threads, "inputs": str(inputs)}
+        request = {
+            "model": str(model),
+            "provider": provider,
+            "threads": threads,
+            "inputs": str(inputs),
+            "custom_ops": custom_op_libraries(),
+        }
         done = subprocess.run(
             [sys.executable, "-c", "from graphopt.measure.memory import answer; answer()"],
             input=json.dumps(request),
@@ -60,7 +67,8 @@ def _measure(request: dict[str, Any]) -> PeakMemory:
     with Path(request["inputs"]).open("rb") as file:
         feeds = pickle.load(file)
     host_before, device_before = _status("VmRSS"), device_memory_used()
-    session = open_session(Path(request["model"]), request["provider"], request["threads"])
+    with registered_custom_ops(request["custom_ops"]):
+        session = open_session(Path(request["model"]), request["provider"], request["threads"])
     for _ in range(RUNS):
         session.run(None, feeds)
     device_after = device_memory_used()

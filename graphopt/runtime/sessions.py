@@ -8,13 +8,15 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -56,6 +58,9 @@ Provider = str | tuple[str, Mapping[str, Any]]
 LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
 LIBRARY_CHOICES = ("off", "on")
 MIOPEN_CHOICES = ("build", "find")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The shape of each input of a model, by its name.
 Shapes = Mapping[str, Sequence[int]]
@@ -103,8 +108,74 @@ def runtime_name() -> str:
     return found or f"onnxruntime {import_onnxruntime().__version__}"
 
 
+_custom_ops: ContextVar[tuple[str, ...]] = ContextVar("custom_ops", default=())
+
+
+@contextmanager
+def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Registers the user's own operator libraries in every session that graphopt makes in the block.
+
+    Processes that graphopt starts meanwhile register them, too. Blocks inside one another add up.
+
+    Raises:
+        OptionError: there is no such file.
+    """
+    require_list("custom_ops", libraries)
+    paths = [os.path.abspath(library) for library in libraries]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise OptionError(f"--custom-ops {path}: no such file; give a library that exports RegisterCustomOps")
+    token = _custom_ops.set(tuple(dict.fromkeys([*_custom_ops.get(), *paths])))
+    try:
+        yield
+    finally:
+        _custom_ops.reset(token)
+
+
+def registering_custom_ops(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function that takes `custom_ops`: they are registered while it runs (`registered_custom_ops`)."""
+
+    @functools.wraps(function)
+    def registering(*args: P.args, **kwargs: P.kwargs) -> R:
+        with registered_custom_ops(cast("Sequence[str]", kwargs.get("custom_ops", ()))):
+            return function(*args, **kwargs)
+
+    return registering
+
+
+def custom_op_libraries() -> tuple[str, ...]:
+    """The user's libraries that sessions register at the moment."""
+    return _custom_ops.get()
+
+
+def session_options() -> Any:
+    """New `SessionOptions` in which the user's own operator libraries are registered.
+
+    Raises:
+        OptionError: the runtime cannot load one of them.
+    """
+    options = import_onnxruntime().SessionOptions()
+    for path in custom_op_libraries():
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:  # the runtime's exception classes share no public base
+            raise OptionError(f"--custom-ops {path}: {runtime_name()} cannot load it: {runtime_says(error)}") from None
+    return options
+
+
+# A node of a domain that no library has registered; of the runtime's own domains another version of it is needed.
+_NO_OPERATOR = re.compile(r"([\w.\-]+):(\w+)\(-?\d+\) is not a registered function/op")
+_DOMAINS_OF_RUNTIMES = ("ai.onnx", "ai.onnx.ml", "com.microsoft", DOMAIN)
+
+
 def cannot_load(model: str, error: Exception, provider: str = "") -> str:
-    """The message for a model that the runtime refuses; what can be done about it is the same whatever the reason."""
+    """The message for a model that the runtime refuses; what can be done about it is the same for most reasons."""
+    unknown = _NO_OPERATOR.search(str(error))
+    if unknown and unknown[1] not in _DOMAINS_OF_RUNTIMES:
+        return (
+            f"{model}: {runtime_name()} has no operator {unknown[1]}:{unknown[2]}: give the library that registers it "
+            "with --custom-ops LIB (custom_ops= in Python)"
+        )
     on = f" on {provider}" if provider else ""
     return (
         f"{model}: {runtime_name()} cannot load it{on}: {runtime_says(error)}; use a runtime that can, or export the "
@@ -455,6 +526,7 @@ def _disabled(names: Sequence[str]) -> Iterator[None]:
             del os.environ["GRAPHOPT_DISABLE"]
 
 
+@registering_custom_ops
 def session(
     model: Any,
     providers: Sequence[Provider] | None = None,
@@ -463,6 +535,7 @@ def session(
     require_device: bool = False,
     ignore_selftest: bool = False,
     warm_up: Shapes | Sequence[Shapes] = (),
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
     **options: Any,
 ) -> Any:
     """An `InferenceSession` over a model of ours (or any other), with the native library as `configure` registers it.
@@ -479,11 +552,12 @@ def session(
             libraries have loaded what they need for a shape (MIOpen its kernels) before the first request; one line on
             stderr says how long it took. What they need for an architecture is loaded with the session in any case. No
             run compiles anything, with or without `warm_up`.
+        custom_ops: libraries with operators of your own, which are registered beside ours.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        OptionError: as for `configure`.
+        OptionError: as for `configure`, or a library of `custom_ops` that cannot be loaded.
         ModelLoadError: the model shares weights that are missing or have changed.
         GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required; or the
             shapes of `warm_up` do not fit.
@@ -497,11 +571,11 @@ def session(
         shared_weights.check(Path(source), {p.key: p.value for p in nodes.metadata_props})
     if providers is None and not require_device and nodes is not None:
         providers = _on_cpu_for_conditions(nodes)
-    session_options = ort.SessionOptions()
+    made = session_options()
     for name, value in options.items():
-        setattr(session_options, name, value)
+        setattr(made, name, value)
     chosen = configure(
-        session_options,
+        made,
         providers,
         libraries=libraries,
         require_device=require_device,
@@ -509,10 +583,12 @@ def session(
         model=nodes,
     )
     if require_device:
-        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
-        created = ort.InferenceSession(source, session_options, providers=chosen)
+        created = ort.InferenceSession(source, made, providers=chosen)
     except Exception as error:  # the runtime's exception classes share no public base
+        if _NO_OPERATOR.search(str(error)):
+            raise GraphoptError(cannot_load(source if isinstance(source, str) else "the model", error)) from error
         raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
     if require_device and hasattr(created, "get_provider_graph_assignment_info"):
         _refuse_cpu_nodes(created)

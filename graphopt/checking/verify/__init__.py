@@ -34,9 +34,10 @@ from graphopt.checking.verify.planning import (
 from graphopt.checking.verify.report import OutputComparison, VerifyReport
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
 from graphopt.progress import Progress, Steps
-from graphopt.runtime.sessions import CPU, provider_name
+from graphopt.runtime.sessions import CPU, provider_name, registering_custom_ops
 
 
+@registering_custom_ops
 def verify(
     before: Any,
     after: Any,
@@ -52,6 +53,7 @@ def verify(
     batch: Sequence[int] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
     providers: Sequence[str] | None = None,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
@@ -79,6 +81,7 @@ def verify(
         batch: sizes to try for symbolic first axes.
         ranges: input -> the lowest and the highest number that it is given.
         providers: two of them, where BEFORE and where AFTER is to run.
+        custom_ops: libraries with operators of your own, for ONNX Runtime to register.
         progress: called with a line when a step starts.
 
     Raises:
