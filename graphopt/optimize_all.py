@@ -284,7 +284,15 @@ def _is_done(job: Job, outcome: Outcome | None) -> bool:
     if outcome is None or outcome.version != graphopt.__version__ or outcome.exit_code in no_answers:
         return False
     same = (outcome.digest, tuple(outcome.options)) == (job.digest, job.options)
-    return same and (Path(job.out).is_file() or not outcome.good)
+    return same and (not outcome.good or _is_whole(Path(job.out)))
+
+
+def _is_whole(out: Path) -> bool:
+    """Whether a model and its data file are there."""
+    try:
+        return all(path.is_file() for path in (out, *data_files(out)))
+    except GraphoptError:
+        return False
 
 
 @contextmanager

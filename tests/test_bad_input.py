@@ -214,15 +214,25 @@ def test_initializer_bytes_do_not_match(graphopt_command: Command, tmp_path: Pat
     refused(graphopt_command, tmp_path, path, 3, "'w'")
 
 
+@pytest.mark.parametrize(
+    ("indices", "dims", "words"),
+    [([7], [3], "out of bounds"), ([-1], [3], "an index is negative"), ([0, 1], [3], "cannot be read"), ([0], [1 << 40], "does not fit")],
+)
+def test_a_sparse_initializer_that_is_none(
+    graphopt_command: Command, tmp_path: Path, indices: list[int], dims: list[int], words: str
+) -> None:
+    model = relu_model()
+    sparse = model.graph.sparse_initializer.add(dims=dims)
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array(indices * 3, np.int64)[: 2 * len(indices) + 1], "i"))
+    path = tmp_path / "in.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(graphopt_command, tmp_path, path, 3, words)
+
+
 def test_what_would_be_lost_is_refused(graphopt_command: Command, tmp_path: Path) -> None:
     """onnx_ir drops these fields."""
     path = tmp_path / "in.onnx"
-    model = relu_model()
-    w = numpy_helper.from_array(np.ones(1, np.float32), "w")
-    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(w, indices, [3]))
-    path.write_bytes(model.SerializeToString())
-    refused(graphopt_command, tmp_path, path, 3, "sparse initializers")
     model = relu_model()
     model.training_info.add().algorithm.name = "sgd"
     path.write_bytes(model.SerializeToString())

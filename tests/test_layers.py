@@ -17,7 +17,10 @@ from scripts.complexity import MOST_LINES
 ROOT = Path(graphopt.__file__).parent
 # From the bottom up: a file imports nothing of a layer above its own.
 LAYERS = (
-    ("errors.py", "files.py", "remarks.py", "metadata.py", "strict_json.py", "progress.py", "__init__.py"),
+    (
+        *("errors.py", "files.py", "shared_weights.py", "remarks.py", "metadata.py", "strict_json.py", "progress.py"),
+        "__init__.py",
+    ),
     ("ops/", "targets/"),
     ("graph/",),
     ("contrib/", "forms/", "report/data.py", "report/__init__.py"),

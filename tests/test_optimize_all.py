@@ -57,6 +57,7 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
         model = onnx.load(out / row["name"])
         assert len(model.graph.node) == row["nodes"][1] < row["nodes"][0]
         assert json.loads((out / "reports" / f"{row['name']}.json").read_text())["before"]
+    assert sorted(p.name for p in (out / "deep").iterdir()) == ["b b.onnx", "b b.onnx.data", "er"]
     assert not (out / "damaged.onnx").exists()
     page = (out / "summary.html").read_text()
     assert "damaged.onnx" in page
@@ -67,6 +68,7 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
     assert len(lines(out)) == 4
     (folder / "deep" / "b.data").write_bytes(bytes((folder / "deep" / "b.data").stat().st_size))
     (out / "a.onnx").unlink()
+    (out / "deep" / "b b.onnx.data").unlink()
     optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))
     assert sorted(lines(out)[4:]) == ["a.onnx", "deep/b b.onnx"]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import google.protobuf.message
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -38,6 +39,9 @@ FIRST_OVERRIDABLE_IR_VERSION = 4
 
 # Bytes of a large file that are read at a time.
 BLOCK = 1 << 26
+
+# What a sparse initializer may have when it is dense.
+MAX_DENSE_BYTES = 1 << 30
 
 # The other name of the default domain.
 ONNX_DOMAIN = "ai.onnx"
@@ -216,19 +220,48 @@ def data_files(path: Path) -> list[Path]:
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
-    # onnx_ir would leave them out without a word.
-    for field, name in (
-        (proto.graph.sparse_initializer, "sparse initializers"),
-        (proto.training_info, "training_info"),
-    ):
-        if field:
-            raise ModelLoadError(f"{what}: has {name}, which graphopt does not support")
+    # onnx_ir would leave both out without a word.
+    if proto.training_info:
+        raise ModelLoadError(f"{what}: has training_info, which graphopt does not support")
+    _make_dense(proto.graph, what)
     try:
         return ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir reports malformed models with many exception types
         if kind := _unsupported_type(proto.graph):
             raise ModelLoadError(f"{what}: has values of {kind} type, which graphopt does not support") from None
         raise ModelLoadError(f"{what}: not a valid ONNX model: {cause(error)}") from None
+
+
+def _make_dense(graph: onnx.GraphProto, what: str) -> None:
+    """Writes sparse initializers as dense ones, which runtimes make of them, too.
+
+    Raises:
+        ModelLoadError: one does not follow ONNX's specification, keeps its elements in a file, or is too large.
+    """
+    for sparse in graph.sparse_initializer:
+        label = f"{what}: sparse initializer '{sparse.values.name}'"
+        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in (sparse.values, sparse.indices)):
+            raise ModelLoadError(f"{label} keeps its elements in a file, which graphopt does not support")
+        dims = [*sparse.dims]
+        try:
+            values, indices = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
+            if math.prod(dims) * values.itemsize > MAX_DENSE_BYTES:
+                raise ValueError(f"a dense tensor of shape {dims} does not fit into a message")
+            if (indices < 0).any():
+                raise IndexError("an index is negative")
+            dense = np.zeros(dims, values.dtype)
+            if indices.ndim == 1:
+                dense.reshape(-1)[indices] = values
+            else:
+                dense[tuple(indices.T)] = values
+        except (ValueError, IndexError, TypeError) as error:
+            raise ModelLoadError(f"{label} cannot be read: {cause(error)}") from None
+        graph.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
+    del graph.sparse_initializer[:]
+    for node in graph.node:
+        if node.op_type in ("If", "Loop", "Scan"):
+            for body in messages.bodies(node):
+                _make_dense(body, what)
 
 
 def _unsupported_type(graph: onnx.GraphProto) -> str:

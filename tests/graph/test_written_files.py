@@ -108,7 +108,18 @@ def in_branches(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
     return made(nodes, [outside(weights[2], folder, "w"), zero])
 
 
-FORMS = [one_file, several_files, same_offsets, inline_too, in_attributes, in_branches]
+def sparse(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
+    """w1 and w2 have few elements, one by the number of each and one by its coordinates."""
+    model = made(chain(3), [outside(weights[0], folder, "w")])
+    places = np.array([[3, 1], [7, 39], [39, 0]])
+    for name, indices in (("w1", places @ [SIDE, 1]), ("w2", places)):
+        added = model.graph.sparse_initializer.add(dims=[SIDE, SIDE])
+        added.values.CopyFrom(numpy_helper.from_array(np.array([1.5, -2, 3], np.float32), name))
+        added.indices.CopyFrom(numpy_helper.from_array(indices.astype(np.int64), f"{name}_indices"))
+    return model
+
+
+FORMS = [one_file, several_files, same_offsets, inline_too, in_attributes, in_branches, sparse]
 Form = Callable[[Path, list[TensorProto]], onnx.ModelProto]
 
 
