@@ -77,7 +77,7 @@ def write(place: Path, content: bytes | str | Callable[[BinaryIO], object]) -> N
 
 @contextmanager
 def replacing(place: Path) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes `place` when the block ends; a failure leaves what was there.
+    """Opens a new file, which replaces `place` when the block ends; a failure leaves the old file.
 
     Raises:
         ModelSaveError: as `write`.
@@ -101,11 +101,12 @@ def replacing(place: Path) -> Iterator[BinaryIO]:
 def write_with_data(
     place: Path, data: Path, fill: Callable[[BinaryIO], object], content: Callable[[str], bytes]
 ) -> None:
-    """Puts a file and the data file that it names into place; a failure leaves what was there.
+    """Writes a file and the data file that it names; a failure leaves the old files.
 
-    Two files cannot be renamed at once. Where there is an old data file, `place` is therefore replaced twice: it names
-    the new data file by its temporary name until that has its own. A process that is killed at any moment leaves the
-    old file with the old data or the new file with the new data. Meanwhile a lock on the folder excludes other writers.
+    Two files cannot be renamed at once. If there is an old data file, `place` is therefore replaced twice: first by a
+    version that names the new data file by its temporary name, then by the final one. A process that is killed at any
+    moment leaves the old file with the old data or the new file with the new data. A lock on the folder excludes other
+    writers.
 
     Args:
         place: the file; a link is followed.
@@ -150,7 +151,7 @@ def write_with_data(
 
 
 def _rename_beside(file: Path, place: Path) -> None:
-    """Gives a file a second name, that of an old file; on a file system without second names, renames it."""
+    """Gives a file a second name, replacing an old file; renames it on a file system without hard links."""
     second = _temporary(place.parent)
     try:
         second.hardlink_to(file)
@@ -169,7 +170,7 @@ def _holds(place: Path, content: bytes) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that lock the folder out, where the file system has such locks."""
+    """Excludes other processes that lock the folder, if the file system has such locks."""
     import fcntl
 
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -188,7 +189,7 @@ def _temporary(folder: Path) -> Path:
 
 
 def _create(path: Path, like: Path) -> int:
-    """Makes a file with the permissions of another where that is there, else with those of the user's umask."""
+    """Creates a file with the permissions of `like` if that exists, else with those of the user's umask."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     if like.exists():
         _inherit(like.stat(), handle)
@@ -197,9 +198,9 @@ def _create(path: Path, like: Path) -> int:
 
 @contextmanager
 def undone_on_failure(place: Path) -> Iterator[None]:
-    """Takes back what the block puts at `place`, or removes there, where it then cannot write something else.
+    """Restores the file at `place` if the block fails to write something.
 
-    What was there has a second name meanwhile, which takes no space on a full disk.
+    The old file has a second name during the block, which takes no space on a full disk.
 
     Raises:
         ModelSaveError: as the block does, or as `write` does.

@@ -1,7 +1,7 @@
-"""Weights that a model shares with another: it records size and hash of their files, so that a change is noticed.
+"""The record of data files that a model shares with another model: sizes and hashes, in its metadata.
 
-A model that was optimized with `--share-weights` refers to the data files of the model that it was made from. Who
-exports that model again writes other weights under the same names, often of the same size.
+A model that was optimized with `--share-weights` refers to the data files of its original. A new export of the original
+writes other weights under the same name, often with the same size.
 """
 
 from __future__ import annotations

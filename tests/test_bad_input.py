@@ -216,7 +216,12 @@ def test_initializer_bytes_do_not_match(graphopt_command: Command, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("indices", "dims", "words"),
-    [([7], [3], "out of bounds"), ([-1], [3], "an index is negative"), ([0, 1], [3], "cannot be read"), ([0], [1 << 40], "does not fit")],
+    [
+        ([7], [3], "out of bounds"),
+        ([-1], [3], "an index is negative"),
+        ([0, 1], [3], "cannot be read"),
+        ([0], [1 << 40], "does not fit"),
+    ],
 )
 def test_a_sparse_initializer_that_is_none(
     graphopt_command: Command, tmp_path: Path, indices: list[int], dims: list[int], words: str

@@ -49,7 +49,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:
-    """The files in which a model keeps elements of tensors, relative to its folder; each once, in order."""
+    """The data files of a model, relative to its folder; each once, in order."""
     tensors: list[onnx.TensorProto] = []
     graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
     while graphs or nodes:
@@ -67,9 +67,9 @@ def external_files(model: onnx.ModelProto) -> list[str]:
 
 
 def read_nodes(model: str | os.PathLike[str] | bytes) -> onnx.ModelProto | None:
-    """The nodes, functions and metadata of a path or a serialized model, without its weights, which are not read.
+    """Reads the nodes, functions and metadata of a path or a serialized model, but not its weights.
 
-    None for what is no model.
+    Returns None if it is no model.
     """
     try:
         if isinstance(model, bytes):

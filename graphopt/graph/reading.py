@@ -40,7 +40,7 @@ FIRST_OVERRIDABLE_IR_VERSION = 4
 # Bytes of a large file that are read at a time.
 BLOCK = 1 << 26
 
-# What a sparse initializer may have when it is dense.
+# The largest dense form of a sparse initializer.
 MAX_DENSE_BYTES = 1 << 30
 
 # The other name of the default domain.
@@ -233,15 +233,15 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
 
 
 def _make_dense(graph: onnx.GraphProto, what: str) -> None:
-    """Writes sparse initializers as dense ones, which runtimes make of them, too.
+    """Converts sparse initializers to dense ones, as runtimes do when they load a model.
 
     Raises:
-        ModelLoadError: one does not follow ONNX's specification, keeps its elements in a file, or is too large.
+        ModelLoadError: one violates ONNX's specification, has its elements in a file, or is too large.
     """
     for sparse in graph.sparse_initializer:
         label = f"{what}: sparse initializer '{sparse.values.name}'"
         if any(t.data_location == onnx.TensorProto.EXTERNAL for t in (sparse.values, sparse.indices)):
-            raise ModelLoadError(f"{label} keeps its elements in a file, which graphopt does not support")
+            raise ModelLoadError(f"{label} has its elements in a file, which graphopt does not support")
         dims = [*sparse.dims]
         try:
             values, indices = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))

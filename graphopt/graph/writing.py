@@ -38,7 +38,7 @@ MIN_EXTERNAL_BYTES = 1024
 # Kernels read mapped weights with aligned vector loads.
 ALIGNMENT = 64
 
-# Bytes of a file system's block, and of a range for which its blocks count.
+# Bytes of a file system's block; shorter ranges than LONG are not aligned to blocks.
 BLOCK = 4096
 LONG = 1 << 20
 
@@ -50,8 +50,8 @@ Check = Callable[[onnx.ModelProto | None, bytes | None], None]
 def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
     """The optimized model in the form of `source` (not for paths: those are written with `save`).
 
-    None stands for a model with nothing to do, which is a copy of what came. A message has all weights inside, since it
-    does not say in which folder its files are.
+    None stands for a model without rewrites: the result is a copy of the original. A message has all weights inside,
+    since it does not name the folder of its files.
 
     Raises:
         ModelSaveError: a message does not hold the weights.
@@ -89,11 +89,11 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a written model: path -> bytes.
+    """The files of a written model.
 
     Attributes:
-        files: what was written, the model first.
-        shared: files of the input that the model refers to.
+        files: path -> bytes of each new file, the model first.
+        shared: the same of the input's files that the model refers to.
     """
 
     files: dict[Path, int]
@@ -101,7 +101,7 @@ class Written:
 
 
 def data_file(out: Path) -> Path:
-    """Where the weights of a model go that are not inside it.
+    """The data file of a model: OUT.data beside OUT.
 
     Raises:
         ModelSaveError: `out` is something else than a regular file.
@@ -110,12 +110,12 @@ def data_file(out: Path) -> Path:
 
 
 def check_place(what: str, out: Path, reads: Iterable[Path]) -> None:
-    """Looks before any work is done whether a model can be written.
+    """Checks before any work whether a model can be written.
 
     Args:
-        what: what the user calls the file.
+        what: the user's name for the file, such as "OUT".
         out: the file.
-        reads: files that the run reads, which the model and its data file must not replace.
+        reads: the input's files, which the model and its data file must not replace.
 
     Raises:
         ModelSaveError: as `files.check_places`.
@@ -133,8 +133,8 @@ def save(
 ) -> Written:
     """Writes `model` to `out`, and large weights to OUT.data beside it, whole or not at all.
 
-    The result refers to no other file: weights that are stored in files are copied, inside the kernel where the file
-    system supports that. An OUT.data of an earlier OUT is removed where the new one has none.
+    The result refers to no other file: the input's data files are copied, by the kernel if the file system supports
+    that. If the new model needs no OUT.data, that of an earlier OUT is removed.
 
     Args:
         model: the optimized model, whose tensors refer to the new files afterwards.
@@ -142,7 +142,7 @@ def save(
         external_data: True moves all large weights into OUT.data, False none, None those that are in files already, and
             all large ones where a message cannot hold them.
         share_weights: refers to the input's files instead of copying them, and records their sizes and hashes.
-        check: is shown what will be written, and may raise.
+        check: called with the message and its bytes before they are written; may raise.
 
     Raises:
         ModelSaveError: the folder is missing or not writable, the disk is full, the weights do not fit, or weights to
@@ -189,7 +189,7 @@ def save(
 
 
 def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) -> Written:
-    """Writes a model with nothing to do: byte for byte where all of it is in one file.
+    """Writes a model without rewrites: byte for byte if it has no data files.
 
     Raises:
         ModelSaveError: as `save`.
@@ -257,14 +257,14 @@ def _declared(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]
 
 @dataclass
 class _Slot:
-    """A place in a model that holds a tensor, and the tensor that it held when writing began."""
+    """A tensor of a model, and the setter that replaces it."""
 
     tensor: ir.TensorProtocol
     put: Callable[[ir.TensorProtocol], None]
 
 
 def _slots(every: Sequence[ir.Graph]) -> list[_Slot]:
-    """All initializers, and the tensors in attributes whose elements are in a file."""
+    """All initializers, and the external tensors of attributes."""
     found = []
     for graph in every:
         for value in graph.initializers.data.values():
@@ -296,7 +296,7 @@ def _external(old: ir.TensorProtocol, name: str, offset: int, folder: Path) -> i
 
 
 def _embed(slots: Sequence[_Slot], too_large: str) -> None:
-    """Reads what is in files.
+    """Reads external tensors into memory.
 
     Raises:
         ModelSaveError: a message does not hold that much.
@@ -309,7 +309,7 @@ def _embed(slots: Sequence[_Slot], too_large: str) -> None:
 
 
 def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool) -> list[_Slot]:
-    """The tensors of the data file: those of files, and large ones where there are such or no room for all."""
+    """The tensors of the data file: external ones, and large ones beside them or if a message cannot hold all."""
     outside = any(is_external(slot.tensor) for slot in slots)
     large = [slot for slot in slots if is_external(slot.tensor) or tensor_bytes(slot.tensor) >= MIN_EXTERNAL_BYTES]
     if external_data or outside or force or sum(tensor_bytes(slot.tensor) for slot in large) > MAX_EMBEDDED_BYTES:
@@ -318,7 +318,7 @@ def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool)
 
 
 def _refers_to(model: Path, data: Path) -> bool:
-    """Whether there is such a model, and keeps weights in such a file."""
+    """Whether `model` exists and has weights in `data`."""
     if not (model.is_file() and data.is_file()):
         return False
     with suppress(ModelLoadError):
@@ -345,7 +345,7 @@ def _record_shared(model: ir.Model, every: Sequence[ir.Graph], folder: Path) -> 
 
 
 def _fill(file: BinaryIO, slots: Sequence[_Slot]) -> list[int]:
-    """Writes tensors to a data file, those of files first; the offset of each.
+    """Writes tensors to a data file, external ones first; returns the offset of each.
 
     Tensors that share bytes of a file share them in the new one.
     """
@@ -387,10 +387,10 @@ def _ranges(tensors: Sequence[ir.ExternalTensor]) -> dict[str, list[tuple[int, i
 
 
 def _copy_ranges(file: BinaryIO, source: Path, ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Appends ranges of another file; where each starts.
+    """Appends ranges of another file; returns the offset of each.
 
-    File systems that share blocks between files (btrfs, XFS) do so for whole blocks: a range starts as far from the
-    beginning of a block as it does in the other file, if it is long.
+    Some file systems share blocks between files (btrfs, XFS), but only whole ones. So a long range starts at the same
+    offset within a block as in the other file.
     """
     places = []
     with source.open("rb") as read:
@@ -409,9 +409,9 @@ _NOT_SERVED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Path) -> None:
-    """Copies bytes start to end of one file to a place in another, which ends there, without reading them.
+    """Copies bytes start to end of one file to the end of another, at `place`; holes are kept.
 
-    Holes are kept.
+    The bytes do not pass through this process.
     """
     os.truncate(b, place + end - start)
     shift = place - start
@@ -424,7 +424,7 @@ def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Pa
             break  # a hole up to the end of the file
         stop = min(os.lseek(a, start, os.SEEK_HOLE), end)
         while start < stop:
-            # A file system shares blocks if both files have a whole one there: what is before it is copied first.
+            # Only whole blocks are shared, so the bytes before the first block are copied by a call of their own.
             count = min(-start % BLOCK or stop - start, stop - start)
             copied = _copy_range(a, b, start, start + shift, count)
             if not copied:

@@ -133,7 +133,7 @@ def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterat
 
 
 def registering_custom_ops(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function that takes `custom_ops`: they are registered while it runs (`registered_custom_ops`)."""
+    """Decorates a function with an argument `custom_ops`: these libraries are registered while it runs."""
 
     @functools.wraps(function)
     def registering(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -144,7 +144,7 @@ def registering_custom_ops(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def custom_op_libraries() -> tuple[str, ...]:
-    """The user's libraries that sessions register at the moment."""
+    """The user's libraries that new sessions register."""
     return _custom_ops.get()
 
 
@@ -163,13 +163,13 @@ def session_options() -> Any:
     return options
 
 
-# A node of a domain that no library has registered; of the runtime's own domains another version of it is needed.
+# ONNX Runtime's message about a node of an unknown operator. In its own domains the operator needs a newer runtime.
 _NO_OPERATOR = re.compile(r"([\w.\-]+):(\w+)\(-?\d+\) is not a registered function/op")
 _DOMAINS_OF_RUNTIMES = ("ai.onnx", "ai.onnx.ml", "com.microsoft", DOMAIN)
 
 
 def cannot_load(model: str, error: Exception, provider: str = "") -> str:
-    """The message for a model that the runtime refuses; what can be done about it is the same for most reasons."""
+    """The message for a model that the runtime refuses: the reason and the remedy."""
     unknown = _NO_OPERATOR.search(str(error))
     if unknown and unknown[1] not in _DOMAINS_OF_RUNTIMES:
         return (
