@@ -138,6 +138,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     if sum(t.nbytes for t in traversal.external_tensors(traversal.graphs(work))) > MAX_CONVERTED_BYTES:
         raise OptionError("--opset: the model's weights are larger than the 2 GiB that onnx's converter takes")
     before = ir.serde.serialize_model(work)
+    folders = {str(tensor.location): tensor.base_dir for tensor in traversal.external_tensors(traversal.graphs(work))}
     try:
         after = onnx.version_converter.convert_version(before, opset)
     except Exception as error:
@@ -150,4 +151,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     for name in ("doc_string", "domain", "model_version", "producer_name", "producer_version"):
         setattr(after, name, getattr(before, name))
     after.ir_version = before.ir_version
-    return ir.serde.deserialize_model(after)
+    converted = ir.serde.deserialize_model(after)
+    for tensor in traversal.external_tensors(traversal.graphs(converted)):
+        tensor.base_dir = folders[str(tensor.location)]
+    return converted

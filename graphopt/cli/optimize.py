@@ -170,6 +170,8 @@ def optimize(
         tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
         limit = _limited(model, options, timing, tuning, max_error)
         report = _optimized(model, written or out, options, tuning, limit)
+        if written != out:  # which is on its way to stdout
+            report.files = {}
         accuracy = _verified(model, written if verify else None)
         times, untimed = _timed(model, written if bench else None, timing)
         _write_reports(report_file, json_file, report, model, written, accuracy, times)
@@ -438,7 +440,7 @@ def _print(
         line = f"written to {written}" if shown is not None else written
         style = ""
     console.print(plain(line), style=style, soft_wrap=True)
-    if shown is not None and shown != streams.DASH:
+    if report.files:
         for line in data_files(report.files, report.shared_files):
             say(plain(line), console)
     if report.before is not None and report.after is not None:

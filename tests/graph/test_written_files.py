@@ -174,6 +174,14 @@ def test_every_form_of_input(form: Form, place: str, write: Callable[..., Any], 
     np.testing.assert_array_equal(run_alone(out, tmp_path / "alone"), want)
 
 
+@pytest.mark.parametrize("form", [one_file, in_attributes])
+def test_lower_to_another_opset(form: Form, tmp_path: Path) -> None:
+    """The converter of ONNX knows no folder."""
+    path, out = model(tmp_path / "in", form), tmp_path / "out.onnx"
+    lower(path, out, opset=18)
+    np.testing.assert_array_equal(run_alone(out, tmp_path / "alone"), run(path))
+
+
 def test_what_is_shared_in_a_file_is_copied_once(tmp_path: Path) -> None:
     out = tmp_path / "fast.onnx"
     graphopt.optimize(model(tmp_path / "in", same_offsets), out)
