@@ -163,18 +163,27 @@ def session_options() -> Any:
     return options
 
 
-# ONNX Runtime's message about a node of an unknown operator. In its own domains the operator needs a newer runtime.
-_NO_OPERATOR = re.compile(r"([\w.\-]+):(\w+)\(-?\d+\) is not a registered function/op")
-_DOMAINS_OF_RUNTIMES = ("ai.onnx", "ai.onnx.ml", "com.microsoft", DOMAIN)
+# ONNX Runtime's messages about a node of an unknown operator, in a domain of its own and in ONNX's.
+_UNKNOWN = re.compile(r"(\S+?):(\S+)\(-?\d+\) is not a registered function/op")
+_UNKNOWN_IN_ONNX = re.compile(r"No Op registered for (\S+) with domain_version")
+_DOMAINS_OF_RUNTIMES = ("ai.onnx.ml", "com.microsoft", DOMAIN)
+
+
+def _operator_of_user(error: Exception) -> str:
+    """The operator that the runtime lacks; "" for other errors, and where a newer runtime may have it."""
+    if (found := _UNKNOWN.search(str(error))) and found[1] not in _DOMAINS_OF_RUNTIMES:
+        return f"{found[1]}:{found[2]}"
+    if (found := _UNKNOWN_IN_ONNX.search(str(error))) and not onnx.defs.has(found[1]):
+        return found[1]
+    return ""
 
 
 def cannot_load(model: str, error: Exception, provider: str = "") -> str:
     """The message for a model that the runtime refuses: the reason and the remedy."""
-    unknown = _NO_OPERATOR.search(str(error))
-    if unknown and unknown[1] not in _DOMAINS_OF_RUNTIMES:
+    if unknown := _operator_of_user(error):
         return (
-            f"{model}: {runtime_name()} has no operator {unknown[1]}:{unknown[2]}: give the library that registers it "
-            "with --custom-ops LIB (custom_ops= in Python)"
+            f"{model}: {runtime_name()} has no operator {unknown}: give the library that registers it with "
+            "--custom-ops LIB (custom_ops= in Python)"
         )
     on = f" on {provider}" if provider else ""
     return (
@@ -526,7 +535,6 @@ def _disabled(names: Sequence[str]) -> Iterator[None]:
             del os.environ["GRAPHOPT_DISABLE"]
 
 
-@registering_custom_ops
 def session(
     model: Any,
     providers: Sequence[Provider] | None = None,
@@ -571,7 +579,8 @@ def session(
         shared_weights.check(Path(source), {p.key: p.value for p in nodes.metadata_props})
     if providers is None and not require_device and nodes is not None:
         providers = _on_cpu_for_conditions(nodes)
-    made = session_options()
+    with registered_custom_ops(custom_ops):
+        made = session_options()
     for name, value in options.items():
         setattr(made, name, value)
     chosen = configure(
@@ -587,7 +596,7 @@ def session(
     try:
         created = ort.InferenceSession(source, made, providers=chosen)
     except Exception as error:  # the runtime's exception classes share no public base
-        if _NO_OPERATOR.search(str(error)):
+        if _operator_of_user(error):
             raise GraphoptError(cannot_load(source if isinstance(source, str) else "the model", error)) from error
         raise GraphoptError(f"ONNX Runtime cannot load the model: {str(error).strip()}") from error
     if require_device and hasattr(created, "get_provider_graph_assignment_info"):

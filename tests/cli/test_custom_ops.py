@@ -53,6 +53,28 @@ def test_every_session_registers_the_library(library: Path) -> None:
         graphopt.verify(model(DOUBLED), model(SUM), effort="quick")
 
 
+@pytest.mark.parametrize(
+    ("domain", "name", "called"),
+    [("my_ops-v2", "Two", "my_ops-v2:Two"), ("org.pytorch/aten", "a::b", "org.pytorch/aten:a::b"), ("", "Two", "Two")],
+)
+def test_domains(domain: str, name: str, called: str) -> None:
+    unknown = model("t = Identity (x)")
+    unknown.opset_import.add(domain=domain or "my", version=1)
+    unknown.graph.node[0].domain, unknown.graph.node[0].op_type = domain, name
+    for use in (lambda: graphopt.verify(unknown, unknown), lambda: graphopt.session(unknown)):
+        with pytest.raises(GraphoptError, match=f"has no operator {called}: give .* --custom-ops"):
+            use()
+
+
+@pytest.mark.parametrize(("domain", "name"), [("com.microsoft", "Two"), ("", "Gelu")])
+def test_operators_of_a_newer_runtime(domain: str, name: str) -> None:
+    unknown = model("t = Identity (x)")
+    unknown.opset_import.add(domain="com.microsoft", version=1)
+    unknown.graph.node[0].domain, unknown.graph.node[0].op_type = domain, name
+    with pytest.raises(VerifyError, match="use a runtime that can, or export the model for this one"):
+        graphopt.verify(unknown, unknown)
+
+
 def test_a_session_for_the_user(path: Path, library: Path) -> None:
     x = np.array([[1, -2, 3, 0.5]], np.float32)
     (y,) = graphopt.session(path, ["CPUExecutionProvider"], custom_ops=[library]).run(None, {"x": x})
