@@ -156,22 +156,15 @@ def optimize(
         dry_run=dry_run,
         custom_ops=custom_ops or (),
     )
-    from graphopt.runtime.sessions import registered_custom_ops
-
     model, written = streams.read(model), None if shown is None else streams.write(shown)
     if streams.DASH in (json_file, report_file):
         screen.divert()
     _check_places(model, written, {"--json": json_file, "--report": report_file, "--tuning-cache": tuning_cache})
 
-    with (
-        registered_custom_ops(options.custom_ops),
-        _all_or_nothing(out if written == out else None, json_file, report_file),
-    ):
+    with _working(options, out if written == out else None, json_file, report_file):
         tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
         limit = _limited(model, options, timing, tuning, max_error)
-        report = _optimized(model, written or out, options, tuning, limit)
-        if written != out:  # which is on its way to stdout
-            report.files = {}
+        report = _optimized(model, written or out, shown, options, tuning, limit)
         accuracy = _verified(model, written if verify else None)
         times, untimed = _timed(model, written if bench else None, timing)
         _write_reports(report_file, json_file, report, model, written, accuracy, times)
@@ -266,13 +259,15 @@ def _limited(
 
 
 def _optimized(
-    model: Path, out: Path | None, options: Options, tuning: Tuning | None, limit: ErrorLimit | None
+    model: Path, out: Path | None, shown: Path | None, options: Options, tuning: Tuning | None, limit: ErrorLimit | None
 ) -> Report:
     profit = tuning.profit if tuning is not None else None
     if limit is not None:
         options = replace(options, keep_float=(*options.keep_float, *limit.keep))
     with screen.working() as say:
         _, report = graphopt.optimize(model, out, options, profit=profit, progress=say)
+    if shown == streams.DASH:  # the file is a temporary one
+        report.files = {}
     if tuning is not None:
         report.tuning = tuning.to_dict()
     if limit is not None:
@@ -334,11 +329,12 @@ def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]
 
 
 @contextmanager
-def _all_or_nothing(out: Path | None, *reports: Path | None) -> Iterator[None]:
-    """Where a report cannot be written, OUT and the other report are as they were."""
+def _working(options: Options, out: Path | None, *reports: Path | None) -> Iterator[None]:
+    """Registers custom operators; if a report cannot be written, restores OUT, its data file and the other report."""
     from graphopt.graph.writing import data_file
+    from graphopt.runtime.sessions import registered_custom_ops
 
-    with ExitStack() as undoing:
+    with registered_custom_ops(options.custom_ops), ExitStack() as undoing:
         if out is not None and any(reports):
             for place in (data_file(out), out):
                 undoing.enter_context(files.undone_on_failure(place))

@@ -105,9 +105,8 @@ def verify(
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()
     wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
-    at_default_level = pair.reference.optimized
     honest = _honest(pair, wanted)
-    runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
+    runs = run_every_way(pair, [replace(w, optimized=pair.reference.optimized) for w in ways], cases, wanted, steps)
     empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
     wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
     steps.begin()
