@@ -336,8 +336,8 @@ def _working(options: Options, out: Path | None, *reports: Path | None) -> Itera
 
     with registered_custom_ops(options.custom_ops), ExitStack() as undoing:
         if out is not None and any(reports):
-            for place in (data_file(out), out):
-                undoing.enter_context(files.undone_on_failure(place))
+            for path in (data_file(out), out):
+                undoing.enter_context(files.undone_on_failure(path))
         for place in reports:
             if place is not None and place != streams.DASH and not files.is_stream(place):
                 undoing.enter_context(files.undone_on_failure(place))

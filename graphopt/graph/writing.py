@@ -170,7 +170,7 @@ def save(
         for slot, offset in zip(moved, offsets, strict=True):
             slot.put(_external(slot.tensor, name, offset, folder))
         message = _serialize(model, every)
-        written = message.SerializeToString(deterministic=True)
+        written: bytes = message.SerializeToString(deterministic=True)
         if name in ("", data.name):
             check(message, written)
         return written

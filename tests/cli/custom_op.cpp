@@ -48,7 +48,8 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   doubled.GetInputCharacteristic = [](const OrtCustomOp*, size_t) { return IoKind::kRequired; };
   doubled.GetOutputCharacteristic = doubled.GetInputCharacteristic;
   doubled.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return MemoryType::kDefault; };
-  doubled.CreateKernelV2 = [](const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
+  doubled.CreateKernelV2 = [](const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*,
+                              void** kernel) -> OrtStatus* {
     *kernel = &doubled;
     return nullptr;
   };

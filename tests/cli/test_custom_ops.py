@@ -30,7 +30,7 @@ DOUBLED, SUM, TRIPLED = (
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("library") / "libacme.so"
     source = Path(__file__).with_name("custom_op.cpp")
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-I", ROOT / "native", source, "-o", out]
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-I", str(ROOT / "native"), str(source), "-o", str(out)]
     subprocess.run(command, check=True)
     return out
 
