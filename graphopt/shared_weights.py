@@ -31,7 +31,7 @@ def record(folder: Path, paths: Iterable[Path]) -> str:
 
 
 def check(model: Path, metadata: Mapping[str, str]) -> None:
-    """Compares the files that a model shares with what it recorded; a process hashes an unchanged file once.
+    """Compares the shared files with their record; a process hashes an unchanged file once.
 
     Args:
         model: the file; the shared files are in its folder.

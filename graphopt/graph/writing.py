@@ -131,7 +131,7 @@ def save(
     share_weights: bool = False,
     check: Check = lambda *_: None,
 ) -> Written:
-    """Writes `model` to `out`, and large weights to OUT.data beside it, whole or not at all.
+    """Writes `model` to `out` and large weights to OUT.data in the same folder: both files or none.
 
     The result refers to no other file: the input's data files are copied, by the kernel if the file system supports
     that. If the new model needs no OUT.data, that of an earlier OUT is removed.
@@ -309,9 +309,17 @@ def _embed(slots: Sequence[_Slot], too_large: str) -> None:
 
 
 def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool) -> list[_Slot]:
-    """The tensors of the data file: external ones, and large ones beside them or if a message cannot hold all."""
+    """The tensors of the data file: external ones; large ones if there are external ones or too many for a message.
+
+    Strings are kept inside: ONNX has no external form of them.
+    """
     outside = any(is_external(slot.tensor) for slot in slots)
-    large = [slot for slot in slots if is_external(slot.tensor) or tensor_bytes(slot.tensor) >= MIN_EXTERNAL_BYTES]
+    large = [
+        slot
+        for slot in slots
+        if is_external(slot.tensor)
+        or (slot.tensor.dtype != ir.DataType.STRING and tensor_bytes(slot.tensor) >= MIN_EXTERNAL_BYTES)
+    ]
     if external_data or outside or force or sum(tensor_bytes(slot.tensor) for slot in large) > MAX_EMBEDDED_BYTES:
         return large
     return []
@@ -424,7 +432,7 @@ def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Pa
             break  # a hole up to the end of the file
         stop = min(os.lseek(a, start, os.SEEK_HOLE), end)
         while start < stop:
-            # Only whole blocks are shared, so the bytes before the first block are copied by a call of their own.
+            # Only whole blocks are shared: the bytes before the first whole block need a separate call.
             count = min(-start % BLOCK or stop - start, stop - start)
             copied = _copy_range(a, b, start, start + shift, count)
             if not copied:

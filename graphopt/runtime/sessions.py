@@ -115,7 +115,7 @@ _custom_ops: ContextVar[tuple[str, ...]] = ContextVar("custom_ops", default=())
 def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
     """Registers the user's own operator libraries in every session that graphopt makes in the block.
 
-    Processes that graphopt starts meanwhile register them, too. Blocks inside one another add up.
+    So do processes that graphopt starts in the block. An inner block adds its libraries to those of the outer one.
 
     Raises:
         OptionError: there is no such file.
@@ -149,7 +149,7 @@ def custom_op_libraries() -> tuple[str, ...]:
 
 
 def session_options() -> Any:
-    """New `SessionOptions` in which the user's own operator libraries are registered.
+    """Creates `SessionOptions` and registers the user's own operator libraries.
 
     Raises:
         OptionError: the runtime cannot load one of them.
@@ -163,7 +163,7 @@ def session_options() -> Any:
     return options
 
 
-# ONNX Runtime's messages about a node of an unknown operator, in a domain of its own and in ONNX's.
+# ONNX Runtime's messages about an unknown operator: of a custom domain, of ONNX's domain.
 _UNKNOWN = re.compile(r"(\S+?):(\S+)\(-?\d+\) is not a registered function/op")
 _UNKNOWN_IN_ONNX = re.compile(r"No Op registered for (\S+) with domain_version")
 _DOMAINS_OF_RUNTIMES = ("ai.onnx.ml", "com.microsoft", DOMAIN)

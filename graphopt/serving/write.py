@@ -114,7 +114,7 @@ def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: P
         folders = [out / "onnxruntime" / place, out / "python" / place]
         _make_folder(out)
         files.write(out / "libgraphopt.so", library_path().read_bytes())
-    for folder in folders:  # the settings, by which a server finds a model, last
+    for folder in folders:  # the settings come last: servers look for them
         _make_folder(folder)
         if data_files(model):
             writing.save(reading.load(model).model, folder / MODEL)

@@ -1,4 +1,4 @@
-"""Models with operators of the user's own, whose library is given with --custom-ops."""
+"""Models with operators from a library of the user (--custom-ops)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphopt.errors import GraphoptError, OptionError, VerifyError
 ROOT = Path(__file__).parents[2]
 TEXT = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
 g (float[N, 4] x) => (float[N, 4] y) {{ {} y = Relu (t) }}"""
-# Of the library's operator, of its meaning in ONNX's own, and of another function.
+# The library's operator, the same function in standard ONNX, and another function.
 DOUBLED, SUM, TRIPLED = (
     "a = acme.Doubled (x) t = Identity (a)",
     "t = Add (x, x)",
@@ -87,7 +87,7 @@ def test_bisect_and_bench(library: Path) -> None:
     found = bisect(model(DOUBLED), target="cpu", custom_ops=[library])
     assert (found.verdict.value, found.culprit, found.rewrites) == ("equal", None, 1)
     report = graphopt.bench(model(DOUBLED), providers=["cpu"], seconds=0.0, custom_ops=[library])
-    assert report.rows[0].before.memory is not None  # of a process of its own
+    assert report.rows[0].before.memory is not None  # measured in another process
     with pytest.raises(GraphoptError, match="--custom-ops"):
         graphopt.bench(model(DOUBLED), providers=["cpu"], seconds=0.0)
 

@@ -119,7 +119,18 @@ def sparse(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
     return model
 
 
-FORMS = [one_file, several_files, same_offsets, inline_too, in_attributes, in_branches, sparse]
+def with_strings(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
+    """2 KiB of labels, which are never external."""
+    model = one_file(folder, weights)
+    names = np.array([f"the label of number {i:32}" for i in range(SIDE)], object)
+    model.graph.initializer.append(numpy_helper.from_array(names, "names"))
+    model.graph.node.append(helper.make_node("ArgMax", ["y"], ["i"], axis=1, keepdims=0))
+    model.graph.node.append(helper.make_node("Gather", ["names", "i"], ["label"]))
+    model.graph.output.append(helper.make_tensor_value_info("label", TensorProto.STRING, ["N"]))
+    return model
+
+
+FORMS = [one_file, several_files, same_offsets, inline_too, in_attributes, in_branches, sparse, with_strings]
 Form = Callable[[Path, list[TensorProto]], onnx.ModelProto]
 
 
@@ -145,7 +156,7 @@ def run(path: Path) -> np.ndarray:
 
 
 def run_alone(out: Path, elsewhere: Path) -> np.ndarray:
-    """OUT and OUT.data, moved into a folder of their own; whatever else there is stays behind."""
+    """Moves OUT and OUT.data, and nothing else, into another folder, and runs the model there."""
     elsewhere.mkdir()
     for path in (out, out.with_name(f"{out.name}.data")):
         if path.exists():
@@ -254,7 +265,7 @@ def test_a_message_has_its_weights_inside(changed: bool, tmp_path: Path, monkeyp
     given = onnx.load(path, load_external_data=False)
     after, report = graphopt.optimize(given, skip=[] if changed else [p.name for p in PASSES])
     assert report.changed == changed
-    assert given.graph.initializer[0].data_location == TensorProto.EXTERNAL  # the caller's is as it was
+    assert given.graph.initializer[0].data_location == TensorProto.EXTERNAL  # the argument is not changed
     out = tmp_path / "alone.onnx"
     out.write_bytes(after.SerializeToString())
     np.testing.assert_array_equal(run(out), want)
