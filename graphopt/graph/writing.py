@@ -160,7 +160,7 @@ def save(
         moved = _to_move(outside, external_data, force=bool(shared))
     if (moved or shared) and out.is_symlink() and out.parent.resolve() != folder:
         raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
-    obsolete = not moved and not shared and _refers_to(out, data)
+    obsolete = not moved and data not in shared and _refers_to(out, data)
     offsets: list[int] = []
 
     def fill(file: BinaryIO) -> None:
@@ -189,13 +189,13 @@ def save(
 
 
 def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) -> Written:
-    """Writes a model without rewrites: byte for byte if it has no data files.
+    """Writes a model without rewrites: byte for byte if it has no other file than OUT.data.
 
     Raises:
         ModelSaveError: as `save`.
     """
     assert source.path is not None
-    if source.data_files and not files.same(out, source.path):
+    if any(not files.same(path, data_file(out)) for path in source.data_files):
         return save(source.model, out, share_weights=share_weights)
     if not files.same(out, source.path):
         copy_file(source.path, out)

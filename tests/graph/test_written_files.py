@@ -286,6 +286,14 @@ def test_in_place(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(path), want)
 
 
+@pytest.mark.parametrize("skip", [[], [p.name for p in PASSES]], ids=["changed", "nothing to do"])
+def test_in_place_with_several_files(skip: list[str], tmp_path: Path) -> None:
+    path = model(tmp_path, several_files)
+    want = run(path)
+    graphopt.optimize(path, path, in_place=True, skip=skip)
+    np.testing.assert_array_equal(run_alone(path, tmp_path / "alone"), want)
+
+
 @pytest.mark.parametrize("external_data", [None, False])
 @pytest.mark.parametrize("write", [graphopt.optimize, lower])
 def test_the_input_keeps_weights_where_those_of_out_would_go(
@@ -375,6 +383,7 @@ def test_the_output_lists_the_files(tmp_path: Path, graphopt_command: Callable[.
 
 def shared(tmp_path: Path) -> tuple[Path, Path]:
     path, out = model(tmp_path), tmp_path / "fast.onnx"
+    graphopt.optimize(path, out)  # whose OUT.data is of no use afterwards
     graphopt.optimize(path, out, share_weights=True)
     return path, out
 
