@@ -1,8 +1,9 @@
 """GroupQueryAttention: causal attention whose query heads share key and value heads, with a cache and rotary positions.
 
 Sequence b has `seqlens_k[b]` + 1 keys: its past ones, from the cache, and the new ones after them. In the first call
-(total_sequence_length new tokens) there are no past ones, and shorter sequences are padded on the right. The cache
-comes back with the new keys and values in their places, and zeros where there are none.
+(total_sequence_length new tokens) there are no past ones, and shorter sequences are padded on the right: queries in the
+padding attend to the keys of their sequence alone. The cache comes back with the new keys and values in their places,
+and zeros where there are none.
 J. Ainslie et al., "GQA", 2023; smooth softmax: E. Miller, "Attention Is Off By One", 2023, of which head_sink is the
 trained form.
 """
@@ -24,7 +25,8 @@ from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
-# The runtime whose kernel is known to let a window of n tokens see n of them; that of 1.22 lets it see n + 1.
+# The runtime whose kernel is known to let a window of n tokens see n of them; that of 1.22 lets it see n + 1. Nor does
+# that one bound the keys of queries in the padding: it reads memory that was never written.
 WINDOW_AS_DEFINED = (1, 31)
 
 
@@ -82,14 +84,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         behind = w.sub(keys, w.dim(bias, 3))
         none = w.op("Expand", w.number(0.0, T), w.op("Concat", w.slice(w.op("Shape", bias), 0, 0, 3), behind, axis=0))
         scores = w.add(scores, w.concat([bias, none], 3))
-    at = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
-    row = w.unsqueeze(position, 2)  # [B, S, 1]
-    if call.attribute("causal", 1):
-        seen = w.op("Not", w.op("Greater", at, row))
-    else:
-        seen = w.op("Less", at, w.unsqueeze(ends, 2))
-    if (window := call.attribute("local_window_size")) > 0:
-        seen = w.op("And", seen, w.op("Greater", at, w.sub(row, w.ints(window))))
+    seen = _seen(w, call, keys, position, ends)
     masked = w.op("Where", w.unsqueeze(seen, 1), scores, w.number(-math.inf, T))
     sink: ir.Value | None = None
     if "head_sink" in call:
@@ -98,6 +93,8 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         sink = w.number(0.0, T)
     if sink is None:
         p = w.softmax(masked)
+        if call.attribute("local_window_size") > 0:  # a query without a key: its softmax is NaN, the kernel's output 0
+            p = w.op("Where", w.unsqueeze(seen, 1), p, w.number(0.0, T))
     else:  # one more key, whose value is zero
         column = w.op("Expand", sink, w.op("Concat", B, w.ints(N), S, w.ints(1), axis=0))
         p = w.slice(w.softmax(w.concat([masked, column], 3)), 3, w.ints(0), keys)
@@ -107,6 +104,43 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     context = w.matmul(folded, w.unsqueeze(v, 2))
     outputs["output"] = merged(w, w.reshape(context, 0, N, -1, H), N * H)
     return outputs
+
+
+def _seen(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, ends: ir.Value) -> ir.Value:
+    """Which keys each query attends to, [B, S, keys]: none at or beyond the end of its sequence, as in the kernel.
+
+    Args:
+        w: where the nodes go.
+        call: the node.
+        keys: the number of keys.
+        position: of each query, [B, S].
+        ends: the length of each sequence, [B, 1].
+    """
+    if _ends_at_last_key(call):
+        position = w.op("Where", w.op("Less", position, ends), position, w.sub(ends, w.ints(1)))
+    at = w.unsqueeze(w.arange(keys), 0, 1)  # [1, 1, keys]
+    row = w.unsqueeze(position, 2)  # [B, S, 1]
+    seen = w.op("Less", at, w.unsqueeze(ends, 2))
+    if call.attribute("causal", 1):
+        seen = w.op("And", seen, w.op("Not", w.op("Greater", at, row)))
+    if (window := call.attribute("local_window_size")) > 0:
+        seen = w.op("And", seen, w.op("Greater", at, w.sub(row, w.ints(window))))
+    return seen
+
+
+def _ends_at_last_key(call: Call[Any]) -> bool:
+    """Whether a query in the padding behind a sequence has the window of the sequence's last token.
+
+    onnxruntime 1.32 has two kernels for CPUs. Its flash attention, for float32 without a soft cap or a sink where the
+    cache is an output, moves the window on until it holds no key and the output is 0.
+    """
+    return bool(
+        call.attribute("softcap", 0.0)
+        or call.attribute("smooth_softmax") == 1
+        or "head_sink" in call
+        or call.asks_for("output_qk")
+        or not (call.asks_for("present_key") and call.asks_for("present_value"))
+    )
 
 
 def _epsilon(call: Call[ir.Value], x: str) -> float:
@@ -190,8 +224,11 @@ def _reference(call: Call[Array]) -> Mapping[str, Array]:
     y = np.zeros((B, S, N, H))
     probabilities = np.zeros((B, N, S, length))
     for b, s, n in np.ndindex(B, S, N):
-        last = positions[b, s] if call.attribute("causal", 1) else ends[b] - 1
-        seen = slice(max(0, last - window + 1) if window > 0 else 0, last + 1)
+        query_at = min(positions[b, s], ends[b] - 1) if _ends_at_last_key(call) else positions[b, s]
+        last = min(query_at if call.attribute("causal", 1) else ends[b] - 1, ends[b] - 1)
+        seen = slice(max(0, query_at - window + 1) if window > 0 else 0, last + 1)
+        if seen.start >= seen.stop:  # the window lies in the padding
+            continue
         row = scale * (keys[b, n * G // N, seen] @ q[b, s, n])
         if cap := call.attribute("softcap", 0.0):
             row = cap * np.tanh(row / cap)
@@ -229,10 +266,10 @@ def _draw(rng: np.random.Generator) -> Case:
         inputs["query"], dims["query"] = normal(rng, B, S, N * H), ("B", "S", N * H)
         for name in ("key", "value"):
             inputs[name], dims[name] = normal(rng, B, S, G * H), ("B", "S", G * H)
-    # A sequence may have fewer past tokens than the batch's longest one.
+    # A sequence may have fewer past tokens than the batch's longest one, or a shorter prompt, padded on the right.
     ends = np.full(B, past + S)
-    if not prompt and B > 1:
-        ends[1] -= int(rng.integers(0, 3))
+    if B > 1:
+        ends[1] -= int(rng.integers(0, 3 if not prompt else S))
     held = past + int(either(rng, 0, 4))  # the cache may be longer than what it holds
     if not prompt or rng.random() < 0.5:
         for name in ("past_key", "past_value"):
@@ -261,7 +298,7 @@ def _draw(rng: np.random.Generator) -> Case:
         attributes.pop("smooth_softmax", None)
     outputs = ("output", "present_key", "present_value")
     # The kernel of 1.22 knows no head_sink.
-    newer = "local_window_size" in attributes or "head_sink" in inputs
+    newer = "local_window_size" in attributes or "head_sink" in inputs or (prompt and ends.min() < S)
     kernel: tuple[int, int] | None = WINDOW_AS_DEFINED if newer else (0, 0)
     if rng.random() < 0.25:
         inputs["q_norm_weight"], inputs["k_norm_weight"] = normal(rng, H), normal(rng, H)

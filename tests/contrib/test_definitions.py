@@ -9,7 +9,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from graphopt.checking.verify import verify
 from graphopt.contrib import CONTRIB, ContribOp
-from graphopt.contrib.schema import REQUIRED, formal
+from graphopt.contrib.schema import REQUIRED, Case, formal
 from graphopt.contrib.table import without_kernel
 from tests.contrib.nodes import RUNTIME, disagreement, judge, lowered, model_of, run
 
@@ -102,3 +102,20 @@ def test_verify_names_the_key_that_windows_differ_by() -> None:
     report = verify(model, standard, inputs={n: x for n, x in case.inputs.items() if n not in case.constants})
     told = [n for n in report.notes if "sees n keys" in n]
     assert report.equal == (RUNTIME >= (1, 31)) and len(told) == (RUNTIME < (1, 31))
+
+
+@pytest.mark.skipif(RUNTIME < (1, 31), reason="its kernel reads memory that was never written")
+@pytest.mark.parametrize("attributes", [{}, {"local_window_size": 2}, {"local_window_size": 2, "softcap": 2.0}])
+def test_queries_in_the_padding_of_a_prompt_see_the_keys_of_their_sequence(attributes: dict[str, float]) -> None:
+    """[5 tokens, 2 tokens and 3 of padding, 1 and 4]: every row as the runtime's kernel computes it, zeros included."""
+    op = CONTRIB["com.microsoft", "GroupQueryAttention"]
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal((3, 5, heads * 16)) for n, heads in (("query", 2), ("key", 1), ("value", 1))}
+    feeds = {n: x.astype(np.float32) for n, x in inputs.items()}
+    feeds |= {"seqlens_k": np.array([4, 1, 0], np.int32), "total_sequence_length": np.array(5, np.int32)}
+    dims: dict[str, tuple[int | str, ...]] = {n: ("B", "S", x.shape[-1]) for n, x in inputs.items()}
+    case = Case(feeds, {"num_heads": 2, "kv_num_heads": 1, **attributes}, ("output",), dims=dims)
+    model = model_of(op, case, 17)
+    standard, refused = lowered(model)
+    assert not refused
+    np.testing.assert_allclose(run(standard, feeds)["output"], run(model, feeds)["output"], atol=2e-6)

@@ -87,6 +87,11 @@ SETTINGS = (
     Setting(2, 1, 4, 2, 128, 12, 12, (9, 5), half=64, norms=True, epsilon=1e-6),
     Setting(1, 5, 3, 1, 20, 9, 7, (9,), packed=True, half=4, interleaved=True, norms=True, epsilon=0.1),
     Setting(2, 3, 4, 1, 64, 5, 0, (3, 2), first=True, norms=True, epsilon=1e-6),
+    # Prompts that are padded on the right.
+    Setting(2, 5, 2, 1, 16, 5, 0, (5, 2), first=True),
+    Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2),
+    Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2, softcap=2.0),
+    Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=1, smooth=True),
 )
 
 
@@ -135,8 +140,12 @@ def attention(name: str, dtype: Any, s: Setting) -> Case:
     y = np.zeros((s.B, s.S, s.N, s.H))
     for b, i, n in np.ndindex(s.B, s.S, s.N):
         position = s.begins[b] + i
-        last = position + 1 if s.causal else s.lengths[b]
+        if s.softcap or s.sink or s.smooth:
+            position = min(position, s.lengths[b] - 1)
+        last = min(position + 1, s.lengths[b]) if s.causal else s.lengths[b]
         seen = slice(max(0, position - s.window + 1) if s.window else 0, last)
+        if seen.start >= seen.stop:
+            continue
         g = n * s.G // s.N
         scores = keys[b, g, seen].astype(np.float64) @ q[b, i, n] / np.sqrt(s.H)
         if s.softcap:

@@ -178,15 +178,27 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 
 def _windows(before: ir.Model, after: ir.Model) -> list[str]:
-    """What is to be known where one side has windows of attention that this runtime computes in another way."""
-    counts = [sum(has_window(node) for graph in traversal.graphs(m) for node in graph) for m in (before, after)]
+    """Notes on GroupQueryAttention, of which this runtime's kernel computes some rows otherwise than its definition."""
     version = import_onnxruntime().__version__
-    if counts[0] == counts[1] or tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
+    if tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
         return []
-    return [
-        f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
-        f"{version}, and BEFORE has {counts[0]} of them where AFTER has {counts[1]}: they may differ by that key"
+    nodes = [
+        [n for graph in traversal.graphs(m) for n in graph if n.op_type == "GroupQueryAttention"]
+        for m in (before, after)
     ]
+    notes = []
+    if len(nodes[0]) != len(nodes[1]):
+        notes.append(
+            f"GroupQueryAttention in onnxruntime {version} reads memory that was never written for queries in the "
+            "padding of a prompt: BEFORE and AFTER may differ there"
+        )
+    counts = [sum(map(has_window, side)) for side in nodes]
+    if counts[0] != counts[1]:
+        notes.append(
+            f"GroupQueryAttention with local_window_size n sees n keys in onnxruntime 1.31 and n + 1 in 1.22; this is "
+            f"{version}, and BEFORE has {counts[0]} of them where AFTER has {counts[1]}: they may differ by that key"
+        )
+    return notes
 
 
 def ways_on_one(pair: Pair, device: str) -> list[Way]:

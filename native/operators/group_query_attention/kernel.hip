@@ -90,9 +90,10 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
   const auto s = static_cast<int>(row - head * args.rows.d);
   const uint32_t b = divide(head, args.heads), n = head - b * args.heads.d;
   const bool first = (args.flags & kGqaFirst) != 0;
-  const int position = begin_of(lengths, b, S, first) + s;
-  const int end = (args.flags & kGqaCausal) != 0 ? position + 1 : lengths[b] + 1;
-  const int last = min_int(end, args.length);
+  const int end = min_int(lengths[b] + 1, args.length);
+  int position = begin_of(lengths, b, S, first) + s;
+  if ((args.flags & kGqaEndsAtLastKey) != 0) position = min_int(position, end - 1);
+  const int last = (args.flags & kGqaCausal) != 0 ? min_int(position + 1, end) : end;
   const int from = args.window > 0 ? max_int(position - args.window + 1, 0) : 0;
   const size_t cache = (static_cast<size_t>(b) * static_cast<size_t>(args.N / args.group) +
                         n / static_cast<uint32_t>(args.group)) *
@@ -152,7 +153,8 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
   const size_t at = (static_cast<size_t>(b) * static_cast<size_t>(S) + static_cast<size_t>(s)) *
                         static_cast<size_t>(args.N) +
                     n;
-  y[at * static_cast<size_t>(H) + static_cast<size_t>(thread)] = from_float<T>(result / total);
+  y[at * static_cast<size_t>(H) + static_cast<size_t>(thread)] =
+      from_float<T>(from < last ? result / total : 0.0f);
 }
 
 }  // namespace graphopt::hip

@@ -140,6 +140,7 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
       if (p.norms && call.input(i).shape != Shape{p.H})
         throw Error("weights of norms must have a number for each of a head's");
     }
+    p.keeps_cache = call.outputs.size() > 2;
     p.has_sink = call.has_input(kSink);
     if (p.has_sink && call.input(kSink).shape.elements() != p.N)
       throw Error("head_sink must have a number a head");

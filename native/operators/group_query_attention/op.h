@@ -19,6 +19,7 @@ struct GqaProblem {
   bool norms = false;  // heads of queries and keys
   float q_epsilon = 0, k_epsilon = 0;
   bool has_sink = false;
+  bool keeps_cache = true;                                // it is an output
   int64_t bias_batch = 0, bias_heads = 0, bias_keys = 0;  // 0: there is no bias
 };
 

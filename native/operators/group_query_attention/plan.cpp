@@ -64,8 +64,9 @@ Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {
   args.length = to_i31(p.length);
   args.group = to_i31(p.N / p.G);
   args.window = to_i31(p.window);
-  args.flags =
-      (p.first ? hip::kGqaFirst : 0) | (p.causal ? hip::kGqaCausal : 0) | (p.smooth ? hip::kGqaSmooth : 0);
+  const bool flash = p.softcap == 0.0f && !p.smooth && !p.has_sink && p.keeps_cache;
+  args.flags = (p.first ? hip::kGqaFirst : 0) | (p.causal ? hip::kGqaCausal : 0) |
+               (p.smooth ? hip::kGqaSmooth : 0) | (flash ? 0 : hip::kGqaEndsAtLastKey);
   args.scale = p.scale;
   args.softcap = p.softcap;
   args.rows = make_divisor(p.S);
