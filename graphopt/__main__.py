@@ -25,8 +25,15 @@ def main() -> None:
     for stream in ("stdin", "stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by who started this
             setattr(sys, stream, open(os.devnull, "r" if stream == "stdin" else "w"))  # noqa: SIM115 (as long as we run)
-    from graphopt.cli import main as run
+    try:
+        from graphopt.cli import main as run
+    except Exception:  # 1, which Python ends with, stands for a difference
+        import traceback
 
+        from graphopt.errors import EXIT_INTERNAL
+
+        traceback.print_exc()
+        sys.exit(EXIT_INTERNAL)
     run()
 
 

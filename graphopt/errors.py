@@ -10,6 +10,8 @@ from contextlib import contextmanager
 # something was not put to the test.
 EXIT_RANDOM = 8
 EXIT_NOT_COVERED = 9
+# An exception that is none of those below: a bug of graphopt, and no difference between two models.
+EXIT_INTERNAL = 10
 
 
 class GraphoptError(Exception):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 # A slice of fewer numbers is judged by several draws of rounding, or by those of other cases: one draw may miss it.
 SMALL_SLICE = 8
 MEASURES = ("largest", "rms")
+NAN_EVERYWHERE = "NaN in every element, where BEFORE is finite"
 Numbers = npt.NDArray[np.float64]
 
 
@@ -60,6 +61,12 @@ class Deviation:
     snr_db: float = math.inf
     cosine: float = 1.0
 
+    def has_slices_of(self, other: Deviation) -> bool:
+        """Whether both have numbers to measure, of outputs of one shape."""
+        if self.structure or not self.slices or len(self.slices) != len(other.slices):
+            return False
+        return all(a.scale.size == b.scale.size for a, b in zip(self.slices, other.slices))
+
     @property
     def max_abs(self) -> float:
         if self.structure:
@@ -94,7 +101,8 @@ def deviation(want: Any, got: Any) -> Deviation:
     with np.errstate(invalid="ignore", over="ignore"):
         a, b = want.astype(wide), got.astype(wide)
         if not np.array_equal(np.isnan(a), np.isnan(b)):
-            return Deviation("NaN in other places")
+            everywhere = np.isnan(b).all() and np.isfinite(a).all()
+            return Deviation(NAN_EVERYWHERE if everywhere else "NaN in other places")
         infinite = np.isinf(a) | np.isinf(b)
         if not np.array_equal(a[infinite], b[infinite]):
             return Deviation("infinities differ")

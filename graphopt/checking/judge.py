@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from graphopt.checking.compare import MEASURES, SMALL_SLICE, Deviation, Numbers
+from graphopt.checking.compare import MEASURES, NAN_EVERYWHERE, SMALL_SLICE, Deviation, Numbers
 from graphopt.checking.tolerances import FACTOR, FLOOR, LARGEST_LIMIT, LIMITS
 from graphopt.metadata import Numerics
 
@@ -132,14 +132,16 @@ def judge(
         return Judgement(Finding.EQUAL if same else Finding.DIFFERENT, found.structure or _differs(same), error, 0.0)
     if found.structure:
         # Where rounding alone changes how many boxes there are, or which are NaN, nothing can be said of them.
-        if any(
-            h.structure == found.structure or (h.structure and found.structure[:3] == h.structure[:3]) for h in honest
-        ):
+        alike = [h for h in honest if h.structure and h.structure[:3] == found.structure[:3]]
+        if alike and (found.structure != NAN_EVERYWHERE or any(h.structure == NAN_EVERYWHERE for h in alike)):
             return Judgement(Finding.NOISE, NOISE, 0.0, 0.0)
         return Judgement(Finding.DIFFERENT, found.structure, math.inf, 0.0)
     if not found.slices:
         return Judgement(Finding.EQUAL)
-    usable = [h for h in honest if not h.structure and len(h.slices) == len(found.slices)]
+    usable = [h for h in honest if h.has_slices_of(found)]
+    fixed = [always for always in fixed if always.has_slices_of(found)]
+    if approximation is not None and not approximation.has_slices_of(found):
+        approximation = None
     if not usable:
         limit = LIMITS[numerics]
         equal = found.relative <= limit
@@ -189,7 +191,6 @@ def _by_slices(
 ) -> list[Judgement]:
     judgements = []
     whole = float(found.slices[0].scale[0])
-    rank = len(found.slices)
     moved: dict[str, float] = {}
     for i, slices in enumerate(found.slices):
         distribution = found.typical / whole if whole > 0 else 1.0
@@ -197,8 +198,7 @@ def _by_slices(
             error = getattr(slices, measure)
             limit = _largest(np.array([getattr(h.slices[i], measure) for h in honest]))
             for always in fixed:
-                if len(always.slices) == rank:
-                    limit = limit + (FACTOR - 1) * getattr(always.slices[i], measure)
+                limit = limit + (FACTOR - 1) * getattr(always.slices[i], measure)
             if i == 0:
                 moved[measure] = float(limit[0])
             elif slices.members < SMALL_SLICE:
@@ -207,7 +207,7 @@ def _by_slices(
                     limit = np.maximum(limit, share.most * moved[measure])
                 draws = max(len(honest), share.draws if share is not None else 0)
                 limit = limit * (1 + SMALL_SLICE / (slices.members * draws))
-            if approximation is not None and len(approximation.slices) == rank:
+            if approximation is not None:
                 most = LIMITS[Numerics.APPROXIMATE] * slices.scale
                 limit = limit + np.minimum(FACTOR * getattr(approximation.slices[i], measure), most)
             measured = limit / FACTOR

@@ -37,7 +37,8 @@ def agree_in_single(model: onnx.ModelProto, case: Case, got: Outputs) -> list[bo
     agrees = []
     for want, have in zip(wide, got):
         # Beyond its range AFTER may be infinite as well as exact.
-        narrow = isinstance(have, np.ndarray) and have.dtype.kind in "fV" and have.dtype.itemsize == 2
+        arrays = isinstance(want, np.ndarray) and isinstance(have, np.ndarray)
+        narrow = arrays and have.dtype.kind in "fV" and have.dtype.itemsize == 2
         with np.errstate(over="ignore"):
             found = deviation(want.astype(have.dtype) if narrow else want, have)
         agrees.append(not found.structure and found.relative <= LIMITS[Numerics.FP16])

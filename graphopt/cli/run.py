@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
 
 import typer
@@ -13,7 +14,7 @@ from graphopt.__main__ import EXIT_INTERRUPTED
 from graphopt.cli import screen, streams
 from graphopt.cli.root import app
 from graphopt.cli.startup import sympy_when_needed
-from graphopt.errors import GraphoptError, ModelSaveError
+from graphopt.errors import EXIT_INTERNAL, GraphoptError, ModelSaveError
 
 # The base of what typer raises for wrong usage, wherever it keeps it.
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
@@ -69,14 +70,17 @@ def _exit_code() -> int:
         what = f" ({error})" if str(error) else ""
         advice = "give smaller sizes (--dim, --input-shape) or more"
         return _fail(f"not enough memory{what}: {advice}", GraphoptError.exit_code)
-    except BrokenPipeError:  # who read has read enough, as typer has it
+    except BrokenPipeError:  # as if the signal had ended it
         _let_go_of_stdout()
-        return 1
+        return 128 + signal.SIGPIPE
     except OSError as error:  # a report, a cache: models have messages of their own
         _let_go_of_stdout()
         return _fail(str(error), ModelSaveError.exit_code)
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except Exception:
+        traceback.print_exc()
+        return _fail("internal error, which is a bug of graphopt: please report the lines above", EXIT_INTERNAL)
 
 
 def _let_go_of_stdout() -> None:

@@ -84,7 +84,7 @@ def verify_command(
 ) -> None:
     """Compare the outputs of two models.
 
-    Exit code 0: equal, 1: they differ, 2: could not be run, 8: random.
+    Exit code 0: equal, 1: they differ, 2: could not be run, 8: random, 10: an internal error.
     """
     if after is None and providers is None:
         raise OptionError(

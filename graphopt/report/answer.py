@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Sequence
 
-from graphopt.checking.judge import Verdict
+from graphopt.checking.judge import NOISE, Verdict
 from graphopt.checking.verify import VerifyReport
+from graphopt.checking.verify.report import severity
 from graphopt.measure.bench import BenchReport, BenchRow
 from graphopt.report.data import ModelStats, Report
 from graphopt.report.text import count, small
@@ -67,14 +70,42 @@ def _verdicts(rows: Sequence[BenchRow]) -> str:
     return f"{said.count('faster')} of {len(rows)} settings faster"
 
 
+# A larger error relative to the RMS of the output says little of an equal one: most of its elements are near 0.
+MEANINGFUL = 0.5
+# Letters of a reason in the first line.
+REASON = 100
+
+
 def equality(accuracy: VerifyReport) -> str:
-    """The verdict and the difference, relative to the RMS of its output, that is worst for its limit."""
+    """The verdict and the error nearest to its limit; and whether BEFORE refused most of the inputs."""
+    said = [word for word in (_error(accuracy), _refused(accuracy)) if word]
+    return accuracy.verdict.value + (f" ({'; '.join(said)})" if said else "")
+
+
+def _error(accuracy: VerifyReport) -> str:
+    if accuracy.verdict == Verdict.EQUAL:
+        if accuracy.rows and all(row.rel_rms == 0 for row in accuracy.rows):
+            return "same bits"
+        # An inconclusive output may be far off, and says nothing.
+        rows = [row for row in accuracy.rows if row.reason != NOISE]
+        worst = max(rows, key=severity, default=None)
+        if worst is None:
+            return "inconclusive: rounding decides" if accuracy.rows else ""
+        if not worst.rel_rms <= MEANINGFUL:
+            return f"worst {worst.severity:.0%} of its limit"
+        return f"worst {small(worst.rel_rms)}"
     worst = accuracy.worst
     if worst is None:
-        return accuracy.verdict.value
-    if accuracy.verdict == Verdict.EQUAL and all(row.rel_rms == 0 for row in accuracy.rows):
-        return "equal (same bits)"
-    return f"{accuracy.verdict.value} (worst {small(worst.rel_rms)})"
+        return ""
+    if math.isfinite(worst.rel_rms) and math.isfinite(worst.slice_error):
+        return f"worst {small(worst.rel_rms)}"
+    return textwrap.shorten(worst.reason, REASON, placeholder=" ...")
+
+
+def _refused(accuracy: VerifyReport) -> str:
+    taken = len({row.case for row in accuracy.rows})
+    refused = len(accuracy.skipped)
+    return f"BEFORE refuses {refused} of {taken + refused} input sets" if refused > taken else ""
 
 
 def nodes(before: ModelStats | None, after: ModelStats | None) -> str:

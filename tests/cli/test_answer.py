@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import math
 import os
 import pty
 import re
@@ -22,6 +23,7 @@ import pytest
 from rich.console import Console
 
 import graphopt
+from graphopt.checking.judge import NOISE
 from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
 from graphopt.cli import screen
 from graphopt.errors import ModelLoadError
@@ -58,8 +60,24 @@ def test_an_output_of_rounding_alone_is_not_the_worst() -> None:
     near = replace(row, slice_error=1.2e-6, slice_limit=1e-5)
     noise = replace(row, rel_rms=33.6, limit=602.0, slice_error=33.6, slice_limit=602.0)
     assert equality(VerifyReport(Verdict.EQUAL, rows=[noise, near])) == "equal (worst 1.2e-6)"
-    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (worst 34)"
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == ("equal (worst 6% of its limit)")
     assert equality(compared(Verdict.EQUAL, 0.0)) == "equal (same bits)"
+
+
+def test_the_first_line_has_no_infinite_error_and_no_meaningless_one() -> None:
+    row = replace(compared(Verdict.EQUAL, 3.4).rows[0], slice_error=0.02, slice_limit=0.1)
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[row])) == "equal (worst 20% of its limit)"
+    other = replace(row, equal=False, rel_rms=math.inf, slice_error=math.inf, reason="shape (2, 3) became (2, 4)")
+    assert equality(VerifyReport(Verdict.DIFFERENT, rows=[row, other])) == "different (shape (2, 3) became (2, 4))"
+    noise = replace(row, reason=NOISE)
+    assert equality(VerifyReport(Verdict.EQUAL, rows=[noise])) == "equal (inconclusive: rounding decides)"
+
+
+def test_the_first_line_says_that_before_refuses_most_inputs() -> None:
+    row = compared(Verdict.EQUAL, 1.2e-6).rows[0]
+    report = VerifyReport(Verdict.EQUAL, rows=[row], skipped={"batch 1": "too small", "batch 2": "too small"})
+    assert equality(report) == "equal (worst 1.2e-6; BEFORE refuses 2 of 3 input sets)"
+    assert "refuses" not in equality(VerifyReport(Verdict.EQUAL, rows=[row], skipped={"batch 1": "too small"}))
 
 
 def test_answer() -> None:
