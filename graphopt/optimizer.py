@@ -35,6 +35,8 @@ from graphopt.targets.target import Target
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from graphopt.half_precision import ActivationRanges
+
 StrPath: TypeAlias = str | os.PathLike[str]
 ModelT = TypeVar("ModelT")
 OutT = TypeVar("OutT", bound=StrPath)
@@ -122,7 +124,7 @@ def optimize(
     report = Report(target=str(target), target_reason=why_target)
     if unknown := _unknown_operators(source.model):
         report.notes.append(f"{unknown}: the model is left as it is")
-        passes, options = [], replace(options, precision=None, keep_io=True, keep_float=())
+        passes, options = [], replace(options, precision=None, keep_io=True, keep_float=(), inputs=None)
     asked = _change_inputs(source.model, options, report)
     with registered_custom_ops(options.custom_ops):
         interface, result = _rewrite(source, target, passes, options, report, steps)
@@ -194,7 +196,9 @@ def _rewrite(
         result = pipeline.run(editor, first, after_pass=after_pass)
         if options.precision is not None:
             steps.begin()
-            result.extend(_to_half_precision(editor, options, report) if half else _to_bfloat16(editor, options))
+            result.extend(
+                _to_half_precision(source, editor, options, report) if half else _to_bfloat16(editor, options)
+            )
             if not options.keep_io:
                 interface = _converted(interface, Interface.of(work))
             # Constants that differed in float32 may be equal now.
@@ -275,16 +279,38 @@ def _to_bfloat16(editor: Editor, options: Options) -> pipeline.PipelineResult:
     return bfloat16.convert(editor, options.keep_float)
 
 
-def _to_half_precision(editor: Editor, options: Options, report: Report) -> pipeline.PipelineResult:
+def _to_half_precision(
+    source: reading.Source, editor: Editor, options: Options, report: Report
+) -> pipeline.PipelineResult:
     from graphopt import half_precision
 
     start = time.perf_counter()
-    done = half_precision.convert(editor, keep_io=options.keep_io, keep=options.keep_float)
+    half_precision.require_known(editor, options.keep_float)
+    ranges = _activation_ranges(source, editor, options, report)
+    done = half_precision.convert(editor, keep_io=options.keep_io, keep=options.keep_float, ranges=ranges)
     editor.changed()
     report.initializer_ranges = done.ranges
+    report.notes += done.notes
     summary = pipeline.PassResult(half_precision.NAME, time.perf_counter() - start)
     numerics = Numerics.FP16 if any(r.applied for r in done.remarks) else Numerics.EXACT
     return pipeline.PipelineResult(done.remarks, passes={summary.name: summary}, numerics=numerics)
+
+
+def _activation_ranges(
+    source: reading.Source, editor: Editor, options: Options, report: Report
+) -> ActivationRanges | None:
+    """Measures the ranges of activations; None if they cannot be measured, which is noted, or are not needed."""
+    if editor.target.device == "cpu":  # where nothing is computed in float16
+        return None
+    from graphopt.checking.ranges import ranges_of
+
+    found = ranges_of(editor.model, source.path.parent if source.path is not None else None, options.inputs)
+    if isinstance(found, str):
+        report.notes.append(
+            f"ranges of activations were not checked, and values beyond 65504 become infinite in float16: {found}"
+        )
+        return None
+    return found
 
 
 def _slower_in_bfloat16() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from graphopt.errors import OptionError, require_list
 from graphopt.targets.profit import Profit
@@ -26,6 +26,7 @@ class Options:
             rounds the factors of products to bfloat16 (bfloat16.py).
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
         keep_float: with a precision, nodes that stay in float32, by their names (as in the report) or by operator.
+        inputs: with "fp16", inputs as for `verify`, on which the ranges of activations are measured as well.
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
             may count on them (old exporters list every weight there).
@@ -51,6 +52,7 @@ class Options:
     precision: str | None = None
     keep_io: bool = True
     keep_float: Sequence[str] = ()
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     freeze_initializers: bool = False
     all_sites: bool = False
@@ -72,6 +74,8 @@ class Options:
             raise OptionError("element types of inputs and outputs change only with precision fp16")
         if self.share_weights and self.external_data is False:
             raise OptionError("weights inside the model are not shared: give one of the two")
+        if self.precision != "fp16" and self.inputs is not None:
+            raise OptionError("inputs are for the ranges of activations, with precision fp16")
         if self.precision is None and self.keep_float:
             raise OptionError("nodes are kept in float32 only with a precision")
 
@@ -85,6 +89,7 @@ class OptionNames(TypedDict, total=False):
     precision: str | None
     keep_io: bool
     keep_float: Sequence[str]
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None
     input_shapes: Mapping[str, Sequence[int]] | None
     freeze_initializers: bool
     all_sites: bool

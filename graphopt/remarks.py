@@ -72,6 +72,10 @@ class Code(enum.Enum):
     STATISTICS = ("statistics stay in float32", "nothing")
     OVERFLOW = ("a constant has numbers that float16 cannot hold", "scale the weights, or leave them in float32")
     UNDERFLOW = ("a constant would lose more bits in float16 than rounding costs", "scale the weights")
+    RANGE = (
+        "activations come within a factor of 4 of float16's largest number, 65504, on the inputs tried",
+        "give typical inputs with --inputs if those made up are larger than real ones",
+    )
     KEPT = ("the node is to stay in float32", "leave it out of --keep-float")
     NO_FLOAT16 = ("the operator does not take float16, by its definition or on this target", "nothing")
     FUNCTION_ATTRIBUTE = ("an attribute refers to a parameter of the function around it", "inline the function")

@@ -11,8 +11,10 @@ import onnx_ir as ir
 import pytest
 
 import graphopt
+from graphopt.checking.honest import types_of
+from graphopt.checking.ranges import largest_of, observed
 from graphopt.checking.verify import verify
-from graphopt.errors import OptionError
+from graphopt.errors import OptionError, RuntimeMissingError
 from graphopt.half_precision import range_of
 from graphopt.ops import DOMAIN
 from graphopt.report.data import Report
@@ -486,3 +488,154 @@ def test_options() -> None:
         graphopt.optimize(model, precision="int8")
     with pytest.raises(OptionError, match="precision"):
         graphopt.optimize(model, keep_io=False)
+
+
+# -- the range of activations ----------------------------------------------------------------------------------------
+
+# A pre-norm block twice: a stream of sums, which each norm scales back to 1.
+STREAM = """g (int64[B, S] ids) => (float[B, S, 32] y) {
+    h0 = Gather(table, ids)
+    s0 = Mul(h0, h0)  v0 = ReduceMean<axes = [-1]>(s0)  e0 = Add(v0, eps)  r0 = Sqrt(e0)  n0 = Div(h0, r0)
+    p0 = MatMul(n0, w0)
+    h1 = Add(h0, p0)
+    s1 = Mul(h1, h1)  v1 = ReduceMean<axes = [-1]>(s1)  e1 = Add(v1, eps)  r1 = Sqrt(e1)  n1 = Div(h1, r1)
+    p1 = MatMul(n1, w1)
+    h2 = Add(h1, p1)
+    s2 = Mul(h2, h2)  v2 = ReduceMean<axes = [-1]>(s2)  e2 = Add(v2, eps)  r2 = Sqrt(e2)  n2 = Div(h2, r2)
+    y = MatMul(n2, w2)
+}"""
+
+
+def stream(scale: float) -> onnx.ModelProto:
+    """Its sums are some 25 times `scale` at most."""
+    weights = {f"w{i}": weight(32, 32, seed=i) * (scale if i < 2 else 1.0) for i in range(3)}
+    return model_from_text(STREAM, {"table": weight(50, 32, seed=9), "eps": np.float32(1e-6), **weights})
+
+
+def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
+    """Matrix multiplications stay in float16, those into the stream with smaller weights; sums and norms do not."""
+    before = stream(9000)
+    after, report = convert(before)
+    products = [n for n in after.graph.node if n.op_type == "MatMul"]
+    types = types_of(after)
+    constants = dtypes(after)
+    assert [constants[n.input[1]] for n in products] == [HALF] * 3
+    assert [types[n.output[0]] for n in products] == [HALF] * 3
+    assert [types[name] for name in ("h1", "p0", "p1")] == [FLOAT] * 3
+    kept = {name for r in report.remarks if r.code == "RANGE" for name in r.nodes}
+    assert kept and kept <= {n.name for n in after.graph.node}
+    (note,) = [n for n in report.notes if "65504" in n]
+    assert "100.0% of the multiply-adds in floating point" in note
+    compared = verify(before, after)
+    assert compared.equal, compared.summary
+    again, _ = convert(after)
+    assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True)
+
+
+def test_a_residual_of_a_fused_layer_is_added_in_float32() -> None:
+    """Linear layers with biases, whose sums graphopt fuses: their products stay in float16."""
+    graph = """g (float[N, 16] x) => (float[N, 16] y) {
+        p0 = MatMul(x, w0)  q0 = Add(p0, b0)  h = Add(q0, x)
+        n = LayerNormalization(h, one)  p1 = MatMul(n, w1)  q1 = Add(p1, b1)  g = Gelu(q1)
+        p2 = MatMul(g, w2)  q2 = Add(p2, b2)  s = Add(q2, h)  y = LayerNormalization(s, one)
+    }"""
+    constants: dict[str, Any] = {"one": np.ones(16, np.float32)}
+    for i, (scale, m, n) in enumerate(((1, 16, 16), (1, 16, 64), (9000, 64, 16))):
+        constants |= {f"w{i}": scale * weight(m, n, seed=i) / 4, f"b{i}": scale * weight(n, seed=i + 5) / 9}
+    before = model_from_text(graph, constants, opset=20)
+    after, report = convert(before)
+    (note,) = [n for n in report.notes if "65504" in n]
+    assert "100.0% of the multiply-adds" in note
+    assert "Linear" in note
+    assert verify(before, after).equal
+
+
+@pytest.mark.parametrize("name", ["stream", "gpt2", "mobilenet_v2"])
+def test_values_within_the_range_leave_the_file_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stream(9) if name == "stream" else ZOO[name](small=True, dynamic=True)
+    after, report = convert(before)
+    assert "RANGE" not in refusals(report)
+    monkeypatch.setattr("graphopt.optimizer._activation_ranges", lambda *_: None)
+    unmeasured, _ = convert(before)
+    assert after.SerializeToString(deterministic=True) == unmeasured.SerializeToString(deterministic=True)
+
+
+def test_lowest_numbers_of_masks_are_no_activations() -> None:
+    mask = np.where(np.tri(8), 0, LOWEST).astype(np.float32)
+    graph = """g (float[B, 8, 16] x, int64[B, 8] keep) => (float[B, 8, 16] y) {
+        s = MatMul(x, w)  t = Transpose<perm = [0, 2, 1]>(x)  q = MatMul(s, t)
+        k = Cast<to = 1>(keep)  u = Unsqueeze(k, axis)  i = Sub(one, u)  b = Mul(i, low)
+        c = Add(q, mask)  d = Add(c, b)  p = Softmax<axis = 2>(d)  y = MatMul(p, x)
+    }"""
+    constants = {
+        "w": weight(16, 16),
+        "mask": mask,
+        "low": np.float32(-1e9),
+        "one": np.float32(1),
+        "axis": np.array([1]),
+    }
+    _, report = convert(model_from_text(graph, constants, opset=17))
+    assert "RANGE" not in refusals(report)
+
+
+def test_inputs_of_the_caller_count() -> None:
+    graph = "g (float[N, 8] x) => (float[N, 8] y) { h = MatMul(x, w)  y = Mul(h, h) }"
+    before = model_from_text(graph, {"w": weight(8, 8)})
+    assert "RANGE" not in refusals(convert(before)[1])
+    after, report = convert(before, inputs={"x": 100 * weight(2, 8, seed=3)})
+    assert "'y' reaches" in refusals(report)["RANGE"]
+    feeds = {"x": 100 * weight(2, 8, seed=3)}
+    np.testing.assert_allclose(run(after, feeds)[0], run(before, feeds)[0], rtol=0.02, atol=100)
+    with pytest.raises(OptionError, match="fp16"):
+        graphopt.optimize(before, target="rocm", inputs={"x": weight(2, 8)})
+
+
+def test_ranges_in_bodies_and_of_empty_values() -> None:
+    """Loop and If: the largest element over all turns and over the branch that runs."""
+    graph = """g (float[N, 4] x, int64 turns, bool which) => (float[N, 4] y, float[M, 4] none) {
+        always = Constant<value_int = 1>()
+        condition = Cast<to = 9>(always)
+        a = Loop(turns, condition, x) <
+            body = body (int64 i, bool go, float[N, 4] h) => (bool on, float[N, 4] grown, float[N, 4] unread) {
+                on = Identity(go)  inside = Mul(h, ten)  grown = Add(inside, h)  unread = Identity(h)
+            }
+        >
+        y = If(which) <
+            then_branch = yes () => (float[N, 4] r) { wide = Mul(a, ten)  r = Neg(wide) },
+            else_branch = no () => (float[N, 4] s) { s = Identity(a) }
+        >
+        none = Slice(y, zero, zero, zero)
+    }"""
+    before = model_from_text(graph, {"ten": np.float32(10), "zero": np.array([0])}, opset=17)
+    names = ("inside", "grown", "wide", "y", "none")
+    copy, scalars, _ = observed(before, names)
+    x = np.array([[1, -2, 3, 0.5]], np.float32)
+    outputs = run(copy, {"x": x, "turns": np.array(3), "which": np.array(True)})
+    found = largest_of(dict(zip((o.name for o in copy.graph.output), outputs)), scalars)
+    assert found == pytest.approx({"inside": 10 * 363, "grown": 11 * 363, "wide": 39930, "y": 39930, "none": 0})
+
+
+def test_a_run_for_ranges_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Loop of 2^40 turns."""
+    graph = """g (float[2, 4] x) => (float[2, 4] y) {
+        always = Constant<value_int = 1>()
+        condition = Cast<to = 9>(always)
+        a = Loop(turns, condition, x) <
+            body = body (int64 i, bool go, float[2, 4] h) => (bool on, float[2, 4] z) { on = Identity(go)  z = Neg(h) }
+        >
+        y = MatMul(a, w)
+    }"""
+    monkeypatch.setattr("graphopt.checking.ranges.MOST_SECONDS", 0.2)
+    before = model_from_text(graph, {"turns": np.int64(1 << 40), "w": weight(4, 4)}, opset=17)
+    _, report = convert(before)
+    assert any("were not checked" in n and "terminate" in n for n in report.notes)
+
+
+def test_a_note_says_that_ranges_were_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise RuntimeMissingError("no ONNX Runtime is installed")
+
+    monkeypatch.setattr("graphopt.checking.run.import_onnxruntime", missing)
+    _, report = convert(stream(9000))
+    assert "RANGE" not in refusals(report)
+    assert any("were not checked" in n and "no ONNX Runtime" in n for n in report.notes)

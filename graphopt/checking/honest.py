@@ -67,6 +67,7 @@ class HonestErrors:
         half_io: inputs are rounded to float16.
         optimized: BEFORE runs with the runtime's own optimizations alone.
         elsewhere: `wanted` is of another provider than the CPU's.
+        kept: names of outputs; their values in each draw are kept (`values_of`).
     """
 
     model: Model
@@ -76,6 +77,8 @@ class HonestErrors:
     half_io: bool
     optimized: bool = False
     elsewhere: bool = False
+    kept: frozenset[str] = frozenset()
+    _values: dict[tuple[Numerics, str], list[dict[str, Any]]] = field(default_factory=dict)
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _fixed: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
@@ -88,6 +91,10 @@ class HonestErrors:
     def of(self, numerics: Numerics, case: str, output: int) -> list[Deviation]:
         """What was measured; empty where nothing was, or could be."""
         return [draw[output] for draw in self._found.get((numerics, case), [])]
+
+    def values_of(self, numerics: Numerics, case: str) -> list[dict[str, Any]]:
+        """Returns the outputs named in `kept`, for each draw."""
+        return self._values.get((numerics, case), [])
 
     def why_not(self, numerics: Numerics, case: str) -> str:
         """Why no draw of a case says anything, where none does."""
@@ -171,6 +178,7 @@ class HonestErrors:
         """
         began = time.process_time()
         precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        proto = self._read_once()[0] if self.kept else self.proto
         cases = list(cases)
         for _ in range(draws):
             for case in cases:
@@ -185,6 +193,10 @@ class HonestErrors:
                     continue
                 moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
                 self._found.setdefault((numerics, case.name), []).append(moved)
+                if self.kept:
+                    named = zip((o.name for o in proto.graph.output), outputs)
+                    values = {name: output for name, output in named if name in self.kept}
+                    self._values.setdefault((numerics, case.name), []).append(values)
         return time.process_time() - began
 
     def _session(self, numerics: Numerics, seed: int, steps: float) -> Any:
@@ -249,16 +261,18 @@ class HonestErrors:
         return self._source
 
     def _read(self) -> tuple[onnx.ModelProto, dict[str, int]]:
-        proto = self.proto
-        if isinstance(self.model, Path) and any(
-            t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer
-        ):
-            sizes = (int(e.value) for t in proto.graph.initializer for e in t.external_data if e.key == "length")
-            if sum(sizes) <= MAX_WEIGHTS_READ:
-                proto = onnx.load(self.model)
-        proto = inlined(proto)
+        proto = inlined(self_contained(self.model, self.proto))
         self._weights = sum(math.prod(t.dims) * ir.DataType(t.data_type).bitwidth // 8 for t in proto.graph.initializer)
         return proto, types_of(proto)
+
+
+def self_contained(model: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the message of a model with its weights inside, unless they are larger than `MAX_WEIGHTS_READ`."""
+    if isinstance(model, Path) and any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer):
+        sizes = (int(e.value) for t in proto.graph.initializer for e in t.external_data if e.key == "length")
+        if sum(sizes) <= MAX_WEIGHTS_READ:
+            return onnx.load(model)
+    return proto
 
 
 def types_of(proto: onnx.ModelProto) -> dict[str, int]:

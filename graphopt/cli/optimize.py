@@ -59,6 +59,13 @@ KeepFloatOption = Annotated[
         help="With --precision: a node or operator that stays float32 (repeatable).",
     ),
 ]
+InputsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="With --precision fp16: a .npz file or a folder of inputs for the range of activations.",
+    ),
+]
 MaxErrorOption = Annotated[
     float | None,
     typer.Option(
@@ -109,6 +116,7 @@ def optimize(
     precision: PrecisionOption = None,
     fp16_io: Fp16IoOption = False,
     keep_float: KeepFloatOption = None,
+    inputs: InputsOption = None,
     max_error: MaxErrorOption = None,
     input_shape: ShapeOption = None,
     freeze_initializers: FreezeOption = False,
@@ -146,6 +154,7 @@ def optimize(
         precision=precision,
         keep_io=not fp16_io,
         keep_float=keep_float or (),
+        inputs=inputs,
         input_shapes=dict(input_shape or ()),
         freeze_initializers=freeze_initializers,
         all_sites=all_sites,

@@ -14,7 +14,10 @@ al., "Mixed Precision Training", ICLR 2018):
 
 Range: a node stays in float32 when one of its constants has numbers beyond 65504 or loses more than half precision by
 underflow, so that masks of -3.4e38 and epsilons of 1e-12 keep their meaning. A bias of FusedAttention becomes a mask of
--65504 where it is lower, infinities excepted: a row that is masked everywhere stays an average.
+-65504 where it is lower, infinities excepted: a row that is masked everywhere stays an average. So does a node that
+reads or makes activations near 65504, which a run of the float32 model shows (`ranges`). A matrix multiplication with
+such a result takes float16 all the same where its weight can be divided by a power of two: x (W / 2^k), times 2^k in
+float32.
 
 What float16 a node may take is what the ONNX schema of its operator and version says. Bodies of If, Loop and Scan are
 converted inside; their interfaces, the user's functions and foreign operators stay in float32, and so do graph inputs
@@ -35,17 +38,21 @@ from graphopt.errors import OptionError
 from graphopt.graph.editor import Editor
 from graphopt.half_precision.constants import range_of
 from graphopt.half_precision.conversion import NAME, Conversion, HalfPrecisionResult
+from graphopt.half_precision.ranges import ActivationRanges
 from graphopt.ops.schema import MIN_OPSET
 from graphopt.remarks import Code, Remark, node_label
 
 
-def convert(editor: Editor, *, keep_io: bool = True, keep: Collection[str] = ()) -> HalfPrecisionResult:
+def convert(
+    editor: Editor, *, keep_io: bool = True, keep: Collection[str] = (), ranges: ActivationRanges | None = None
+) -> HalfPrecisionResult:
     """Converts the editor's model in place.
 
     Args:
         editor: the model, types inferred.
         keep_io: graph inputs and outputs stay float32.
         keep: nodes, by name or by operator, that stay float32.
+        ranges: of the model's activations; None where they were not measured.
 
     Raises:
         OptionError: a name in `keep` that no node has.
@@ -55,7 +62,7 @@ def convert(editor: Editor, *, keep_io: bool = True, keep: Collection[str] = ())
     if opset < MIN_OPSET:
         detail = f"the model has opset {opset}, float16 needs {MIN_OPSET}"
         return HalfPrecisionResult([Remark(NAME, Code.OPSET.name, (), detail)], [])
-    work = Conversion(editor, keep_io, keep)
+    work = Conversion(editor, keep_io, keep, ranges or ActivationRanges())
     work.convert(editor.model.graph)
     return work.result()
 
@@ -70,4 +77,4 @@ def require_known(editor: Editor, keep: Collection[str]) -> None:
         raise OptionError(f"no node and no operator has the name '{min(unknown)}', so none can stay in float32")
 
 
-__all__ = ["NAME", "HalfPrecisionResult", "convert", "range_of", "require_known"]
+__all__ = ["NAME", "ActivationRanges", "HalfPrecisionResult", "convert", "range_of", "require_known"]

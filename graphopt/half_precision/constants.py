@@ -56,12 +56,14 @@ class Constants:
     Attributes:
         editor: the model.
         ranges: of those that were asked for.
+        scaled: constants in float16 that were divided by a power of two, by that.
         in_half: those that have one in float16, in the order in which they came, which the written file shows.
     """
 
     editor: Editor
     ranges: dict[ir.Value, InitializerRange] = field(default_factory=dict)
     in_half: dict[ir.Value, None] = field(default_factory=dict)
+    scaled: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
 
     def range(self, value: ir.Value) -> InitializerRange:
         """What of a constant float16 does not hold."""
@@ -77,6 +79,22 @@ class Constants:
         if tensor is None or tensor.dtype != FLOAT or not value.is_initializer() or node.op_type in QUANTIZATION:
             return False
         return is_matrix(tensor) and self.range(value).fits
+
+    def may_scale(self, value: ir.Value | None, power: int) -> bool:
+        """Whether a constant divided by 2^`power` loses no more in float16 than rounding does."""
+        array = self.editor.constant(value)
+        return array is not None and range_of("", np.ldexp(array, -power)).fits
+
+    def scaled_half(self, value: ir.Value, power: int) -> ir.Value:
+        """Returns a constant divided by 2^`power` in float16."""
+        if (value, power) not in self.scaled:
+            tensor = self.editor.tensor(value)
+            assert tensor is not None
+            shape = ir.Shape(tensor.shape.numpy())
+            half = ir.LazyTensor(lambda: ir.Tensor(to_half(np.ldexp(tensor.numpy(), -power))), HALF, shape)
+            self.in_half[value] = None
+            self.scaled[value, power] = self._initializer(value, half, "scaled")
+        return self.scaled[value, power]
 
     def half(self, value: ir.Value, saturate: bool) -> ir.Value:
         """A constant in float16; with `saturate` finite numbers beyond the range end at its ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -14,22 +14,30 @@ from graphopt.graph.editor import Editor, attribute_int, attribute_ints
 from graphopt.graph.traversal import bodies
 from graphopt.graph.vocabulary import is_op, made_by
 from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
+from graphopt.half_precision.ranges import ActivationRanges, power_that_fits
 from graphopt.half_precision.reasons import Reasons, half_types, is_attention_bias, is_bound
 from graphopt.ops import DOMAIN
+from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up import cast_before_transposing, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
+from graphopt.report.data import multiply_adds
 from graphopt.transposed_products import MATRIX_PRODUCTS
 
 NAME = "half_precision"
 _SUFFIX = {FLOAT: "float", HALF: "half"}
+# Their result is twice as large where weight and bias are.
+LINEAR = frozenset("Conv ConvTranspose Gemm MatMul".split())
+# Nodes that a note names.
+NAMED = 5
 
 
 @dataclass
 class HalfPrecisionResult:
-    """What the conversion did: remarks as of any pass, and the initializers with range problems."""
+    """Remarks as of any pass, the initializers with range problems, and notes for the report."""
 
     remarks: list[Remark]
     ranges: list[InitializerRange]
+    notes: list[str] = field(default_factory=list)
 
 
 class Conversion:
@@ -39,13 +47,14 @@ class Conversion:
         editor: the model, types inferred.
         keep_io: graph inputs and outputs stay float32.
         keep: nodes, by name or by operator, that stay float32.
+        ranges: of activations.
     """
 
-    def __init__(self, editor: Editor, keep_io: bool, keep: Collection[str]) -> None:
-        self.editor, self.keep_io = editor, keep_io
+    def __init__(self, editor: Editor, keep_io: bool, keep: Collection[str], ranges: ActivationRanges) -> None:
+        self.editor, self.keep_io, self.ranges = editor, keep_io, ranges
         self.converted: set[ir.Value] = set()
         self.constants = Constants(editor)
-        self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted)
+        self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted, ranges)
         # Of values in the other type, and of biases that hide keys: each is made once.
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
         self.hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
@@ -53,6 +62,10 @@ class Conversion:
         # Casts to float16 of what is float16 now.
         self.idle: list[ir.Node] = []
         self.nodes = self.casts = 0
+        self.scaled: list[ir.Node] = []
+        # Known multiply-adds: those in float16, and all.
+        self.multiply_adds = [0, 0]
+        self.notes: list[str] = []
         # Graph outputs that are what was cast to them before.
         self.outputs = 0
 
@@ -128,9 +141,13 @@ class Conversion:
         if not floats:
             return
         takes = [i for i in either if i in floats]
+        count = multiply_adds(node, self.ranges.dims) or 0
+        self.multiply_adds[1] += count
         why = self.reasons.why_float(node, takes)
-        if why is None:
-            self._make_half(node, takes)
+        if why is None or (why[0] == Code.RANGE and self._scale_down(node, takes)):
+            self.multiply_adds[0] += count
+            if why is None:
+                self._make_half(node, takes)
             return
         code, detail = why
         if code is not None:
@@ -166,6 +183,52 @@ class Conversion:
         if masked is not None and -math.inf < masked.as_float() < -LARGEST:
             node.attributes["mask_value"] = ir.AttrFloat32("mask_value", -LARGEST)
         self.nodes += 1
+
+    def _scale_down(self, node: ir.Node, takes: Sequence[int]) -> bool:
+        """Divides weight and bias of x W + b by 2^k, and multiplies the result by it in float32; False if it cannot.
+
+        The result is too large for float16, and x is not. A residual of LinearAdd is added in float32.
+        """
+        ours = node.domain == DOMAIN and node.op_type in ("Linear", "LinearAdd")
+        linear = node.domain == "" and node.op_type in LINEAR
+        if not linear and not (ours and self.editor.model.opset_imports.get("", 0) >= CAST_LIKE_OPSET):
+            return False
+        residual = node.inputs[3] if node.op_type == "LinearAdd" else None
+        inputs = list(node.inputs[:3])
+        places = [i for i in takes if i < len(inputs)]
+        constant = [i for i in places if self.editor.is_constant(inputs[i])]
+        moving = [i for i in places if i not in constant]
+        y = node.outputs[0]
+        power = power_that_fits(self.ranges.of(y) + self.ranges.of(residual))
+        fits = all(self.constants.may_scale(inputs[i], power) for i in constant)
+        if moving not in ([0], [1]) or not constant or not fits or self.ranges.exceeds(inputs[moving[0]]):
+            return False
+        for i in places:
+            value = inputs[i]
+            assert value is not None
+            if i in constant:
+                inputs[i] = self.constants.scaled_half(value, power)
+            elif value.dtype == FLOAT:
+                inputs[i] = self._view(value, HALF)
+        name = node_label(node)
+        if ours:
+            product = self.editor.emit("Linear", [v for v in inputs if v is not None], {}, anchor=node)
+        else:
+            attributes = {a.name: a.value for a in node.attributes.values()}
+            product = self.editor.node(node.op_type, inputs, attributes, hint=name)
+        cast = self.editor.node("Cast", product.outputs, {"to": int(FLOAT)}, hint=f"{name}/{_SUFFIX[FLOAT]}")
+        factor = self.editor.initializer(node, np.array(2.0**power, np.float32), f"{name}/scale")
+        made = [product, cast, self.editor.node("Mul", [cast.outputs[0], factor], hint=f"{name}/unscaled")]
+        if residual is not None:
+            addend = self._view(residual, FLOAT) if residual in self.converted else residual
+            made.append(self.editor.node("Add", [made[-1].outputs[0], addend], hint=f"{name}/residual"))
+        for new in made:
+            new.outputs[0].type, new.outputs[0].shape = ir.TensorType(HALF if new is product else FLOAT), y.shape
+        self.editor.replace([node], made, {y: made[-1].outputs[0]}, anchor=node)
+        self.nodes += 1
+        self.casts += 1
+        self.scaled.append(product)
+        return True
 
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
         """FusedAttention with a bias that hides keys becomes one with a mask, where they have score -65504.
@@ -302,6 +365,8 @@ class Conversion:
         remove_unread_definitions(self.editor)
         self.editor.changed()
         remarks = []
+        if self.scaled or any(code == Code.RANGE for code, _ in self.stays):
+            self.notes.append(self._range_note())
         if self.nodes or self.casts or self.outputs or self.constants.in_half or self.converted:
             detail = f"{self.nodes} nodes and {len(self.constants.in_half)} initializers in float16, {self.casts} Casts"
             remarks.append(Remark(NAME, "APPLIED", (), detail))
@@ -310,7 +375,24 @@ class Conversion:
         troubled = [r for r in self.constants.ranges.values() if r.overflow or r.subnormal or r.zero]
         halves = {v.name for v in self.constants.in_half}
         ranges = [InitializerRange(**{**vars(r), "converted": r.name in halves}) for r in troubled]
-        return HalfPrecisionResult(remarks, ranges)
+        return HalfPrecisionResult(remarks, ranges, self.notes)
+
+    def _range_note(self) -> str:
+        """Names the nodes in float32 because of their activations, and the share of multiply-adds in float16."""
+        kept = [(node_label(n), detail) for (code, detail), ns in self.stays.items() if code == Code.RANGE for n in ns]
+        scaled = [node_label(node) for node in self.scaled]
+        said = []
+        if kept:
+            named = ", ".join(f"{name} ({detail})" for name, detail in kept[:NAMED])
+            more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
+            said.append(f"activations near float16's limit of {LARGEST:g} are kept in float32: {named}{more}")
+        if scaled:
+            named = ", ".join(scaled[:NAMED]) + (f" and {len(scaled) - NAMED} more" if len(scaled) > NAMED else "")
+            said.append(f"weights are scaled down, and results up in float32: {named}")
+        half, all_ = self.multiply_adds
+        if all_:
+            said.append(f"{half / all_:.1%} of the multiply-adds in floating point are in float16")
+        return "; ".join(said)
 
     def _drop_unread(self, value: ir.Value) -> None:
         """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor, attribute_int
 from graphopt.graph.traversal import bodies
 from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
-from graphopt.half_precision.constants import HALF, LARGEST, Constants
+from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants
+from graphopt.half_precision.ranges import ActivationRanges
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.remarks import Code, node_label
@@ -62,6 +63,7 @@ class Reasons:
         keep: nodes, by name or by operator, that stay as asked.
         constants: of the model.
         converted: values whose type has changed so far.
+        ranges: of activations; empty where they were not measured.
         needs_float: nodes whose results only statistics and integers read.
     """
 
@@ -69,6 +71,7 @@ class Reasons:
     keep: frozenset[str]
     constants: Constants
     converted: set[ir.Value]
+    ranges: ActivationRanges = field(default_factory=ActivationRanges)
     needs_float: set[ir.Node] = field(default_factory=set)
     _families: dict[str, bool] = field(default_factory=dict)
 
@@ -199,6 +202,14 @@ class Reasons:
                 return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} numbers are beyond {LARGEST:g}"
             lost = found.subnormal + found.zero
             return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} numbers lose bits, {found.zero} become zero"
+        return self._exceeds(node, takes)
+
+    def _exceeds(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
+        """Returns the first input or output of the node that was too large for float16 in a run."""
+        read = [node.inputs[i] for i in takes if not is_attention_bias(node, i) and not is_bound(node, i)]
+        for value in (*read, *node.outputs):
+            if value is not None and value.dtype == FLOAT and self.ranges.exceeds(value):
+                return Code.RANGE, f"'{value.name}' reaches {self.ranges.of(value):.3g}"
         return None
 
     def _can_hide(self, node: ir.Node, bias: ir.Value) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,24 +91,38 @@ _COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
     "FusedAttention": _attention,
+    "FusedConv": _conv,
+    "Linear": _matmul,
 }
 
 
-def multiply_adds(node: ir.Node) -> int | None:
-    """Multiply-adds of a convolution or a product with static shapes; None for other nodes."""
-    op_type = node.op_type
-    if node.domain == DOMAIN:
+def counted_as(domain: str, op_type: str) -> str | None:
+    """Returns the convolution or matrix multiplication that an operator computes; None for other operators."""
+    if domain == DOMAIN:
         # Variants of our operators differ in their suffixes, which add no products.
-        stems = ("WinogradConv", "FusedConvTranspose", "FusedAttention")
+        stems = ("WinogradConv", "FusedConvTranspose", "FusedConv", "FusedAttention", "Linear")
         op_type = next((stem for stem in stems if op_type.startswith(stem)), op_type)
-    count = _COUNTED.get(op_type)
-    if count is None:
+    return op_type if op_type in _COUNTED else None
+
+
+def multiply_adds(node: ir.Node, dims: Mapping[str, Dims] | None = None) -> int | None:
+    """Counts the multiply-adds of a convolution or matrix multiplication with known shapes; None for other nodes.
+
+    Args:
+        node: its values have static shapes, or are in `dims`.
+        dims: of a run, by the names of values.
+    """
+    op_type = counted_as(node.domain, node.op_type)
+    if op_type is None:
         return None
-    y = _static(node.outputs[0])
-    if y is None:
+    known = [
+        _static(value) or (None if dims is None or value is None else dims.get(value.name or ""))
+        for value in (node.outputs[0], *node.inputs[:2])
+    ]
+    if len(known) < 3 or any(shape is None for shape in known):
         return None
-    a, b = _static(node.inputs[0]), _static(node.inputs[1])
-    return None if a is None or b is None else count(node, y, a, b)
+    y, a, b = (shape or () for shape in known)
+    return _COUNTED[op_type](node, y, a, b)
 
 
 @dataclass

@@ -1,0 +1,47 @@
+"""Ranges of activations: the largest values of the float32 model, which decide what float16 can hold.
+
+Weights are known when a model is converted, activations are not: the residual streams of Gemma and T5 exceed 65504, and
+become infinite in float16. `graphopt/checking/ranges.py` measures them by running the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from graphopt.half_precision.constants import LARGEST
+from graphopt.report.data import Dims
+
+# Inputs that were not tried may give larger values: a value within this factor of float16's limit is kept in float32.
+MARGIN = 4.0
+# The result of a matrix multiplication with a scaled weight is below the limit by this factor.
+SCALED_MARGIN = 16.0
+
+
+@dataclass(frozen=True)
+class ActivationRanges:
+    """The ranges of a model's float32 values in a few runs.
+
+    Attributes:
+        largest: value -> its largest finite magnitude.
+        dims: value -> its dimensions in the first run, of operands and results of matrix multiplications.
+    """
+
+    largest: Mapping[str, float] = field(default_factory=dict)
+    dims: Mapping[str, Dims] = field(default_factory=dict)
+
+    def of(self, value: ir.Value | None) -> float:
+        """Returns the largest magnitude of a value, and 0 if it was not measured."""
+        return 0.0 if value is None else self.largest.get(value.name or "", 0.0)
+
+    def exceeds(self, value: ir.Value | None) -> bool:
+        """Whether a value comes within `MARGIN` of float16's largest number."""
+        return self.of(value) > LARGEST / MARGIN
+
+
+def power_that_fits(largest: float) -> int:
+    """Returns the least k that brings `largest` / 2^k below float16's limit by `SCALED_MARGIN`."""
+    return max(0, math.ceil(math.log2(largest * SCALED_MARGIN / LARGEST)))
