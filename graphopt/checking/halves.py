@@ -19,6 +19,8 @@ from graphopt.graph import traversal
 from graphopt.graph.messages import bodies
 
 _PREFIX = "graphopt_half"
+# The largest magnitudes in inputs of usual size. Larger integers are times or hashes rather than rows of a table.
+USUAL_FLOAT, USUAL_INTEGER = 8.0, 1 << 20
 
 
 def values_in_half(model: ir.Model) -> frozenset[str]:
@@ -51,6 +53,17 @@ def _keep(graph: onnx.GraphProto, names: Collection[str]) -> None:
                 nodes.append(helper.make_node("Identity", [f"{_PREFIX}_again_{name}"], [name]))
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def is_usual(case: Case) -> bool:
+    """Whether the inputs of a case are of usual size: no larger than normal draws, or indices of a table."""
+    for array in map(np.asarray, case.feeds.values()):
+        limit = USUAL_INTEGER if array.dtype.kind in "iu" else USUAL_FLOAT
+        if array.dtype.kind in "fViu" and array.size:
+            wide = array.astype(np.float64)
+            if np.abs(wide[np.isfinite(wide)]).max(initial=0.0) > limit:
+                return False
+    return True
 
 
 def farthest(cases: Sequence[Case], count: int) -> list[Case]:

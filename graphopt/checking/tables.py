@@ -23,7 +23,7 @@ from graphopt.graph.vocabulary import MOVES
 
 # Relative to the table's largest number: as much as folding in another order changes, or rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7
-# Rows that are named in a message.
+# Rows, or inputs, that are named in a message.
 NAMED = 3
 
 

@@ -44,6 +44,29 @@ def test_queries_without_a_key(seen: str, where: str) -> None:
         assert not report and not any("hides every key" in note for note in report.notes), report.notes
 
 
+def test_an_inconclusive_row_without_a_key_is_named() -> None:
+    """Scores and -1e9 are added: where every key is hidden, rounding decides, and zeros in their place pass."""
+    graph = """g (float[B, S, 8] x, int64[B, S] attention_mask) => (float[B, 8] y) {{
+        kept = Cast<to = 1>(attention_mask)  hidden = Sub(one, kept)  bias = Mul(hidden, low)
+        column = MatMul(x, v)  score = Squeeze(column, last)  sum = Add(score, bias)  w = Softmax<axis = 1>(sum)
+        rows = Unsqueeze(w, last)  weighted = Mul(rows, x)  pooled = ReduceSum<keepdims = 0>(weighted, middle)  {}
+    }}"""
+    constants = {
+        "one": np.float32(1),
+        "low": np.float32(-1e9),
+        "v": np.random.default_rng(0).standard_normal((8, 1)).astype(np.float32),
+        "last": np.array([2]),
+        "middle": np.array([1]),
+    }
+    guarded = "count = ReduceMax(kept, middle)  y = Mul(pooled, count)"
+    before = model_from_text(graph.format("y = Identity(pooled)"), constants, opset=18)
+    after = model_from_text(graph.format(guarded), constants, opset=18)
+    report = verify(before, after)
+    assert report, report.summary
+    named = [note for note in report.notes if "inconclusive" in note or "hides every key" in note]
+    assert len(named) == 2, report.notes
+
+
 def test_a_sequence_is_no_matter_of_keys() -> None:
     """Its arrays have shapes of their own, and no axis of queries."""
     before, after = (attention("seen = Identity(kept)", low=low) for low in (-1e4, -3.0))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from graphopt.checking import rounding
@@ -1381,3 +1381,91 @@ def test_a_norm_in_a_body_is_one() -> None:
     for op, found in (("LayerNormalization(x, s)", True), ("Relu(x)", False)):
         branches = f"<then_branch = {branch.format(0, op)}, else_branch = {branch.format(1, 'Neg(x)')}>"
         assert has_norms(model_from_text(f"{head} {{ y = If {branches} (c) }}").graph) == found
+
+
+# -- beyond rounding ---------------------------------------------------------------------------------------
+
+
+def test_not_a_number_everywhere_is_different() -> None:
+    """Also where rounding alone makes some elements NaN: the roots of numbers near 0."""
+    graph = (
+        "g (float[N, 8] x) => (float[N, 8] y) {{ c = MatMul(x, w)  d = Sub(c, c)  e = Add(d, one)  y = Mul(e, {}) }}"
+    )
+    constants = {"w": np.eye(8, dtype=np.float32), "one": np.float32(1), "nan": np.float32(np.nan)}
+    before = model_from_text(graph.format("one"), {n: constants[n] for n in ("w", "one")})
+    after = model_from_text(graph.format("nan"), constants)
+    report = verify(before, after)
+    assert report.verdict == Verdict.DIFFERENT
+    assert "NaN in every element" in report.summary
+
+
+def with_large_sums() -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """A stream of sums beyond float16's range, normed in the end; and in float16 as if it were small."""
+    graph = """g (int64[B, S] ids) => (float[B, S, 16] y) {
+        h = Gather(table, ids)  p = MatMul(h, w)  s = Add(h, p)
+        q = Mul(s, s)  v = ReduceMean<axes = [-1]>(q)  r = Sqrt(v)  n = Div(s, r)  y = MatMul(n, u)
+    }"""
+    rng = np.random.default_rng(0)
+    table, w, u = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 16), (16, 16), (16, 16)))
+    before = model_from_text(graph, {"table": table, "w": 9000 * w, "u": u})
+    after, _ = graphopt.optimize(
+        model_from_text(graph, {"table": table, "w": w, "u": u}), target="rocm", precision="fp16"
+    )
+    weight = next(t for t in after.graph.initializer if t.name == "w")
+    weight.CopyFrom(numpy_helper.from_array((9000 * w).astype(np.float16), "w"))
+    return before, after
+
+
+def test_values_beyond_float16_on_usual_inputs_are_different_and_named() -> None:
+    before, after = with_large_sums()
+    report = verify(before, after)
+    assert report.verdict == Verdict.DIFFERENT
+    (note,) = [n for n in report.notes if "beyond float16" in n]
+    assert "MatMul 'MatMul->p'" in note
+    assert "--keep-float 'MatMul->p'" in note
+
+
+def test_values_that_only_after_takes_beyond_float16_are_different() -> None:
+    """Both in float16: the CPU's runtime computes in float32 in between, and hides it."""
+    graph = "g (float16[N, 8] x) => (float16[N, 8] y) { m = Mul(x, a)  y = Mul(m, b) }"
+    one = np.ones(8, np.float16)
+    large = np.array([1] * 7 + [2000], np.float16)
+    before = model_from_text(graph, {"a": one, "b": one})
+    after = model_from_text(graph, {"a": large, "b": (1 / large).astype(np.float16)})
+    assert verify(before, before).equal
+    report = verify(before, after)
+    assert report.verdict == Verdict.DIFFERENT
+    assert "'m' reaches" in report.summary
+
+
+def test_outputs_of_another_shape_with_approximated_convolutions() -> None:
+    graph = """g (float[B, 8, H, W] x) => (float[B, 8, P, Q] y) {
+        t = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 0>(x)
+        c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(t, w)  y = LeakyRelu(c)
+    }"""
+    weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 8
+    before = model_from_text(graph, {"w": weight}, opset=18)
+    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    assert any(n.op_type.startswith("WinogradConv") for n in after.graph.node)
+    pool = next(n for n in after.graph.node if n.op_type == "MaxPool")
+    del pool.attribute[:]
+    pool.attribute.extend(
+        helper.make_attribute(n, v) for n, v in (("kernel_shape", [3, 3]), ("strides", [2, 2]), ("ceil_mode", 1))
+    )
+    report = verify(before, after)
+    assert report.verdict == Verdict.DIFFERENT
+    assert "shape" in report.summary
+
+
+def test_an_internal_error_is_no_difference(
+    graphopt_command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("operands could not be broadcast")
+
+    path = tmp_path / "a.onnx"
+    onnx.save(add_model(1.0), path)
+    monkeypatch.setattr("graphopt.checking.verify.conclude", fails)
+    done = graphopt_command("verify", path, path)
+    assert done.exit_code == 10
+    assert "internal error" in done.stderr and "could not be broadcast" in done.stderr

@@ -10,11 +10,15 @@ import numpy as np
 from graphopt.checking.inputs import Case, masks_of
 from graphopt.checking.judge import NOISE, Verdict
 from graphopt.checking.keyless import differing, only_where_hidden
+from graphopt.checking.ranges import first_beyond_half
 from graphopt.checking.run import Outputs, open_session, run_case
+from graphopt.checking.tables import NAMED
+from graphopt.checking.tolerances import LARGEST_LIMIT
 from graphopt.checking.verify.planning import Pair
-from graphopt.checking.verify.report import VerifyReport, severity
+from graphopt.checking.verify.report import OutputComparison, VerifyReport, severity
 from graphopt.errors import VerifyError
 from graphopt.graph.messages import inlined
+from graphopt.metadata import Numerics
 from graphopt.runtime.sessions import CPU
 
 
@@ -24,7 +28,13 @@ def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Ma
     elif report.random:
         report.verdict = Verdict.RANDOM
     if report.verdict == Verdict.DIFFERENT:
-        report.notes += _where_hidden(pair, report, cases, wanted)
+        bad = [row for row in report.rows if not row.equal]
+        report.notes += _where_hidden(pair, bad, cases, wanted) + _where_beyond_half(pair, report, cases)
+    else:
+        noise = [row for row in report.rows if row.reason == NOISE]
+        report.notes += _inconclusive(noise)
+        far = [row for row in noise if row.rel_rms > LARGEST_LIMIT[Numerics.REASSOCIATED]]
+        report.notes += _where_hidden(pair, far, cases, wanted)
     report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
     if report.verdict == Verdict.DIFFERENT:
         farthest = max((r for r in report.rows if not r.equal), key=severity).case
@@ -45,11 +55,27 @@ def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Ma
             )
 
 
-def _where_hidden(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[str]:
-    """A sentence where AFTER differs in nothing but queries that see no key."""
-    masks = masks_of(inlined(pair.before_proto))
-    ways = [[row for row in report.rows if not row.equal and row.optimized == level] for level in (False, True)]
-    bad, optimized = ({(row.case, row.name): row for row in rows} for rows in ways)
+def _inconclusive(noise: Sequence[OutputComparison]) -> list[str]:
+    """Names each output that is inconclusive, and the inputs."""
+    found: dict[str, list[str]] = {}
+    for row in noise:
+        if row.case not in found.setdefault(row.name, []):
+            found[row.name].append(row.case)
+    said = []
+    for name, sets in found.items():
+        named = ", ".join(f"'{case}'" for case in sets[:NAMED])
+        more = f" and {len(sets) - NAMED} more" if len(sets) > NAMED else ""
+        said.append(f"output '{name}' is inconclusive on {named}{more}: rounding alone moves BEFORE as far there")
+    return said
+
+
+def _where_hidden(
+    pair: Pair, rows: Sequence[OutputComparison], cases: Sequence[Case], wanted: Mapping[str, Outputs]
+) -> list[str]:
+    """Says where AFTER is far off only in queries that see no key; `rows` are those that are far off."""
+    masks = masks_of(inlined(pair.before_proto)) if rows else []
+    ways = [[row for row in rows if row.optimized == level] for level in (False, True)]
+    bad, optimized = ({(row.case, row.name): row for row in of_way} for of_way in ways)
     if not masks or not bad or optimized.keys() - bad.keys():
         return []
     row = next(iter(bad.values()))
@@ -59,12 +85,36 @@ def _where_hidden(pair: Pair, report: VerifyReport, cases: Sequence[Case], wante
         got = run_case(session, case, half_io=pair.half_io)
         for want, other, name in zip(wanted[case.name], got, pair.names) if not isinstance(got, str) else ():
             if (case.name, name) in bad:
-                flags = differing(want, other, bad[case.name, name].limit)
+                limit = min(bad[case.name, name].limit, LARGEST_LIMIT[Numerics.REASSOCIATED])
+                flags = differing(want, other, limit)
                 if flags is None:
                     return []
                 found.append((flags, {mask: np.asarray(case.feeds[mask]) for mask in masks}))
     why = only_where_hidden(found)
     return [why] if why else []
+
+
+def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) -> list[str]:
+    """Names the first node of AFTER with values beyond float16, if there is one."""
+    row = max((r for r in report.rows if not r.equal), key=severity)
+    case = next((case for case in cases if case.name == row.case), None)
+    if case is None or not pair.after_halves:
+        return []
+    try:
+        found = first_beyond_half(pair.after, pair.after_proto, pair.after_halves, case)
+    except VerifyError:
+        return []
+    if found is None:
+        return []
+    node, value, most = found
+    label = node.name or f"{node.op_type}->{value.removesuffix('_half')}"
+    said = f"on '{case.name}' values of {node.op_type} '{label}' reach {most:.3g}, beyond float16's 65504"
+    if not pair.before_halves:
+        said += (
+            f": optimize --precision fp16 --keep-float '{label}' keeps it in float32, and --inputs finds such nodes by "
+            "inputs of your own"
+        )
+    return [said]
 
 
 def _summary(report: VerifyReport, cases: int) -> str:

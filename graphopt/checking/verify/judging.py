@@ -12,10 +12,12 @@ import onnx
 
 from graphopt.checking.compare import Deviation
 from graphopt.checking.default_level import run_optimized
+from graphopt.checking.halves import farthest, is_usual
 from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import NOISE, Finding, Judgement, is_beyond_doubt, judge
 from graphopt.checking.levels import Side, has_levels, levels_part
+from graphopt.checking.ranges import largest_in_single
 from graphopt.checking.run import Outputs, open_session, run_case, run_cases
 from graphopt.checking.unseen import unseen
 from graphopt.checking.verify.planning import Effort, Pair, Tolerance, Way
@@ -24,6 +26,8 @@ from graphopt.checking.verify.running import Run, at_default_level, deviations, 
 from graphopt.checking.widened import agree_in_single
 from graphopt.checking.winograd import approximated
 from graphopt.errors import VerifyError
+from graphopt.half_precision.constants import LARGEST
+from graphopt.half_precision.ranges import MARGIN
 from graphopt.metadata import Numerics
 from graphopt.runtime.sessions import CPU
 
@@ -41,6 +45,8 @@ BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 SAME_RUNS = 3
 # On so many cases quantized values in between are compared, where outputs look equal.
 LEVELS_CASES = 3
+# On so many the range of values in between, those with the largest inputs.
+RANGE_CASES = 2
 # The share of the budget that is added to it for nodes of ours that could give zeros.
 UNSEEN_SHARE = 0.2
 
@@ -68,6 +74,7 @@ def judge_runs(
     report.random += [name for name in measure.compared if any(name == output for _, output in measure.unsteady)]
     if all(row.equal for run in runs for row in rows[run]):
         _compare_levels(pair, runs, rows, budget)
+        _compare_ranges(pair, runs, rows)
     for run in runs:
         report.rows += rows[run]
     for name in sorted({output for _, output, in_half in measure.overflown if in_half}):
@@ -255,17 +262,18 @@ def _overflown(
 ) -> set[tuple[str, str, bool]]:
     """(case, output, whether AFTER ran in half) where one side leaves the range of half precision.
 
-    AFTER may where BEFORE would have some, too, in AFTER's precision. Where BEFORE has them itself, AFTER may have the
-    numbers that BEFORE gives in float32.
+    AFTER may where BEFORE would, too, in AFTER's precision, on inputs far from usual ones. Where BEFORE is not finite
+    itself, AFTER may have the numbers that BEFORE gives in float32.
     """
     found = set()
+    usual = pair.given or is_usual(run.case)
     single: list[bool] | None = None
     for row in rows:
         numerics, place = pair.rewritten.classes[row.name], pair.names.index(row.name)
         infinite = isinstance(run.found, list) and run.found[place].structure.startswith(("NaN", "infinities"))
         if not (infinite or run.way.in_half) or numerics not in (Numerics.FP16, Numerics.BF16):
             continue
-        moved = honest.overflows(numerics, run.case)
+        moved = [] if usual else honest.overflows(numerics, run.case)
         beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
         want = honest.wanted[row.case][place]
         if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
@@ -298,6 +306,31 @@ def _compare_levels(pair: Pair, runs: Sequence[Run], rows: Rows, budget: Budget)
         if why:
             worst = max(rows[run], key=lambda row: row.severity)
             rows[run] = [replace(r, equal=False, reason=why) if r is worst else r for r in rows[run]]
+            return
+
+
+def _compare_ranges(pair: Pair, runs: Sequence[Run], rows: Rows) -> None:
+    """Looks at values in between, where both models are in float16 and outputs look equal.
+
+    The CPU's runtime computes most of float16 in float32, so that what AFTER alone makes infinite does not show there.
+    """
+    if not pair.before_halves or not pair.after_halves:
+        return
+    for case in farthest([run.case for run in runs], RANGE_CASES):
+        try:
+            before = largest_in_single(pair.before, pair.before_proto, pair.before_halves, case)
+            after = largest_in_single(pair.after, pair.after_proto, pair.after_halves, case)
+        except VerifyError:
+            return
+        beyond = {name: most for name, most in after.items() if most > LARGEST}
+        if beyond and max(before.values(), default=0.0) <= LARGEST / MARGIN:
+            run = next(run for run in runs if run.case is case)
+            value, most = next(iter(beyond.items()))
+            why = (
+                f"'{value}' reaches {most:.3g}, beyond float16, and no value of BEFORE comes near its limit: infinite "
+                "where float16 is computed as such, as on GPUs"
+            )
+            rows[run] = [replace(r, equal=False, reason=why, slice_error=math.inf) for r in rows[run][:1]]
             return
 
 

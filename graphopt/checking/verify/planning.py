@@ -76,7 +76,8 @@ class Pair:
         reference: how BEFORE runs.
         notes: for the report.
         tables: rows of tables that AFTER has otherwise.
-        halves: values of AFTER in float16, where BEFORE has none.
+        before_halves, after_halves: values in float16.
+        given: the inputs are the caller's.
         opening: seconds of all processors that a session of AFTER takes.
         running: the same of its quickest run.
     """
@@ -92,9 +93,16 @@ class Pair:
     reference: Way
     notes: list[str]
     tables: list[OtherRows]
-    halves: frozenset[str]
+    before_halves: frozenset[str]
+    after_halves: frozenset[str]
+    given: bool = False
     opening: float = 0.0
     running: float = math.inf
+
+    @property
+    def halves(self) -> frozenset[str]:
+        """Values of AFTER in float16; none if BEFORE has such values: its run on the CPU is then no reference."""
+        return frozenset() if self.before_halves else self.after_halves
 
     @property
     def names(self) -> list[str]:
@@ -141,9 +149,8 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
     before_folder, after_folder = (m.parent if isinstance(m, Path) else None for m in (before_model, after_model))
     tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
     sides = before_model, before_proto, after_model, after_proto
-    # Where BEFORE has such numbers, too, its own run on the CPU is no reference for AFTER's rounding.
-    halves = values_in_half(after_ir) if not values_in_half(before_ir) else frozenset[str]()
-    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, halves)
+    halves = values_in_half(before_ir), values_in_half(after_ir)
+    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, *halves)
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
@@ -178,7 +185,7 @@ def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
 
 
 def _windows(before: ir.Model, after: ir.Model) -> list[str]:
-    """Notes on GroupQueryAttention, of which this runtime's kernel computes some rows otherwise than its definition."""
+    """Notes rows of GroupQueryAttention that this runtime's kernel does not compute as its definition does."""
     version = import_onnxruntime().__version__
     if tuple(int(n) for n in version.split(".")[:2]) >= WINDOW_AS_DEFINED:
         return []

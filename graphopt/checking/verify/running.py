@@ -19,7 +19,7 @@ from graphopt.checking.default_level import run_optimized
 from graphopt.checking.empty import NAME as EMPTY
 from graphopt.checking.empty import is_as_declared
 from graphopt.checking.given import given_cases
-from graphopt.checking.halves import farthest, kept_in_half
+from graphopt.checking.halves import farthest, is_usual, kept_in_half
 from graphopt.checking.honest import Budget
 from graphopt.checking.inputs import Case, Wishes, plan
 from graphopt.checking.run import Outputs, open_session, require_memory, run_case
@@ -35,7 +35,7 @@ from graphopt.runtime.sessions import CPU
 
 # How many cases run at the runtime's default optimization level, the smallest of them.
 DEFAULT_LEVEL_CASES = 3
-# How many cases run with every number of float16 rounded to it, those with the largest inputs.
+# How many cases run with every number of float16 rounded to it: those with the largest inputs, and one of usual size.
 HALF_CASES = 2
 # Their results may be others at every run.
 MAY_BE_RANDOM = RANDOM | {"Dropout"}
@@ -119,6 +119,7 @@ def _tried(
         budget.spent = (spent - paid) * RUNS
         return budget.spent + next_one * RUNS >= budget.seconds * share
 
+    pair.given = inputs is not None
     if inputs is not None:
         for case in given_cases(inputs, pair.before_proto):
             accepts(case)
@@ -237,7 +238,9 @@ def _run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs
     except VerifyError:  # larger than a message may be
         return []
     runs = []
-    for case in farthest(cases, HALF_CASES):
+    chosen = farthest(cases, HALF_CASES)
+    chosen += [case for case in cases if is_usual(case) and case not in chosen][:1]
+    for case in chosen:
         got = run_case(session, case, half_io=pair.half_io)
         runs.append(Run(Way(False, in_half=True), case, deviations(wanted[case.name], got)))
     return runs
