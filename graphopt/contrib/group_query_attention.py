@@ -25,8 +25,8 @@ from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
-# The runtime whose kernel is known to let a window of n tokens see n of them; that of 1.22 lets it see n + 1. Nor does
-# that one bound the keys of queries in the padding: it reads memory that was never written.
+# From this runtime on, a window of n tokens holds n of them, and queries in the padding read keys of their sequence
+# alone. In 1.22 a window holds n + 1 tokens, and these queries read memory that was never written.
 WINDOW_AS_DEFINED = (1, 31)
 
 
@@ -107,7 +107,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _seen(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, ends: ir.Value) -> ir.Value:
-    """Which keys each query attends to, [B, S, keys]: none at or beyond the end of its sequence, as in the kernel.
+    """Computes the keys that each query attends to, [B, S, keys]: none at or beyond the end of its sequence.
 
     Args:
         w: where the nodes go.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx
 
-from graphopt.checking.compare import Deviation
+from graphopt.checking.compare import NAN_EVERYWHERE, Deviation
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.halves import farthest, is_usual
 from graphopt.checking.honest import Budget, HonestErrors
@@ -20,6 +20,7 @@ from graphopt.checking.levels import Side, has_levels, levels_part
 from graphopt.checking.ranges import largest_in_single
 from graphopt.checking.run import Outputs, open_session, run_case, run_cases
 from graphopt.checking.unseen import unseen
+from graphopt.checking.verify.following import Group, grouped
 from graphopt.checking.verify.planning import Effort, Pair, Tolerance, Way
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, broken
 from graphopt.checking.verify.running import Run, at_default_level, deviations, runs_before
@@ -45,7 +46,7 @@ BEYOND_LUCK, ENOUGH_DRAWS = 20.0, 6
 SAME_RUNS = 3
 # On so many cases quantized values in between are compared, where outputs look equal.
 LEVELS_CASES = 3
-# On so many the range of values in between, those with the largest inputs.
+# On so many, those with the largest inputs, ranges of intermediate values are compared.
 RANGE_CASES = 2
 # The share of the budget that is added to it for nodes of ours that could give zeros.
 UNSEEN_SHARE = 0.2
@@ -61,28 +62,60 @@ def judge_runs(
     budget: Budget,
 ) -> None:
     """Appends the rows."""
-    measure = _Measure(pair, honest, [name for name in pair.names if name not in report.random])
-    measure.draw(runs)
-    rows = {run: measure.rows_of(run) for run in runs}
+    compared = [name for name in pair.names if name not in report.random]
+    groups = grouped(pair, honest, runs, compared)
+    rows: Rows = {}
+    for group in groups:
+        measure = _Measure(group.pair, group.honest, compared)
+        group.runs = _judge_group(measure, group.runs, rows, report, budget)
+        if group.choices:
+            _judge_choices(group, measure, rows)
+    if all(row.equal for group in groups for run in group.runs for row in rows[run]):
+        for group in groups:
+            _compare_levels(group.pair, group.runs, rows, budget)
+            _compare_ranges(group.pair, group.runs, rows)
+    for group in groups:
+        for run in group.runs:
+            report.rows += rows[run]
+
+
+def _judge_group(
+    measure: _Measure, given: Sequence[Run], rows: Rows, report: VerifyReport, budget: Budget
+) -> list[Run]:
+    """Adds the rows of runs that are compared with one BEFORE; the runs that count."""
+    pair = measure.pair
+    measure.draw(given)
+    rows |= {run: measure.rows_of(run) for run in given}
     # Most models stay within what rounding does even with kernels that approximate.
     if pair.rewritten.approximated:
-        beyond = [r for r in runs if _has_kernels(pair, r) and not all(row.equal for row in rows[r])]
+        beyond = [r for r in given if _has_kernels(pair, r) and not all(row.equal for row in rows[r])]
         measure.approximation |= _approximation(pair, list({r.case.name: r.case for r in beyond}.values()))
         rows |= {run: measure.rows_of(run) for run in beyond}
-    runs = _without_what_befalls_before(measure, runs, rows, report)
+    runs = _without_what_befalls_before(measure, given, rows, report)
     _measure_again(measure, runs, rows, budget)
-    report.random += [name for name in measure.compared if any(name == output for _, output in measure.unsteady)]
-    if all(row.equal for run in runs for row in rows[run]):
-        _compare_levels(pair, runs, rows, budget)
-        _compare_ranges(pair, runs, rows)
-    for run in runs:
-        report.rows += rows[run]
+    unsteady = {output for _, output in measure.unsteady}
+    report.random += [n for n in measure.compared if n in unsteady and n not in report.random]
     for name in sorted({output for _, output, in_half in measure.overflown if in_half}):
         case = next(case for case, output, in_half in measure.overflown if in_half and output == name)
         report.notes.append(
             f"on '{case}' numbers behind output '{name}' are beyond float16, BEFORE's in that precision, too: a GPU "
             "makes infinities of them, and the CPU's runtime, which casts between nodes, does not"
         )
+    return list(runs)
+
+
+def _judge_choices(group: Group, measure: _Measure, rows: Rows) -> None:
+    """Marks runs with choices that BEFORE could not have made by its scores and their rounding error."""
+    numerics = max(group.pair.rewritten.classes[name] for name in measure.compared)
+    for run in group.runs:
+        why, behind = group.mistake(run, numerics)
+        while why and group.honest.drawn(numerics, run.case) < ENOUGH_DRAWS:
+            group.honest.measure(numerics, [run.case], DRAWS)
+            why, behind = group.mistake(run, numerics)
+        if why and rows[run]:
+            worst = max(rows[run], key=lambda row: (row.name in behind, row.severity))
+            broken_row = replace(worst, equal=False, reason=why, slice="", slice_error=math.inf)
+            rows[run] = [broken_row if row is worst else row for row in rows[run]]
 
 
 @dataclass
@@ -274,7 +307,10 @@ def _overflown(
         if not (infinite or run.way.in_half) or numerics not in (Numerics.FP16, Numerics.BF16):
             continue
         moved = [] if usual else honest.overflows(numerics, run.case)
-        beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
+        if row.reason.startswith(NAN_EVERYWHERE):
+            beyond = [d.structure == NAN_EVERYWHERE for d in moved]
+        else:
+            beyond = [bool(d.structure) or (not infinite and d.relative > row.limit) for d in moved]
         want = honest.wanted[row.case][place]
         if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
             if single is None:
@@ -310,9 +346,9 @@ def _compare_levels(pair: Pair, runs: Sequence[Run], rows: Rows, budget: Budget)
 
 
 def _compare_ranges(pair: Pair, runs: Sequence[Run], rows: Rows) -> None:
-    """Looks at values in between, where both models are in float16 and outputs look equal.
+    """Compares ranges of intermediate values, where both models are in float16 and their outputs look equal.
 
-    The CPU's runtime computes most of float16 in float32, so that what AFTER alone makes infinite does not show there.
+    The CPU's runtime computes most of float16 in float32, which hides values that AFTER alone takes beyond float16.
     """
     if not pair.before_halves or not pair.after_halves:
         return

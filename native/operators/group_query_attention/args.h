@@ -51,8 +51,8 @@ struct GqaAttentionArgs {
 };
 static_assert(is_args<GqaAttentionArgs>(160), "one layout for all compilers");
 
-// kGqaEndsAtLastKey: a query in the padding behind its sequence has the window of the sequence's last token, as where
-// ONNX Runtime computes attention without flash attention; else one of its own, which may hold no key.
+// kGqaEndsAtLastKey: a query in the padding has the window of its sequence's last token, as in ONNX Runtime's kernel
+// without flash attention. Otherwise its window moves on and may hold no key.
 enum GqaFlags : int32_t { kGqaFirst = 1, kGqaCausal = 2, kGqaSmooth = 4, kGqaEndsAtLastKey = 8 };
 
 }  // namespace graphopt::hip
