@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.checking.given import load_inputs
-from graphopt.checking.inputs import Case, Wishes, plan
+from graphopt.checking.inputs import Allowance, Case, Wishes, plan
 from graphopt.checking.uses import uses_of
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError, VerifyError
@@ -355,7 +355,7 @@ def test_wishes() -> None:
         return True
 
     wishes = Wishes(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
-    plan(model, wishes, accepts, lambda _: False)
+    plan(model, wishes, accepts, Allowance())
     assert {c.feeds["x"].shape[1] for c in cases} == {1, 7, 640}
     assert {c.feeds["x"].shape[0] for c in cases} == {5}
     assert {n for c in cases for n in c.feeds["i"].reshape(-1).tolist()} == set(range(3, 10))

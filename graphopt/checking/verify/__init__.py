@@ -19,6 +19,7 @@ from graphopt.checking.inputs import Wishes
 from graphopt.checking.interface import fixed_sizes
 from graphopt.checking.judge import Verdict
 from graphopt.checking.run import Outputs
+from graphopt.checking.uses import only_compared
 from graphopt.checking.verify.concluding import conclude
 from graphopt.checking.verify.judging import judge_runs, unmeasured, unnoticed
 from graphopt.checking.verify.planning import (
@@ -33,6 +34,7 @@ from graphopt.checking.verify.planning import (
 )
 from graphopt.checking.verify.report import OutputComparison, VerifyReport
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
+from graphopt.graph.messages import inlined
 from graphopt.progress import Progress, Steps
 from graphopt.runtime.sessions import CPU, provider_name
 
@@ -101,7 +103,7 @@ def verify(
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()
-    wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
+    wanted, cases = run_before(pair, report, inputs, wishes, EFFORTS[effort].allowance)
     at_default_level = pair.reference.optimized
     honest = _honest(pair, wanted)
     runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
@@ -121,7 +123,10 @@ def verify(
 def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
     reference = pair.reference
     sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
-    return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU)
+    compared = frozenset.intersection(*(only_compared(inlined(m)) for m in (pair.before_proto, pair.after_proto)))
+    return HonestErrors(
+        *sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared
+    )
 
 
 __all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

@@ -70,6 +70,7 @@ class VerifyReport:
         numerics: the class of the rewrites that AFTER went through.
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
+        left_out: sizes that were not tried, with the memory or the work that they would take.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
         random: outputs that differ from one run of BEFORE to the next; they are not compared.
         not_covered: what no input that was tried has put to the test, and outputs whose honest error could not be
@@ -83,6 +84,7 @@ class VerifyReport:
     numerics: str = "exact"
     rows: list[OutputComparison] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
     random: list[str] = field(default_factory=list)
     not_covered: list[str] = field(default_factory=list)
