@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,21 @@ class HonestErrors:
                 found = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
                 self._found.setdefault((numerics, case.name), []).append(found)
         return time.process_time() - began
+
+    def values(self, numerics: Numerics, names: Sequence[str], case: Case) -> dict[str, Any] | None:
+        """Values of BEFORE's main graph by name, rounded at random; None where that does not run."""
+        proto, types = self._read_once()
+        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        copy = noisy(proto, types, precision, 0)
+        if copy is None:
+            return None
+        del copy.model.graph.output[:]
+        copy.model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        try:
+            outputs = run_case(self._opened(copy), case)
+        except VerifyError:
+            return None
+        return None if isinstance(outputs, str) else dict(zip(names, outputs))
 
     def _session(self, numerics: Numerics, seed: int, steps: float) -> Any:
         """BEFORE rounding at random; None where it cannot be made."""

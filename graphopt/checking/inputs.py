@@ -95,6 +95,8 @@ PASTS = (17, 129, 1025)
 # all symbols. Where a batch is all that may be chosen, one in so many is drawn.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 FEWER_BATCHES = 8
+# The share of all work that drawn sizes take at most.
+DRAWN_SHARE = 0.2
 # Where a drawn size is refused, multiples are tried; a kind of size that is refused so often is drawn no more.
 GRAIN, MOST_REFUSED = 32, 3
 # Enough rows that what is rare is met: an entry of a table, a number near a threshold.
@@ -228,8 +230,9 @@ class _Plan:
         self.relations = relations_of(model, chosen)
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=self.relations.lengths)
         self.estimator = Estimator(model)
-        self.work = 0.0
+        self.work = self.drawn = 0.0
         self.left_out: dict[str, str] = {}
+        self.first = FIRST
         self.one_size: int | None = None
         self.longest: int | None = None
         self.grown: int | None = None  # the first length that is taken, where smaller ones are refused
@@ -250,7 +253,7 @@ class _Plan:
         self.turns = any(u.turns or u.loops for u in self.uses.values())
 
     def run(self) -> None:
-        first = self._first()
+        self.first = first = self._first()
         usual = self._usual(first)
         kinds = self._first_kinds()
         self._corners(usual, reserved=len(kinds) * self._cost_at(usual).work)
@@ -342,11 +345,10 @@ class _Plan:
             usual: sizes of what is not at its end.
             reserved: work of the cases that run in any case.
         """
-        lengths = [s for s, role in self.roles.items() if role == "length" and s not in self.relations.sums]
+        lengths = [s for s in self._free() if self.roles[s] == "length"]
         batches = CORNER_BATCHES if "batch" in self.roles.values() else usual[:1]
-        least = 1 if self.grown is None else USUAL[3] * self.grown
-        ends = [dict.fromkeys(lengths, n) for n in (least, usual[3])] if lengths else [{}]
-        ends += [{s: least} for s in lengths if len(lengths) > 1]
+        ends = [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
+        ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
             for batch in batches:
                 self._within("", (batch, *usual[1:]), reserved, own=own)
@@ -366,7 +368,7 @@ class _Plan:
         if not kept:
             return
         new = self.relations.new
-        lengths = [s for s, role in self.roles.items() if role == "length" and s not in self.relations.sums]
+        lengths = [s for s in self._free() if self.roles[s] == "length"]
         new = [s for s in new if s in lengths] or [s for s in lengths if s not in kept]
         for past, length in ((0, FIRST[3]), (FIRST[3], 1), *((p, 1) for p in PASTS)):
             name = "empty past" if past == 0 else "decode step" if past == FIRST[3] else f"decode step, past {past}"
@@ -452,7 +454,7 @@ class _Plan:
             tried.append((rows, Kind()))
         for rows, kind in tried:
             name = ", ".join(filter(None, (name_of(kind), f"batch {rows}")))
-            self._within(name, (rows, *FIRST[1:]), 0.0, kind)
+            self._within(name, (rows, *self.first[1:]), 0.0, kind)
 
     def _tree_rows(self) -> None:
         """Rows for the decisions of tree ensembles: all in one batch, or a few in each case."""
@@ -501,25 +503,26 @@ class _Plan:
             size = (batch, height, width, min(length, self.longest or length))
             yield partial(self._within, "", size, 0.0, kind, turn=i + 1)
         rng = np.random.default_rng([self.wishes.seed, 44])
-        free = [s for s in self.roles if s not in self.relations.sums or not self.linked]
-        free = [s for s in free if s not in self.wishes.sizes]
-        if self.one_size is not None or not free:
+        if self.one_size is not None or not self._free():
             return
-        alone = all(self.roles[s] == "batch" for s in free)
+        alone = all(self.roles[s] == "batch" for s in self._free())
         for _ in range(self.allowance.draws // (FEWER_BATCHES if alone else 1)):
             yield partial(self._drawn, rng, Kind(mask=next(masks)) if masks else Kind(), usual)
 
     def _drawn(self, rng: np.random.Generator, kind: Kind, usual: Size4) -> None:
         """A set of drawn sizes: as large as memory and the rest of the work allow, each halved until then."""
         own = self._draw(rng, usual)
-        room = max(self._room() / 4, 0.0)
+        room = max((self.allowance.work * DRAWN_SHARE - self.drawn) / 4, 0.0)
         sizes = self._chosen(usual, own=own)
-        while own and (math.prod(own.values()) > MOST_POSITIONS * MOST_IMAGE ** ("image" in self.roles.values()) or self._cost_of(sizes).work > room):
-            largest = max(own, key=lambda s: own[s])
-            if own[largest] <= 1:
+        most = MOST_POSITIONS * (MOST_IMAGE if "image" in self.roles.values() else 1)
+        least = {s: self._least if self.roles[s] == "length" else 1 for s in own}
+        while own and (math.prod(own.values()) > most * self._least or self._cost_of(sizes).work > room):
+            largest = max(own, key=lambda s: own[s] / least[s])
+            if own[largest] <= least[largest]:
                 return
-            own[largest] = max(1, own[largest] // 2)
+            own[largest] = max(least[largest], own[largest] // 2)
             sizes = self._chosen(usual, own=own)
+        self.drawn += self._cost_of(sizes).work
         if not own or self._within("", usual, 0.0, kind, own=own) or self._room() <= 0:
             return
         varied = {self.roles[s] for s in own}
@@ -535,17 +538,13 @@ class _Plan:
 
     def _draw(self, rng: np.random.Generator, usual: Size4) -> dict[str, int]:
         """Sizes of the symbols that may be chosen: next to powers of two, or any, small ones as often as large ones."""
-        free = [s for s in self.roles if (s not in self.relations.sums or not self.linked)]
-        free = [s for s in free if s not in self.wishes.sizes and self.refused.get(self.roles[s], 0) < MOST_REFUSED]
-        least = 1 if self.grown is None else USUAL[3] * self.grown
-        longest = max(self.longest or usual[3], least)
+        free = [s for s in self._free() if self.refused.get(self.roles[s], 0) < MOST_REFUSED]
+        longest = max(self.longest or usual[3], self._least)
         alike = int(rng.integers(2, 65)) if rng.random() < ALIKE else None
         own = {}
         for symbol in free:
             role = self.roles[symbol]
-            if role == "batch" and self.wishes.batch:
-                continue
-            low, high = {"batch": (1, MOST_BATCH), "image": (1, MOST_IMAGE), "length": (least, longest)}[role]
+            low, high = {"batch": (1, MOST_BATCH), "image": (1, MOST_IMAGE), "length": (self._least, longest)}[role]
             number = int(np.rint(np.exp(rng.uniform(math.log(low), math.log(high)))))
             power = (1 << int(rng.integers(0, max(high.bit_length(), 1)))) + int(rng.integers(-1, 2))
             number = power if rng.random() < 0.5 else number
@@ -663,7 +662,22 @@ class _Plan:
 
     def _chosen(self, size: Size4, turn: int = 0, own: Mapping[str, int] | None = None) -> dict[str, int]:
         """All sizes of a case: those that follow from others in place, and small enough together."""
-        return self._bounded(self._completed({**self._sizes(size, turn), **(own or {})}))
+        free = {s: n for s, n in (own or {}).items() if not self._is_asked(s)}
+        return self._bounded(self._completed({**self._sizes(size, turn), **free}))
+
+    @property
+    def _least(self) -> int:
+        """The smallest length."""
+        return 1 if self.grown is None else USUAL[3] * self.grown
+
+    def _free(self) -> list[str]:
+        """Symbols whose sizes neither the caller chose nor others decide."""
+        decided = self.relations.sums if self.linked else {}
+        return [s for s in self.roles if s not in decided and not self._is_asked(s)]
+
+    def _is_asked(self, symbol: str) -> bool:
+        """Whether the caller chose the sizes of a symbol."""
+        return symbol in self.wishes.sizes or bool(self.wishes.batch and self.roles.get(symbol) == "batch")
 
     def _sizes(self, size: Size4, turn: int) -> dict[str, int]:
         """A size for each symbol; with a turn above 0 lengths, and first axes of other names, differ."""
@@ -698,13 +712,12 @@ class _Plan:
 
     def _bounded(self, sizes: dict[str, int]) -> dict[str, int]:
         """The largest of our own choice halved until the inputs are small enough."""
-        asked = {*self.wishes.fixed, *self.wishes.sizes}
+        given = {*self.wishes.fixed, *self.wishes.sizes, *(self.relations.sums if self.linked else ())}
         while self._is_too_large(sizes):
-            largest = max((s for s in sizes if s not in asked), key=lambda s: sizes[s], default=None)
+            largest = max((s for s in sizes if s not in given), key=lambda s: sizes[s], default=None)
             if largest is None or sizes[largest] <= 1:
                 break
-            halved = {**sizes, largest: max(1, sizes[largest] // 2)}
-            sizes = self._completed(halved) if largest not in self.relations.sums else halved
+            sizes = self._completed({**sizes, largest: max(1, sizes[largest] // 2)})
         return sizes
 
     def _is_too_large(self, sizes: Mapping[str, int]) -> bool:

@@ -74,6 +74,9 @@ def verify_command(
     batch: BatchOption = None,
     range_: RangeOption = None,
     providers: ProvidersOption = None,
+    save_inputs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the inputs that differ most go, as ONNX test data.")
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
     ] = False,
@@ -106,6 +109,7 @@ def verify_command(
             batch=batch or (),
             ranges=dict(range_ or ()),
             providers=providers,
+            save_inputs=save_inputs,
             progress=say,
         )
     if as_json:

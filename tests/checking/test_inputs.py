@@ -92,7 +92,7 @@ def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) 
         ("int64[B, S]", "y = OneHot <axis: int = -1> (x, seven, two_values)", {0, 6, -7}, range(-7, 7)),
         ("uint8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Sqrt(f)", {0, 255, 128}, range(256)),
         ("int8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Abs(f)", {-128, 127}, range(-128, 128)),
-        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1}, range(-(1 << 20), (1 << 20) + 1)),
+        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1, -(1 << 63), (1 << 63) - 1}, range(-(1 << 63), 1 << 63)),
         ("int64[B, S]", "i = Abs(x) y = Gather(table, i)", {0, 19, -19}, range(-19, 20)),
         ("int64[B, S]", "a = Abs(x) i = Min(a, seven) y = Gather(table, i)", {0, 1}, None),
         ("int64[B, S]", "f = Less(x, seven) y = Cast <to: int = 1> (f)", {6, 7, 8}, None),
@@ -105,7 +105,7 @@ def test_integers_are_made_for_their_use(type_: str, body: str, wanted: set[int]
     )
     found = seen(model, "x")
     assert wanted <= found
-    assert allowed is None or found <= set(allowed)
+    assert allowed is None or all(n in allowed for n in found)
 
 
 @pytest.mark.parametrize("body", ["i = Mod(x, seven) y = Gather(table, i)", "y = Cast <to: int = 1> (x)"])
@@ -210,7 +210,7 @@ def test_a_mask_that_hides_where_it_is_1(more: str, body: str) -> None:
     report = verify(model, model)
     assert report.not_covered == []
     cases = {row.case for row in report.rows}
-    assert {"zeros", "large", "padded right", "normal, batch 3"} <= cases
+    assert {"zeros", "large", "padded right", "B=3, T=7"} <= cases
     other = model_from_text(text.replace("Identity(v)", "Mul(v, f)"), {**given, "f": np.float32(1.001)})
     assert not verify(model, other).equal
 
@@ -259,7 +259,7 @@ def test_pixels_far_out(axis: int) -> None:
     before, after = (model_from_text(text, {**numbers, "most": np.array(most)}) for most in (1 << 40, 500))
     report = verify(before, after)
     assert not report
-    assert any("H 7 to 2048" in note for note in verify(before, before).notes), report.notes
+    assert {row["H" if axis == 2 else "W"] for row in verify(before, before).sizes} >= {1, 7, 64, 512, 2048}
 
 
 @pytest.mark.parametrize("bound", ["y = Clip(x, low, high)", "l = Greater(x, high) y = Where(l, high, x)"])

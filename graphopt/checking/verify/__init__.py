@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from graphopt.checking.coverage import not_covered
 from graphopt.checking.empty import empty_batch
+from graphopt.checking.first_difference import first_difference
+from graphopt.checking.given import save_case
 from graphopt.checking.honest import Budget, HonestErrors
-from graphopt.checking.inputs import Wishes
+from graphopt.checking.inputs import Case, Wishes
 from graphopt.checking.interface import fixed_sizes
 from graphopt.checking.judge import Verdict
+from graphopt.checking.levels import Side
 from graphopt.checking.run import Outputs
 from graphopt.checking.uses import only_compared
 from graphopt.checking.verify.concluding import conclude
@@ -32,9 +36,10 @@ from graphopt.checking.verify.planning import (
     ways_on_one,
     wishes_of,
 )
-from graphopt.checking.verify.report import OutputComparison, VerifyReport
+from graphopt.checking.verify.report import OutputComparison, VerifyReport, inconclusive, severity
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
 from graphopt.graph.messages import inlined
+from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
 from graphopt.runtime.sessions import CPU, provider_name
 
@@ -54,6 +59,7 @@ def verify(
     batch: Sequence[int] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
     providers: Sequence[str] | None = None,
+    save_inputs: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
@@ -81,9 +87,12 @@ def verify(
         batch: sizes to try for symbolic first axes.
         ranges: input -> the lowest and the highest number that it is given.
         providers: two of them, where BEFORE and where AFTER is to run.
+        save_inputs: a folder for the inputs on which the outputs differ most, and BEFORE's outputs, in the layout of
+            ONNX's test data (test_data_set_0/input_0.pb, ...). Nothing is written where they do not differ.
         progress: called with a line when a step starts.
 
     Raises:
+        ModelSaveError: the inputs cannot be written to `save_inputs`.
         OptionError: an unknown name, a range beyond an input's type, a provider that is not there, not two `providers`.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
@@ -113,11 +122,39 @@ def verify(
     judge_runs(pair, runs, honest, report, budget)
     steps.begin()
     report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
+    report.notes += inconclusive(report.rows)
     more = with_rows(report, wrong, empty)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
     conclude(pair, report, [*cases, *more], wanted)
+    if report.verdict == Verdict.DIFFERENT:
+        _locate(pair, report, cases, honest, wanted)
+    if save_inputs is not None and report.feeds:
+        place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
+        report.notes.append(f"the inputs on which the outputs differ most were written to {place}")
     return report
+
+
+def _locate(
+    pair: Pair, report: VerifyReport, cases: Sequence[Case], honest: HonestErrors, wanted: Mapping[str, Outputs]
+) -> None:
+    """Says more of the case on which the outputs differ most: what its name means, and where the models part."""
+    row = max((r for r in report.rows if not r.equal), key=severity)
+    report.outputs = dict(zip(pair.names, wanted.get(row.case, ())))
+    about = report.cases.get(row.case)
+    if about is not None:
+        report.notes.append(f"'{row.case}': {about}")
+    case = next((c for c in cases if c.name == row.case), None)
+    if case is None or row.optimized:
+        return
+    bodies = any(not r.equal and not r.library and not r.optimized for r in report.rows if r.case == row.case)
+    before = Side(pair.before, pair.before_proto, pair.reference.library, pair.reference.provider)
+    after = Side(pair.after, pair.after_proto, row.library and not bodies, row.provider)
+    numerics = max(pair.rewritten.classes.values(), default=Numerics.REASSOCIATED)
+    if row.library and not bodies and pair.rewritten.approximated:
+        numerics = max(numerics, Numerics.APPROXIMATE)
+    said = first_difference(before, after, case, honest, numerics)
+    report.notes += [said] if said else []
 
 
 def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:

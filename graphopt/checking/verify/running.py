@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from graphopt.checking.compare import Deviation, deviation
-from graphopt.checking.coverage import is_real, numbers_tried, sizes_tried
+from graphopt.checking.coverage import is_real, left_out, numbers_tried, sizes_of, sizes_tried
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.empty import NAME as EMPTY
 from graphopt.checking.empty import is_as_declared
@@ -124,8 +124,12 @@ def _tried(
             f"{pair.called} runs on none of the inputs {tried.format(next(iter(report.skipped.values())))}"
         )
     report.random = [name for name in pair.names if name in random]
+    report.cases = {case.name: case.about for case in cases if case.about}
     if inputs is None:
-        report.notes += sizes_tried(pair.before_proto, cases) + numbers_tried(pair.before_proto, cases)
+        found = sizes_of(pair.before_proto, cases)
+        report.sizes = [dict(sizes) for sizes in dict.fromkeys(tuple(s.items()) for s in found.values() if s)]
+        report.notes += sizes_tried(report.sizes) + left_out(report.left_out)
+        report.notes += numbers_tried(pair.before_proto, cases)
     return wanted, cases
 
 
