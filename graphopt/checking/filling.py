@@ -146,6 +146,7 @@ class Filler:
         ranges: input -> the lowest and the highest number, where the caller says them.
         hiding: masks that hide where they are 1, as far as they are known.
         lengths: inputs that count the keys of all steps, or of each sequence -> what the sizes say of them.
+        counted: masks whose shown keys are counted -> how many there must be.
     """
 
     inputs: Sequence[onnx.ValueInfoProto]
@@ -153,6 +154,7 @@ class Filler:
     ranges: Mapping[str, tuple[float, float]]
     hiding: frozenset[str] = frozenset()
     lengths: Mapping[str, Length] = field(default_factory=dict)
+    counted: Mapping[str, Length] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         found = {id(trees): trees for v in self.inputs for trees in self.uses[v.name].trees}
@@ -173,7 +175,7 @@ class Filler:
         """Whether nothing that is known limits the integers of an input."""
         use, dtype = self.uses[value.name], dtype_of(value)
         bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops
-        bound = bound or value.name in self.ranges or value.name in self.lengths
+        bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
     def passes_floats(self, value: onnx.ValueInfoProto) -> bool:
@@ -229,6 +231,8 @@ class Filler:
         )
         if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
             mask = _mask(shape, LOW_MASKS.get(kind.mask, kind.mask), rng) ^ (value.name in self.hiding)
+            if value.name in self.counted and mask.ndim:
+                mask = self.counted[value.name].filled_up(mask, sizes)
             hidden = HIDDEN_LOW if kind.mask in LOW_MASKS and dtype.itemsize > 2 else HIDDEN
             return np.where(mask, 0.0, hidden).astype(dtype) if use.additive else mask.astype(dtype)
         if dtype.kind == "b":

@@ -95,8 +95,8 @@ PASTS = (17, 129, 1025)
 # all symbols. Where a batch is all that may be chosen, one in so many is drawn.
 MOST_BATCH, MOST_IMAGE, MOST_POSITIONS, ALIKE = 70, 320, 1 << 13, 0.15
 FEWER_BATCHES = 8
-# The share of all work that drawn sizes take at most.
-DRAWN_SHARE = 0.2
+# The share of all work that drawn sizes take at most, and of drawn sizes those of a decoder's step.
+DRAWN_SHARE, DECODING = 0.2, 0.3
 # Where a drawn size is refused, multiples are tried; a kind of size that is refused so often is drawn no more.
 GRAIN, MOST_REFUSED = 32, 3
 # Enough rows that what is rare is met: an entry of a table, a number near a threshold.
@@ -228,7 +228,8 @@ class _Plan:
         self.roles = {s: role for s, role in self._roles().items() if s not in wishes.fixed}
         chosen = [s for s in self.roles if s not in wishes.sizes]
         self.relations = relations_of(model, chosen)
-        self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=self.relations.lengths)
+        found = self.relations
+        self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
         self.estimator = Estimator(model)
         self.work = self.drawn = 0.0
         self.left_out: dict[str, str] = {}
@@ -555,6 +556,10 @@ class _Plan:
             if alike is not None and low <= alike <= high:
                 number = alike
             own[symbol] = min(max(number, low), high)
+        if self.relations.kept and (chance := rng.random()) < 2 * DECODING:
+            # One new token, or one sequence: some kernels take several tokens behind others of a single one.
+            one = self.relations.new if chance < DECODING else [s for s in own if self.roles[s] == "batch"]
+            own |= {s: 1 for s in one if s in own}
         return own
 
     # -- one case ----------------------------------------------------------------------------------------------------

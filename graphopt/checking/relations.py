@@ -28,6 +28,8 @@ from graphopt.targets.target import Target
 
 # GroupQueryAttention's inputs, counted from 0.
 GQA_QUERY, GQA_KEY, GQA_PAST, GQA_ENDS, GQA_TOTAL, GQA_BIAS = 0, 1, 3, 5, 6, 10
+_SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
 _FLOOR = re.compile(r"floor\(\((.*)\)/(\d+)\)")
 
 
@@ -51,9 +53,23 @@ class Length:
         kept, new = (evaluated(size, sizes) or 0 for size in (self.kept, self.new))
         array = np.full(shape, kept + new - self.last)
         if self.last and mask and array.size > 1:
-            least = new if kept else 1
-            array.reshape(-1)[1:] = rng.integers(least, kept + new + 1, array.size - 1) - 1
+            array.reshape(-1)[1:] = rng.integers(self.least(sizes), kept + new + 1, array.size - 1) - 1
         return array
+
+    def least(self, sizes: Mapping[str, int]) -> int:
+        """How many keys a sequence has at least: the new ones behind kept ones, and one of a prompt.
+
+        With fewer the runtime's kernel reads outside of the cache, or never ends.
+        """
+        return (evaluated(self.new, sizes) or 1) if evaluated(self.kept, sizes) else 1
+
+    def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+        """A mask whose rows show so many keys, from the first one on where there are too few."""
+        rows = mask.reshape(-1, mask.shape[-1])
+        for row in rows:
+            missing = max(0, self.least(sizes) - int(row.sum()))
+            row[np.flatnonzero(~row)[:missing]] = True
+        return mask
 
 
 @dataclass
@@ -65,12 +81,14 @@ class Relations:
         kept: symbols of what a decoder keeps of earlier steps.
         new: symbols of the steps that are joined with these.
         lengths: inputs that hold lengths.
+        counted: masks whose shown keys are counted for that.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     lengths: dict[str, Length] = field(default_factory=dict)
+    counted: dict[str, Length] = field(default_factory=dict)
 
     def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes with those that follow from others in place."""
@@ -193,10 +211,10 @@ class _Reader:
         for axis in range(len(shapes[0])):
             for other in shapes[1:] if axis != along else ():
                 self._same(shapes[0][axis], other[axis])
-        if len(shapes[0]) > 1:
-            for value, shape in zip(node.inputs, shapes):
-                if value is not None and value.is_graph_input() and (kept := _symbol(shape[along])):
-                    self._keeps(kept, [s[along] for s in shapes if s is not shape])
+        given = [i for i, value in enumerate(node.inputs) if value is not None and value.is_graph_input()]
+        # Of several inputs the first is what was kept: new steps are appended.
+        if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
+            self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 
     def _keeps(self, kept: str, others: Sequence[Size]) -> None:
         self.found.kept.append(kept)
@@ -253,6 +271,8 @@ class _Reader:
             source = self._source(value)
             if source is not None and source.is_graph_input():
                 self.found.lengths[str(source.name)] = Length(kept, q[1], last)
+        if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
+            self.found.counted[str(source.name)] = Length(kept, q[1], last=True)
         if ends is not None and (dims := self.shapes.dims(ends)):
             self._same(dims[0], q[0])
         elements = self.shapes.elements(keys)
@@ -262,10 +282,10 @@ class _Reader:
         if bias:
             self._same(bias[-1], kept + q[1])
 
-    def _source(self, value: ir.Value | None) -> ir.Value | None:
-        """What a value is a cast or another shape of."""
+    def _source(self, value: ir.Value | None, through: frozenset[str] = _SAME) -> ir.Value | None:
+        """What a value is a cast or another shape of, or what other operators make of it."""
         while value is not None and (node := value.producer()) is not None:
-            if node.op_type not in ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"):
+            if node.op_type not in through:
                 return None
             value = node.inputs[0]
         return value
