@@ -392,7 +392,7 @@ def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Ar
 
 def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
     """Integers of every number of bits that the type has, of both signs, its ends among them."""
-    bits = rng.integers(1, limits.bits + (limits.min == 0), shape)
+    bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
     most = [2**int(n) - 1 for n in np.reshape(bits, -1)]
     drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
     signs = rng.choice((1,) if limits.min == 0 else (-1, 1), len(drawn)).tolist()
