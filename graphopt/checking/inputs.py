@@ -67,6 +67,9 @@ ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 Size4 = tuple[int, int, int, int]  # batch, height, width, length
 # Usual, and longest, where sizes had to grow: so many times the first that was taken.
 USUAL_GROWN, MOST_GROWN = 5, 33
+# Images are made smaller, down to so small a part, where the sets that are always tried, about so many of the usual size,
+# would take all of the work.
+MOST_DIVISOR, ALWAYS_TRIED = 8, 8
 # Lengths of what `taken_sizes` tries beside a state of one row.
 BESIDE_A_STATE = (128, 224, 576)
 # Batches and lengths that come before all others, and with each other: what a kernel has a path of its own for.
@@ -239,6 +242,7 @@ class _Plan:
         self.grown: int | None = None  # the first length that is taken, where smaller ones are refused
         self.refused: dict[str, int] = {}  # role -> how often drawn sizes of it were refused
         self.grain = 1
+        self.divisor = 1  # of the sizes of images that are always tried
         self.made = 0
         # By the name of a case and its sizes: what one size refuses another may take.
         self.tried: dict[tuple[object, ...], bool] = {}
@@ -271,14 +275,20 @@ class _Plan:
 
     def _first(self) -> Size4:
         """The first sizes of ours that the model takes; those of FIRST where it takes none."""
-        for linked in (True, False) if self.linked else (False,):
-            self.linked = linked
-            for name, size in (("normal, batch 1", FIRST), ("normal, batch 2", SECOND)):
-                if self._try(name, size):
-                    self._learn_masks(name, size)
-                    if size == FIRST:
-                        self._try("normal, batch 2", SECOND)
-                    return size
+        self._reduce_images()
+        while True:
+            for linked in (True, False) if self.relations.sums else (False,):
+                self.linked = linked
+                for name, size in (("normal, batch 1", FIRST), ("normal, batch 2", SECOND)):
+                    # One set has to run, whatever it takes, unless the caller chose its sizes.
+                    if self._try(name, size, must=size == FIRST and not self._asked()):
+                        self._learn_masks(name, size)
+                        if size == FIRST:
+                            self._try("normal, batch 2", SECOND)
+                        return size
+            if self.divisor == 1:
+                break
+            self.divisor //= 2
         self.linked = bool(self.relations.sums)
         varied = {"image", "length"} & {*self.roles.values()}
         for length in self._named_lengths() if "length" in varied else ():
@@ -300,6 +310,20 @@ class _Plan:
                 return FIRST
         self.one_size = None
         return FIRST
+
+    def _reduce_images(self) -> None:
+        """Smaller images where the usual ones would take more than their part of the allowance."""
+        if "image" not in self.roles.values() or not self.allowance.work:
+            return
+        while self.divisor < MOST_DIVISOR:
+            cost = self._cost_at(USUAL)
+            if self._fits(cost) and cost.work * ALWAYS_TRIED <= self.allowance.work:
+                return
+            self.divisor *= 2
+
+    def _asked(self) -> bool:
+        """Whether the caller chose any sizes."""
+        return bool(self.wishes.sizes or self.wishes.batch)
 
     def _take_first(self, name: str, size: Size4) -> bool:
         if not self._try(name, size):
@@ -592,12 +616,13 @@ class _Plan:
         turn: int = 0,
         own: Mapping[str, int] | None = None,
         extra: Feeds | None = None,
+        must: bool = False,
     ) -> bool:
         self.made += 1
         kind = kind or Kind()
         sizes = self._chosen(size, turn, own)
         cost = self._cost_of(sizes)
-        if not self._fits(cost) and self.roles:
+        if not self._fits(cost) and self.roles and not must:
             self._leave_out(sizes, f"{MEMORY_OF_RUNS * cost.bytes / 2**30:.1f} GiB")
             return False
         name = name or ", ".join([*(f"{s}={n}" for s, n in sizes.items()), *([name_of(kind)] if kind.mask else [])])
@@ -697,7 +722,7 @@ class _Plan:
             elif role == "batch":
                 found[symbol] = batch + (number if turn % 4 == 3 else 0)
             elif role == "image":
-                found[symbol] = height if number % 2 == 0 else width
+                found[symbol] = max(1, (height if number % 2 == 0 else width) // self.divisor)
             else:
                 found[symbol] = length + (3 * number if turn else 0)
                 if self.longest is not None:
