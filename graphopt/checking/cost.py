@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from graphopt.checking.declared import required_inputs
 from graphopt.graph import traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.facts import MAX_ELEMENTS, MICROSOFT
@@ -29,8 +30,10 @@ LOOP_TURNS = 16
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element whose type is not known.
 USUAL_BYTES = 4
-# Gates of recurrent operators.
-GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
+PRODUCTS = frozenset(
+    "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
+)
 # Attention -> the inputs that are its query, its key, and the keys that it keeps, counted from 0.
 ATTENTION = {
     "Attention": (0, 1, 4),
@@ -86,6 +89,7 @@ class Estimator:
             for node in graph:
                 for value in node.outputs:
                     value.shape = None
+        self._inputs = {value.name for value in required_inputs(model)}
         self._found: dict[tuple[tuple[str, Shape], ...], Cost] = {}
 
     def of(self, shapes: Mapping[str, Shape]) -> Cost:
@@ -93,9 +97,12 @@ class Estimator:
         key = tuple(sorted(shapes.items()))
         if key not in self._found:
             for value in self._model.graph.inputs:
-                if value.name in shapes:
+                if value.name is not None and value.name in shapes:
                     value.shape = ir.Shape(shapes[value.name])
-            self._found[key] = _Walk(Editor(self._model, Target("cpu"))).cost(self._model.graph)
+            walk = _Walk(Editor(self._model, Target("cpu")))
+            cost = walk.cost(self._model.graph)
+            given = sum(walk.bytes(v) for v in self._model.graph.inputs if v.name in self._inputs)
+            self._found[key] = replace(cost, bytes=cost.bytes + given)
         return self._found[key]
 
 
@@ -127,7 +134,10 @@ class _Walk:
     def cost(self, graph: ir.Graph) -> Cost:
         last: dict[ir.Value, int] = {}
         for place, node in enumerate(graph):
-            for inner in [node, *(n for body in traversal.bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))]:
+            for inner in [
+                node,
+                *(n for body in traversal.bodies(node) for n in ir.traversal.RecursiveGraphIterator(body)),
+            ]:
                 last.update((value, place) for value in inner.inputs if value is not None)
         last.update(dict.fromkeys(graph.outputs, len(graph)))
         ends: dict[int, list[ir.Value]] = {}
@@ -140,13 +150,12 @@ class _Walk:
             made, inside, more = self._node(node)
             work += made
             for value in node.outputs:
-                alive[value] = self._bytes(value) if value in last else 0
+                alive[value] = self.bytes(value) if value in last else 0
                 live += alive[value]
             peak = max(peak, live + inside)
             work += more
             live -= sum(alive.pop(value, 0) for value in ends.get(place, ()))
-        given = sum(self._bytes(v) for v in graph.inputs if not v.is_initializer() and v.name)
-        return Cost(peak + (given if graph is self.editor.model.graph else 0), work, sum(map(self._bytes, graph.outputs)))
+        return Cost(peak, work, sum(map(self.bytes, graph.outputs)))
 
     def _node(self, node: ir.Node) -> tuple[int, int, int]:
         """Multiply-adds and other work of a node itself, bytes that it needs inside, and the work of its bodies."""
@@ -182,7 +191,8 @@ class _Walk:
             self._measure(value, 1)
         return self.elements[value]
 
-    def _bytes(self, value: ir.Value) -> int:
+    def bytes(self, value: ir.Value) -> int:
+        """The size of a value, whose elements are four bytes where their type is not known."""
         bits = value.dtype.bitwidth if value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else 0
         return self._count(value) * (bits // 8 or USUAL_BYTES)
 
@@ -199,8 +209,8 @@ class _Walk:
         made = self._count(node.outputs[0]) if node.outputs else 0
         if name in ATTENTION and first:
             return self._attention(node, *ATTENTION[name])
-        if node.op_type in GATES and first and second:
-            return math.prod(first[:-1]) * math.prod(second[1:]) * 2, 0
+        if node.op_type in RECURRENT and first and second:
+            return 2 * math.prod(first[:-1]) * math.prod(second[1:]), 0
         if node.op_type in ("Conv", "ConvInteger", "QLinearConv"):
             weight = self._shape(node.inputs[3 if node.op_type == "QLinearConv" else 1])
             return made * math.prod(weight[1:]) if weight else 0, 0
@@ -212,14 +222,10 @@ class _Walk:
             return made * first[0 if transposed is not None and transposed.as_int() else -1], 0
         if node.op_type == "Einsum":
             return self._einsum(node), 0
-        if first and node.op_type in (
-            "MatMul MatMulInteger QLinearMatMul FusedMatMul MatMulNBits DynamicQuantizeMatMul MatMulIntegerToFloat".split()
-        ):
-            return made * first[-1], 0
-        return 0, 0
+        return (made * first[-1] if first and node.op_type in PRODUCTS else 0), 0
 
     def _attention(self, node: ir.Node, query: int, key: int, past: int) -> tuple[int, int]:
-        """Scores are as many as there are queries, times keys, times heads, and each is a sum over a head's channels."""
+        """Of scores, a sum over a head's channels for each query, key and head; and of what they weigh."""
         shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (query, key, past)]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]
         if not q or not k or len(q) < 3:
@@ -227,8 +233,7 @@ class _Walk:
         names = ("q_num_heads", "num_heads")
         heads = next((node.attributes[n].as_int() for n in names if n in node.attributes), q[1] if len(q) == 4 else 1)
         keys = k[-2] + (kept[-2] if kept and len(kept) >= 4 else 0)
-        queries = q[-2] * (1 if len(q) == 4 else 1)
-        scores = q[0] * heads * queries * keys
+        scores = q[0] * heads * q[-2] * keys
         width = q[-1] if len(q) == 4 else q[-1] // max(heads, 1)
         return 2 * scores * width, 2 * USUAL_BYTES * scores
 

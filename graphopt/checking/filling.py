@@ -393,7 +393,7 @@ def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Ar
 def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
     """Integers of every number of bits that the type has, of both signs, its ends among them."""
     bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
-    most = [2**int(n) - 1 for n in np.reshape(bits, -1)]
+    most = [2 ** int(n) - 1 for n in np.reshape(bits, -1)]
     drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
     signs = rng.choice((1,) if limits.min == 0 else (-1, 1), len(drawn)).tolist()
     array = np.array([s * n for s, n in zip(signs, drawn)], limits.dtype).reshape(shape)
@@ -401,7 +401,7 @@ def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random
 
 
 def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """x for which factor * x + offset is an integer plus the tie, of either sign; a third of them next to that."""
+    """X for which factor * x + offset is an integer plus the tie, of either sign; a third of them next to that."""
     chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
     factor, offset, tie = (chosen[..., i] for i in range(3))
     exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)
@@ -409,7 +409,9 @@ def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...
         return exact  # the elements are exact, and rounded to integers for sure
     single = exact.astype(np.float32)
     steps = rng.choice((0.0, 1.0, -1.0), shape)
-    return np.asarray(np.where(steps == 0, single, np.nextafter(single, np.float32(np.inf) * np.where(steps < 0, -1, 1))))
+    return np.asarray(
+        np.where(steps == 0, single, np.nextafter(single, np.float32(np.inf) * np.where(steps < 0, -1, 1)))
+    )
 
 
 def _largest_free(value: onnx.ValueInfoProto) -> int:
@@ -448,10 +450,11 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
 def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
     """Rows of one value each, the same row everywhere, or a single 1 in each row."""
     if kind == "equal rows":
-        axes = (-2, -1) if values.ndim == 4 else (-1,)
-        return np.broadcast_to(values[(..., *(slice(1) for _ in axes))], values.shape).copy()
+        first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
+        return np.array(np.broadcast_to(first, values.shape))
     if kind == "equal columns":
-        return np.broadcast_to(values[..., :1, :] if values.ndim > 1 else values[:1], values.shape).copy()
+        first = values[..., :1, :] if values.ndim > 1 else values[:1]
+        return np.array(np.broadcast_to(first, values.shape))
     places = rng.integers(0, values.shape[-1], values.shape[:-1])
     return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
 

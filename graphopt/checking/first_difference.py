@@ -22,7 +22,8 @@ def first_difference(before: Side, after: Side, case: Case, honest: HonestErrors
     """A sentence that names the value and the node of BEFORE that makes it; "" where no shared value differs.
 
     Args:
-        before, after: the models.
+        before: the original.
+        after: the rewritten one.
         case: inputs on which their outputs differ.
         honest: how far rounding moves BEFORE.
         numerics: the class of what was rewritten.

@@ -111,7 +111,11 @@ class HonestErrors:
         proto, types = self._read_once()
         drawn = self.rewritten.coarse and not has_steps(proto.graph, types)
         stored = frozenset[str]() if drawn else self.rewritten.stored
-        if (numerics, case.name) in self._fixed or not case.fits or not (has_norms(proto.graph) or has_sums(proto.graph) or stored):
+        if (
+            (numerics, case.name) in self._fixed
+            or not case.fits
+            or not (has_norms(proto.graph) or has_sums(proto.graph) or stored)
+        ):
             return
         self._fixed[numerics, case.name] = []
         still = self._still(numerics, stored)
@@ -179,7 +183,9 @@ class HonestErrors:
                 drawn = self.drawn(numerics, case)
                 self._drawn[numerics, case.name] = drawn + 1
                 if not case.fits:
-                    self._refused[numerics, case.name] = "a copy that rounds at random needs more memory than it may take"
+                    self._refused[numerics, case.name] = (
+                        "a copy that rounds at random needs more memory than it may take"
+                    )
                     continue
                 session = self._session(numerics, drawn % SESSIONS if steps == 1 else 0, steps)
                 if session is None:

@@ -67,9 +67,9 @@ ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 Size4 = tuple[int, int, int, int]  # batch, height, width, length
 # Usual, and longest, where sizes had to grow: so many times the first that was taken.
 USUAL_GROWN, MOST_GROWN = 5, 33
-# Images are made smaller, down to so small a part, where the sets that are always tried, about so many of the usual size,
-# would take all of the work.
-MOST_DIVISOR, ALWAYS_TRIED = 8, 8
+# Images are made smaller, down to so small a part, where the sets that are always tried would take all of the work. They
+# are about so many of the usual size.
+MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths of what `taken_sizes` tries beside a state of one row.
 BESIDE_A_STATE = (128, 224, 576)
 # Batches and lengths that come before all others, and with each other: what a kernel has a path of its own for.
@@ -235,6 +235,7 @@ class _Plan:
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
         self.estimator = Estimator(model)
         self.work = self.drawn = 0.0
+        self.must_fit = 0  # bytes of the first set, which runs whatever it takes
         self.left_out: dict[str, str] = {}
         self.first = FIRST
         self.one_size: int | None = None
@@ -372,7 +373,7 @@ class _Plan:
         """
         lengths = [s for s in self._free() if self.roles[s] == "length"]
         batches = CORNER_BATCHES if "batch" in self.roles.values() else usual[:1]
-        ends = [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
+        ends: list[dict[str, int]] = [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
         ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
             for batch in batches:
@@ -574,7 +575,11 @@ class _Plan:
             power = (1 << int(rng.integers(0, max(high.bit_length(), 1)))) + int(rng.integers(-1, 2))
             number = power if rng.random() < 0.5 else number
             if role == "image":  # of a size that networks which halve it some times take
-                number = number if rng.random() < 0.4 and self.grain == 1 else GRAIN * int(rng.integers(1, high // GRAIN + 1))
+                number = (
+                    number
+                    if rng.random() < 0.4 and self.grain == 1
+                    else GRAIN * int(rng.integers(1, high // GRAIN + 1))
+                )
             elif role == "length" and self.grain > 1:
                 number = -(-number // self.grain) * self.grain
             if alike is not None and low <= alike <= high:
@@ -622,7 +627,8 @@ class _Plan:
         kind = kind or Kind()
         sizes = self._chosen(size, turn, own)
         cost = self._cost_of(sizes)
-        if not self._fits(cost) and self.roles and not must:
+        self.must_fit = max(self.must_fit, cost.bytes) if must or not self.roles else self.must_fit
+        if not self._fits(cost):
             self._leave_out(sizes, f"{MEMORY_OF_RUNS * cost.bytes / 2**30:.1f} GiB")
             return False
         name = name or ", ".join([*(f"{s}={n}" for s, n in sizes.items()), *([name_of(kind)] if kind.mask else [])])
@@ -655,7 +661,10 @@ class _Plan:
         return self._cost_of(self._chosen(size))
 
     def _fits(self, cost: Cost) -> bool:
-        return MEMORY_OF_RUNS * cost.bytes + MEMORY_OF_OUTPUTS * cost.outputs <= self.allowance.bytes
+        return (
+            cost.bytes <= self.must_fit
+            or MEMORY_OF_RUNS * cost.bytes + MEMORY_OF_OUTPUTS * cost.outputs <= self.allowance.bytes
+        )
 
     def _is_over(self, sizes: Mapping[str, int]) -> bool:
         """Whether a set of sizes needs more than its part of the allowance."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,7 +218,9 @@ class _Reader:
 
     def _keeps(self, kept: str, others: Sequence[Size]) -> None:
         self.found.kept.append(kept)
-        self.found.new += [symbol for size in others for symbols, _ in size.terms for symbol in symbols if symbol != kept]
+        self.found.new += [
+            symbol for size in others for symbols, _ in size.terms for symbol in symbols if symbol != kept
+        ]
 
     def _attention(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
         """Of opset 23, and the runtime's own."""

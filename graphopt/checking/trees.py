@@ -107,13 +107,18 @@ def moved_columns(
         offsets, scales = (_as_long(numbers.get(k, [d]), len(first)) for k, d in (("offset", 0.0), ("scale", 1.0)))
         return [c.scaled(s, -o * s) for c, o, s in zip(first, offsets, scales)]
     if op in ("Add", "Div", "Mul", "Sub") and len(given) == 2 and first and node.input[1] in vectors:
-        numbers_ = _as_long(vectors[node.input[1]].astype(float).tolist(), len(first))
-        if op == "Div" and 0.0 in numbers_:
+        constants = _as_long(vectors[node.input[1]].astype(float).tolist(), len(first))
+        if op == "Div" and 0.0 in constants:
             return None
-        factors = {"Mul": lambda n: (n, 0.0), "Div": lambda n: (1 / n, 0.0), "Add": lambda n: (1.0, n)}
-        how = factors.get(op, lambda n: (1.0, -n))
-        return [c.scaled(*how(n)) for c, n in zip(first, numbers_)]
+        return [c.scaled(*_factor_and_shift(op, n)) for c, n in zip(first, constants)]
     return None
+
+
+def _factor_and_shift(op: str, number: float) -> tuple[float, float]:
+    """What Add, Div, Mul or Sub of a constant do to what stands before it."""
+    if op in ("Add", "Sub"):
+        return 1.0, number if op == "Add" else -number
+    return (number if op == "Mul" else 1 / number), 0.0
 
 
 def _as_long(numbers: Sequence[float], length: int) -> Sequence[float]:

@@ -19,6 +19,7 @@ from graphopt.errors import OptionError, VerifyError
 from tests.checking.cases import make_cases
 from tests.rewriting import Array, model_from_text
 
+ENDS = range(-(1 << 63), 1 << 63)
 TABLE = {"table": np.arange(40, dtype=np.float32).reshape(20, 2)}
 
 
@@ -92,7 +93,12 @@ def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) 
         ("int64[B, S]", "y = OneHot <axis: int = -1> (x, seven, two_values)", {0, 6, -7}, range(-7, 7)),
         ("uint8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Sqrt(f)", {0, 255, 128}, range(256)),
         ("int8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Abs(f)", {-128, 127}, range(-128, 128)),
-        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1, -(1 << 63), (1 << 63) - 1}, range(-(1 << 63), 1 << 63)),
+        (
+            "int64[B]",
+            "f = Cast <to: int = 1> (x) y = Sin(f)",
+            {0, 1, -(1 << 63), (1 << 63) - 1},
+            range(-(1 << 63), 1 << 63),
+        ),
         ("int64[B, S]", "i = Abs(x) y = Gather(table, i)", {0, 19, -19}, range(-19, 20)),
         ("int64[B, S]", "a = Abs(x) i = Min(a, seven) y = Gather(table, i)", {0, 1}, None),
         ("int64[B, S]", "f = Less(x, seven) y = Cast <to: int = 1> (f)", {6, 7, 8}, None),

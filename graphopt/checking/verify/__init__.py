@@ -161,9 +161,7 @@ def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
     reference = pair.reference
     sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
     compared = frozenset.intersection(*(only_compared(inlined(m)) for m in (pair.before_proto, pair.after_proto)))
-    return HonestErrors(
-        *sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared
-    )
+    return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared)
 
 
 __all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

@@ -126,7 +126,12 @@ class VerifyReport:
         return max(self.rows, key=severity, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"format": 2, "equal": self.equal, **asdict(replace(self, feeds={}, outputs={})), "verdict": self.verdict.value}
+        found = {
+            "format": 2,
+            "equal": self.equal,
+            **asdict(replace(self, feeds={}, outputs={})),
+            "verdict": self.verdict.value,
+        }
         del found["feeds"], found["outputs"]
         return found
 

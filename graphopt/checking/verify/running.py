@@ -92,6 +92,7 @@ def _tried(
     cases: list[Case] = []
     random: set[str] = set()
     repeat = math.inf if _has_random_operators(pair.before_proto) else 1
+
     def accepts(case: Case) -> bool:
         outputs = run(case)
         if isinstance(outputs, str):

@@ -11,6 +11,8 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -335,7 +337,7 @@ def _special(array: Array, *, one_hot: bool) -> Array:
         return array
     rows = array.reshape(-1, array.shape[-1]).copy()
     rows[::2] = np.eye(1, array.shape[-1]) if one_hot else rows[::2, :1]
-    return rows.reshape(array.shape)
+    return np.asarray(rows.reshape(array.shape))
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -344,10 +346,10 @@ def _special(array: Array, *, one_hot: bool) -> Array:
 def _trees(seed: int, depth: int, trees: int) -> onnx.ModelProto:
     """Trees over 4 columns, each a full one of this depth, with random thresholds."""
     rng = np.random.default_rng(seed)
-    rows: dict[str, list[object]] = {
+    rows: dict[str, Any] = {
         f"nodes_{n}": [] for n in "treeids nodeids featureids values modes truenodeids falsenodeids".split()
     }
-    leaves: dict[str, list[object]] = {f"target_{n}": [] for n in "treeids nodeids ids weights".split()}
+    leaves: dict[str, Any] = {f"target_{n}": [] for n in "treeids nodeids ids weights".split()}
     inner, count = (1 << depth) - 1, (1 << (depth + 1)) - 1
     for tree in range(trees):
         for place in range(count):
@@ -386,7 +388,7 @@ WIDE = {
     "counters": "g (int32[batch, 8] wide) => (int64[batch] y) "
     "{ c = Cast <to: int = 7> (wide) y = ReduceSum <keepdims: int = 0> (c, one) }",
     "unsigned": "g (uint32[batch] wide) => (int64[batch] y) { y = Cast <to: int = 7> (wide) }",
-    "bits": "g (uint64[batch] wide) => (uint64[batch] y) { y = BitShift <direction: string = \"RIGHT\"> (wide, s) }",
+    "bits": 'g (uint64[batch] wide) => (uint64[batch] y) { y = BitShift <direction: string = "RIGHT"> (wide, s) }',
 }
 ROUNDING = {
     "rounded": "g (float[batch, 8] x) => (float[batch, 8] y) { y = Round(x) }",
@@ -437,16 +439,9 @@ def _tie_feeds() -> list[dict[str, Array]]:
 
 def subjects() -> list[Subject]:
     """Models whose inputs are wide, rounded, or go through trees."""
-    sized = [(21, 3, 4), (22, 5, 8), (23, 6, 20)]
+    models = {f"trees_{depth}": (seed, depth, trees) for seed, depth, trees in ((21, 3, 4), (22, 5, 8), (23, 6, 20))}
     return [
         *(Subject(n, b, feeds=_wide_feeds(b), half=False) for n, t in WIDE.items() for b in [_of_text(n, t)]),
         *(Subject(n, _of_text(n, t), feeds=_tie_feeds, half=False) for n, t in ROUNDING.items()),
-        *(
-            Subject(
-                f"trees_{depth}", lambda s=s, depth=depth, t=t: _trees(s, depth, t), half=False,
-                feeds=lambda s=s, depth=depth, t=t: _tree_feeds(s, depth, t),
-            )
-            for s, depth, t in sized
-        ),
-    ]  # fmt: skip
-
+        *(Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False) for n, t in models.items()),
+    ]
