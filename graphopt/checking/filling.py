@@ -39,12 +39,12 @@ VALUES = {
 MASKS = {
     "padded left": "a mask hides the first keys of each row but the first",
     "padded right": "a mask hides the last keys of each row but the first",
-    "padded away": "a mask hides every key of each row but the first",
+    "padded away": "a mask hides all keys of each row but the first",
     "padded both": "a mask hides keys at both ends of each row but the first",
     "holes": "a mask hides keys between others",
     "first row": "a mask hides half of the first row",
     "one key": "a mask leaves one key of each row but the first",
-    "no key": "a mask hides every key of every row",
+    "no key": "a mask hides all keys",
 }
 INTEGERS = {
     "last": "indices are the last rows of their tables",

@@ -54,8 +54,9 @@ from graphopt.checking.filling import (
     about,
     name_of,
 )
-from graphopt.checking.relations import relations_of
+from graphopt.checking.relations import declared_sizes, relations_of
 from graphopt.checking.uses import uses_of
+from graphopt.graph.shapes.sizes import Size
 
 # The first sizes of symbolic dimensions: a first axis is a batch, the last two of four are an image, the rest lengths.
 FIRST, SECOND = (1, 64, 64, 7), (2, 96, 96, 16)  # batch, height, width, length
@@ -287,9 +288,9 @@ class _Plan:
                         if size == FIRST:
                             self._try("normal, batch 2", SECOND)
                         return size
-            if self.divisor == 1:
+            if self.divisor == 1 and not self._link_masks():
                 break
-            self.divisor //= 2
+            self.divisor = max(1, self.divisor // 2)
         self.linked = bool(self.relations.sums)
         varied = {"image", "length"} & {*self.roles.values()}
         for length in self._named_lengths() if "length" in varied else ():
@@ -311,6 +312,22 @@ class _Plan:
                 return FIRST
         self.one_size = None
         return FIRST
+
+    def _link_masks(self) -> bool:
+        """Makes masks as long as kept and new steps where no node that the shape engine follows says so; once."""
+        kept = self.relations.kept or [s for s, role in self.roles.items() if role == "length" and is_past(s)]
+        masks = [v for v in self.inputs if "mask" in v.name.lower() or self.uses[v.name].mask]
+        tokens = next((v for v in self.inputs if v not in masks and not self._is_kept(v)), None)
+        if not kept or tokens is None or len(tokens.type.tensor_type.shape.dim) < 2:
+            return False
+        new = declared_sizes(tokens)[1]
+        lasts = {symbol_of(m, len(m.type.tensor_type.shape.dim) - 1) for m in masks if m.type.tensor_type.shape.dim}
+        free = lasts & {*self._free()} - {*kept, str(new)}
+        self.relations.sums |= {symbol: Size.symbol(kept[0]) + new for symbol in free}
+        return bool(free)
+
+    def _is_kept(self, value: onnx.ValueInfoProto) -> bool:
+        return is_past(value.name) or self.uses[value.name].cache
 
     def _reduce_images(self) -> None:
         """Smaller images where the usual ones would take more than their part of the allowance."""
@@ -373,14 +390,15 @@ class _Plan:
         """
         lengths = [s for s in self._free() if self.roles[s] == "length"]
         batches = CORNER_BATCHES if "batch" in self.roles.values() else usual[:1]
-        ends: list[dict[str, int]] = [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
+        ends: list[Mapping[str, int]] = [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
         ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
             for batch in batches:
                 self._within("", (batch, *usual[1:]), reserved, own=own)
         for name, own in self._decode_steps():
             for batch in batches:
-                self._within(f"{name}, batch {batch}", (batch, *usual[1:]), reserved, own=own)
+                named = name if batch == batches[0] else f"{name}, batch {batch}"
+                self._within(named, (batch, *usual[1:]), reserved, own=own)
         if lengths:
             self._find_longest(lengths, usual, reserved)
             for batch in batches[1:] if self.longest is not None else ():

@@ -162,12 +162,20 @@ class _Reader:
         for value in self.model.graph.inputs:
             if value.name in given and given[value.name].type.HasField("tensor_type"):
                 self.shapes.declare(value, declared_sizes(given[value.name]))
+        made = {value.name: value for value in model.graph.output if value.type.tensor_type.HasField("shape")}
+        self.declared = [
+            (value, declared_sizes(made[value.name])) for value in self.model.graph.outputs if value.name in made
+        ]
         self.equations: list[Size] = []
         self.found = Relations()
 
     def read(self, free: list[str]) -> Relations:
         for node in self.model.graph:
             self._node(node)
+        for value, sizes in self.declared:
+            dims = self.shapes.dims(value)
+            for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
+                self._same(size, dim)
         self._solve(free)
         symbols = set(free) - self.found.sums.keys()
         self.found.kept = [s for s in dict.fromkeys(self.found.kept) if s in symbols]
