@@ -179,6 +179,16 @@ def test_estimates_of_a_convolution_and_a_recurrence() -> None:
     assert 3.5 < many / few < 4.1
 
 
+@pytest.mark.parametrize("given", ["x, , scales", "x, , , sizes"])
+def test_estimates_behind_a_resize(given: str) -> None:
+    """The shape engine follows no scales that are not whole; what stands behind is as large as these say."""
+    model = model_from_text(
+        f"g (float[N, 1, H, W] x) => (float[N, 1, A, B] y) {{ r = Resize({given}) y = Relu(r) }}",
+        {"scales": np.array([1, 1, 2.5, 4], np.float32), "sizes": np.array([2, 1, 25, 80])},
+    )
+    assert Estimator(model).of({"x": (2, 1, 10, 20)}).outputs == 4 * 2 * 25 * 80
+
+
 def test_sets_beyond_memory_are_left_out() -> None:
     cases: list[Case] = []
 
