@@ -175,7 +175,9 @@ class _Reader:
         for value, sizes in self.declared:
             dims = self.shapes.dims(value)
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
-                self._same(size, dim)
+                # A symbol that no input has is another name for what the node makes.
+                if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
+                    self._same(size, dim)
         self._solve(free)
         symbols = set(free) - self.found.sums.keys()
         self.found.kept = [s for s in dict.fromkeys(self.found.kept) if s in symbols]
