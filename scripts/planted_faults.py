@@ -159,7 +159,8 @@ class Worker:
         if self._base != (subject.name, base) or self._pair is None:
             before = subject.build()
             model = next(m for b, m in bases(subject, before) if b == base)
-            self._base, self._pair = (subject.name, base), (before, model, Pair(before, model, inputs(subject, before)))
+            pair = Pair(before, model, inputs(subject, before), exact=subject.exact)
+            self._base, self._pair = (subject.name, base), (before, model, pair)
         before, model, pair = self._pair
         facts = Facts(model, subject.hints)
         for kind, where in rows:
@@ -168,7 +169,7 @@ class Worker:
             faulty = plant(model, next(e for w, e in KINDS[kind](facts) if w == where))
             if key not in self.effects.known:
                 made = reach.sets(subject, before, kind, where)
-                measured = Pair(before, model, made) if made else pair
+                measured = Pair(before, model, made, exact=subject.exact) if made else pair
                 self.effects.add(key, effect=min(measured.effect(faulty), 1e30))
             if self.effects.known[key]["effect"] <= VISIBLE or key in self.verdicts.known:
                 continue

@@ -395,8 +395,8 @@ class _Plan:
         )
         ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
-            for batch in batches:
-                self._within("", (batch, *usual[1:]), reserved, own=own)
+            for batch in batches if lengths else batches[1:]:
+                self._within("", (batch, *usual[1:]), own=own)
         for name, own in self._decode_steps():
             for batch in batches:
                 named = name if batch == batches[0] else f"{name}, batch {batch}"

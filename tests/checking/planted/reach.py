@@ -441,7 +441,7 @@ def subjects() -> list[Subject]:
     """Models whose inputs are wide, rounded, or go through trees."""
     models = {f"trees_{depth}": (seed, depth, trees) for seed, depth, trees in ((21, 3, 4), (22, 5, 8), (23, 6, 20))}
     return [
-        *(Subject(n, b, feeds=_wide_feeds(b), half=False) for n, t in WIDE.items() for b in [_of_text(n, t)]),
-        *(Subject(n, _of_text(n, t), feeds=_tie_feeds, half=False) for n, t in ROUNDING.items()),
-        *(Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False) for n, t in models.items()),
+        *(Subject(n, b, feeds=_wide_feeds(b), half=False, exact=True) for n, t in WIDE.items() for b in [_of_text(n, t)]),
+        *(Subject(n, _of_text(n, t), feeds=_tie_feeds, half=False, exact=True) for n, t in ROUNDING.items()),
+        *(Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False, exact=True) for n, t in models.items()),
     ]
