@@ -423,13 +423,15 @@ class _Plan:
     def _find_longest(self, lengths: Sequence[str], usual: Size4, reserved: float) -> None:
         """The longest that the model takes and the work allows: a table of positions ends somewhere."""
         most = self.allowance.longest if self.grown is None else MOST_GROWN * USUAL[3] * self.grown
-        room = self._room() - reserved
-        while most > usual[3]:
-            cost = self._cost_of(self._chosen((1, *usual[1:]), own=dict.fromkeys(lengths, most)))
-            if cost.work <= room and self._fits(cost):
-                break
-            most = most * 7 // 8
         sizes = (1, *usual[1:])
+        room = self._room() - reserved
+        few, many = (self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, n))) for n in (usual[3], most))
+        if many.work > room:
+            # What a length costs grows at least in proportion, so that a line between two never says too much.
+            share = max(0.0, (room - few.work) / max(many.work - few.work, 1))
+            most = max(usual[3], usual[3] + int(share * (most - usual[3])))
+        while most > usual[3] and not self._fits(self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, most)))):
+            most = max(usual[3], most * 3 // 4)
         if most <= usual[3] or self._within("", sizes, reserved, own=dict.fromkeys(lengths, most)):
             self.longest = max(most, usual[3])
             return
@@ -557,6 +559,8 @@ class _Plan:
 
     def _drawn(self, rng: np.random.Generator, kind: Kind, usual: Size4) -> None:
         """A set of drawn sizes: as large as memory and the rest of the work allow, each halved until then."""
+        if self._room() < self._cost_at(self.first).work:
+            return
         own = self._draw(rng, usual)
         room = max((self.allowance.work * DRAWN_SHARE - self.drawn) / 4, 0.0)
         sizes = self._chosen(usual, own=own)

@@ -203,7 +203,7 @@ def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
 
 
 def only_compared(model: onnx.ModelProto) -> frozenset[str]:
-    """Inputs that are moved and compared, and of which nothing else is computed; functions inlined."""
+    """Inputs that are moved and compared, and that nothing else reads; a call of a function is something else."""
     return frozenset(name for name, use in uses_of(model).items() if not use.computed)
 
 

@@ -38,7 +38,6 @@ from graphopt.checking.verify.planning import (
 )
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, inconclusive, severity
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
-from graphopt.graph.messages import inlined
 from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
 from graphopt.runtime.sessions import CPU, provider_name
@@ -160,7 +159,7 @@ def _locate(
 def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
     reference = pair.reference
     sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
-    compared = frozenset.intersection(*(only_compared(inlined(m)) for m in (pair.before_proto, pair.after_proto)))
+    compared = only_compared(pair.before_proto) & only_compared(pair.after_proto)
     return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared)
 
 
