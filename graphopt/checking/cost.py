@@ -1,8 +1,8 @@
-"""Estimates what a run of a model on inputs of given shapes costs: multiply-adds and the peak of live tensors.
+"""Estimates the cost of running a model on inputs of given shapes: multiply-adds and peak memory.
 
-The shape engine (`graph/shapes`) gives the dimensions of every value for the concrete shapes. A dimension that it does
-not know, such as the number of boxes behind a NonMaxSuppression, counts as if the value were as large as the largest
-input of its node. A body of a Loop counts `LOOP_TURNS` times, that of a Scan once for each slice.
+The shape engine (`graph/shapes`) gives the dimensions of every value for the concrete shapes. A value with an unknown
+dimension, such as the boxes behind a NonMaxSuppression, counts as large as the largest input of its node. A body of a
+Loop counts `LOOP_TURNS` times, that of a Scan once for each slice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PER_READ, PER_WRITTEN, PER_NODE = 12, 32, 200_000
 LOOP_TURNS = 16
 # Read no more of a large input than they write, and their indices.
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
-# Bytes of an element whose type is not known.
+# Bytes of an element of unknown type.
 USUAL_BYTES = 4
 RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 PRODUCTS = frozenset(
@@ -43,7 +43,7 @@ ATTENTION = {
     f"{MICROSOFT}.GroupQueryAttention": (0, 1, 3),
     f"{MICROSOFT}.MultiHeadAttention": (0, 1, 6),
 }
-# The files in which Linux says how much memory a control group may take: version 2, and version 1.
+# Memory limits of control groups, versions 2 and 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 Shape = tuple[int, ...]
@@ -51,11 +51,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run costs.
+    """The cost of a run.
 
     Attributes:
         bytes: the peak of live tensors and workspace, weights not included.
-        work: multiply-adds, and what else a run does in units of them.
+        work: multiply-adds; memory traffic and node overhead converted to multiply-adds.
         outputs: bytes of the model's outputs.
     """
 
@@ -108,7 +108,7 @@ class Estimator:
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose weights of more than a few elements are inputs, of their shapes."""
+    """Returns a copy without weight data: larger initializers become inputs of the same shape."""
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     light.opset_import.extend(model.opset_import)
     graph = light.graph
@@ -127,7 +127,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @dataclass
 class _Walk:
-    """One estimate: the nodes of a graph in order, with what is alive at each."""
+    """Walks the nodes of a graph in order and tracks the live tensors."""
 
     editor: Editor
     elements: dict[ir.Value, int] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class _Walk:
         return Cost(peak, work, sum(map(self.bytes, graph.outputs)))
 
     def _node(self, node: ir.Node) -> tuple[int, int, int]:
-        """Multiply-adds and other work of a node itself, bytes that it needs inside, and the work of its bodies."""
+        """Returns the work of a node, its workspace in bytes, and the work of its bodies."""
         given = [self._count(value) for value in node.inputs if value is not None]
         if node.op_type in ("Resize", "Upsample"):
             self._resize(node)
@@ -175,7 +175,7 @@ class _Walk:
         return work, inside, turns * sum(body.work for body in bodies)
 
     def _resize(self, node: ir.Node) -> None:
-        """Tells the shape engine what a Resize makes of known sizes: it follows no scales that are rounded."""
+        """Declares the output dimensions of a Resize: the shape engine ignores fractional scales."""
         first = self._shape(node.inputs[0])
         sizes, scales = (
             self.editor.shapes.elements(node.inputs[i]) if i < len(node.inputs) else None
@@ -208,7 +208,7 @@ class _Walk:
         return self.elements[value]
 
     def bytes(self, value: ir.Value) -> int:
-        """The size of a value, whose elements are four bytes where their type is not known."""
+        """Returns the size of a value in bytes; elements of unknown type count `USUAL_BYTES`."""
         bits = value.dtype.bitwidth if value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else 0
         return self._count(value) * (bits // 8 or USUAL_BYTES)
 
@@ -219,7 +219,7 @@ class _Walk:
         return None if None in known else [n for n in known if n is not None]
 
     def _sums(self, node: ir.Node) -> tuple[int, int]:
-        """Multiply-adds of a node, and bytes of what it keeps inside."""
+        """Returns the multiply-adds and the workspace in bytes of a node."""
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         first, second = (self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (0, 1))
         made = self._count(node.outputs[0]) if node.outputs else 0
@@ -241,7 +241,7 @@ class _Walk:
         return (made * first[-1] if first and node.op_type in PRODUCTS else 0), 0
 
     def _attention(self, node: ir.Node, query: int, key: int, past: int) -> tuple[int, int]:
-        """Of scores, a sum over a head's channels for each query, key and head; and of what they weigh."""
+        """Returns multiply-adds and bytes of scores: Q K^T and P V, [batch, heads, queries, keys] each."""
         shapes = [self._shape(node.inputs[i]) if i < len(node.inputs) else None for i in (query, key, past)]
         q, k, kept = shapes[0], shapes[1] or shapes[0], shapes[2]
         if not q or not k or len(q) < 3:

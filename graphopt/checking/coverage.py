@@ -73,12 +73,13 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def left_out(sizes: Mapping[str, str]) -> list[str]:
-    """A sentence with the sizes that would have taken too much memory or work."""
+    """A sentence with the sizes that exceed the memory or work of a set."""
     if not sizes:
         return []
     named = "; ".join(f"{size} ({what})" for size, what in [*sizes.items()][:NAMED])
     more = f" and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
-    return [f"left out by what they would take: {named}{more} (--effort thorough allows more work, --dim other sizes)"]
+    advice = "(--effort thorough allows more work, --dim other sizes)"
+    return [f"sizes left out, with their estimated cost: {named}{more} {advice}"]
 
 
 def numbers_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:

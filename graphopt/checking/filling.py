@@ -20,7 +20,7 @@ from graphopt.errors import VerifyError
 Array = npt.NDArray[Any]
 Feeds = dict[str, Any]
 
-# What is special about a case's elements -> what they are. The first five values and three masks come first.
+# Kind of a case -> its description. The first five values and three masks come first.
 VALUES = {
     "zeros": "all floats are 0",
     "unit": "floats are uniform between 0 and 1",
@@ -49,7 +49,7 @@ MASKS = {
 INTEGERS = {
     "last": "indices are the last rows of their tables",
     "negative ids": "indices count from the end",
-    "turning points": "elements lie next to what they are compared with",
+    "turning points": "elements are next to the constants of comparisons",
 }
 # Cases for integers without a known limit; a model that does limit them refuses the case.
 FREE_INTEGERS = {
@@ -57,7 +57,7 @@ FREE_INTEGERS = {
     "negative integers": "integers go down to minus a million",
     "integers to the limits": "integers go to both ends of their type",
 }
-# What is rounded to an integer is halfway between two, or one.
+# Rounded values are halfway between two integers, or integers.
 TIES = "ties"
 TREES = "tree thresholds"
 # Ways to hide a key that a float mask adds to scores, beside HIDDEN.
@@ -74,7 +74,7 @@ ABOUT = {
     **PROBES,
     **{name: f"{MASKS[kind]}, by adding -1e9" for name, kind in LOW_MASKS.items()},
     BEYOND_FLOATS: "integers that a float on their way does not hold",
-    TIES: "what is rounded to an integer lies halfway between two, or is one",
+    TIES: "rounded values are halfway between two integers, or integers",
     TREES: "elements are thresholds of tree ensembles and their neighbours",
 }
 # Where a model refuses indices into the whole of a table they stay within its first part, one in so many.
@@ -85,7 +85,7 @@ ALL_KEYS = 1 << 10
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
-# Low enough to hide, and still a number of float16; and what models that stay in float32 write.
+# Low enough to hide and finite in float16; the usual number of float32 models.
 HIDDEN, HIDDEN_LOW = -1e4, -1e9
 # How often each of these is tried where a Loop runs so often.
 USUAL_TURNS = (1, 2, 3, 5, 0, 9)
@@ -114,7 +114,7 @@ def name_of(kind: Kind) -> str:
 
 
 def about(kind: Kind) -> str:
-    """What is special about the elements of a case, in words."""
+    """Describes the elements of a case."""
     said = [ABOUT[name] for name in (kind.values, kind.mask, kind.integers) if name]
     return "; ".join([*said, *([f"Loops take {kind.turns} turns"] if kind.turns is not None else [])])
 
@@ -401,7 +401,7 @@ def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random
 
 
 def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """X for which factor * x + offset is an integer plus the tie, of either sign; a third of them next to that."""
+    """Solves factor * x + offset = integer + tie; where x is inexact, two of three are its neighbours."""
     chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
     factor, offset, tie = (chosen[..., i] for i in range(3))
     exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)

@@ -19,12 +19,12 @@ AT_ONCE = 32
 
 
 def first_difference(before: Side, after: Side, case: Case, honest: HonestErrors, numerics: Numerics) -> str:
-    """A sentence that names the value and the node of BEFORE that makes it; "" where no shared value differs.
+    """Names the first differing value and its node in BEFORE; returns "" if no shared value differs.
 
     Args:
         before: the original.
         after: the rewritten one.
-        case: inputs on which their outputs differ.
+        case: inputs that make their outputs differ.
         honest: how far rounding moves BEFORE.
         numerics: the class of what was rewritten.
     """

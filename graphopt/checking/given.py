@@ -70,9 +70,9 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
 
 
 def save_case(folder: Path, model: onnx.ModelProto, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Path:
-    """Writes inputs, and outputs, as `load_inputs` reads them: FOLDER/test_data_set_0/input_0.pb, output_0.pb, ...
+    """Writes inputs and outputs in the layout of ONNX's test data: FOLDER/test_data_set_0/input_0.pb, output_0.pb, ...
 
-    A set that is there is kept: the new one takes the next free number.
+    An existing set is kept: the new one takes the next free number.
 
     Args:
         folder: is made where it is not there.
@@ -100,7 +100,7 @@ def save_case(folder: Path, model: onnx.ModelProto, feeds: Mapping[str, Any], ou
 
 
 def _message(value: Any, declared: onnx.ValueInfoProto) -> Any:
-    """What a file of test data holds: a tensor, a sequence or an optional, as the value's type says."""
+    """Converts a value to the message of its declared type: a tensor, a sequence or an optional."""
     kind = declared.type.WhichOneof("value")
     if kind == "optional_type":
         return numpy_helper.from_optional(value, declared.name)

@@ -68,12 +68,11 @@ ONE_SIZE = (4, 2, 8, 16, 32, 64, 224, 3, 1, 0)
 Size4 = tuple[int, int, int, int]  # batch, height, width, length
 # Usual, and longest, where sizes had to grow: so many times the first that was taken.
 USUAL_GROWN, MOST_GROWN = 5, 33
-# Images are made smaller, down to so small a part, where the sets that are always tried would take all of the work. They
-# are about so many of the usual size.
+# Image sizes are divided by up to MOST_DIVISOR if ALWAYS_TRIED sets of the usual size would exceed the allowed work.
 MOST_DIVISOR, ALWAYS_TRIED = 8, 16
 # Lengths of what `taken_sizes` tries beside a state of one row.
 BESIDE_A_STATE = (128, 224, 576)
-# Batches and lengths that come before all others, and with each other: what a kernel has a path of its own for.
+# Batches that are tried first, with each length: kernels often have special paths for a single row.
 CORNER_BATCHES = (1, 3)
 # Past a tile of any kernel, not a multiple of 8 or 32, smaller than a tile; height and width differ both ways.
 MORE_SIZES = (
@@ -93,7 +92,7 @@ MORE_SIZES = (
 LONGEST = 576
 # Images that reach far one way and stay cheap.
 LONG_IMAGES = ((1, 64, 512, 7), (1, 512, 64, 7), (1, 64, 2048, 7), (1, 2048, 64, 7))
-# What a decoder keeps when one more token comes.
+# Cached tokens of a decoder when one more token arrives.
 PASTS = (17, 129, 1025)
 # Drawn sizes: up to so large a batch and an image, so many batches times lengths, and how many of them are the same for
 # all symbols. Where a batch is all that may be chosen, one in so many is drawn.
@@ -105,7 +104,7 @@ DRAWN_SHARE, DECODING = 0.2, 0.3
 GRAIN, MOST_REFUSED = 32, 3
 # Enough rows that what is rare is met: an entry of a table, a number near a threshold.
 MANY_ROWS = 70
-# Rows in which decisions of trees are put to the test.
+# Rows for decisions of trees, in one batch and in several cases.
 MOST_TREE_ROWS, TREE_CASES = 2048, 16
 # How often Loops run, beyond what most bodies need to reach their own condition.
 TURNS = (9, 33, 257)
@@ -122,13 +121,13 @@ MEMORY_OF_RUNS, MEMORY_OF_OUTPUTS = 4, 16
 
 @dataclass(frozen=True)
 class Case:
-    """One set of inputs and what is special about it.
+    """One set of inputs.
 
     Attributes:
         name: of the case, unique among those of a model.
         feeds: input -> array.
-        about: what is special about the elements, in words; "" where nothing is.
-        fits: whether the runs beyond those of both models, estimated, stay within the memory that they may take.
+        about: a description of the elements; "" for normal ones.
+        fits: whether the copies of BEFORE that round at random stay within the allowed memory.
     """
 
     name: str
@@ -244,7 +243,7 @@ class _Plan:
         self.grown: int | None = None  # the first length that is taken, where smaller ones are refused
         self.refused: dict[str, int] = {}  # role -> how often drawn sizes of it were refused
         self.grain = 1
-        self.divisor = 1  # of the sizes of images that are always tried
+        self.divisor = 1  # reduces the image sizes that are always tried
         self.made = 0
         # By the name of a case and its sizes: what one size refuses another may take.
         self.tried: dict[tuple[object, ...], bool] = {}
@@ -314,7 +313,7 @@ class _Plan:
         return FIRST
 
     def _link_masks(self) -> bool:
-        """Makes masks as long as kept and new steps where no node that the shape engine follows says so; once."""
+        """Makes masks as long as cached and new steps together; returns whether that adds a relation."""
         kept = self.relations.kept or [s for s, role in self.roles.items() if role == "length" and is_past(s)]
         masks = [v for v in self.inputs if "mask" in v.name.lower() or self.uses[v.name].mask]
         tokens = next((v for v in self.inputs if v not in masks and not self._is_kept(v)), None)
@@ -360,7 +359,7 @@ class _Plan:
         return [n for n in dict.fromkeys(named) if 2 < n <= LONGEST and n not in (FIRST[3], SECOND[3])][:MOST_NAMED]
 
     def _usual(self, first: Size4) -> Size4:
-        """The sizes at which kinds of elements are tried: larger than the smallest that the model takes."""
+        """Returns the sizes for kinds of elements: larger than the smallest accepted ones."""
         if self.grown is None:
             return USUAL if self.one_size is not None or first in (FIRST, SECOND) else (2, *first[1:])
         usual = (2, 2 * first[1], 2 * first[2], USUAL_GROWN * first[3])
@@ -385,7 +384,7 @@ class _Plan:
         """Length 1, batch 3, the longest case and their combinations; a step of a decoder with a short and a long past.
 
         Args:
-            usual: sizes of what is not at its end.
+            usual: sizes of all other dimensions.
             reserved: work of the cases that run in any case.
         """
         lengths = [s for s in self._free() if self.roles[s] == "length"]
@@ -427,7 +426,7 @@ class _Plan:
         room = self._room() - reserved
         few, many = (self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, n))) for n in (usual[3], most))
         if many.work > room:
-            # What a length costs grows at least in proportion, so that a line between two never says too much.
+            # The cost is convex in the length, so linear interpolation never overestimates it.
             share = max(0.0, (room - few.work) / max(many.work - few.work, 1))
             most = max(usual[3], usual[3] + int(share * (most - usual[3])))
         while most > usual[3] and not self._fits(self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, most)))):
@@ -598,7 +597,7 @@ class _Plan:
             number = int(np.rint(np.exp(rng.uniform(math.log(low), math.log(high)))))
             power = (1 << int(rng.integers(0, max(high.bit_length(), 1)))) + int(rng.integers(-1, 2))
             number = power if rng.random() < 0.5 else number
-            if role == "image":  # of a size that networks which halve it some times take
+            if role == "image":  # networks that halve images several times need multiples
                 number = (
                     number
                     if rng.random() < 0.4 and self.grain == 1
@@ -627,7 +626,7 @@ class _Plan:
         turn: int = 0,
         own: Mapping[str, int] | None = None,
     ) -> bool:
-        """Tries a case if the work that is left allows it; one that is too large by itself is listed."""
+        """Tries a case if the remaining work allows it; lists it if it takes more than half of all work."""
         sizes = self._chosen(size, turn, own)
         cost = self._cost_of(sizes)
         if cost.work > self._room() - reserved:
@@ -713,7 +712,7 @@ class _Plan:
     # -- sizes -------------------------------------------------------------------------------------------------------
 
     def _roles(self) -> dict[str, str]:
-        """The role of each symbol; what the nodes join with other steps, or multiply as it is, is no image."""
+        """Returns the role of each symbol; axes of caches and of MatMul operands are lengths, not images."""
         kept = {
             symbol_of(v, axis)
             for v in self.inputs
@@ -734,7 +733,7 @@ class _Plan:
         return 1 if self.grown is None else USUAL[3] * self.grown
 
     def _free(self) -> list[str]:
-        """Symbols whose sizes neither the caller chose nor others decide."""
+        """Returns the symbols that are neither chosen by the caller nor determined by others."""
         decided = self.relations.sums if self.linked else {}
         return [s for s in self.roles if s not in decided and not self._is_asked(s)]
 

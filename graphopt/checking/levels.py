@@ -92,7 +92,7 @@ def _quantizers(proto: onnx.ModelProto) -> dict[str, tuple[Any, ...]]:
 
 
 def values_of(side: Side, names: Sequence[str], case: Case) -> Mapping[str, Any]:
-    """Values of the main graph by name, as they are in a run on the inputs of a case.
+    """Returns values of the main graph by name, from a run on the inputs of a case.
 
     Raises:
         VerifyError: the runtime refuses the model with these outputs, or the inputs.

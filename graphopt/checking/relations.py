@@ -1,8 +1,8 @@
-"""How the sizes of a model's inputs depend on one another, by its nodes.
+"""Derives from the nodes of a model how the sizes of its inputs depend on one another.
 
 Each input's dimensions are symbols to the shape engine, and nodes say which sizes must be the same: those that are
-broadcast together, that a MatMul sums over, that a Concat or an attention joins. What an attention adds to its scores
-is as long as the keys that are kept and the new ones together, T = P + S, whatever the three are called.
+broadcast together, that a MatMul sums over, that a Concat or an attention joins. The mask of an attention is as long as
+cached and new keys together, T = P + S, whatever their names.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Length:
         return (evaluated(self.new, sizes) or 1) if evaluated(self.kept, sizes) else 1
 
     def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-        """A mask whose rows show so many keys, from the first one on where there are too few."""
+        """Shows at least `least` keys in each row of a mask, adding the first hidden ones."""
         rows = mask.reshape(-1, mask.shape[-1])
         for row in rows:
             missing = max(0, self.least(sizes) - int(row.sum()))
@@ -74,14 +74,14 @@ class Length:
 
 @dataclass
 class Relations:
-    """What nodes say of the sizes of inputs.
+    """Relations between the sizes of inputs.
 
     Attributes:
-        sums: symbol -> what it must be, of other symbols.
-        kept: symbols of what a decoder keeps of earlier steps.
-        new: symbols of the steps that are joined with these.
+        sums: symbol -> its value as a sum of other symbols.
+        kept: symbols of cached steps of a decoder.
+        new: symbols of the steps that are appended to these.
         lengths: inputs that hold lengths.
-        counted: masks whose shown keys are counted for that.
+        counted: masks that are summed to such lengths.
     """
 
     sums: dict[str, Size] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def _split(text: str, by: str) -> list[str]:
 
 
 def relations_of(model: onnx.ModelProto, free: Sequence[str]) -> Relations:
-    """What the nodes of a model say of the sizes of its inputs.
+    """Returns the relations between the sizes of a model's inputs.
 
     Args:
         model: functions inlined.
@@ -175,7 +175,7 @@ class _Reader:
         for value, sizes in self.declared:
             dims = self.shapes.dims(value)
             for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
-                # A symbol that no input has is another name for what the node makes.
+                # A symbol of outputs alone says nothing about inputs.
                 if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
                     self._same(size, dim)
         self._solve(free)
@@ -222,7 +222,7 @@ class _Reader:
             for other in shapes[1:] if axis != along else ():
                 self._same(shapes[0][axis], other[axis])
         given = [i for i, value in enumerate(node.inputs) if value is not None and value.is_graph_input()]
-        # Of several inputs the first is what was kept: new steps are appended.
+        # The first of several graph inputs is the cache: new steps are appended.
         if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
             self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
 
@@ -295,7 +295,7 @@ class _Reader:
             self._same(bias[-1], kept + q[1])
 
     def _source(self, value: ir.Value | None, through: frozenset[str] = _SAME) -> ir.Value | None:
-        """What a value is a cast or another shape of, or what other operators make of it."""
+        """Follows a value back through casts, reshapes or the given operators to its source."""
         while value is not None and (node := value.producer()) is not None:
             if node.op_type not in through:
                 return None
@@ -317,7 +317,7 @@ class _Reader:
 
 
 def _solved(equation: Size, free: Sequence[str]) -> tuple[str, Size] | None:
-    """(symbol, what it is) of an equation whose two sides differ by nothing; None where it says nothing of one."""
+    """Solves equation = 0 for a free symbol: (symbol, value), or None."""
     symbols = [symbol for terms, _ in equation.terms for symbol in terms]
     if any(symbol.startswith("?") for symbol in symbols):
         return None

@@ -19,9 +19,9 @@ from onnx import helper, numpy_helper
 
 # A wider input is not followed by columns.
 MOST_COLUMNS = 4096
-# Decisions for which rows are made; of more, as many are taken at even distances.
+# Most decisions that get rows; of more, as many are taken at even distances.
 MOST_DECISIONS = 512
-# TreeEnsemble of ai.onnx.ml 5 numbers what the older operators name.
+# Modes by their number in TreeEnsemble (ai.onnx.ml 5).
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _BELOW = frozenset(("BRANCH_LEQ", "BRANCH_LT"))
 _ABOVE = frozenset(("BRANCH_GTE", "BRANCH_GT"))
@@ -52,9 +52,9 @@ class Decision:
     """A node of a tree, with the decisions above it.
 
     Attributes:
-        feature: which column it looks at.
-        threshold: what that is compared with.
-        mode: how, of MODES.
+        feature: the compared column.
+        threshold: the other operand.
+        mode: one of MODES.
         path: (feature, mode, threshold, whether it holds) from the root on.
     """
 
@@ -89,7 +89,7 @@ def columns_of(value: onnx.ValueInfoProto) -> Columns:
 def moved_columns(
     node: onnx.NodeProto, columns: Mapping[str, Columns], vectors: Mapping[str, npt.NDArray[Any]]
 ) -> Columns | None:
-    """The columns of a node's output, as far as they are scaled, moved or joined; None where they are not known."""
+    """Returns the columns of a node's output if it scales, selects or joins known columns, else None."""
     given = [columns.get(name) for name in node.input]
     first = given[0] if given else None
     op = node.op_type
@@ -115,7 +115,7 @@ def moved_columns(
 
 
 def _factor_and_shift(op: str, number: float) -> tuple[float, float]:
-    """What Add, Div, Mul or Sub of a constant do to what stands before it."""
+    """Returns Add, Div, Mul or Sub of a constant as (factor, shift)."""
     if op in ("Add", "Sub"):
         return 1.0, number if op == "Add" else -number
     return (number if op == "Mul" else 1 / number), 0.0
@@ -137,7 +137,7 @@ def ensemble(node: onnx.NodeProto, columns: Columns) -> Ensemble:
 
 
 def _of_ids(given: Mapping[str, Any]) -> Sequence[Decision]:
-    """Of the older operators: nodes are named by tree and number, and leaves are nodes."""
+    """Reads the older operators: (tree, number) identifies a node, and leaves are nodes."""
     values = given.get("nodes_values") or given.get("nodes_values_as_tensor") or []
     keys = list(zip(given.get("nodes_treeids", ()), given.get("nodes_nodeids", ())))
     modes = [m.decode() if isinstance(m, bytes) else m for m in given.get("nodes_modes", ())]
@@ -152,7 +152,7 @@ def _of_ids(given: Mapping[str, Any]) -> Sequence[Decision]:
 
 
 def _of_roots(given: Mapping[str, Any]) -> Sequence[Decision]:
-    """Of ai.onnx.ml 5: leaves are apart, and each tree has a root."""
+    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have indices of their own, and each tree a root."""
     nodes = {}
     rows = zip(
         given.get("nodes_featureids", ()),
@@ -214,7 +214,7 @@ def _around(number: float, thresholds: Sequence[float]) -> Sequence[float]:
 
 
 def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float]:
-    """Numbers with which the decisions above this one go its way."""
+    """Returns values that satisfy every decision above this one."""
     bounds: dict[int, tuple[float, float]] = {}
     exact: dict[int, float] = {}
     for feature, mode, threshold, holds in decision.path:

@@ -29,7 +29,7 @@ HAND_ON = frozenset(
 )
 LOGIC = frozenset("And Not Or Xor".split())
 COMPARISONS = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
-# Join what a decoder keeps of earlier steps with the new ones, at these places; Concat does so at any.
+# Operators that append new steps to a cache -> the inputs of the cache. Concat does so at any input.
 CACHES = {
     "Attention": (4, 5),
     "DecoderMaskedMultiHeadAttention": (5, 6),
@@ -389,7 +389,7 @@ class _Tracer:
             self._each(trace, lambda use: setattr(use, "additive", True))
 
     def _directly(self, node: onnx.NodeProto, place: int, trace: _Trace) -> None:
-        """What reads the elements of an input as they are."""
+        """Marks how a node uses the unchanged elements of an input."""
         op = node.op_type
         if len(trace.factors) != 1 or trace.factors[0][1] != 1 or trace.offset != 0 or trace.folded:
             return
@@ -400,7 +400,7 @@ class _Tracer:
         use.computed = use.computed or not compared
 
     def _tie(self, node: onnx.NodeProto, place: int) -> tuple[float, float, float] | None:
-        """(factor, offset, tie): of what the node rounds to an integer; None where it rounds nothing there."""
+        """Returns (factor, offset, tie) if the node rounds this input to integers, else None."""
         if place:
             return None
         if node.op_type == "QuantizeLinear":

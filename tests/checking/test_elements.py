@@ -246,7 +246,7 @@ def test_zero_where_no_key_is_seen() -> None:
 
 
 def test_the_report_names_what_rounding_decides() -> None:
-    """What is left of x + 1e6 - 1e6 is the rounding of the sum, but for large x."""
+    """For small x, x + 1e6 - 1e6 is the rounding of the sum."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { s = Add(x, far) y = Sub(s, far) }"
     before = model_from_text(text, {"far": np.full(8, 1e6, np.float32)})
     after = model_from_text(text, {"far": np.full(8, 1.5e6, np.float32)})

@@ -1,4 +1,4 @@
-"""Sizes that `verify` tries: they follow from the nodes, grow where they are refused, and fit into memory."""
+"""Sizes that `verify` tries: they follow from the nodes, grow after refusals, and fit into memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_size_that_a_weight_decides() -> None:
 
 
 def test_frames_of_a_mask_follow_from_samples() -> None:
-    """The size of what a convolution makes is a floor, which is evaluated for each size."""
+    """The output size of a convolution is a floor, evaluated for each size."""
     model = model_from_text(
         "g (float[N, 1, L] x, float[N, 1, F] m) => (float[N, 1, F] y) "
         "{ c = Conv <strides: ints = [4]> (x, w) y = Mul(c, m) }",
@@ -86,7 +86,7 @@ def test_one_new_token_behind_a_long_past(new: str) -> None:
 
 
 def test_lengths_of_grouped_attention() -> None:
-    """Where they are inputs they agree with the cache; where a mask is counted, it shows at least the new keys."""
+    """Given lengths agree with the cache; a counted mask shows at least the new keys."""
     given = make_cases(_with_constants(_grouped("int32[b] ends, int32 total")), seed=0)
     for case in given:
         kept, new = case.feeds["ck"].shape[2], case.feeds["x"].shape[1]
@@ -147,7 +147,7 @@ def test_the_length_of_an_example() -> None:
     assert len(taken) > 10
 
 
-# -- what a set costs ------------------------------------------------------------------------------------------------
+# -- the cost of a set ------------------------------------------------------------------------------------------------
 
 TOKENS = """g (float[B, 16, H, W] x) => (float[B, 16, H, W] y) {
     f = Reshape(x, flat) t = Transpose <perm: ints = [0, 2, 1]> (f) s = MatMul(t, f) p = Softmax <axis: int = -1> (s)
@@ -181,7 +181,7 @@ def test_estimates_of_a_convolution_and_a_recurrence() -> None:
 
 @pytest.mark.parametrize("given", ["x, , scales", "x, , , sizes"])
 def test_estimates_behind_a_resize(given: str) -> None:
-    """The shape engine follows no scales that are not whole; what stands behind is as large as these say."""
+    """The shape engine ignores fractional scales; the estimate follows them."""
     model = model_from_text(
         f"g (float[N, 1, H, W] x) => (float[N, 1, A, B] y) {{ r = Resize({given}) y = Relu(r) }}",
         {"scales": np.array([1, 1, 2.5, 4], np.float32), "sizes": np.array([2, 1, 25, 80])},

@@ -130,14 +130,14 @@ def verify(
         _locate(pair, report, cases, honest, wanted)
     if save_inputs is not None and report.feeds:
         place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
-        report.notes.append(f"the inputs on which the outputs differ most were written to {place}")
+        report.notes.append(f"the inputs of the largest difference were written to {place}")
     return report
 
 
 def _locate(
     pair: Pair, report: VerifyReport, cases: Sequence[Case], honest: HonestErrors, wanted: Mapping[str, Outputs]
 ) -> None:
-    """Says more of the case on which the outputs differ most: what its name means, and where the models part."""
+    """Describes the worst case and names the first value that differs."""
     row = max((r for r in report.rows if not r.equal), key=severity)
     report.outputs = dict(zip(pair.names, wanted.get(row.case, ())))
     about = report.cases.get(row.case)

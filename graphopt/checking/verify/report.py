@@ -74,7 +74,7 @@ class VerifyReport:
         numerics: the class of the rewrites that AFTER went through.
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
-        cases: what is special about the elements of cases, by name, in words.
+        cases: descriptions of the elements of cases, by name.
         sizes: the sizes of symbolic dimensions that were tried, one combination each.
         left_out: sizes that were not tried, with the memory or the work that they would take.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.

@@ -114,9 +114,7 @@ def _tried(
     else:
         with about(pair.called):
             before, after = inlined(pair.before_proto), pair.after_proto
-            report.left_out = plan(
-                before, wishes, accepts, allowance, lambda case: _has_numbers(wanted[case]), after
-            )
+            report.left_out = plan(before, wishes, accepts, allowance, lambda case: _has_numbers(wanted[case]), after)
         for case in [*cases_that_read(pair.tables, cases)]:
             accepts(case)
     if not wanted:

@@ -1,7 +1,7 @@
-"""Faults that show only on some sizes, turns or rows, drawn before `verify` is asked, with inputs that reach each.
+"""Faults that show only on some sizes, turns or rows, with inputs that reach each.
 
-Where a fault sits and when it acts is drawn by the site's number and the graph's name. Its effect is measured on inputs
-made for it (`sets`), since broad ones miss most of these.
+The number of a site and the name of the graph seed the place of a fault and its condition, before `verify` runs. The
+effect is measured on inputs made for the fault (`sets`): broad ones miss most of these faults.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.rewriting import Array
 
 # Sites that are drawn for each kind and model, and how far such a fault moves a value.
 DRAWN, OFF = 6, 1.05
-# The largest sizes that a fault may need: what is beyond takes too long to be asked of every model.
+# The largest sizes that a fault may need; larger ones take too long for some models.
 LARGEST = {"batch": 64, "length": 500, "image": 256, "past": 1000}
 TURNS = 40
 
 
 def _symbols(model: onnx.ModelProto) -> dict[str, str]:
-    """The symbols of the inputs and what each is; none where sizes depend on one another."""
+    """Returns the role of each input symbol; none if sizes depend on one another."""
     constants = {t.name for t in model.graph.initializer}
     found: dict[str, str] = {}
     for value in model.graph.input:
@@ -177,7 +177,7 @@ def _late(node: onnx.NodeProto, turn: int) -> Edit:
 
 
 def _rows(facts: Facts, condition: Callable[[Patch, str], str]) -> Sites:
-    """Inputs whose rows are 5 % off where they are of some kind."""
+    """Rows of inputs, 5 % off if they meet a condition."""
     for name in facts.inputs:
         if facts.elem_type(name) == TensorProto.FLOAT and (facts.rank(name) or 0) >= 2 and "mask" not in name:
             yield name, tap(name, lambda patch, x: _off_where(patch, x, condition(patch, x), np.dtype(np.float32)))
@@ -310,7 +310,7 @@ def _(facts: Facts) -> Sites:
 
 
 def sets(subject: Subject, model: onnx.ModelProto, fault: str, site: str) -> list[dict[str, Array]]:
-    """Inputs made for a fault of this module; none where it is of another, or the model has inputs of its own."""
+    """Returns inputs that reach a fault of this module; none for other faults and for models with given inputs."""
     if fault.startswith("size:"):
         sizes = json.loads(site[site.rindex("{") :])
         return inputs(replace(subject, sizes=[sizes, sizes]), model) if subject.feeds is None else []
@@ -438,10 +438,17 @@ def _tie_feeds() -> list[dict[str, Array]]:
 
 
 def subjects() -> list[Subject]:
-    """Models whose inputs are wide, rounded, or go through trees."""
+    """Returns models of wide integers, rounding and tree ensembles."""
     models = {f"trees_{depth}": (seed, depth, trees) for seed, depth, trees in ((21, 3, 4), (22, 5, 8), (23, 6, 20))}
     return [
-        *(Subject(n, b, feeds=_wide_feeds(b), half=False, exact=True) for n, t in WIDE.items() for b in [_of_text(n, t)]),
+        *(
+            Subject(n, b, feeds=_wide_feeds(b), half=False, exact=True)
+            for n, t in WIDE.items()
+            for b in [_of_text(n, t)]
+        ),
         *(Subject(n, _of_text(n, t), feeds=_tie_feeds, half=False, exact=True) for n, t in ROUNDING.items()),
-        *(Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False, exact=True) for n, t in models.items()),
+        *(
+            Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False, exact=True)
+            for n, t in models.items()
+        ),
     ]
