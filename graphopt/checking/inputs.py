@@ -389,9 +389,7 @@ class _Plan:
         """
         lengths = [s for s in self._free() if self.roles[s] == "length"]
         batches = CORNER_BATCHES if "batch" in self.roles.values() else usual[:1]
-        ends: list[Mapping[str, int]] = (
-            [dict.fromkeys(lengths, n) for n in (self._least, usual[3])] if lengths else [{}]
-        )
+        ends = [dict.fromkeys(lengths, n) for n in ((self._least, usual[3]) if lengths else (0,))]
         ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
             for batch in batches if lengths else batches[1:]:
