@@ -399,9 +399,9 @@ class _Plan:
                 named = name if batch == batches[0] else f"{name}, batch {batch}"
                 self._within(named, (batch, *usual[1:]), reserved, own=own)
         if lengths:
-            self._find_longest(lengths, usual, reserved)
-            for batch in batches[1:] if self.longest is not None else ():
-                self._within("", (batch, *usual[1:]), reserved, own=dict.fromkeys(lengths, self.longest))
+            self.longest = longest = self._find_longest(lengths, usual, reserved)
+            for batch in batches[1:]:
+                self._within("", (batch, *usual[1:]), reserved, own=dict.fromkeys(lengths, longest))
         if "image" in self.roles.values():
             for size in ((1, 1, 1, usual[3]), *LONG_IMAGES):
                 self._within("", size, reserved)
@@ -417,7 +417,7 @@ class _Plan:
             name = "empty past" if past == 0 else "decode step" if past == FIRST[3] else f"decode step, past {past}"
             yield name, {**dict.fromkeys(kept, past), **dict.fromkeys(new, length)}
 
-    def _find_longest(self, lengths: Sequence[str], usual: Size4, reserved: float) -> None:
+    def _find_longest(self, lengths: Sequence[str], usual: Size4, reserved: float) -> int:
         """The longest that the model takes and the work allows: a table of positions ends somewhere."""
         most = self.allowance.longest if self.grown is None else MOST_GROWN * USUAL[3] * self.grown
         sizes = (1, *usual[1:])
@@ -430,23 +430,22 @@ class _Plan:
         while most > usual[3] and not self._fits(self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, most)))):
             most = max(usual[3], most * 3 // 4)
         if most <= usual[3] or self._within("", sizes, reserved, own=dict.fromkeys(lengths, most)):
-            self.longest = max(most, usual[3])
-            return
+            return max(most, usual[3])
         taken, refused = usual[3], most
         # What ends there is a table of the model, as a rule.
         tables = {n for t in self.model.graph.initializer for n in t.dims if taken < n < refused}
         for length in sorted(tables, reverse=True)[:MOST_NAMED]:
             if self._within("", sizes, reserved, own=dict.fromkeys(lengths, length)):
-                taken = self.longest = length
+                taken = length
                 refused = min(refused, length + 1)
                 break
         while refused - taken > 1 and self._room() > reserved:
             middle = taken * 2 if taken * 2 < refused else (taken + refused) // 2
             if self._within("", sizes, reserved, own=dict.fromkeys(lengths, middle)):
-                taken = self.longest = middle
+                taken = middle
             else:
                 refused = middle
-        self.longest = taken
+        return taken
 
     def _first_kinds(self) -> list[Kind]:
         kinds = [Kind(values=v) for v in [*VALUES][:5] if self.floats]
