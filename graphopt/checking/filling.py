@@ -174,7 +174,7 @@ class Filler:
     def is_free(self, value: onnx.ValueInfoProto) -> bool:
         """Whether nothing that is known limits the integers of an input."""
         use, dtype = self.uses[value.name], dtype_of(value)
-        bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops
+        bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
         bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
@@ -367,7 +367,7 @@ def _around_turning_points(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
     """Integers next to which something changes, and their neighbours."""
-    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
+    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
     points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
     if not shape:
         # In turn each number that is asked for, then its neighbours.

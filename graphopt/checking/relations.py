@@ -29,6 +29,7 @@ from graphopt.targets.target import Target
 # GroupQueryAttention's inputs, counted from 0.
 GQA_QUERY, GQA_KEY, GQA_PAST, GQA_ENDS, GQA_TOTAL, GQA_BIAS = 0, 1, 3, 5, 6, 10
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_MOVES = _SAME | {"Transpose"}
 _COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
 _FLOOR = re.compile(r"floor\(\((.*)\)/(\d+)\)")
 
@@ -221,7 +222,8 @@ class _Reader:
         for axis in range(len(shapes[0])):
             for other in shapes[1:] if axis != along else ():
                 self._same(shapes[0][axis], other[axis])
-        given = [i for i, value in enumerate(node.inputs) if value is not None and value.is_graph_input()]
+        sources = [self._source(value, _MOVES) for value in node.inputs]
+        given = [i for i, value in enumerate(sources) if value is not None and value.is_graph_input()]
         # The first of several graph inputs is the cache: new steps are appended.
         if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
             self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])

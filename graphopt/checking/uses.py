@@ -123,6 +123,7 @@ class Use:
             between two of them: 0.5, or 0 where the integers themselves decide.
         divisor: whether integers are divided by it.
         loops: whether a Loop's condition depends on it: a large number would take too many turns.
+        foreign: whether an operator of another domain reads it: the runtime's own trust their lengths.
         trees: tree ensembles that read its columns.
         computed: whether anything but moves, comparisons and trees reads it.
     """
@@ -148,6 +149,7 @@ class Use:
     ties: set[tuple[float, float, float]] = field(default_factory=set)
     divisor: bool = False
     loops: bool = False
+    foreign: bool = False
     trees: list[Ensemble] = field(default_factory=list)
     computed: bool = False
 
@@ -369,6 +371,8 @@ class _Tracer:
         rows = self._rows(node, place)
         marks = _marks(op, place)
         self._directly(node, place, trace)
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
+            self._each(trace, lambda use: setattr(use, "foreign", True))
         if (tie := self._tie(node, place)) is not None and len(trace.factors) == 1 and trace.factors[0][1]:
             name, factor = trace.factors[0]
             self.uses[name].ties.add((factor * tie[0], trace.offset * tie[0] + tie[1], tie[2]))

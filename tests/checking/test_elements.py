@@ -66,6 +66,12 @@ def test_integers_with_a_limit_keep_it(body: str, most: int | None) -> None:
         assert values.min() > 0  # a division by 0 ends the process
 
 
+def test_a_comparison_with_a_large_integer() -> None:
+    model = model_from_text("g (int64[N] x) => (bool[N] y) { y = Less(x, far) }", {"far": np.array(1 << 40)})
+    values = np.concatenate([a.reshape(-1) for a in _feeds(model, "x")])
+    assert {(1 << 40) - 1, 1 << 40, (1 << 40) + 1} <= set(values.tolist())
+
+
 WHILE = """g (float[N, 4] x, int64 n) => (float[N, 4] y) {
     zero = Constant <value_int: int = 0> () some = Less(zero, n)
     y = Loop(, some, x) < body = b (int64 i, bool c, float[N, 4] a) => (bool d, float[N, 4] e) {

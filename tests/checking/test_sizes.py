@@ -77,9 +77,16 @@ def test_frames_of_a_mask_follow_from_samples() -> None:
     assert sizes == {"N": 2, "L": 33, "F": 6}
 
 
-@pytest.mark.parametrize("new", ["S", "1"])
-def test_one_new_token_behind_a_long_past(new: str) -> None:
-    cases = make_cases(model_from_text(STEP.replace("S,", f"{new},")), seed=0)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("S,", "1,"),
+        ("n = Concat <axis: int = 2> (c, k)", "i = Identity(c) n = Concat <axis: int = 2> (i, k)"),
+    ],
+)
+def test_one_new_token_behind_a_long_past(old: str, new: str) -> None:
+    cases = make_cases(model_from_text(STEP.replace(old, new) if old else STEP), seed=0)
     steps = {(c.feeds["q"].shape[2], c.feeds["c"].shape[2]) for c in cases}
     assert {(1, 17), (1, 129), (1, 1025)} <= steps
     assert all(c.feeds["w"].shape[3] == c.feeds["q"].shape[2] + c.feeds["c"].shape[2] for c in cases)
