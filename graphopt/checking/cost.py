@@ -122,6 +122,9 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
             graph.initializer.append(tensor)
         elif tensor.name not in named:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    for sparse in model.graph.sparse_initializer:
+        values = sparse.values
+        graph.input.append(onnx.helper.make_tensor_value_info(values.name, values.data_type, sparse.dims))
     return light
 
 
