@@ -125,13 +125,25 @@ def verify(
     more = with_rows(report, wrong, empty)
     if not two and all(row.equal for row in report.rows):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
-    conclude(pair, report, [*cases, *more], wanted)
+    _conclude(pair, report, [*cases, *more], honest, wanted, save_inputs)
+    return report
+
+
+def _conclude(
+    pair: Pair,
+    report: VerifyReport,
+    cases: Sequence[Case],
+    honest: HonestErrors,
+    wanted: Mapping[str, Outputs],
+    save_inputs: str | os.PathLike[str] | None,
+) -> None:
+    """Sets the verdict, and locates and saves a difference."""
+    conclude(pair, report, cases, wanted)
     if report.verdict == Verdict.DIFFERENT:
         _locate(pair, report, cases, honest, wanted)
     if save_inputs is not None and report.feeds:
         place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
         report.notes.append(f"the inputs of the largest difference were written to {place}")
-    return report
 
 
 def _locate(
