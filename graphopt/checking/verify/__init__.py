@@ -19,7 +19,6 @@ from graphopt.checking.first_difference import first_difference
 from graphopt.checking.given import save_case
 from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case, Wishes
-from graphopt.checking.interface import fixed_sizes
 from graphopt.checking.judge import Verdict
 from graphopt.checking.levels import Side
 from graphopt.checking.run import Outputs
@@ -103,30 +102,26 @@ def verify(
     pair = paired(before, after, rtol, atol, two)
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
-    report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
-    report.notes += pair.notes
-    asked = Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan)
-    wishes = wishes_of(pair.before_proto, asked, effort)
-    budget = Budget(EFFORTS[effort].seconds)
+    report = VerifyReport(numerics=pair.numerics, fixed=pair.fixed, notes=list(pair.notes))
+    wishes = Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan)
+    wishes = wishes_of(pair.before_proto, wishes, effort)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()
     wanted, cases = run_before(pair, report, inputs, wishes, EFFORTS[effort].allowance)
-    at_default_level = pair.reference.optimized
     honest = _honest(pair, wanted)
-    runs = run_every_way(pair, [replace(w, optimized=at_default_level) for w in ways], cases, wanted, steps)
+    ways = [replace(way, optimized=pair.reference.optimized) for way in ways]
+    runs = run_every_way(pair, ways, cases, wanted, steps)
     empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
     wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
     steps.begin()
-    judge_runs(pair, runs, honest, report, budget)
+    judge_runs(pair, runs, honest, report, Budget(EFFORTS[effort].seconds))
     steps.begin()
     report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
-    report.notes += inconclusive(report.rows)
-    more = with_rows(report, wrong, empty)
-    if not two and all(row.equal for row in report.rows):
+    if not two and all(row.equal for row in [*report.rows, *wrong]):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
-    _conclude(pair, report, [*cases, *more], honest, wanted, save_inputs)
-    return report
+    cases += with_rows(report, wrong, empty)
+    return _conclude(pair, report, cases, honest, wanted, save_inputs)
 
 
 def _conclude(
@@ -136,14 +131,16 @@ def _conclude(
     honest: HonestErrors,
     wanted: Mapping[str, Outputs],
     save_inputs: str | os.PathLike[str] | None,
-) -> None:
+) -> VerifyReport:
     """Sets the verdict, and locates and saves a difference."""
+    report.notes += inconclusive(report.rows)
     conclude(pair, report, cases, wanted)
     if report.verdict == Verdict.DIFFERENT:
         _locate(pair, report, cases, honest, wanted)
     if save_inputs is not None and report.feeds:
         place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
         report.notes.append(f"the inputs of the largest difference were written to {place}")
+    return report
 
 
 def _locate(

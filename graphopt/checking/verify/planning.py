@@ -16,7 +16,7 @@ from graphopt.checking.cost import installed_memory
 from graphopt.checking.declared import dtype_of, required_inputs, symbols
 from graphopt.checking.halves import values_in_half
 from graphopt.checking.inputs import LONGEST, Allowance, Wishes
-from graphopt.checking.interface import interface_difference, without_overridable
+from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model
 from graphopt.checking.tables import OtherRows, other_rows
@@ -111,6 +111,11 @@ class Pair:
     @property
     def names(self) -> list[str]:
         return [o.name for o in self.before_proto.graph.output]
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """Symbolic dimensions of BEFORE that are numbers in AFTER."""
+        return fixed_sizes(self.before_proto, self.after_proto)
 
     @property
     def numerics(self) -> str:
