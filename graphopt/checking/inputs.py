@@ -422,13 +422,16 @@ class _Plan:
         most = self.allowance.longest if self.grown is None else MOST_GROWN * USUAL[3] * self.grown
         sizes = (1, *usual[1:])
         room = self._room() - reserved
-        few, many = (self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, n))) for n in (usual[3], most))
-        if many.work > room:
-            # The cost is convex in the length, so linear interpolation never overestimates it.
-            share = max(0.0, (room - few.work) / max(many.work - few.work, 1))
-            most = max(usual[3], usual[3] + int(share * (most - usual[3])))
-        while most > usual[3] and not self._fits(self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, most)))):
-            most = max(usual[3], most * 3 // 4)
+
+        def cost(length: int) -> Cost:
+            return self._cost_of(self._chosen(sizes, own=dict.fromkeys(lengths, length)))
+
+        if (many := cost(most)).work > room:  # a convex cost is below the line between its ends
+            few = cost(usual[3]).work
+            share = max(0.0, (room - few) / max(many.work - few, 1))
+            most = usual[3] + int(share * (most - usual[3]))
+        while most > usual[3] and ((found := cost(most)).work > room or not self._fits(found)):
+            most = usual[3] + (most - usual[3]) * 7 // 8
         if most <= usual[3] or self._within("", sizes, reserved, own=dict.fromkeys(lengths, most)):
             return max(most, usual[3])
         taken, refused = usual[3], most
