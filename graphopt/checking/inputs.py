@@ -235,6 +235,7 @@ class _Plan:
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
         self.estimator = Estimator(model)
         self.work = self.drawn = 0.0
+        self.cheapest = math.inf  # work of a set
         self.must_fit = 0  # bytes of the first set, which runs whatever it takes
         self.left_out: dict[str, str] = {}
         self.first = FIRST
@@ -389,10 +390,11 @@ class _Plan:
         """
         lengths = [s for s in self._free() if self.roles[s] == "length"]
         batches = CORNER_BATCHES if "batch" in self.roles.values() else usual[:1]
-        ends = [dict.fromkeys(lengths, n) for n in ((self._least, usual[3]) if lengths else (0,))]
+        self._within("", (batches[-1], *usual[1:]), own=dict.fromkeys(lengths, usual[3]))
+        ends = [dict.fromkeys(lengths, self._least)] if lengths else []
         ends += [{s: self._least} for s in lengths if len(lengths) > 1]
         for own in ends:
-            for batch in batches if lengths else batches[1:]:
+            for batch in batches:
                 self._within("", (batch, *usual[1:]), own=own)
         for name, own in self._decode_steps():
             for batch in batches:
@@ -558,7 +560,7 @@ class _Plan:
 
     def _drawn(self, rng: np.random.Generator, kind: Kind, usual: Size4) -> None:
         """A set of drawn sizes: as large as memory and the rest of the work allow, each halved until then."""
-        if self._room() < self._cost_at(self.first).work:
+        if self._room() < self.cheapest:
             return
         own = self._draw(rng, usual)
         room = max((self.allowance.work * DRAWN_SHARE - self.drawn) / 4, 0.0)
@@ -627,6 +629,8 @@ class _Plan:
         own: Mapping[str, int] | None = None,
     ) -> bool:
         """Tries a case if the remaining work allows it; lists it if it takes more than half of all work."""
+        if self._room() - reserved < self.cheapest:
+            return False
         sizes = self._chosen(size, turn, own)
         cost = self._cost_of(sizes)
         if cost.work > self._room() - reserved:
@@ -664,6 +668,7 @@ class _Plan:
             rng = np.random.default_rng([self.wishes.seed, self.made])
             feeds = self.filler.feeds(sizes, attempt, rng)
             self.work += cost.work
+            self.cheapest = min(self.cheapest, cost.work)
             self.tried[key] = self.accepts(Case(name, {**feeds, **(extra or {})}, about(kind), fits))
             if self.tried[key]:
                 self.learnt = True
