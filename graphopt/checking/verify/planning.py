@@ -56,7 +56,7 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(2.0, 1e9, 0, LONGEST, 1 << 22),
-    "normal": Effort(4.0, 5e10, 64, LONGEST, 1 << 24),
+    "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
     "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
 # Bytes that a set of inputs may take at most, all runs of it counted, where a quarter of the memory is more.
