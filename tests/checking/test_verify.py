@@ -471,7 +471,7 @@ POSITIONS = """g (float[B, S, 4] x) => (float[B, S, 4] y) {
 @pytest.mark.parametrize("text", [LOOKED_UP, POSITIONS])
 def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
     """No input that is drawn reads it: one is made that does; where the model counts by itself, the row is named."""
-    table = np.random.default_rng(0).standard_normal((400_000, 4)).astype(np.float32)
+    table = np.random.default_rng(0).standard_normal((4000, 4)).astype(np.float32)
     moved = table.copy()
     moved[1234] += 1e-3
     paths = [tmp_path / f"{name}.onnx" for name in ("before", "after", "close", "half")]
@@ -483,7 +483,7 @@ def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
     report = verify(*paths[:2])
     if text == LOOKED_UP:
         assert not report
-        assert report.worst is not None and report.worst.case == "rows of 't'"
+        assert any(row.case == "rows of 't'" and not row.equal for row in report.rows)
     else:
         assert report.not_covered == ["row 1234 of 't', which AFTER has otherwise and no input reads"]
     report = verify(paths[0], paths[2])
