@@ -41,7 +41,7 @@ import onnxruntime
 
 import graphopt
 from models import ZOO
-from tests.checking.planted import KINDS, Facts, honest, plant
+from tests.checking.planted import KINDS, Facts, honest, plant, reach
 from tests.checking.planted.effect import Pair, computes_in_bfloat16
 from tests.checking.planted.subjects import Subject, inputs, subjects
 
@@ -82,6 +82,10 @@ def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.
         half, _ = graphopt.optimize(model, target="cpu", precision=precision)
         if precision == "fp16" or computes_in_bfloat16(half):
             yield precision, half
+
+
+def every_subject(exports: Path | None, trained: bool) -> list[Subject]:
+    return [*subjects(exports, trained), *reach.subjects()]
 
 
 def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
@@ -155,7 +159,8 @@ class Worker:
         if self._base != (subject.name, base) or self._pair is None:
             before = subject.build()
             model = next(m for b, m in bases(subject, before) if b == base)
-            self._base, self._pair = (subject.name, base), (before, model, Pair(before, model, inputs(subject, before)))
+            pair = Pair(before, model, inputs(subject, before), exact=subject.exact)
+            self._base, self._pair = (subject.name, base), (before, model, pair)
         before, model, pair = self._pair
         facts = Facts(model, subject.hints)
         for kind, where in rows:
@@ -163,7 +168,9 @@ class Worker:
             self.doing(key)
             faulty = plant(model, next(e for w, e in KINDS[kind](facts) if w == where))
             if key not in self.effects.known:
-                self.effects.add(key, effect=min(pair.effect(faulty), 1e30))
+                made = reach.sets(subject, before, kind, where)
+                measured = Pair(before, model, made, exact=subject.exact) if made else pair
+                self.effects.add(key, effect=min(measured.effect(faulty), 1e30))
             if self.effects.known[key]["effect"] <= VISIBLE or key in self.verdicts.known:
                 continue
             start = time.perf_counter()
@@ -196,7 +203,7 @@ def serve(connection: Connection, folder: Path, exports: Path | None, trained: b
     """A process: tasks come, and ("at", key), ("done", sites) and ("failed", traceback) go."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     onnxruntime.SessionOptions = OneThread
-    found = {s.name: s for s in subjects(exports, trained)}
+    found = {s.name: s for s in every_subject(exports, trained)}
     worker = Worker(folder, found, lambda key: connection.send(("at", key)))
     while True:
         try:
@@ -411,7 +418,7 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     trained = not arguments.no_trained
-    found = [s for s in subjects(arguments.exports, trained) if arguments.models in s.name]
+    found = [s for s in every_subject(arguments.exports, trained) if arguments.models in s.name]
     serving = (arguments.folder, arguments.exports, trained)
     run = Run(serving, arguments.jobs, time.monotonic() + arguments.seconds)
     return (false_alarms if arguments.honest else faults)(run, arguments.folder, found, arguments)

@@ -161,7 +161,6 @@ def test_only_measurements_say_when() -> None:
 
 # Times that are set, not measured: verify's budgets, a server's wait for more requests, limits of tests.
 SET_TIMES = {
-    "measuring.md": ["2.5 seconds"],
     "serving.md": ["2 ms"],
     "fuzzing.md": ["20 seconds", "100 seconds"],
     "CONTRIBUTING.md": ["15 minutes"],

@@ -22,8 +22,8 @@ from graphopt.graph.messages import inlined, opset_of
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"
-# How many dimensions with one range, and how many inputs, a sentence names.
-NAMED = 4
+# How many dimensions with the same sizes, and inputs, a sentence names; and how many sizes.
+NAMED, LISTED = 4, 16
 WATCHED = frozenset(("If", "Loop", "Scan"))
 
 
@@ -34,21 +34,52 @@ def not_covered(
     return [*_outputs(proto, wanted), *_inputs(proto, cases), *_branches(model, proto, cases)]
 
 
-def sizes_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:
-    """A sentence with the smallest and the largest size of each symbolic dimension; nothing is known beyond these."""
+def sizes_of(proto: onnx.ModelProto, cases: Sequence[Case]) -> dict[str, dict[str, int]]:
+    """By case the size of each symbolic dimension of the inputs."""
+    found: dict[str, dict[str, int]] = {}
+    for case in cases:
+        sizes = found.setdefault(case.name, {})
+        for value in required_inputs(proto):
+            shape = np.shape(case.feeds[value.name]) if value.name in case.feeds else ()
+            for axis, (dim, size) in enumerate(zip(value.type.tensor_type.shape.dim, shape)):
+                if not is_given(dim):
+                    sizes.setdefault(symbol_of(value, axis), size)
+    return found
+
+
+def sizes_tried(combinations: Sequence[Mapping[str, int]]) -> list[str]:
+    """A sentence with the sizes of each symbolic dimension that were tried; nothing is known beyond these."""
     tried: dict[str, set[int]] = {}
-    for value in required_inputs(proto):
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not is_given(dim):
-                shapes = (np.shape(case.feeds[value.name]) for case in cases if value.name in case.feeds)
-                tried.setdefault(symbol_of(value, axis), set()).update(shape[axis] for shape in shapes)
-    by_range: dict[str, list[str]] = {}
-    for symbol, sizes in tried.items():
-        if sizes:
-            ends = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else str(min(sizes))
-            by_range.setdefault(ends, []).append(symbol)
-    said = (f"{', '.join(symbols[:NAMED])}{', ...' * (len(symbols) > NAMED)} {n}" for n, symbols in by_range.items())
-    return [f"sizes tried: {'; '.join(said)} (--dim tries others)"] if by_range else []
+    for sizes in combinations:
+        for symbol, size in sizes.items():
+            tried.setdefault(symbol, set()).add(size)
+    by_values: dict[tuple[int, ...], list[str]] = {}
+    for symbol, values in tried.items():
+        by_values.setdefault(tuple(sorted(values)), []).append(symbol)
+    said = [
+        f"{', '.join(symbols[:NAMED])}{', ...' * (len(symbols) > NAMED)} {_listed(values)}"
+        for values, symbols in by_values.items()
+    ]
+    together = f" in {len(combinations)} combinations" if len(tried) > 1 else ""
+    more = f" ({'--json lists them, ' if together else ''}--dim tries others)"
+    return [f"sizes tried: {'; '.join(said)}{together}{more}"] if said else []
+
+
+def _listed(values: Sequence[int]) -> str:
+    """Numbers in order; of many the first ones and the last."""
+    if len(values) <= LISTED:
+        return ", ".join(map(str, values))
+    return f"{', '.join(map(str, values[: LISTED - 1]))} and {len(values) - LISTED} more to {values[-1]}"
+
+
+def left_out(sizes: Mapping[str, str]) -> list[str]:
+    """A sentence with the sizes that exceed the memory or work of a set."""
+    if not sizes:
+        return []
+    named = "; ".join(f"{size} ({what})" for size, what in [*sizes.items()][:NAMED])
+    more = f" and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
+    advice = "(--effort thorough allows more work, --dim other sizes)"
+    return [f"sizes left out, with their estimated cost: {named}{more} {advice}"]
 
 
 def numbers_tried(proto: onnx.ModelProto, cases: Sequence[Case]) -> list[str]:

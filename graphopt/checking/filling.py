@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,21 +12,71 @@ import numpy.typing as npt
 import onnx
 
 from graphopt.checking.declared import dtype_of, is_given, shape_of
+from graphopt.checking.relations import Length
+from graphopt.checking.trees import rows_of
 from graphopt.checking.uses import Use
 from graphopt.errors import VerifyError
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Any]
 
-VALUES = ("zeros", "unit", "large", "tiny", "negative", "rows", "nearly constant", "pixels", "huge", "far from zero")
-MASKS = ("padded left", "padded right", "padded away", "padded both", "holes", "first row", "one key")
-INTEGERS = ("last", "negative ids", "turning points")
+# Kind of a case -> its description. The first five values and three masks come first.
+VALUES = {
+    "zeros": "all floats are 0",
+    "unit": "floats are uniform between 0 and 1",
+    "large": "floats are normal, times 100",
+    "tiny": "floats are normal, times 1e-4",
+    "negative": "no float is above 0",
+    "rows": "rows of floats differ in size, from 1e-2 to 1e2",
+    "nearly constant": "floats are 3, give or take 1e-2",
+    "equal rows": "floats are equal along the last axis (of images along the last two)",
+    "equal columns": "all rows of floats are the same",
+    "one-hot": "each row of floats has a single 1",
+    "pixels": "floats are integers from 0 to 255",
+    "huge": "floats are normal, times 1000",
+    "far from zero": "floats are normal, plus 20",
+}
+MASKS = {
+    "padded left": "a mask hides the first keys of each row but the first",
+    "padded right": "a mask hides the last keys of each row but the first",
+    "padded away": "a mask hides all keys of each row but the first",
+    "padded both": "a mask hides keys at both ends of each row but the first",
+    "holes": "a mask hides keys between others",
+    "first row": "a mask hides half of the first row",
+    "one key": "a mask leaves one key of each row but the first",
+    "no key": "a mask hides all keys",
+}
+INTEGERS = {
+    "last": "indices are the last rows of their tables",
+    "negative ids": "indices count from the end",
+    "turning points": "elements are next to the constants of comparisons",
+}
 # Cases for integers without a known limit; a model that does limit them refuses the case.
-FREE_INTEGERS = ("large integers", "negative integers")
+FREE_INTEGERS = {
+    "large integers": "integers go up to a million",
+    "negative integers": "integers go down to minus a million",
+    "integers to the limits": "integers go to both ends of their type",
+}
+# Rounded values are halfway between two integers, or integers.
+TIES = "ties"
+TREES = "tree thresholds"
+# Ways to hide a key that a float mask adds to scores, beside HIDDEN.
+LOW_MASKS = {"padded away, -1e9": "padded away", "holes, -1e9": "holes", "no key, -1e9": "no key"}
 # Integers that a float on their way does not hold.
 BEYOND_FLOATS = "integers beyond floats"
 LARGE_INTEGER = 1 << 20
-PROBES = ("NaN", "infinite")
+PROBES = {"NaN": "some floats are NaN", "infinite": "some floats are infinite"}
+ABOUT = {
+    **VALUES,
+    **MASKS,
+    **INTEGERS,
+    **FREE_INTEGERS,
+    **PROBES,
+    **{name: f"{MASKS[kind]}, by adding -1e9" for name, kind in LOW_MASKS.items()},
+    BEYOND_FLOATS: "integers that a float on their way does not hold",
+    TIES: "rounded values are halfway between two integers, or integers",
+    TREES: "elements are thresholds of tree ensembles and their neighbours",
+}
 # Where a model refuses indices into the whole of a table they stay within its first part, one in so many.
 NARROWER = (1, 4, 16)
 # So many rows of a table, or keys, are all read before one is read again.
@@ -35,8 +85,10 @@ ALL_KEYS = 1 << 10
 FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
 LARGEST_SIZE = 8
 FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
-# Low enough to hide, and still a number of float16.
-HIDDEN = -1e4
+# Low enough to hide and finite in float16; the usual number of float32 models.
+HIDDEN, HIDDEN_LOW = -1e4, -1e9
+# How often each of these is tried where a Loop runs so often.
+USUAL_TURNS = (1, 2, 3, 5, 0, 9)
 # Most elements of one input by its symbolic dimensions, and of a tensor whose shape is an input.
 SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
 # Most elements of any input: 8 GiB where they are drawn. Some tools write 2^31 - 1 for any size, and the runtimes take
@@ -59,6 +111,12 @@ class Kind:
 def name_of(kind: Kind) -> str:
     name = kind.values or kind.mask or kind.integers
     return name if kind.turns is None else ", ".join(filter(None, (name, f"{kind.turns} turns")))
+
+
+def about(kind: Kind) -> str:
+    """Describes the elements of a case."""
+    said = [ABOUT[name] for name in (kind.values, kind.mask, kind.integers) if name]
+    return "; ".join([*said, *([f"Loops take {kind.turns} turns"] if kind.turns is not None else [])])
 
 
 @dataclass(frozen=True)
@@ -87,16 +145,24 @@ class Filler:
         uses: input -> what the model does with it.
         ranges: input -> the lowest and the highest number, where the caller says them.
         hiding: masks that hide where they are 1, as far as they are known.
+        lengths: inputs that count the keys of all steps, or of each sequence -> what the sizes say of them.
+        counted: masks whose shown keys are counted -> how many there must be.
     """
 
     inputs: Sequence[onnx.ValueInfoProto]
     uses: Mapping[str, Use]
     ranges: Mapping[str, tuple[float, float]]
     hiding: frozenset[str] = frozenset()
+    lengths: Mapping[str, Length] = field(default_factory=dict)
+    counted: Mapping[str, Length] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = {id(trees): trees for v in self.inputs for trees in self.uses[v.name].trees}
+        self.rows = rows_of(list(found.values()))
 
     def is_mask(self, value: onnx.ValueInfoProto) -> bool:
         use, dtype = self.uses[value.name], dtype_of(value)
-        if value.name in self.ranges or use.low is not None or use.keys:
+        if value.name in self.ranges or use.low is not None or use.keys or value.name in self.lengths:
             return False
         rank = len(value.type.tensor_type.shape.dim)
         if dtype.kind in "fV":
@@ -108,7 +174,8 @@ class Filler:
     def is_free(self, value: onnx.ValueInfoProto) -> bool:
         """Whether nothing that is known limits the integers of an input."""
         use, dtype = self.uses[value.name], dtype_of(value)
-        bound = use.low is not None or use.size or use.mask or use.condition or value.name in self.ranges
+        bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
+        bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
         return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
 
     def passes_floats(self, value: onnx.ValueInfoProto) -> bool:
@@ -157,16 +224,25 @@ class Filler:
                 wide = np.uint64 if dtype.kind == "u" else np.int64
                 return np.asarray(rng.integers(int(low), int(high), shape, wide, endpoint=True)).astype(dtype)
             return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
+        if value.name in self.lengths:
+            return self.lengths[value.name].fill(shape, sizes, kind.mask, rng).astype(dtype)
         free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
             kind.integers == BEYOND_FLOATS and self.passes_floats(value)
         )
         if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
-            mask = _mask(shape, kind.mask, rng) ^ (value.name in self.hiding)
-            return np.where(mask, 0.0, HIDDEN).astype(dtype) if use.additive else mask.astype(dtype)
+            mask = _mask(shape, LOW_MASKS.get(kind.mask, kind.mask), rng) ^ (value.name in self.hiding)
+            if value.name in self.counted and mask.ndim:
+                mask = self.counted[value.name].filled_up(mask, sizes)
+            hidden = HIDDEN_LOW if kind.mask in LOW_MASKS and dtype.itemsize > 2 else HIDDEN
+            return np.where(mask, 0.0, hidden).astype(dtype) if use.additive else mask.astype(dtype)
         if dtype.kind == "b":
             return (np.full(shape, attempt.number % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
         if use.low is not None or dtype.kind in "iu":
             return self._integers(value, shape, sizes, attempt, rng).astype(dtype)
+        if kind.integers == TREES and self.rows:
+            return self._tree_rows(value, shape, attempt, rng).astype(dtype)
+        if kind.integers == TIES and use.ties:
+            return _at_ties(use.ties, shape, rng).astype(dtype)
         if kind.integers == "turning points":
             points = np.array(sorted(use.turning) or [0.0])
             return _near(points[np.abs(points) < 1e6], shape, rng).astype(dtype)
@@ -174,6 +250,21 @@ class Filler:
             pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
             return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
         return _floats(shape, kind.values, rng).astype(dtype)
+
+    def _tree_rows(
+        self, value: onnx.ValueInfoProto, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator
+    ) -> Array:
+        """Rows that reach decisions of tree ensembles; a batch that cannot hold all has other ones in each case."""
+        array = np.asarray(rng.standard_normal(shape))
+        if not array.size or not shape:
+            return array
+        rows = array.reshape(shape[0], -1)
+        for i in range(len(rows)):
+            wanted = self.rows[(attempt.number * len(rows) + i) % len(self.rows)]
+            for (name, column), number in wanted.items():
+                if name == value.name and column < rows.shape[1]:
+                    rows[i, column] = number
+        return array
 
     def _integers(
         self,
@@ -188,20 +279,22 @@ class Filler:
         limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
         if use.low is not None and use.high is not None:
             return _indices(shape, limits, use, attempt, rng)
-        if use.turns and kind.turns is not None:
+        if (use.turns or use.loops) and kind.turns is not None:
             return np.full(shape, kind.turns)
         if use.axes:
             axes = np.arange(math.prod(shape)).reshape(shape)
             return axes if attempt.number % 2 or limits.min == 0 else -1 - axes
         if use.size:
             if use.turns:
-                return np.full(shape, (1, 2, 3, 5, 0, 9)[attempt.number % 6])
+                return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
             return self._sizes_in(shape, use, sizes, attempt.filling, rng)
         most = _largest_free(value)
         if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
             assert use.bits is not None
             odd = rng.integers(1 << use.bits, 1 << (use.bits + 1), shape) | 1
             return np.asarray(odd * rng.choice((1 if limits.min == 0 else -1, 1), shape))
+        if kind.integers == "integers to the limits" and not use.condition and most == LARGE_INTEGER:
+            return _to_the_limits(shape, limits, rng)
         if kind.integers in FREE_INTEGERS and not use.condition:
             numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
             lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
@@ -215,6 +308,10 @@ class Filler:
             return np.full(shape, attempt.number % 2)
         if dtype.itemsize == 1:
             return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
+        if use.loops:
+            return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
+        if use.divisor:
+            return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
         # It may be a time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
         return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
 
@@ -270,7 +367,7 @@ def _around_turning_points(
     shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
 ) -> Array:
     """Integers next to which something changes, and their neighbours."""
-    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**31 for step in (-1, 0, 1)})
+    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
     points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
     if not shape:
         # In turn each number that is asked for, then its neighbours.
@@ -293,6 +390,30 @@ def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Ar
     return numbers
 
 
+def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
+    """Integers of every number of bits that the type has, of both signs, its ends among them."""
+    bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
+    most = [2 ** int(n) - 1 for n in np.reshape(bits, -1)]
+    drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
+    signs = rng.choice((1,) if limits.min == 0 else (-1, 1), len(drawn)).tolist()
+    array = np.array([s * n for s, n in zip(signs, drawn)], limits.dtype).reshape(shape)
+    return _with_ends(array, limits.min, limits.max, rng)
+
+
+def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Solves factor * x + offset = integer + tie; where x is inexact, two of three are its neighbours."""
+    chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
+    factor, offset, tie = (chosen[..., i] for i in range(3))
+    exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)
+    if all(math.frexp(f)[0] in (0.5, -0.5) for f, _, _ in ties):
+        return exact  # the elements are exact, and rounded to integers for sure
+    single = exact.astype(np.float32)
+    steps = rng.choice((0.0, 1.0, -1.0), shape)
+    return np.asarray(
+        np.where(steps == 0, single, np.nextafter(single, np.float32(np.inf) * np.where(steps < 0, -1, 1)))
+    )
+
+
 def _largest_free(value: onnx.ValueInfoProto) -> int:
     """The largest integer that is tried where nothing is known; of what may be a shape, a tensor of it is no giant."""
     axes = value.type.tensor_type.shape.dim
@@ -313,6 +434,8 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         values = 3 + 1e-2 * values
     if kind == "far from zero":
         values = 20 + values
+    if kind in ("equal rows", "equal columns", "one-hot") and shape and values.size:
+        values = _patterned(values, kind, rng)
     if kind == "rows" and shape:
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
         scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
@@ -322,6 +445,18 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
         values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
     return np.asarray(values * FACTORS.get(kind, 1.0))
+
+
+def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
+    """Rows of one value each, the same row everywhere, or a single 1 in each row."""
+    if kind == "equal rows":
+        first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
+        return np.array(np.broadcast_to(first, values.shape))
+    if kind == "equal columns":
+        first = values[..., :1, :] if values.ndim > 1 else values[:1]
+        return np.array(np.broadcast_to(first, values.shape))
+    places = rng.integers(0, values.shape[-1], values.shape[:-1])
+    return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
 
 
 def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
@@ -339,6 +474,9 @@ def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.ND
         return mask
     rows = mask.reshape(-1, shape[-1])
     length = shape[-1]
+    if kind == "no key":
+        rows[:] = False
+        return mask
     if kind == "first row":
         rows[0, : length // 2] = False
         return mask

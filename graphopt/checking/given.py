@@ -10,6 +10,7 @@ A file NAME.npz holds arrays by the names of the inputs. A folder holds one or s
 
 from __future__ import annotations
 
+import itertools
 import os
 import zipfile
 from collections.abc import Mapping
@@ -21,9 +22,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from graphopt import files
 from graphopt.checking.declared import required_inputs
 from graphopt.checking.inputs import Case
-from graphopt.errors import VerifyError
+from graphopt.errors import ModelSaveError, VerifyError
+
+# What folders of ONNX's test data are called, before their number.
+SET = "test_data_set_"
 
 
 def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.ModelProto) -> list[Case]:
@@ -49,10 +54,10 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
         if source.is_file():
             return [Case(source.name, _arrays(np.load(source)))]
         cases = []
-        for folder in sorted(p for p in source.glob("test_data_set_*") if p.is_dir()) or [source]:
-            files = sorted(folder.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
-            if files:
-                cases.append(Case(folder.name, _protos(files, model)))
+        for folder in sorted(p for p in source.glob(f"{SET}*") if p.is_dir()) or [source]:
+            protos = sorted(folder.glob("input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+            if protos:
+                cases.append(Case(folder.name, _protos(protos, model)))
         arrays = {p.stem: np.load(p) for p in sorted(source.glob("*.npy"))}
         if arrays:
             cases.append(Case(source.name, _arrays(arrays)))
@@ -64,17 +69,57 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
     return cases
 
 
+def save_case(folder: Path, model: onnx.ModelProto, feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> Path:
+    """Writes inputs and outputs in the layout of ONNX's test data: FOLDER/test_data_set_0/input_0.pb, output_0.pb, ...
+
+    An existing set is kept: the new one takes the next free number.
+
+    Args:
+        folder: is made where it is not there.
+        model: its inputs and outputs are numbered in its order.
+        feeds: by name.
+        outputs: by name.
+
+    Returns:
+        The folder of the set.
+
+    Raises:
+        ModelSaveError: a file cannot be written.
+    """
+    target = next(t for i in itertools.count() if not (t := folder / f"{SET}{i}").exists())
+    try:
+        target.mkdir(parents=True)
+    except OSError as error:
+        raise ModelSaveError(f"{target}: cannot be written: {error.strerror}") from None
+    given = [value for value in model.graph.input if value.name in feeds]
+    for kind, values, arrays in (("input", given, feeds), ("output", model.graph.output, outputs)):
+        for i, value in enumerate(values):
+            if arrays.get(value.name) is not None:
+                files.write(target / f"{kind}_{i}.pb", _message(arrays[value.name], value).SerializeToString())
+    return target
+
+
+def _message(value: Any, declared: onnx.ValueInfoProto) -> Any:
+    """Converts a value to the message of its declared type: a tensor, a sequence or an optional."""
+    kind = declared.type.WhichOneof("value")
+    if kind == "optional_type":
+        return numpy_helper.from_optional(value, declared.name)
+    if kind == "sequence_type" or isinstance(value, list):
+        return numpy_helper.from_list([np.asarray(a) for a in value], declared.name)
+    return numpy_helper.from_array(np.asarray(value), declared.name)
+
+
 def _arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime takes strings as objects."""
     return {n: a.astype(object) if a.dtype.kind in "US" else a for n, a in arrays.items()}
 
 
-def _protos(files: list[Path], model: onnx.ModelProto) -> dict[str, Any]:
+def _protos(paths: list[Path], model: onnx.ModelProto) -> dict[str, Any]:
     values = {v.name: v for v in (*required_inputs(model), *model.graph.input)}
     names = list(values)
     feeds = {}
-    for i, file in enumerate(files):
-        data = file.read_bytes()
+    for i, path in enumerate(paths):
+        data = path.read_bytes()
         kind = values[names[i]].type.WhichOneof("value")
         message: Any = {"sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}.get(
             kind, onnx.TensorProto

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ class HonestErrors:
         optimized: BEFORE runs with the runtime's own optimizations alone.
         elsewhere: `wanted` is of another provider than the CPU's.
         kept: names of outputs; their values in each draw are kept (`values_of`).
+        compared: inputs that both models only move and compare, so that no honest rewrite rounds them.
     """
 
     model: Model
@@ -79,6 +80,7 @@ class HonestErrors:
     elsewhere: bool = False
     kept: frozenset[str] = frozenset()
     _values: dict[tuple[Numerics, str], list[dict[str, Any]]] = field(default_factory=dict)
+    compared: frozenset[str] = frozenset()
     _found: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _fixed: dict[tuple[Numerics, str], list[list[Deviation]]] = field(default_factory=dict)
     _drawn: dict[tuple[Numerics, str], int] = field(default_factory=dict)
@@ -116,7 +118,11 @@ class HonestErrors:
         proto, types = self._read_once()
         drawn = self.rewritten.coarse and not has_steps(proto.graph, types)
         stored = frozenset[str]() if drawn else self.rewritten.stored
-        if (numerics, case.name) in self._fixed or not (has_norms(proto.graph) or has_sums(proto.graph) or stored):
+        if (
+            (numerics, case.name) in self._fixed
+            or not case.fits
+            or not (has_norms(proto.graph) or has_sums(proto.graph) or stored)
+        ):
             return
         self._fixed[numerics, case.name] = []
         still = self._still(numerics, stored)
@@ -184,20 +190,43 @@ class HonestErrors:
             for case in cases:
                 drawn = self.drawn(numerics, case)
                 self._drawn[numerics, case.name] = drawn + 1
+                if not case.fits:
+                    self._refused[numerics, case.name] = (
+                        "a copy that rounds at random needs more memory than it may take"
+                    )
+                    continue
                 session = self._session(numerics, drawn % SESSIONS if steps == 1 else 0, steps)
                 if session is None:
                     continue
-                outputs = run_case(session, Case(case.name, rounded_feeds(case.feeds, precision.inputs, drawn)))
+                compared = frozenset[str]() if precision.inputs.coarse else self.compared
+                moved = {n: a for n, a in case.feeds.items() if n not in compared}
+                feeds = {**case.feeds, **rounded_feeds(moved, precision.inputs, drawn)}
+                outputs = run_case(session, replace(case, feeds=feeds))
                 if isinstance(outputs, str):
                     self._refused[numerics, case.name] = f"the copy that rounds at random does not run: {outputs}"
                     continue
-                moved = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
-                self._found.setdefault((numerics, case.name), []).append(moved)
+                found = [deviation(w, o) for w, o in zip(self.wanted[case.name], outputs)]
+                self._found.setdefault((numerics, case.name), []).append(found)
                 if self.kept:
                     named = zip((o.name for o in proto.graph.output), outputs)
                     values = {name: output for name, output in named if name in self.kept}
                     self._values.setdefault((numerics, case.name), []).append(values)
         return time.process_time() - began
+
+    def values(self, numerics: Numerics, names: Sequence[str], case: Case) -> dict[str, Any] | None:
+        """Values of BEFORE's main graph by name, rounded at random; None where that does not run."""
+        proto, types = self._read_once()
+        precision = self.rewritten.precision(numerics, inputs_in_half=self.half_io)
+        copy = noisy(proto, types, precision, 0)
+        if copy is None:
+            return None
+        del copy.model.graph.output[:]
+        copy.model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        try:
+            outputs = run_case(self._opened(copy), case)
+        except VerifyError:
+            return None
+        return None if isinstance(outputs, str) else dict(zip(names, outputs))
 
     def _session(self, numerics: Numerics, seed: int, steps: float) -> Any:
         """BEFORE rounding at random; None where it cannot be made."""

@@ -7,7 +7,7 @@ one level: the numbers that are quantized are off by a few units in the last pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ def levels_part(before: Side, after: Side, case: Case) -> str:
     if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
         return ""
     try:
-        want, got = (_values(side, shared, case) for side in (before, after))
+        want, got = (values_of(side, shared, case) for side in (before, after))
     except VerifyError:
         return ""
     moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
@@ -91,7 +91,12 @@ def _quantizers(proto: onnx.ModelProto) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def _values(side: Side, names: list[str], case: Case) -> Mapping[str, Any]:
+def values_of(side: Side, names: Sequence[str], case: Case) -> Mapping[str, Any]:
+    """Returns values of the main graph by name, from a run on the inputs of a case.
+
+    Raises:
+        VerifyError: the runtime refuses the model with these outputs, or the inputs.
+    """
     copy = onnx.ModelProto()
     copy.CopyFrom(side.proto)
     del copy.graph.output[:]

@@ -59,6 +59,9 @@ def open_session(
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    # Memory goes back after each tensor: an arena would keep the largest case's for as long as the session is open.
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
     options.intra_op_num_threads = threads
     # Threads that wait for one another by looking all the time took a third of verify's CPU seconds on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from graphopt.checking.trees import MOST_COLUMNS, Columns, Ensemble, columns_of, ensemble, moved_columns
 from graphopt.graph.messages import bodies
 
 # A factor of this size turns what is not 0 into "hidden"; so does minus this, added to a score.
@@ -28,6 +29,16 @@ HAND_ON = frozenset(
 )
 LOGIC = frozenset("And Not Or Xor".split())
 COMPARISONS = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
+# Operators that append new steps to a cache -> the inputs of the cache. Concat does so at any input.
+CACHES = {
+    "Attention": (4, 5),
+    "DecoderMaskedMultiHeadAttention": (5, 6),
+    "GroupQueryAttention": (3, 4),
+    "MultiHeadAttention": (6, 7),
+}
+TREES = frozenset(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"))
+# Operators that round real numbers to integers: near k + 0.5, and at integers.
+ROUNDS_TO_NEAREST, ROUNDS_ONE_WAY = frozenset(("QuantizeLinear", "Round")), frozenset(("Ceil", "Floor"))
 # What these read at the given places are sizes, counts.
 SIZES = {
     "AffineGrid": (1,),
@@ -106,6 +117,15 @@ class Use:
         condition: whether a branch depends on it.
         keys: what it is looked up by.
         bits: of the whole numbers that survive a float on the way back to an integer; None where there is none.
+        cache: whether it is joined along an axis with other values, as what a decoder keeps is with new steps.
+        multiplied: whether a MatMul reads its elements as they are.
+        ties: (factor, offset, step): factor * x + offset is rounded to an integer, with ties at multiples of the step
+            between two of them: 0.5, or 0 where the integers themselves decide.
+        divisor: whether integers are divided by it.
+        loops: whether a Loop's condition depends on it: a large number would take too many turns.
+        foreign: whether an operator of another domain reads it: the runtime's own trust their lengths.
+        trees: tree ensembles that read its columns.
+        computed: whether anything but moves, comparisons and trees reads it.
     """
 
     low: int | None = None
@@ -124,11 +144,23 @@ class Use:
     condition: bool = False
     keys: set[int] = field(default_factory=set)
     bits: int | None = None
+    cache: bool = False
+    multiplied: bool = False
+    ties: set[tuple[float, float, float]] = field(default_factory=set)
+    divisor: bool = False
+    loops: bool = False
+    foreign: bool = False
+    trees: list[Ensemble] = field(default_factory=list)
+    computed: bool = False
 
     def add(self, other: Use) -> None:
         """What another model does with the same input, as far as that calls for other numbers."""
         self.turning |= other.turning
         self.keys |= other.keys
+        self.ties |= other.ties
+        self.trees += other.trees
+        self.divisor, self.loops = self.divisor or other.divisor, self.loops or other.loops
+        self.computed = self.computed or other.computed
         self.bits = min((b for b in (self.bits, other.bits) if b is not None), default=None)
 
 
@@ -165,8 +197,16 @@ def uses_of(model: onnx.ModelProto) -> dict[str, Use]:
             tracer.declared[value.name] = tuple(dims)
     for tensor in model.graph.initializer:
         tracer.constant(tensor.name, tensor)
+    for value in model.graph.input:
+        if value.name in traces and (columns := columns_of(value)):
+            tracer.columns[value.name] = columns
     tracer.graph(model.graph, traces, {name: frozenset((name,)) for name in traces})
     return tracer.uses
+
+
+def only_compared(model: onnx.ModelProto) -> frozenset[str]:
+    """Inputs that are moved and compared, and that nothing else reads; a call of a function is something else."""
+    return frozenset(name for name, use in uses_of(model).items() if not use.computed)
 
 
 @dataclass
@@ -176,11 +216,16 @@ class _Tracer:
     numbers: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     declared: dict[str, tuple[int, ...]] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)  # of what went through a float
+    vectors: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # constants of a few elements
+    columns: dict[str, Columns] = field(default_factory=dict)
+    looping: int = 0  # how many bodies of a Loop are around the graph
 
     def constant(self, name: str, tensor: onnx.TensorProto) -> None:
         self.shapes[name] = tuple(tensor.dims)
-        if math.prod(tensor.dims) <= 1 and tensor.data_location != onnx.TensorProto.EXTERNAL:
-            self.numbers[name] = numpy_helper.to_array(tensor).reshape(-1)
+        if math.prod(tensor.dims) <= MOST_COLUMNS and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            self.vectors[name] = numpy_helper.to_array(tensor).reshape(-1)
+            if self.vectors[name].size <= 1:
+                self.numbers[name] = self.vectors[name]
 
     def graph(self, graph: onnx.GraphProto, traces: dict[str, _Trace], origins: dict[str, frozenset[str]]) -> None:
         """Notes what the nodes of a graph, and of the bodies in it, do with the inputs that they read.
@@ -197,9 +242,13 @@ class _Tracer:
             self._node(node, traces, softmaxed)
             self._floats(node, origins)
             self._sizes(node, origins)
+            self._columns(node)
+            self._loop(node, origins)
             for body in bodies(node):
                 inner = dict(origins)
+                self.looping += node.op_type == "Loop"
                 self.graph(body, dict(traces), inner)
+                self.looping -= node.op_type == "Loop"
                 made = frozenset[str]().union(*(inner.get(v.name, ()) for v in body.output))
                 for name in node.output if made else ():
                     origins[name] = origins.get(name, frozenset()) | made
@@ -234,6 +283,23 @@ class _Tracer:
             made = frozenset[str]().union(*(origins.get(name, ()) for name in node.input))
             if made:
                 origins.update(dict.fromkeys(node.output, made))
+
+    def _loop(self, node: onnx.NodeProto, origins: dict[str, frozenset[str]]) -> None:
+        """Inputs that may decide how often a Loop runs: its condition, and comparisons in its body."""
+        read = node.input[1:2] if node.op_type == "Loop" else ()
+        if self.looping and node.op_type in COMPARISONS:
+            read = node.input
+        for name in (origin for value in read for origin in origins.get(value, ())):
+            self.uses[name].loops = True
+
+    def _columns(self, node: onnx.NodeProto) -> None:
+        """Columns of inputs on their way to tree ensembles."""
+        if node.op_type in TREES:
+            found = ensemble(node, self.columns.get(node.input[0], []))
+            for name in {place.input for place in found.columns.values()}:
+                self.uses[name].trees.append(found)
+        elif (made := moved_columns(node, self.columns, self.vectors)) is not None:
+            self.columns[node.output[0]] = made
 
     def _floats(self, node: onnx.NodeProto, origins: dict[str, frozenset[str]]) -> None:
         """Integers that become floats and integers again."""
@@ -304,6 +370,12 @@ class _Tracer:
         op = node.op_type
         rows = self._rows(node, place)
         marks = _marks(op, place)
+        self._directly(node, place, trace)
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml"):
+            self._each(trace, lambda use: setattr(use, "foreign", True))
+        if (tie := self._tie(node, place)) is not None and len(trace.factors) == 1 and trace.factors[0][1]:
+            name, factor = trace.factors[0]
+            self.uses[name].ties.add((factor * tie[0], trace.offset * tie[0] + tie[1], tie[2]))
         if rows is not None:
             self._index(trace, rows)
         elif marks:
@@ -319,6 +391,29 @@ class _Tracer:
             self._each(trace, lambda use: setattr(use, "mask", True))
         elif op == "Add" and node.output[0] in softmaxed and len(trace.factors) == 1 and trace.factors[0][1] == 1:
             self._each(trace, lambda use: setattr(use, "additive", True))
+
+    def _directly(self, node: onnx.NodeProto, place: int, trace: _Trace) -> None:
+        """Marks how a node uses the unchanged elements of an input."""
+        op = node.op_type
+        if len(trace.factors) != 1 or trace.factors[0][1] != 1 or trace.offset != 0 or trace.folded:
+            return
+        use = self.uses[trace.factors[0][0]]
+        use.cache = use.cache or op == "Concat" or place in CACHES.get(op, ())
+        use.multiplied = use.multiplied or op == "MatMul"
+        compared = op in HAND_ON | COMPARISONS | TREES | {"Shape", "Size"} or (op in ("Gather", "Where") and place == 0)
+        use.computed = use.computed or not compared
+
+    def _tie(self, node: onnx.NodeProto, place: int) -> tuple[float, float, float] | None:
+        """Returns (factor, offset, tie) if the node rounds this input to integers, else None."""
+        if place:
+            return None
+        if node.op_type == "QuantizeLinear":
+            scale = self._number(node.input[1])
+            return None if not scale else (1 / scale, 0.0, 0.5)
+        if node.op_type in ROUNDS_TO_NEAREST:
+            return (1.0, 0.0, 0.5)
+        to_integer = node.op_type == "Cast" and any(a.name == "to" and a.i in INTEGERS for a in node.attribute)
+        return (1.0, 0.0, 0.0) if to_integer or node.op_type in ROUNDS_ONE_WAY else None
 
     def _rows(self, node: onnx.NodeProto, place: int) -> int | None:
         """How many rows there are to choose from, where the input at that place is an index."""
@@ -405,6 +500,8 @@ def _marks(op: str, place: int) -> list[str]:
         marks = ["axes"]
     if not marks and place == SCALES.get(op):
         marks = ["scale"]
+    if op in ("Div", "Mod") and place == 1:
+        marks = ["divisor"]
     return ["condition"] if op == "If" and place == 0 else marks
 
 

@@ -76,6 +76,9 @@ def verify_command(
     range_: RangeOption = None,
     providers: ProvidersOption = None,
     custom_ops: CustomOpsOption = None,
+    save_inputs: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the inputs that differ most go, as ONNX test data.")
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
     ] = False,
@@ -109,6 +112,7 @@ def verify_command(
             ranges=dict(range_ or ()),
             providers=providers,
             custom_ops=custom_ops or (),
+            save_inputs=save_inputs,
             progress=say,
         )
     if as_json:

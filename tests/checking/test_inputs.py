@@ -12,13 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.checking.given import load_inputs
-from graphopt.checking.inputs import Case, Wishes, plan
+from graphopt.checking.inputs import Allowance, Case, Wishes, plan
 from graphopt.checking.uses import uses_of
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError, VerifyError
 from tests.checking.cases import make_cases
 from tests.rewriting import Array, model_from_text
 
+ENDS = range(-(1 << 63), 1 << 63)
 TABLE = {"table": np.arange(40, dtype=np.float32).reshape(20, 2)}
 
 
@@ -92,7 +93,12 @@ def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) 
         ("int64[B, S]", "y = OneHot <axis: int = -1> (x, seven, two_values)", {0, 6, -7}, range(-7, 7)),
         ("uint8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Sqrt(f)", {0, 255, 128}, range(256)),
         ("int8[B, 4, 4]", "f = Cast <to: int = 1> (x) y = Abs(f)", {-128, 127}, range(-128, 128)),
-        ("int64[B]", "f = Cast <to: int = 1> (x) y = Sin(f)", {0, 1}, range(-(1 << 20), (1 << 20) + 1)),
+        (
+            "int64[B]",
+            "f = Cast <to: int = 1> (x) y = Sin(f)",
+            {0, 1, -(1 << 63), (1 << 63) - 1},
+            range(-(1 << 63), 1 << 63),
+        ),
         ("int64[B, S]", "i = Abs(x) y = Gather(table, i)", {0, 19, -19}, range(-19, 20)),
         ("int64[B, S]", "a = Abs(x) i = Min(a, seven) y = Gather(table, i)", {0, 1}, None),
         ("int64[B, S]", "f = Less(x, seven) y = Cast <to: int = 1> (f)", {6, 7, 8}, None),
@@ -105,7 +111,7 @@ def test_integers_are_made_for_their_use(type_: str, body: str, wanted: set[int]
     )
     found = seen(model, "x")
     assert wanted <= found
-    assert allowed is None or found <= set(allowed)
+    assert allowed is None or all(n in allowed for n in found)
 
 
 @pytest.mark.parametrize("body", ["i = Mod(x, seven) y = Gather(table, i)", "y = Cast <to: int = 1> (x)"])
@@ -210,7 +216,7 @@ def test_a_mask_that_hides_where_it_is_1(more: str, body: str) -> None:
     report = verify(model, model)
     assert report.not_covered == []
     cases = {row.case for row in report.rows}
-    assert {"zeros", "large", "padded right", "normal, batch 3"} <= cases
+    assert {"zeros", "large", "padded right", "B=3, T=7"} <= cases
     other = model_from_text(text.replace("Identity(v)", "Mul(v, f)"), {**given, "f": np.float32(1.001)})
     assert not verify(model, other).equal
 
@@ -259,7 +265,7 @@ def test_pixels_far_out(axis: int) -> None:
     before, after = (model_from_text(text, {**numbers, "most": np.array(most)}) for most in (1 << 40, 500))
     report = verify(before, after)
     assert not report
-    assert any("H 7 to 2048" in note for note in verify(before, before).notes), report.notes
+    assert {row["H" if axis == 2 else "W"] for row in verify(before, before).sizes} >= {1, 7, 64, 512, 2048}
 
 
 @pytest.mark.parametrize("bound", ["y = Clip(x, low, high)", "l = Greater(x, high) y = Where(l, high, x)"])
@@ -355,7 +361,7 @@ def test_wishes() -> None:
         return True
 
     wishes = Wishes(sizes={"L": (1, 7, 640)}, batch=(5,), ranges={"i": (3, 9), "x": (-2.0, 2.0)})
-    plan(model, wishes, accepts, lambda _: False)
+    plan(model, wishes, accepts, Allowance())
     assert {c.feeds["x"].shape[1] for c in cases} == {1, 7, 640}
     assert {c.feeds["x"].shape[0] for c in cases} == {5}
     assert {n for c in cases for n in c.feeds["i"].reshape(-1).tolist()} == set(range(3, 10))

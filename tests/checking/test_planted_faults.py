@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import graphopt
-from tests.checking.planted import KINDS, Facts, plant
+from tests.checking.planted import KINDS, Facts, plant, reach
 from tests.checking.planted.effect import Pair, perturbed
 from tests.checking.planted.subjects import Subject, inputs, subjects
 
@@ -54,6 +54,30 @@ def test_catches(kind: str, name: str, file: str) -> None:
     faulty = plant(base, edit)
     assert pair.effect(faulty) > 10
     assert not graphopt.verify(before, faulty).equal
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("size: 5 % off on some sizes", "relative"),
+        ("size: 5 % off on a decoder's step", "past"),
+        ("turns: 5 % off in late ones", "turns_0.5"),
+        ("rows: 5 % off where all values are equal", "relative"),
+        ("integers: through int32", "weekdays"),
+        ("tree: a comparison without equality", "trees_5"),
+    ],
+)
+def test_catches_what_few_inputs_reach(kind: str, name: str) -> None:
+    subject = next(s for s in [*_subjects().values(), *reach.subjects()] if s.name == name)
+    model = subject.build()
+    for where, edit in KINDS[kind](Facts(model, subject.hints)):
+        faulty = plant(model, edit)
+        made = reach.sets(subject, model, kind, where) or inputs(subject, model)
+        if Pair(model, model, made, exact=subject.exact).effect(faulty) > 10:
+            assert not graphopt.verify(model, faulty)
+            return
+    pytest.fail("no site shows")
 
 
 @pytest.mark.once

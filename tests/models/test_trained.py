@@ -48,7 +48,7 @@ def test_no_time_is_left_for_what_looks_different(tmp_path: Path, monkeypatch: p
     """A slow machine spends it on the cases: those that look different by few draws are decided all the same."""
     path, out = fetch("ppocr_rec"), tmp_path / "out.onnx"
     graphopt.optimize(path, out, target="cpu", all_sites=True)
-    monkeypatch.setitem(planning.EFFORTS, "normal", replace(planning.EFFORTS["normal"], seconds=2.5, cases=1.0))
+    monkeypatch.setitem(planning.EFFORTS, "normal", replace(planning.EFFORTS["normal"], seconds=2.5))
     report = verify(path, out, seed=1)
     assert report.equal, report.summary
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from graphopt.checking.coverage import not_covered
 from graphopt.checking.empty import empty_batch
+from graphopt.checking.first_difference import first_difference
+from graphopt.checking.given import save_case
 from graphopt.checking.honest import Budget, HonestErrors
-from graphopt.checking.inputs import Wishes
-from graphopt.checking.interface import fixed_sizes
+from graphopt.checking.inputs import Case, Wishes
 from graphopt.checking.judge import Verdict
+from graphopt.checking.levels import Side
 from graphopt.checking.run import Outputs
+from graphopt.checking.uses import only_compared
 from graphopt.checking.verify.concluding import conclude
 from graphopt.checking.verify.judging import judge_runs, unmeasured, unnoticed
 from graphopt.checking.verify.planning import (
@@ -31,8 +35,9 @@ from graphopt.checking.verify.planning import (
     ways_on_one,
     wishes_of,
 )
-from graphopt.checking.verify.report import OutputComparison, VerifyReport
+from graphopt.checking.verify.report import OutputComparison, VerifyReport, inconclusive, severity
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
+from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
 from graphopt.runtime.sessions import CPU, provider_name, registering_custom_ops
 
@@ -54,6 +59,7 @@ def verify(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     providers: Sequence[str] | None = None,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
+    save_inputs: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Runs two models on the same inputs, with all of the runtime's optimizations off, and compares every output.
@@ -82,9 +88,12 @@ def verify(
         ranges: input -> the lowest and the highest number that it is given.
         providers: two of them, where BEFORE and where AFTER is to run.
         custom_ops: libraries with operators of your own, for ONNX Runtime to register.
+        save_inputs: a folder for the inputs on which the outputs differ most, and BEFORE's outputs, in the layout of
+            ONNX's test data (test_data_set_0/input_0.pb, ...). Nothing is written where they do not differ.
         progress: called with a line when a step starts.
 
     Raises:
+        ModelSaveError: the inputs cannot be written to `save_inputs`.
         OptionError: an unknown name, a range beyond an input's type, a provider that is not there, not two `providers`.
         ModelLoadError: a model cannot be read.
         VerifyError: they could not be compared: the runtime refuses a model, or every case.
@@ -96,34 +105,74 @@ def verify(
     pair = paired(before, after, rtol, atol, two)
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
-    report = VerifyReport(numerics=pair.numerics, fixed=fixed_sizes(pair.before_proto, pair.after_proto))
-    report.notes += pair.notes
-    asked = Wishes(seed, report.fixed, sizes or {}, batch, ranges or {}, probe_nan)
-    wishes = wishes_of(pair.before_proto, asked, effort)
-    budget = Budget(EFFORTS[effort].seconds)
+    report = VerifyReport(numerics=pair.numerics, fixed=pair.fixed, notes=list(pair.notes))
+    wishes = Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan)
+    wishes = wishes_of(pair.before_proto, wishes, effort)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()
-    wanted, cases = run_before(pair, report, inputs, wishes, budget, EFFORTS[effort].cases)
+    wanted, cases = run_before(pair, report, inputs, wishes, EFFORTS[effort].allowance)
     honest = _honest(pair, wanted)
-    runs = run_every_way(pair, [replace(w, optimized=pair.reference.optimized) for w in ways], cases, wanted, steps)
+    ways = [replace(way, optimized=pair.reference.optimized) for way in ways]
+    runs = run_every_way(pair, ways, cases, wanted, steps)
     empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
     wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
     steps.begin()
-    judge_runs(pair, runs, honest, report, budget)
+    judge_runs(pair, runs, honest, report, Budget(EFFORTS[effort].seconds))
     steps.begin()
     report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
-    more = with_rows(report, wrong, empty)
-    if not two and all(row.equal for row in report.rows):
+    if not two and all(row.equal for row in [*report.rows, *wrong]):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
-    conclude(pair, report, [*cases, *more], wanted)
+    cases += with_rows(report, wrong, empty)
+    return _conclude(pair, report, cases, honest, wanted, save_inputs)
+
+
+def _conclude(
+    pair: Pair,
+    report: VerifyReport,
+    cases: Sequence[Case],
+    honest: HonestErrors,
+    wanted: Mapping[str, Outputs],
+    save_inputs: str | os.PathLike[str] | None,
+) -> VerifyReport:
+    """Sets the verdict, and locates and saves a difference."""
+    report.notes += inconclusive(report.rows)
+    conclude(pair, report, cases, wanted)
+    if report.verdict == Verdict.DIFFERENT:
+        _locate(pair, report, cases, honest, wanted)
+    if save_inputs is not None and report.feeds:
+        place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
+        report.notes.append(f"the inputs of the largest difference were written to {place}")
     return report
+
+
+def _locate(
+    pair: Pair, report: VerifyReport, cases: Sequence[Case], honest: HonestErrors, wanted: Mapping[str, Outputs]
+) -> None:
+    """Describes the worst case and names the first value that differs."""
+    row = max((r for r in report.rows if not r.equal), key=severity)
+    report.outputs = dict(zip(pair.names, wanted.get(row.case, ())))
+    about = report.cases.get(row.case)
+    if about is not None:
+        report.notes.append(f"'{row.case}': {about}")
+    case = next((c for c in cases if c.name == row.case), None)
+    if case is None or row.optimized:
+        return
+    bodies = any(not r.equal and not r.library and not r.optimized for r in report.rows if r.case == row.case)
+    before = Side(pair.before, pair.before_proto, pair.reference.library, pair.reference.provider)
+    after = Side(pair.after, pair.after_proto, row.library and not bodies, row.provider)
+    numerics = max(pair.rewritten.classes.values(), default=Numerics.REASSOCIATED)
+    if row.library and not bodies and pair.rewritten.approximated:
+        numerics = max(numerics, Numerics.APPROXIMATE)
+    said = first_difference(before, after, case, honest, numerics)
+    report.notes += [said] if said else []
 
 
 def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
     reference = pair.reference
     sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
-    return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU)
+    compared = only_compared(pair.before_proto) & only_compared(pair.after_proto)
+    return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared)
 
 
 __all__ = ["OutputComparison", "Verdict", "VerifyReport", "verify"]

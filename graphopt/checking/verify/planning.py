@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from graphopt.checking.cost import installed_memory
 from graphopt.checking.declared import dtype_of, required_inputs, symbols
 from graphopt.checking.halves import values_in_half
-from graphopt.checking.inputs import Wishes
-from graphopt.checking.interface import interface_difference, without_overridable
+from graphopt.checking.inputs import LONGEST, Allowance, Wishes
+from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model
 from graphopt.checking.tables import OtherRows, other_rows
@@ -33,23 +34,34 @@ class Effort:
     """How much to try beyond one draw of the first few cases of each kind.
 
     Attributes:
-        seconds: of all processors, about, for all runs of both models on further cases, and for more draws of cases
-            that look different. The case that looks worst, and each that looks far off, is decided whatever it takes.
-        cases: the share of further cases.
+        seconds: of all processors, about, for more draws of cases that look different. The case that looks worst, and
+            each that looks far off, is decided whatever it takes.
+        work: multiply-adds of one run of BEFORE on each set of inputs, all sets together, as estimated.
+        draws: sets of drawn sizes among these, at most.
+        longest: of a length.
         elements: of all inputs of a case together, at most.
     """
 
     seconds: float
-    cases: float
+    work: float
+    draws: int
+    longest: int
     elements: int
+
+    @property
+    def allowance(self) -> Allowance:
+        """The same, with the memory that a set may take here."""
+        return Allowance(self.work, min(installed_memory() // 4, MEMORY_OF_A_SET), self.draws, self.longest)
 
 
 EFFORTS = {
-    "quick": Effort(2.0, 0.0, 1 << 22),
-    "normal": Effort(5.0, 0.5, 1 << 24),
-    "thorough": Effort(120.0, 0.75, 1 << 26),
+    "quick": Effort(2.0, 1e9, 0, LONGEST, 1 << 22),
+    "normal": Effort(4.0, 4.5e10, 64, LONGEST, 1 << 24),
+    "thorough": Effort(120.0, 2e12, 512, 4 * LONGEST, 1 << 26),
 }
-# What a case costs beside a run of BEFORE: AFTER once or twice, and BEFORE rounding at random.
+# Bytes that a set of inputs may take at most, all runs of it counted, where a quarter of the memory is more.
+MEMORY_OF_A_SET = 3 << 30
+# How long BEFORE takes rounding at random, in runs of it, for the progress that is shown.
 RUNS = 5.0
 
 
@@ -107,6 +119,11 @@ class Pair:
     @property
     def names(self) -> list[str]:
         return [o.name for o in self.before_proto.graph.output]
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """Symbolic dimensions of BEFORE that are numbers in AFTER."""
+        return fixed_sizes(self.before_proto, self.after_proto)
 
     @property
     def numerics(self) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from graphopt.checking.judge import Verdict
+from graphopt.checking.judge import NOISE, Verdict
+
+# How many cases a sentence names.
+NAMED_CASES = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,9 @@ class VerifyReport:
         numerics: the class of the rewrites that AFTER went through.
         rows: one for each output, case and way of running AFTER.
         skipped: cases that BEFORE itself refuses, with the runtime's message.
+        cases: descriptions of the elements of cases, by name.
+        sizes: the sizes of symbolic dimensions that were tried, one combination each.
+        left_out: sizes that were not tried, with the memory or the work that they would take.
         fixed: symbolic dimensions of BEFORE that are numbers in AFTER.
         random: outputs that differ from one run of BEFORE to the next; they are not compared.
         not_covered: what no input that was tried has put to the test, and outputs whose honest error could not be
@@ -77,18 +84,23 @@ class VerifyReport:
         notes: what else there is to know.
         summary: a sentence.
         feeds: the inputs on which the outputs differ most; empty where they do not. Not in the JSON.
+        outputs: BEFORE's on these, by name. Not in the JSON.
     """
 
     verdict: Verdict = Verdict.EQUAL
     numerics: str = "exact"
     rows: list[OutputComparison] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
+    sizes: list[dict[str, int]] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
     random: list[str] = field(default_factory=list)
     not_covered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     summary: str = ""
     feeds: dict[str, Any] = field(default_factory=dict, repr=False)
+    outputs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def equal(self) -> bool:
@@ -114,8 +126,13 @@ class VerifyReport:
         return max(self.rows, key=severity, default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        found = {"format": 2, "equal": self.equal, **asdict(replace(self, feeds={})), "verdict": self.verdict.value}
-        del found["feeds"]
+        found = {
+            "format": 2,
+            "equal": self.equal,
+            **asdict(replace(self, feeds={}, outputs={})),
+            "verdict": self.verdict.value,
+        }
+        del found["feeds"], found["outputs"]
         return found
 
     def to_json(self) -> str:
@@ -139,3 +156,17 @@ def broken(name: str, case: str, way: tuple[bool, str, bool], reason: str) -> Ou
 
 def severity(row: OutputComparison) -> tuple[bool, float]:
     return not row.equal, row.severity
+
+
+def inconclusive(rows: Sequence[OutputComparison]) -> list[str]:
+    """A sentence for each output that rounding decides on some case."""
+    said = []
+    for name in dict.fromkeys(row.name for row in rows if row.reason == NOISE):
+        noise = [row for row in rows if row.name == name and row.reason == NOISE]
+        cases = list(dict.fromkeys(row.case for row in noise))
+        moved = [row.noise for row in noise if row.noise is not None]
+        how = f" by up to {max(moved):.2g} of RMS" if moved else ""
+        named = ", ".join(f"'{case}'" for case in cases[:NAMED_CASES])
+        more = f" and {len(cases) - NAMED_CASES} more" if len(cases) > NAMED_CASES else ""
+        said.append(f"output '{name}' is inconclusive on {named}{more}: rounding alone moves BEFORE{how} there")
+    return said

@@ -14,17 +14,16 @@ import numpy as np
 import onnx
 
 from graphopt.checking.compare import Deviation, deviation
-from graphopt.checking.coverage import is_real, numbers_tried, sizes_tried
+from graphopt.checking.coverage import is_real, left_out, numbers_tried, sizes_of, sizes_tried
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.empty import NAME as EMPTY
 from graphopt.checking.empty import is_as_declared
 from graphopt.checking.given import given_cases
 from graphopt.checking.halves import farthest, is_usual, kept_in_half
-from graphopt.checking.honest import Budget
-from graphopt.checking.inputs import Case, Wishes, plan
+from graphopt.checking.inputs import Allowance, Case, Wishes, plan
 from graphopt.checking.run import Outputs, open_session, require_memory, run_case
 from graphopt.checking.tables import cases_that_read
-from graphopt.checking.verify.planning import RUNS, Pair, Way
+from graphopt.checking.verify.planning import Pair, Way
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, broken
 from graphopt.errors import VerifyError, about
 from graphopt.graph.messages import bodies, inlined
@@ -51,19 +50,19 @@ class Run:
 
 
 def run_before(
-    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, budget: Budget, share: float
+    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """BEFORE's outputs, and the cases that it takes.
 
     Some models hold nodes that no kernel takes, and that the runtime's own optimizations remove: they run with these.
     """
     try:
-        return _tried(pair, report, inputs, wishes, budget, share)
+        return _tried(pair, report, inputs, wishes, allowance)
     except VerifyError as refused:
         report.skipped.clear()
         pair.reference = replace(pair.reference, optimized=True)
         try:
-            found = _tried(pair, report, inputs, wishes, budget, share)
+            found = _tried(pair, report, inputs, wishes, allowance)
         except VerifyError:
             raise refused from None
     report.notes.append("BEFORE runs at the runtime's default optimization level alone: both were compared there")
@@ -85,7 +84,7 @@ def runs_before(pair: Pair) -> Callable[[Case], Outputs | str]:
 
 
 def _tried(
-    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, budget: Budget, share: float
+    pair: Pair, report: VerifyReport, inputs: Any, wishes: Wishes, allowance: Allowance
 ) -> tuple[dict[str, Outputs], list[Case]]:
     """BEFORE's outputs, and the cases that it takes; notes outputs that a second run changes."""
     run = runs_before(pair)
@@ -93,13 +92,9 @@ def _tried(
     cases: list[Case] = []
     random: set[str] = set()
     repeat = math.inf if _has_random_operators(pair.before_proto) else 1
-    spent, paid = 0.0, math.inf
 
     def accepts(case: Case) -> bool:
-        nonlocal spent
-        began = time.process_time()
         outputs = run(case)
-        spent += time.process_time() - began
         if isinstance(outputs, str):
             report.skipped[case.name] = outputs
             return False
@@ -113,12 +108,6 @@ def _tried(
                 random.update(name for name, d in zip(pair.names, found) if d.structure or d.max_abs)
         return True
 
-    def exhausted(next_one: float) -> bool:
-        nonlocal paid
-        paid = min(paid, spent)
-        budget.spent = (spent - paid) * RUNS
-        return budget.spent + next_one * RUNS >= budget.seconds * share
-
     pair.given = inputs is not None
     if inputs is not None:
         for case in given_cases(inputs, pair.before_proto):
@@ -126,7 +115,7 @@ def _tried(
     else:
         with about(pair.called):
             before, after = inlined(pair.before_proto), pair.after_proto
-            plan(before, wishes, accepts, exhausted, lambda case: _has_numbers(wanted[case]), after)
+            report.left_out = plan(before, wishes, accepts, allowance, lambda case: _has_numbers(wanted[case]), after)
         for case in [*cases_that_read(pair.tables, cases)]:
             accepts(case)
     if not wanted:
@@ -135,8 +124,12 @@ def _tried(
             f"{pair.called} runs on none of the inputs {tried.format(next(iter(report.skipped.values())))}"
         )
     report.random = [name for name in pair.names if name in random]
+    report.cases = {case.name: case.about for case in cases if case.about}
     if inputs is None:
-        report.notes += sizes_tried(pair.before_proto, cases) + numbers_tried(pair.before_proto, cases)
+        found = sizes_of(pair.before_proto, cases)
+        report.sizes = [dict(sizes) for sizes in dict.fromkeys(tuple(s.items()) for s in found.values() if s)]
+        report.notes += sizes_tried(report.sizes) + left_out(report.left_out)
+        report.notes += numbers_tried(pair.before_proto, cases)
     return wanted, cases
 
 

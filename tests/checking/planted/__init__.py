@@ -15,6 +15,7 @@ from tests.checking.planted import (
     mutants,
     nodes,
     outputs,
+    reach,
     tiles,
     values,
     weights,
@@ -23,5 +24,5 @@ from tests.checking.planted.registry import KINDS, Facts, Hints, plant
 
 __all__ = [
     "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "exporters", "integers", "masks", "mutants", "nodes",
-    "outputs", "plant", "tiles", "values", "weights",
+    "outputs", "plant", "reach", "tiles", "values", "weights",
 ]  # fmt: skip

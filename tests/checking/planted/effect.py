@@ -135,9 +135,12 @@ class Pair:
         before: the original.
         base: the file that faults are planted into.
         sets: input sets; those that BEFORE refuses are left out.
+        exact: no honest file rounds the inputs.
     """
 
-    def __init__(self, before: onnx.ModelProto, base: onnx.ModelProto, sets: Sequence[Feeds]) -> None:
+    def __init__(
+        self, before: onnx.ModelProto, base: onnx.ModelProto, sets: Sequence[Feeds], *, exact: bool = False
+    ) -> None:
         halves = any(a.dtype == np.float16 for _, a in weights_of(base))
         brain = computes_in_bfloat16(base)
         self.unit = BRAIN if brain else float(np.finfo(np.float16 if halves else np.float32).eps)
@@ -166,7 +169,7 @@ class Pair:
             base_outputs = {mode: based[mode].run(None, dict(feeds)) for mode in self.modes}
             shaky = []
             for other in shaken:
-                near = {n: nudged(a, self.unit, rng) if _is_measured(a) else a for n, a in feeds.items()}
+                near = {n: nudged(a, self.unit, rng) if _is_measured(a) and not exact else a for n, a in feeds.items()}
                 shaky.append(other.run(None, near))
             rounded = [other.run(None, dict(feeds)) for other in scores]
             for mode in self.modes:

@@ -32,6 +32,7 @@ class Subject:
         hints: what its inputs and outputs mean.
         feeds: instead of drawn inputs: input sets of the model's own.
         half: files in half precision and bfloat16 are made of it as well.
+        exact: inputs are only moved, compared and rounded to integers: no honest file has others.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Subject:
     hints: Hints = field(default_factory=Hints)
     feeds: Callable[[], list[dict[str, Array]]] | None = None
     half: bool = True
+    exact: bool = False
 
 
 BATCHES: Sequence[Sizes] = tuple({"batch": b} for b in (1, 2, 3, 4))

@@ -1,0 +1,238 @@
+"""Rows that reach each decision of a tree ensemble, at its threshold and next to it.
+
+A decision deep in a tree is met by chance only where all decisions above it happen to go its way. So a row is made for
+each: the features on the path get values between the path's thresholds, and the feature of the decision gets its
+threshold, the two neighbours of that number, and numbers halfway to the next thresholds that either model has there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+# A wider input is not followed by columns.
+MOST_COLUMNS = 4096
+# Most decisions that get rows; of more, as many are taken at even distances.
+MOST_DECISIONS = 512
+# Modes by their number in TreeEnsemble (ai.onnx.ml 5).
+MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_BELOW = frozenset(("BRANCH_LEQ", "BRANCH_LT"))
+_ABOVE = frozenset(("BRANCH_GTE", "BRANCH_GT"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a value: factor * x + offset of the column of an input."""
+
+    input: str
+    index: int
+    factor: float = 1.0
+    offset: float = 0.0
+
+    def scaled(self, factor: float, shift: float = 0.0) -> Column:
+        return replace(self, factor=factor * self.factor, offset=factor * self.offset + shift)
+
+    def back(self, number: float) -> float:
+        """x, where factor * x + offset is the number."""
+        return (number - self.offset) / self.factor if self.factor else 0.0
+
+
+Columns = Sequence[Column]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A node of a tree, with the decisions above it.
+
+    Attributes:
+        feature: the compared column.
+        threshold: the other operand.
+        mode: one of MODES.
+        path: (feature, mode, threshold, whether it holds) from the root on.
+    """
+
+    feature: int
+    threshold: float
+    mode: str
+    path: tuple[tuple[int, str, float, bool], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """The decisions of a tree ensemble.
+
+    Attributes:
+        columns: feature -> the column of an input that it is made of.
+        decisions: of all trees.
+    """
+
+    columns: Mapping[int, Column]
+    decisions: Sequence[Decision]
+
+
+def columns_of(value: onnx.ValueInfoProto) -> Columns:
+    """The columns of an input of rank 2 with a known width, or of rank 1, which is one; else none."""
+    dims = value.type.tensor_type.shape.dim
+    if not 1 <= len(dims) <= 2:
+        return []
+    width = 1 if len(dims) == 1 else dims[1].dim_value
+    return [Column(value.name, i) for i in range(width)] if 0 < width <= MOST_COLUMNS else []
+
+
+def moved_columns(
+    node: onnx.NodeProto, columns: Mapping[str, Columns], vectors: Mapping[str, npt.NDArray[Any]]
+) -> Columns | None:
+    """Returns the columns of a node's output if it scales, selects or joins known columns, else None."""
+    given = [columns.get(name) for name in node.input]
+    first = given[0] if given else None
+    op = node.op_type
+    if op in ("Cast", "Identity", "Imputer") or (op in ("Reshape", "Unsqueeze") and first and len(first) == 1):
+        return first
+    if op in ("Concat", "FeatureVectorizer") and given and all(given):
+        return [column for part in given for column in part or ()]
+    if op in ("ArrayFeatureExtractor", "Gather") and first and node.input[1] in vectors:
+        along = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        chosen = vectors[node.input[1]].tolist()
+        inside = all(isinstance(i, int) and -len(first) <= i < len(first) for i in chosen)
+        return [first[i] for i in chosen] if inside and (op != "Gather" or along in (1, -1)) else None
+    if op == "Scaler" and first:
+        numbers = {a.name: list(a.floats) for a in node.attribute}
+        offsets, scales = (_as_long(numbers.get(k, [d]), len(first)) for k, d in (("offset", 0.0), ("scale", 1.0)))
+        return [c.scaled(s, -o * s) for c, o, s in zip(first, offsets, scales)]
+    if op in ("Add", "Div", "Mul", "Sub") and len(given) == 2 and first and node.input[1] in vectors:
+        constants = _as_long(vectors[node.input[1]].astype(float).tolist(), len(first))
+        if op == "Div" and 0.0 in constants:
+            return None
+        return [c.scaled(*_factor_and_shift(op, n)) for c, n in zip(first, constants)]
+    return None
+
+
+def _factor_and_shift(op: str, number: float) -> tuple[float, float]:
+    """Returns Add, Div, Mul or Sub of a constant as (factor, shift)."""
+    if op in ("Add", "Sub"):
+        return 1.0, number if op == "Add" else -number
+    return (number if op == "Mul" else 1 / number), 0.0
+
+
+def _as_long(numbers: Sequence[float], length: int) -> Sequence[float]:
+    return numbers if len(numbers) == length else [numbers[0] if numbers else 0.0] * length
+
+
+def ensemble(node: onnx.NodeProto, columns: Columns) -> Ensemble:
+    """The decisions of a TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor on these columns."""
+    given: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    for name, value in given.items():
+        if isinstance(value, onnx.TensorProto):
+            given[name] = numpy_helper.to_array(value).tolist()
+    decisions = list(_of_roots(given) if node.op_type == "TreeEnsemble" else _of_ids(given))
+    used = {d.feature for d in decisions}
+    return Ensemble({f: columns[f] for f in used if f < len(columns)}, decisions)
+
+
+def _of_ids(given: Mapping[str, Any]) -> Sequence[Decision]:
+    """Reads the older operators: (tree, number) identifies a node, and leaves are nodes."""
+    values = given.get("nodes_values") or given.get("nodes_values_as_tensor") or []
+    keys = list(zip(given.get("nodes_treeids", ()), given.get("nodes_nodeids", ())))
+    modes = [m.decode() if isinstance(m, bytes) else m for m in given.get("nodes_modes", ())]
+    features, yes, no = (given.get(f"nodes_{n}", []) for n in ("featureids", "truenodeids", "falsenodeids"))
+    places = {key: i for i, key in enumerate(keys)}
+    nodes: dict[int, tuple[int, str, float, int | None, int | None]] = {}
+    for i, (tree, _) in enumerate(keys):
+        if modes[i] != "LEAF":
+            nodes[i] = (features[i], modes[i], values[i], places.get((tree, yes[i])), places.get((tree, no[i])))
+    children = {child for node in nodes.values() for child in node[3:]}
+    return _walked(nodes, [i for i in nodes if i not in children])
+
+
+def _of_roots(given: Mapping[str, Any]) -> Sequence[Decision]:
+    """Reads TreeEnsemble of ai.onnx.ml 5: leaves have indices of their own, and each tree a root."""
+    nodes = {}
+    rows = zip(
+        given.get("nodes_featureids", ()),
+        given.get("nodes_modes", ()),
+        given.get("nodes_splits", ()),
+        *(given.get(f"nodes_{n}", ()) for n in ("truenodeids", "trueleafs", "falsenodeids", "falseleafs")),
+    )
+    for i, (feature, mode, split, yes, yes_leaf, no, no_leaf) in enumerate(rows):
+        nodes[i] = (feature, MODES[mode], split, None if yes_leaf else yes, None if no_leaf else no)
+    return _walked(nodes, given.get("tree_roots", ()))
+
+
+def _walked(
+    nodes: Mapping[int, tuple[int, str, float, int | None, int | None]], roots: Sequence[int]
+) -> Sequence[Decision]:
+    found: list[Decision] = []
+    seen: set[int] = set()
+    waiting: list[tuple[int | None, tuple[tuple[int, str, float, bool], ...]]] = [(root, ()) for root in roots]
+    while waiting:
+        place, path = waiting.pop()
+        if place is None or place not in nodes or place in seen:
+            continue
+        seen.add(place)
+        feature, mode, threshold, yes, no = nodes[place]
+        found.append(Decision(feature, threshold, mode, path))
+        step = (feature, mode, threshold)
+        waiting += [(no, (*path, (*step, False))), (yes, (*path, (*step, True)))]
+    return found
+
+
+def rows_of(ensembles: Sequence[Ensemble]) -> list[dict[tuple[str, int], float]]:
+    """Rows as (input, column) -> number: three or more for each decision of these ensembles."""
+    thresholds: dict[tuple[str, int], set[float]] = {}
+    for trees in ensembles:
+        for decision in trees.decisions:
+            if decision.feature in trees.columns:
+                column = trees.columns[decision.feature]
+                thresholds.setdefault((column.input, column.index), set()).add(column.back(decision.threshold))
+    ordered = {place: sorted(numbers) for place, numbers in thresholds.items()}
+    every = [(trees, d) for trees in ensembles for d in trees.decisions if d.feature in trees.columns]
+    chosen = every[:: max(1, math.ceil(len(every) / MOST_DECISIONS))]
+    rows = []
+    for trees, decision in chosen:
+        column = trees.columns[decision.feature]
+        place = (column.input, column.index)
+        base = _on_path(trees, decision)
+        for number in _around(column.back(decision.threshold), ordered[place]):
+            rows.append({**base, place: number})
+    return rows
+
+
+def _around(number: float, thresholds: Sequence[float]) -> Sequence[float]:
+    """A threshold, its neighbours among numbers of float32, and numbers halfway to the thresholds next to it."""
+    single = np.float32(number)
+    near = [float(np.nextafter(single, np.float32(end))) for end in (-np.inf, np.inf)]
+    place = thresholds.index(number)
+    halfway = [(number + thresholds[i]) / 2 for i in (place - 1, place + 1) if 0 <= i < len(thresholds)]
+    return [float(single), *near, *halfway]
+
+
+def _on_path(trees: Ensemble, decision: Decision) -> dict[tuple[str, int], float]:
+    """Returns values that satisfy every decision above this one."""
+    bounds: dict[int, tuple[float, float]] = {}
+    exact: dict[int, float] = {}
+    for feature, mode, threshold, holds in decision.path:
+        low, high = bounds.get(feature, (-math.inf, math.inf))
+        if mode in _BELOW | _ABOVE:
+            below = (mode in _BELOW) == holds
+            bounds[feature] = (low, min(high, threshold)) if below else (max(low, threshold), high)
+        elif (mode == "BRANCH_EQ") == holds:
+            exact[feature] = threshold
+    row = {}
+    for feature, column in trees.columns.items():
+        if feature in exact or feature in bounds:
+            number = exact[feature] if feature in exact else _between(*bounds[feature])
+            row[column.input, column.index] = column.back(number)
+    return row
+
+
+def _between(low: float, high: float) -> float:
+    if math.isinf(low):
+        return high - max(1.0, abs(high) / 2) if math.isfinite(high) else 0.0
+    return (low + high) / 2 if math.isfinite(high) else low + max(1.0, abs(low) / 2)
