@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
+from graphopt.checking.cost import installed_memory
 from graphopt.checking.declared import required_inputs
 from graphopt.checking.filling import Feeds
 from graphopt.checking.given import given_cases
 from graphopt.checking.honest import self_contained
-from graphopt.checking.inputs import Case, Wishes, plan
+from graphopt.checking.inputs import FIRST_CASES, Case, Wishes, plan
 from graphopt.checking.run import Model, open_session, run_case
 from graphopt.checking.widened import widened
 from graphopt.errors import GraphoptError, VerifyError
@@ -125,7 +127,8 @@ class _Measured:
         for elements in ELEMENTS:
             if not self.made:
                 try:
-                    plan(plain, Wishes(elements=elements), self._take_normal, lambda _: True)
+                    first = replace(FIRST_CASES, bytes=installed_memory() // 4)
+                    plan(plain, Wishes(elements=elements), self._take_normal, first)
                 except VerifyError as error:  # inputs of a type that is not made up
                     self.refused = str(error)
         if not self.made and inputs is None:

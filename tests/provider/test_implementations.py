@@ -200,7 +200,7 @@ def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str, shared: b
     constants["table"][:5] = signed(rng, 5, WIDTH)
     for n in LAYERS:
         constants |= {f"w{n}": signed(rng, WIDTH, WIDTH), f"b{n}": signed(rng, WIDTH)}
-    constants["before"] = signed(rng, WIDTH, WIDTH) / 64
+    constants["before"] = signed(rng, WIDTH, WIDTH) * np.float32(1 / 64)
     earlier = [
         helper.make_node("MatMul", ["rows_of_x", "before"], ["m"]),
         helper.make_node("Add", ["m", "bq"], ["x"]),
