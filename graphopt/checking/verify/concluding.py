@@ -12,7 +12,6 @@ from graphopt.checking.judge import NOISE, Verdict
 from graphopt.checking.keyless import differing, only_where_hidden
 from graphopt.checking.ranges import first_beyond_half
 from graphopt.checking.run import Outputs, open_session, run_case
-from graphopt.checking.tables import NAMED
 from graphopt.checking.tolerances import LARGEST_LIMIT
 from graphopt.checking.verify.planning import Pair
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, severity
@@ -32,7 +31,6 @@ def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Ma
         report.notes += _where_hidden(pair, bad, cases, wanted) + _where_beyond_half(pair, report, cases)
     else:
         noise = [row for row in report.rows if row.reason == NOISE]
-        report.notes += _inconclusive(noise)
         far = [row for row in noise if row.rel_rms > LARGEST_LIMIT[Numerics.REASSOCIATED]]
         report.notes += _where_hidden(pair, far, cases, wanted)
     report.summary = _summary(report, len(cases)) + ("; AFTER's interface is float16" if pair.half_io else "")
@@ -53,20 +51,6 @@ def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Ma
                 f"by {moved:.2g} of its RMS or more, and AFTER is at most {worst:.2g} away; give inputs with --inputs, "
                 "or a limit with --rtol"
             )
-
-
-def _inconclusive(noise: Sequence[OutputComparison]) -> list[str]:
-    """Names each output that is inconclusive, and the inputs."""
-    found: dict[str, list[str]] = {}
-    for row in noise:
-        if row.case not in found.setdefault(row.name, []):
-            found[row.name].append(row.case)
-    said = []
-    for name, sets in found.items():
-        named = ", ".join(f"'{case}'" for case in sets[:NAMED])
-        more = f" and {len(sets) - NAMED} more" if len(sets) > NAMED else ""
-        said.append(f"output '{name}' is inconclusive on {named}{more}: rounding alone moves BEFORE as far there")
-    return said
 
 
 def _where_hidden(
