@@ -1,4 +1,4 @@
-// Activations of blocks, which nearly all kernels have in common.
+// Activations of blocks, shared by nearly all kernels.
 #include "blocks/cpu/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -121,8 +121,8 @@ auto with_kind(ActivationKind kind, const F& f) {
   return f(Kind<ActivationKind::kNone>());
 }
 
-// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. Compiled once, in activation.cpp, for
-// all kernels.
+// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. All kernels share one copy,
+// in activation.cpp.
 void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

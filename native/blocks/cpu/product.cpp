@@ -1,4 +1,4 @@
-// The products whose sums are stored, which several kernels have in common.
+// Register-tiled matrix multiplications that store their sums, shared by several kernels.
 #include "blocks/cpu/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

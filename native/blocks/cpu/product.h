@@ -172,9 +172,9 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// Sums begin with a number for each row and are stored. While a step is multiplied, bytes that a later product reads
-// are fetched into the second-level cache: `pace` of them from `next` on, at most two lines of it. A line is fetched
-// again until the next one's turn has come, which costs less than to find out whether it has.
+// Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most two
+// cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than a
+// test whether the next one begins.
 struct Keep {
   static constexpr bool kPairs = false;
   static constexpr float kZeros[kMaxRows] = {};
@@ -264,14 +264,14 @@ struct Multiply {
   };
 };
 
-// The function for so many rows, at most kMaxRows, and vectors, at most kPanel.
+// Returns the function for at most kMaxRows rows and kPanel vectors.
 template <class E, class Steps, class Each>
 auto pick_multiply(int64_t rows, int64_t vectors) {
   return vectors == kPanel ? of_rows<Multiply<E, kPanel, Steps, Each>::template Of>(rows)
                            : of_rows<Multiply<E, 1, Steps, Each>::template Of>(rows);
 }
 
-// The sums of so many rows and vectors. Compiled once, in product.cpp, for all kernels.
+// Stores the sums of at most kMaxRows rows and kPanel vectors. All kernels share one copy, in product.cpp.
 template <class E, class Steps>
 void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
                    float* o, const Keep& keep);

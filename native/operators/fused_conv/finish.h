@@ -81,7 +81,7 @@ struct Finish {
   bool bounded;          // Bounds are enough
   float slope;           // of what is below zero
   float least, most;
-  // Nothing but pairs is wanted, within bounds or, without a residual, of a slope. The bias is what their sums begin with.
+  // Only pairs are wanted, and bounds are enough or, without a residual, a slope. Their sums may begin with the bias.
   bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -114,7 +114,7 @@ struct Finish {
     return moved;
   }
 
-  // What the sums of each channel begin with.
+  // The initial value of each channel's sums.
   const float* begins() const {
     if constexpr (kTwo) {
       if (pairs_alone) return bias;
@@ -122,8 +122,7 @@ struct Finish {
     return Keep::kZeros;
   }
 
-  // While the product of so many channels is computed: their residuals, into the first-level cache, and the lines of pairs
-  // that are written.
+  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be written.
   void fetch(int64_t channels) const;
 
   // Vector j of channel i. What is not bounded is left in o for `activate`.
@@ -133,9 +132,9 @@ struct Finish {
     put(i, j, within_bounds(v));
   }
 
-  // Ends the sums o [channels][vectors L]; `begun` where they began with begins(), not with zeros.
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with zeros.
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
-  // The same of sums [pixels][vectors L] of a block of pixels, which began with zeros.
+  // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
   // The rest of it for o [channels][vectors L].
   void activate(int64_t channels, int64_t vectors, float* o) const;
@@ -175,9 +174,9 @@ struct Finish {
   }
 };
 
-// The commonest ends of sums, while these are in registers: nothing is added to them but the bias, and they are bounded.
+// The two most frequent cases compute y while the sums are in registers: there is no residual, and bounds are enough.
 
-// To the numbers of y, of whole vectors of pixels.
+// Numbers of y, in whole vectors of pixels.
 struct BoundedNumbers {
   static constexpr bool kPairs = false;
   const float* bias;  // of the first channel, as y
@@ -199,7 +198,7 @@ struct BoundedNumbers {
   }
 };
 
-// To pairs of channels alone, of sums that began with the bias.
+// Only pairs of channels, from sums that began with the bias.
 struct BoundedPairs {
   static constexpr bool kPairs = true;
   Word* pairs;

@@ -1,4 +1,4 @@
-// Ends sums of FusedConv that lie in memory.
+// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store as numbers or pairs of channels.
 #include "operators/fused_conv/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

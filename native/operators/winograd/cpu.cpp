@@ -60,7 +60,7 @@ struct F2x2 {
 };
 
 struct F4x4 {
-  using Transforms = F4x4;  // of the input and the output, compiled once for F4x4Rows, too
+  using Transforms = F4x4;  // input and output transforms, which F4x4Rows shares
   static constexpr int kTile = 4;
   static constexpr int kAlpha = 6;
   // Row of the point p: (1, p, p^2) over the product of its differences to the other finite points.
