@@ -174,13 +174,13 @@ struct TableOfRows {
 
 // Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most two
 // cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than a
-// test whether the next one begins.
+// test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level cache.
 struct Keep {
   static constexpr bool kPairs = false;
   static constexpr float kZeros[kMaxRows] = {};
-  const char* next = reinterpret_cast<const char*>(kZeros);
-  int64_t pace = 0;
   const float* begins = kZeros;
+  const char* next = reinterpret_cast<const char*>(begins);
+  int64_t pace = 0;
 
   Vec begin(int64_t i) const { return splat(begins[i]); }
   void step() {

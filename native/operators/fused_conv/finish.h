@@ -65,6 +65,10 @@ struct Bounds {
   }
 };
 
+inline Words load_words(const Word* x, int64_t n) {
+  return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
+}
+
 // Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
 // at a time, an even one first.
 template <class T, bool kTwo = false>
@@ -174,7 +178,7 @@ struct Finish {
   }
 };
 
-// The two most frequent cases compute y while the sums are in registers: there is no residual, and bounds are enough.
+// The most frequent cases compute y while the sums are in registers: bounds are enough, and a residual is in pairs.
 
 // Numbers of y, in whole vectors of pixels.
 struct BoundedNumbers {
@@ -199,25 +203,40 @@ struct BoundedNumbers {
 };
 
 // Only pairs of channels, from sums that began with the bias.
+template <bool kResidual>
 struct BoundedPairs {
   static constexpr bool kPairs = true;
+  const Word* residual;  // of the first channel, as `pairs`
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;
   float least, most;
 
-  static bool ends(const Finish<float, true>& of, int64_t = 0) {
-    return of.pairs_alone && of.slope == 1.0f && of.residual.pairs == nullptr;
+  static bool ends(const Finish<float, true>& of) {
+    return of.pairs_alone && of.slope == 1.0f && (of.residual.pairs != nullptr) == kResidual;
   }
   explicit BoundedPairs(const Finish<float, true>& of)
-      : pairs(of.pairs), plane(of.plane), pixels(of.pixels), least(of.least), most(of.most) {}
+      : residual(of.residual.pairs),
+        pairs(of.pairs),
+        plane(of.plane),
+        pixels(of.pixels),
+        least(of.least),
+        most(of.most) {}
 
   // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
   [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
     const Pixels& here = pixels[j];
-    const Words words = Brain::join(within_bounds(low), within_bounds(high));
-    store_words(pairs + i / 2 * plane + here.at,
-                reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here)), here.count);
+    const int64_t at = i / 2 * plane + here.at;
+    if constexpr (kResidual) {
+      low = chosen(low, here);
+      high = chosen(high, here);
+      const Words words = load_words(residual + at, here.count);
+      low += first_of_pair(words);
+      high += second_of_pair(words);
+    }
+    Words words = Brain::join(within_bounds(low), within_bounds(high));
+    if constexpr (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
+    store_words(pairs + at, words, here.count);
   }
   Vec within_bounds(Vec v) const {
     return smaller(splat(most), larger(splat(least), v));  // NaN stays

@@ -4,10 +4,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-Words load_words(const Word* x, int64_t n) {
-  return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
-}
-
 // Vectors of a panel, into the first-level cache.
 template <class T>
 void fetch_panel(const T* x) {

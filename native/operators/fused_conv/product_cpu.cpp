@@ -150,12 +150,16 @@ void multiply_panel(int64_t rows, int64_t vectors, const Word* w, const Word* s,
                     int64_t steps, const Keep& keep, const F& finish) {
   alignas(64) float o[kMaxRows * kPanelWidth];
   finish.fetch(rows);
-  if constexpr (!std::is_same_v<F, Finish<half>>) {
-    using Out = std::conditional_t<F::kPairs, BoundedPairs, BoundedNumbers>;
-    if (Out::ends(finish, vectors)) {
-      const InRegisters<Out> each(keep, Out(finish));
-      return pick_multiply<E, Table, InRegisters<Out>>(rows, vectors)(w, s, table, steps, o, each);
-    }
+  const auto in_registers = [&](const auto& out) {
+    const InRegisters<std::decay_t<decltype(out)>> each(keep, out);
+    pick_multiply<E, Table, std::decay_t<decltype(each)>>(rows, vectors)(w, s, table, steps, o, each);
+  };
+  if constexpr (std::is_same_v<F, Finish<float>>) {
+    if (BoundedNumbers::ends(finish, vectors)) return in_registers(BoundedNumbers(finish));
+  }
+  if constexpr (F::kPairs) {
+    if (BoundedPairs<false>::ends(finish)) return in_registers(BoundedPairs<false>(finish));
+    if (BoundedPairs<true>::ends(finish)) return in_registers(BoundedPairs<true>(finish));
   }
   multiply_rows<E>(rows, vectors, w, s, table, steps, o, keep);
   finish.end(rows, vectors, o, true);
@@ -180,8 +184,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
       F finish = image.at(g * outputs + m, pixels);
-      Keep keep;
-      keep.begins = finish.begins();
+      Keep keep = {finish.begins()};
       if (block + 1 < blocks) {
         // The weights of the next block come into the caches with the first panel.
         keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
@@ -192,7 +195,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
         finish.pixels = pixels + j;
         multiply_panel<E>(rows, std::min<int64_t>(kPanel, vectors - j), weights, packed + j * L,
                           Table{steps.until((j + kPanel) * L)}, steps.count, keep, finish);
-        keep.pace = 0;
+        keep = {finish.begins()};
       }
     }
   };

@@ -95,7 +95,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                          fetch_rows(y + row * p.N + n, p.N, rows);
                          const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
                          multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,
-                                          Keep{ahead, pace});
+                                          Keep{Keep::kZeros, ahead, pace});
                          finish(p, o, rows, vectors, p.N - n, b + n,
                                 p.has_residual ? r + row * p.N + n : nullptr, y + row * p.N + n);
                        }
