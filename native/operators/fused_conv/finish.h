@@ -178,26 +178,34 @@ struct Finish {
   }
 };
 
-// The most frequent cases compute y while the sums are in registers: bounds are enough, and a residual is in pairs.
+// The most frequent cases compute y while the sums are in registers.
 
 // Numbers of y, in whole vectors of pixels.
+template <bool kResidual>
 struct BoundedNumbers {
   static constexpr bool kPairs = false;
-  const float* bias;  // of the first channel, as y
-  float* y;           // at the first pixel
+  const float* bias;      // of the first channel, as the others
+  const float* residual;  // at the first pixel, as y
+  float* y;
   int64_t plane;
   float least, most;
 
   static bool ends(const Finish<float>& of, int64_t vectors) {
     const Pixels* pixels = of.pixels;
-    return of.bounded && of.slope == 1.0f && of.residual.numbers == nullptr && vectors == kPanel &&
-           pixels[0].count == L && pixels[1].count == L;
+    return of.bounded && of.slope == 1.0f && (of.residual.numbers != nullptr) == kResidual &&
+           vectors == kPanel && pixels[0].count == L && pixels[1].count == L;
   }
   explicit BoundedNumbers(const Finish<float>& of)
-      : bias(of.bias), y(of.y + of.pixels->at), plane(of.plane), least(of.least), most(of.most) {}
+      : bias(of.bias),
+        residual(kResidual ? of.residual.numbers + of.pixels->at : nullptr),
+        y(of.y + of.pixels->at),
+        plane(of.plane),
+        least(of.least),
+        most(of.most) {}
 
   void operator()(int64_t i, int64_t j, Vec v, float*) const {
     v += splat(bias[i]);
+    if constexpr (kResidual) v += load(residual + i * plane + j * L);
     store(y + i * plane + j * L, smaller(splat(most), larger(splat(least), v)));  // NaN stays
   }
 };

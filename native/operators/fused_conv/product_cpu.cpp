@@ -155,7 +155,8 @@ void multiply_panel(int64_t rows, int64_t vectors, const Word* w, const Word* s,
     pick_multiply<E, Table, std::decay_t<decltype(each)>>(rows, vectors)(w, s, table, steps, o, each);
   };
   if constexpr (std::is_same_v<F, Finish<float>>) {
-    if (BoundedNumbers::ends(finish, vectors)) return in_registers(BoundedNumbers(finish));
+    if (BoundedNumbers<false>::ends(finish, vectors)) return in_registers(BoundedNumbers<false>(finish));
+    if (BoundedNumbers<true>::ends(finish, vectors)) return in_registers(BoundedNumbers<true>(finish));
   }
   if constexpr (F::kPairs) {
     if (BoundedPairs<false>::ends(finish)) return in_registers(BoundedPairs<false>(finish));
