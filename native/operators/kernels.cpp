@@ -35,6 +35,8 @@ Table named(Table table, const char* provider, const std::string& device) {
 
 }  // namespace
 
+Registration& Kernels::add() { return table_.emplace_back(); }
+
 Table Kernels::take(std::initializer_list<Where> wanted) && {
   const auto other = [&](const Registration& r) {
     return std::find(wanted.begin(), wanted.end(), r.where) == wanted.end();

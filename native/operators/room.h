@@ -281,7 +281,7 @@ class Kernels {
   // node, the device and what follows here.
   template <class K, class... Args>
   Registration& add_onnx(const char* name, int first, int last, Args... args) {
-    Registration& r = table_.emplace_back();
+    Registration& r = add();
     r.name = name;
     r.where = Where::kProvider;
     r.first = first;
@@ -296,7 +296,7 @@ class Kernels {
   // An operator of ONNX whose kernel computes what shapes are made of; it is a K, made of a node and what follows here.
   template <class K, class... Args>
   Registration& add_arithmetic(const char* name, int first, int last, Args... args) {
-    Registration& r = table_.emplace_back();
+    Registration& r = add();
     r.name = name;
     r.where = Where::kPlanning;
     r.first = first;
@@ -373,10 +373,12 @@ class Kernels {
     for (size_t i = 0; i < ops.size(); ++i) visit(ops[i], table_[table_.size() - ops.size() + i]);
   }
 
+  Registration& add();
+
   // The part of a registration that is the same on all devices.
   template <class Op>
   Registration& describe(const Op& op, Where where, Reuse reuse) {
-    Registration& r = table_.emplace_back();
+    Registration& r = add();
     r.name = op.name();
     r.domain = kDomain;
     r.where = where;

@@ -121,16 +121,8 @@ auto with_kind(ActivationKind kind, const F& f) {
   return f(Kind<ActivationKind::kNone>());
 }
 
-// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. (x is not const because
-// GCC 12 then takes the caller's buffers for uninitialised.)
-inline void activate_block(const Activation& act, float* x, float* y, size_t n) {
-  with_kind(act.kind, [&](auto kind) {
-    if constexpr (kind == ActivationKind::kNone) {
-      if (y != x) std::memcpy(y, x, n * sizeof(float));
-    } else {
-      activate_each<kind>(act, y, static_cast<int64_t>(n), [x](auto read) { return read(x); });
-    }
-  });
-}
+// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. All kernels share one copy,
+// in activation.cpp.
+void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -172,19 +172,21 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// What happens to a product while the next step is multiplied, and then to the sums: they are stored. Fetches
-// what the next call multiplies into the second-level cache: `lines` (0 to kVectors) cache lines for each
-// step from `next` on.
+// Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most two
+// cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than a
+// test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level cache.
 struct Keep {
   static constexpr bool kPairs = false;
-  const Word* next = nullptr;
-  int64_t lines = 0;
-  Vec begin(int64_t) const { return Vec{}; }
+  static constexpr float kZeros[kMaxRows] = {};
+  const float* begins = kZeros;
+  const char* next = reinterpret_cast<const char*>(begins);
+  int64_t pace = 0;
+
+  Vec begin(int64_t i) const { return splat(begins[i]); }
   void step() {
-    if (lines == 0) return;
     __builtin_prefetch(next, 0, 2);
-    if (lines > 1) __builtin_prefetch(next + kWidth, 0, 2);
-    next += lines * kWidth;
+    if (pace > 64) __builtin_prefetch(next + 64, 0, 2);
+    next += pace;
   }
   void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
 };
@@ -262,13 +264,16 @@ struct Multiply {
   };
 };
 
-// The same for at most kMaxRows rows.
+// Returns the function for at most kMaxRows rows and kPanel vectors.
 template <class E, class Steps, class Each>
-void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
-                   float* o, Each each) {
-  const auto fn = vectors == kPanel ? of_rows<Multiply<E, kPanel, Steps, Each>::template Of>(rows)
-                                    : of_rows<Multiply<E, 1, Steps, Each>::template Of>(rows);
-  fn(s, v, at, steps, o, each);
+auto pick_multiply(int64_t rows, int64_t vectors) {
+  return vectors == kPanel ? of_rows<Multiply<E, kPanel, Steps, Each>::template Of>(rows)
+                           : of_rows<Multiply<E, 1, Steps, Each>::template Of>(rows);
 }
+
+// Stores the sums of at most kMaxRows rows and kPanel vectors. All kernels share one copy, in product.cpp.
+template <class E, class Steps>
+void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, Steps at, int64_t steps,
+                   float* o, const Keep& keep);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

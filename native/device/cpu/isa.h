@@ -1,6 +1,6 @@
 // Which instruction set the CPU kernels use in this process.
 //
-// The cpu.cpp of a room (operators/), and each NAME_cpu.cpp, is compiled once for each instruction set, with
+// The cpu.cpp of a room (operators/), each NAME_cpu.cpp and each file of blocks/cpu is compiled once for each instruction set, with
 // GRAPHOPT_ISA set to the name of the namespace that it must define its functions in:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -114,9 +114,9 @@ struct Factors<Word> {
 };
 
 // P [kRows, kVectors * kWidth] = A [kRows, k] B [k, kVectors * kWidth].
-template <int kRows, int kVectors, Result kResult, class T>
-void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
-              float* per_row) {
+template <int kRows, int kVectors, class T>
+void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, Result result, float* c,
+              int64_t ldc, float* per_row) {
   Vec sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
@@ -134,19 +134,26 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
       for (int j = 0; j < kVectors; ++j) sum[i][j] = Factors<T>::multiply_add(x, row[j], sum[i][j]);
     }
   }
+  if (result == Result::kAdd) {
+    // Only now: a sum that starts from all the blocks before would lose their digits with every key.
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) sum[i][j] += load(c + i * ldc + j * kWidth) * per_row[i];
+    }
+  } else if (result == Result::kMost) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      Vec most = load(per_row + i * kWidth);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) most = larger(sum[i][j], most);
+      store(per_row + i * kWidth, most);
+    }
+  }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
-    Vec most{};
-    if constexpr (kResult == Result::kMost) most = load(per_row + i * kWidth);
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      float* y = c + i * ldc + j * kWidth;
-      // Only now: a sum that starts from all the blocks before would lose their digits with every key.
-      if constexpr (kResult == Result::kAdd) sum[i][j] += load(y) * per_row[i];
-      if constexpr (kResult == Result::kMost) most = larger(sum[i][j], most);
-      store(y, sum[i][j]);
-    }
-    if constexpr (kResult == Result::kMost) store(per_row + i * kWidth, most);
+    for (int j = 0; j < kVectors; ++j) store(c + i * ldc + j * kWidth, sum[i][j]);
   }
 }
 
@@ -154,8 +161,8 @@ void multiply(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, f
 constexpr int kHalfRows = 8;
 
 // multiply for kHalfRows rows and two and a half vectors, D=40 above all: rows share their half vectors two
-// by two. The last half of a row of B equals the half before it, and so does that of C.
-template <bool kAdd, class T>
+// by two. The last half of a row of B equals the half before it, and so does that of C. Without factors C = P.
+template <class T>
 void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t k, float* c, int64_t ldc,
                    const float* factor) {
   using F = Factors<T>;
@@ -183,7 +190,7 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
 #pragma GCC unroll 3
     for (int j = 0; j < 3; ++j) {
       float* y = c + i * ldc + j * kWidth;
-      if constexpr (kAdd) row[j] += load(y) * factor[i];
+      if (factor != nullptr) row[j] += load(y) * factor[i];
       store(y, row[j]);
     }
   }
@@ -191,41 +198,41 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
 #endif
 
 template <class T>
-using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, float*, int64_t, float*);
+using Multiply = void (*)(const float*, int64_t, const T*, int64_t, int64_t, Result, float*, int64_t, float*);
 
-template <int kVectors, Result kResult, class T>
+template <int kVectors, class T>
 inline Multiply<T> pick_rows(int64_t rows) {
   static constexpr Multiply<T> table[kMostRows] = {
-      multiply<1, kVectors, kResult, T>,
-      multiply<2, kVectors, kResult, T>,
-      multiply<3, kVectors, kResult, T>,
-      multiply<4, kVectors, kResult, T>,
-      multiply<5, kVectors, kResult, T>,
-      multiply<6, kVectors, kResult, T>,
-      multiply<std::min(7, rows_of(kVectors)), kVectors, kResult, T>,
-      multiply<std::min(8, rows_of(kVectors)), kVectors, kResult, T>,
+      multiply<1, kVectors, T>,
+      multiply<2, kVectors, T>,
+      multiply<3, kVectors, T>,
+      multiply<4, kVectors, T>,
+      multiply<5, kVectors, T>,
+      multiply<6, kVectors, T>,
+      multiply<std::min(7, rows_of(kVectors)), kVectors, T>,
+      multiply<std::min(8, rows_of(kVectors)), kVectors, T>,
   };
   return table[rows - 1];
 }
 
-template <Result kResult, class T>
+template <class T>
 inline Multiply<T> pick(int64_t rows, int64_t vectors) {
   if constexpr (kMaxVectors == 4) {
-    if (vectors == 4) return pick_rows<kMaxVectors, kResult, T>(rows);
-    if (vectors == 3) return pick_rows<kMaxVectors - 1, kResult, T>(rows);
+    if (vectors == 4) return pick_rows<kMaxVectors, T>(rows);
+    if (vectors == 3) return pick_rows<kMaxVectors - 1, T>(rows);
   }
-  return vectors == 2 ? pick_rows<2, kResult, T>(rows) : pick_rows<1, kResult, T>(rows);
+  return vectors == 2 ? pick_rows<2, T>(rows) : pick_rows<1, T>(rows);
 }
 
-// C [rows, vectors * kWidth] = A B as kResult says, for up to kMaxVectors vectors and any number of rows.
-template <Result kResult, class T>
+// C [rows, vectors * kWidth] = A B as `result` says, for up to kMaxVectors vectors and any number of rows.
+template <class T>
 void multiply_rows(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
-                   int64_t k, float* c, int64_t ldc, float* per_row) {
+                   int64_t k, Result result, float* c, int64_t ldc, float* per_row) {
   const int64_t step = rows_of(static_cast<int>(vectors));
   for (int64_t i = 0; i < rows; i += step) {
     const int64_t n = std::min(step, rows - i);
-    pick<kResult, T>(n, vectors)(a + i * lda, lda, b, ldb, k, c + i * ldc, ldc,
-                                 per_row + i * (kResult == Result::kMost ? kWidth : 1));
+    pick<T>(n, vectors)(a + i * lda, lda, b, ldb, k, result, c + i * ldc, ldc,
+                        per_row + i * (result == Result::kMost ? kWidth : 1));
   }
 }
 
@@ -759,10 +766,7 @@ struct Attention {
     }
     block.keys_packed = true;
     if (most_known) std::fill_n(w.most, rows * kWidth, -std::numeric_limits<float>::infinity());
-    const auto multiply =
-        most_known ? multiply_rows<Result::kMost, float> : multiply_rows<Result::kStore, float>;
-    const auto multiply_pairs =
-        most_known ? multiply_rows<Result::kMost, Word> : multiply_rows<Result::kStore, Word>;
+    const Result result = most_known ? Result::kMost : Result::kStore;
     for (int64_t j = 0; j < n; j += kPanelFloats) {
       const int64_t width = round_up(std::min(kPanelFloats, block.n - j), kWidth);
       const int64_t vectors = ceil_div(std::min(kPanelFloats, n - j), kWidth);
@@ -776,12 +780,12 @@ struct Attention {
         }
       }
       if (p.bfloat16) {
-        multiply_pairs(rows, vectors, w.q, plan.query_width, pairs, width, plan.query_steps, w.scores + j,
-                       plan.score_stride, w.most);
+        multiply_rows(rows, vectors, w.q, plan.query_width, pairs, width, plan.query_steps, result,
+                      w.scores + j, plan.score_stride, w.most);
         continue;
       }
-      multiply(rows, vectors, w.q, plan.query_width, w.k + j * p.D, width, p.D, w.scores + j,
-               plan.score_stride, w.most);
+      multiply_rows(rows, vectors, w.q, plan.query_width, static_cast<const float*>(w.k + j * p.D), width,
+                    p.D, result, w.scores + j, plan.score_stride, w.most);
     }
   }
 
@@ -905,17 +909,16 @@ struct Attention {
 #if defined(__AVX512F__)
       if constexpr (!std::is_same_v<V, half>) {
         if (plan.half_vector && vectors == 3) {
-          const auto half = fresh ? multiply_half<false, V> : multiply_half<true, V>;
           for (; i + kHalfRows <= rows; i += kHalfRows) {
-            half(w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
-                 out + i * plan.value_width + c, plan.value_width, w.factor + i);
+            multiply_half(w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
+                          out + i * plan.value_width + c, plan.value_width, fresh ? nullptr : w.factor + i);
           }
         }
       }
 #endif
-      const auto whole = fresh ? multiply_rows<Result::kStore, V> : multiply_rows<Result::kAdd, V>;
-      whole(rows - i, vectors, w.scores + i * plan.score_stride, plan.score_stride, values + c, stride, n,
-            out + i * plan.value_width + c, plan.value_width, w.factor + i);
+      multiply_rows(rows - i, vectors, w.scores + i * plan.score_stride, plan.score_stride, values + c,
+                    stride, n, fresh ? Result::kStore : Result::kAdd, out + i * plan.value_width + c,
+                    plan.value_width, w.factor + i);
     }
   }
 

@@ -177,8 +177,8 @@ struct Filter {
       Pixels pixels[kStacked];
       const Finish<float, true> finish =
           Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
-      const PairsAlone<false> alone(finish);
-      const bool gives_pairs_alone = finish.gives_pairs_alone() && finish.slope == 1.0f && !p.has_residual;
+      const BoundedPairs<false> alone(finish);
+      const bool pairs_alone = BoundedPairs<false>::ends(finish);
       alignas(64) float o[2 * kStacked * L];
       for (int64_t y = 0; y < p.out[1]; y += step) {
         const int64_t here = std::min(kStacked, ceil_div(p.out[1] - y, kRowsOfVector));
@@ -195,19 +195,22 @@ struct Filter {
           Vec sum[2][kStacked] = {};
           add(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
               sum);
-          if (gives_pairs_alone) {
+          if (pairs_alone) {
 #pragma GCC unroll 4
             for (int64_t r = 0; r < kStacked; ++r) {
               if (r < here)
-                alone(0, r, sum[0][r] + alone.begin(0), sum[1][r] + alone.begin(1), nullptr, nullptr);
+                alone(0, r, sum[0][r] + splat(finish.bias[0]), sum[1][r] + splat(finish.bias[1]), nullptr,
+                      nullptr);
             }
             continue;
           }
 #pragma GCC unroll 4
           for (int64_t r = 0; r < kStacked; ++r) {
-            if (r < here) finish(0, r, sum[0][r], sum[1][r], o + r * L, o + (here + r) * L);
+            if (r >= here) continue;
+            store_aligned(o + r * L, sum[0][r]);
+            store_aligned(o + (here + r) * L, sum[1][r]);
           }
-          finish.activate(2, here, o);
+          finish.end(2, here, o, false);
         }
       }
     });
@@ -322,8 +325,8 @@ struct SamePlanes {
     const std::vector<Masks> masks = masks_of(p);
     const auto vectors = static_cast<int64_t>(masks.size()) - 1;
     const Finish<float, true> images(p, bias, residual, to);
-    const PairsAlone<false> alone(images);
-    const bool gives_pairs_alone = images.gives_pairs_alone() && images.slope == 1.0f && !p.has_residual;
+    const BoundedPairs<false> alone(images);
+    const bool pairs_alone = BoundedPairs<false>::ends(images);
     parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
       const Word* image = pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot);
       const int64_t n = item / pairs, c = item % pairs * 2;
@@ -345,7 +348,7 @@ struct SamePlanes {
       };
       read(masks[0]);
       Vec begin = {};
-      if (gives_pairs_alone) {
+      if (pairs_alone) {
         for (int i = 0; i < L; ++i) begin[i] = bias[c + i % 2];
       }
       alignas(64) float o[2 * L];
@@ -372,7 +375,7 @@ struct SamePlanes {
           sum[1] = Brain::multiply_add(in_turns<1>(a, b), weights[product++], sum[1]);
         });
         const int64_t count = std::min(L, p.out_size() - v * L);
-        if (gives_pairs_alone) {
+        if (pairs_alone) {
           // Two words of the first half of the sums and two of the second in turns.
           const auto both =
               (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
@@ -381,9 +384,9 @@ struct SamePlanes {
           continue;
         }
         pixels = {(1u << count) - 1, static_cast<int32_t>(count), v * L};
-        finish(0, 0, shuffle(sum[0], sum[1], OfChannel<0>()), shuffle(sum[0], sum[1], OfChannel<1>()), o,
-               o + L);
-        finish.activate(2, 1, o);
+        store_aligned(o, shuffle(sum[0], sum[1], OfChannel<0>()));
+        store_aligned(o + L, shuffle(sum[0], sum[1], OfChannel<1>()));
+        finish.end(2, 1, o, false);
       }
     });
   }

@@ -1,5 +1,5 @@
 // What ends a sum of FusedConv on CPUs: bias, residual and activation, and where the result goes, to numbers or to
-// pairs of channels. For kernel files only (see device/cpu/isa.h).
+// pairs of channels (finish_cpu.cpp). For kernel files only (see device/cpu/isa.h).
 #pragma once
 
 #include <cstdint>
@@ -69,15 +69,6 @@ inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
 
-// Vectors of a panel, into the first-level cache.
-template <class T>
-void fetch_panel(const T* x) {
-  constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
-  const auto* from = reinterpret_cast<const char*>(x);
-  for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
-  __builtin_prefetch(from + kBytes - 1);
-}
-
 // Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
 // at a time, an even one first.
 template <class T, bool kTwo = false>
@@ -94,9 +85,8 @@ struct Finish {
   bool bounded;          // Bounds are enough
   float slope;           // of what is below zero
   float least, most;
-  // Weights of the next product, which come into the caches while this one is computed; null: none.
-  const Word* next = nullptr;
-  int64_t next_rows = 0;
+  // Only pairs are wanted, and bounds are enough or, without a residual, a slope. Their sums may begin with the bias.
+  bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
       : p(problem),
@@ -112,6 +102,8 @@ struct Finish {
     slope = bounds.slope;
     least = bounds.least;
     most = bounds.most;
+    pairs_alone = kTwo && bounded && y == nullptr && residual.numbers == nullptr &&
+                  (slope == 1.0f || residual.pairs == nullptr);
   }
 
   // What ends the channels from m on, and an image's pixels from `from` on.
@@ -126,18 +118,16 @@ struct Finish {
     return moved;
   }
 
-  Vec begin(int64_t) const { return Vec{}; }
-  void step() {
-    if (next == nullptr) return;
-    __builtin_prefetch(next, 0, 2);
-    next += next_rows;
+  // The initial value of each channel's sums.
+  const float* begins() const {
+    if constexpr (kTwo) {
+      if (pairs_alone) return bias;
+    }
+    return Keep::kZeros;
   }
 
-  // The residual of channel i, into the first-level cache while the product is computed.
-  void fetch(int64_t i) const {
-    if (residual.numbers != nullptr) return fetch_panel(residual.numbers + i * plane + pixels->at);
-    if (residual.pairs != nullptr && i % 2 == 0) fetch_panel(residual.pairs + i / 2 * plane + pixels->at);
-  }
+  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be written.
+  void fetch(int64_t channels) const;
 
   // Vector j of channel i. What is not bounded is left in o for `activate`.
   void operator()(int64_t i, int64_t j, Vec v, float* o) const {
@@ -145,52 +135,20 @@ struct Finish {
     if (!bounded) return store_aligned(o, v);
     put(i, j, within_bounds(v));
   }
-  // The same of channels i and i + 1.
-  void operator()(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const {
-    low = summed(i, j, low);
-    high = summed(i + 1, j, high);
-    if (residual.pairs != nullptr) {
-      const Words words = load_words(residual.pairs + i / 2 * plane + pixels[j].at, pixels[j].count);
-      low += first_of_pair(words);
-      high += second_of_pair(words);
-    }
-    if (!bounded) {
-      store_aligned(o, low);
-      return store_aligned(next_o, high);
-    }
-    low = within_bounds(low);
-    high = within_bounds(high);
-    put_pair(i, j, low, high);
-    if (y == nullptr) return;
-    put(i, j, low);
-    put(i + 1, j, high);
-  }
 
-  // Whether nothing but pairs is wanted, within bounds or, without a residual, of a slope: PairsAlone does that.
-  bool gives_pairs_alone() const {
-    return kTwo && bounded && y == nullptr && residual.numbers == nullptr &&
-           (slope == 1.0f || residual.pairs == nullptr);
-  }
-
-  // The rest of it for o [rows][vectors L].
-  void activate(int64_t rows, int64_t vectors, float* o) const {
-    if (bounded) return;
-    if (slopes == nullptr) activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * L));
-    for (int64_t i = 0; slopes != nullptr && i < rows; ++i) {
-      const Activation of_channel = {ActivationKind::kLeakyRelu, static_cast<float>(slopes[i])};
-      float* row = o + i * vectors * L;
-      activate_block(of_channel, row, row, static_cast<size_t>(vectors * L));
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < vectors; ++j) {
-        const float* at = o + (i * vectors + j) * L;
-        if (kTwo && i % 2 == 0) put_pair(i, j, load_aligned(at), load_aligned(at + vectors * L));
-        if (y != nullptr) put(i, j, load_aligned(at));
-      }
-    }
-  }
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with zeros.
+  void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
+  // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
+  void end_block(int64_t channels, int64_t vectors, const float* o) const;
+  // The rest of it for o [channels][vectors L].
+  void activate(int64_t channels, int64_t vectors, float* o) const;
 
  private:
+  // Vector j of channels i and i + 1.
+  void end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const;
+  void end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const;
+  void end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const;
+
   Vec summed(int64_t i, int64_t j, Vec v) const {
     const Pixels& here = pixels[j];
     v += splat(static_cast<float>(bias[i]));
@@ -220,73 +178,75 @@ struct Finish {
   }
 };
 
-// A Finish that gives pairs alone, within bounds or, with kSlope, of LeakyRelu. The bias is what sums begin with.
-template <bool kResidual, bool kSlope = false>
-struct PairsAlone {
-  static constexpr bool kPairs = true;
-  const float* bias;  // of the first channel, as the others
-  const Word* residual;
-  Word* pairs;
-  int64_t plane;
-  const Pixels* pixels;
-  float slope, least, most;
-  const Word* next = nullptr;
-  int64_t next_rows = 0;
+// The most frequent cases compute y while the sums are in registers.
 
-  explicit PairsAlone(const Finish<float, true>& of)
+// Numbers of y, in whole vectors of pixels.
+template <bool kResidual>
+struct BoundedNumbers {
+  static constexpr bool kPairs = false;
+  const float* bias;      // of the first channel, as the others
+  const float* residual;  // at the first pixel, as y
+  float* y;
+  int64_t plane;
+  float least, most;
+
+  static bool ends(const Finish<float>& of, int64_t vectors) {
+    const Pixels* pixels = of.pixels;
+    return of.bounded && of.slope == 1.0f && (of.residual.numbers != nullptr) == kResidual &&
+           vectors == kPanel && pixels[0].count == L && pixels[1].count == L;
+  }
+  explicit BoundedNumbers(const Finish<float>& of)
       : bias(of.bias),
-        residual(of.residual.pairs),
-        pairs(of.pairs),
+        residual(kResidual ? of.residual.numbers + of.pixels->at : nullptr),
+        y(of.y + of.pixels->at),
         plane(of.plane),
-        pixels(of.pixels),
-        slope(of.slope),
         least(of.least),
         most(of.most) {}
 
-  PairsAlone at(int64_t m, const Pixels* from) const {
-    PairsAlone moved = *this;
-    moved.bias += m;
-    if (kResidual) moved.residual += m / 2 * plane;
-    moved.pairs += m / 2 * plane;
-    moved.pixels = from;
-    return moved;
+  void operator()(int64_t i, int64_t j, Vec v, float*) const {
+    v += splat(bias[i]);
+    if constexpr (kResidual) v += load(residual + i * plane + j * L);
+    store(y + i * plane + j * L, smaller(splat(most), larger(splat(least), v)));  // NaN stays
   }
-  // Of channels i and i + 1, while the product is computed: the residual, and the lines that are written.
-  void fetch(int64_t i) const {
-    if (i % 2 != 0) return;
-    const int64_t at = i / 2 * plane + pixels->at;
-    if (kResidual) fetch_panel(residual + at);
-    for (const int64_t k : {int64_t{0}, L, kPanelWidth - 1}) __builtin_prefetch(pairs + at + k, 1);
+};
+
+// Only pairs of channels, from sums that began with the bias.
+template <bool kResidual>
+struct BoundedPairs {
+  static constexpr bool kPairs = true;
+  const Word* residual;  // of the first channel, as `pairs`
+  Word* pairs;
+  int64_t plane;
+  const Pixels* pixels;
+  float least, most;
+
+  static bool ends(const Finish<float, true>& of) {
+    return of.pairs_alone && of.slope == 1.0f && (of.residual.pairs != nullptr) == kResidual;
   }
-  Vec begin(int64_t i) const { return splat(bias[i]); }
-  void step() {
-    if (next == nullptr) return;
-    __builtin_prefetch(next, 0, 2);
-    next += next_rows;
-  }
+  explicit BoundedPairs(const Finish<float, true>& of)
+      : residual(of.residual.pairs),
+        pairs(of.pairs),
+        plane(of.plane),
+        pixels(of.pixels),
+        least(of.least),
+        most(of.most) {}
+
   // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
   [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
     const Pixels& here = pixels[j];
     const int64_t at = i / 2 * plane + here.at;
-    if (kResidual) {
-      if (here.count != L) {
-        low = chosen(low, here);
-        high = chosen(high, here);
-      }
+    if constexpr (kResidual) {
+      low = chosen(low, here);
+      high = chosen(high, here);
       const Words words = load_words(residual + at, here.count);
       low += first_of_pair(words);
       high += second_of_pair(words);
     }
-    low = within_bounds(low);
-    high = within_bounds(high);
-    Words words = Brain::join(low, high);
-    if (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
+    Words words = Brain::join(within_bounds(low), within_bounds(high));
+    if constexpr (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
     store_words(pairs + at, words, here.count);
   }
-  void activate(int64_t, int64_t, float*) const {}
-
   Vec within_bounds(Vec v) const {
-    if constexpr (kSlope) return v < Vec{} ? v * slope : v;
     return smaller(splat(most), larger(splat(least), v));  // NaN stays
   }
 };

@@ -23,14 +23,6 @@ constexpr int64_t kGatheredBytes = 512 << 10;
 constexpr int64_t kKeptBytes = 128 << 10;  // of a schedule, for the next run
 constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
 
-// Blocks of output channels.
-int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
-// Where a block of channels begins; with an even number of channels never between the two of a pair.
-int64_t first_of(int64_t outputs, int64_t block) {
-  const int64_t together = outputs % 2 == 0 ? 2 : 1;
-  return outputs / together * block / blocks_of(outputs) * together;
-}
-
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
   return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
@@ -139,38 +131,40 @@ struct Memory {
         gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
 
-// Panels of pixels, by the weights at w of a block of channels, which `finish` ends. Weights of the next block
-// come into the caches with the first panel.
-struct PixelPanels {
-  const Pixels* pixels;
-  int64_t vectors, from, to;
-  const Word* next;
-  int64_t next_rows;
+// Stores y by Out while the sums are in registers.
+template <class Out>
+struct InRegisters : Keep {
+  static constexpr bool kPairs = Out::kPairs;
+  Out out;
+
+  InRegisters(const Keep& keep, const Out& end) : Keep(keep), out(end) {}
+  template <class... Args>
+  [[gnu::always_inline]] void operator()(Args... args) const {
+    out(args...);
+  }
 };
+
+// A panel of pixels, by the weights at w of a block of channels.
 template <class E, class F>
-struct MultiplyPanels {
-  template <int kRows>
-  struct Of {
-    static void run(const PixelPanels& of, const Word* w, const Word* s, const Steps& steps, F finish) {
-      alignas(64) float o[kMaxRows * kPanelWidth];
-      finish.next = of.next;
-      finish.next_rows = of.next_rows;
-      for (int64_t panel = of.from; panel < of.to; ++panel, finish.next = nullptr) {
-        const int64_t j = panel * kPanel;
-        finish.pixels = of.pixels + j;
-        for (int64_t i = 0; i < kRows; ++i) finish.fetch(i);
-        const Table table = {steps.until((j + kPanel) * L)};
-        if (j + 1 < of.vectors) {
-          multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, finish);
-          finish.activate(kRows, kPanel, o);
-        } else {
-          multiply<E, kRows, 1>(w, s + j * L, table, steps.count, o, finish);
-          finish.activate(kRows, 1, o);
-        }
-      }
-    }
+void multiply_panel(int64_t rows, int64_t vectors, const Word* w, const Word* s, const Table& table,
+                    int64_t steps, const Keep& keep, const F& finish) {
+  alignas(64) float o[kMaxRows * kPanelWidth];
+  finish.fetch(rows);
+  const auto in_registers = [&](const auto& out) {
+    const InRegisters<std::decay_t<decltype(out)>> each(keep, out);
+    pick_multiply<E, Table, std::decay_t<decltype(each)>>(rows, vectors)(w, s, table, steps, o, each);
   };
-};
+  if constexpr (std::is_same_v<F, Finish<float>>) {
+    if (BoundedNumbers<false>::ends(finish, vectors)) return in_registers(BoundedNumbers<false>(finish));
+    if (BoundedNumbers<true>::ends(finish, vectors)) return in_registers(BoundedNumbers<true>(finish));
+  }
+  if constexpr (F::kPairs) {
+    if (BoundedPairs<false>::ends(finish)) return in_registers(BoundedPairs<false>(finish));
+    if (BoundedPairs<true>::ends(finish)) return in_registers(BoundedPairs<true>(finish));
+  }
+  multiply_rows<E>(rows, vectors, w, s, table, steps, o, keep);
+  finish.end(rows, vectors, o, true);
+}
 
 // Vectors of pixels.
 template <class E, class F>
@@ -186,77 +180,27 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
     const Word* group = w + g * outputs * steps.count;
-    PixelPanels of = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts, nullptr, 0};
     // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
-      of.next = nullptr;
+      const Word* weights = group + m * steps.count;
+      F finish = image.at(g * outputs + m, pixels);
+      Keep keep = {finish.begins()};
       if (block + 1 < blocks) {
-        of.next = group + (m + rows) * steps.count;
-        of.next_rows = first_of(outputs, block + 2) - m - rows;
+        // The weights of the next block come into the caches with the first panel.
+        keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
+        keep.pace = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
       }
-      of_rows<MultiplyPanels<E, F>::template Of>(rows)(of, group + m * steps.count, packed, steps,
-                                                       image.at(g * outputs + m, pixels));
+      for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+        const int64_t j = panel * kPanel;
+        finish.pixels = pixels + j;
+        multiply_panel<E>(rows, std::min<int64_t>(kPanel, vectors - j), weights, packed + j * L,
+                          Table{steps.until((j + kPanel) * L)}, steps.count, keep, finish);
+        keep = {finish.begins()};
+      }
     }
   };
   return {p.groups * passes * parts, multiply};
-}
-
-// What ends a panel of channels, of a block of pixels: sums o [pixels][vectors L].
-template <class F>
-void end_of_panel(const F& panel, int64_t channels, int64_t vectors, const float* o) {
-  alignas(64) float by_channel[L * L];
-  for (int64_t j = 0; j < vectors; ++j) {
-    transpose(o + j * L, vectors * L, by_channel, L);
-    const int64_t here = std::min(L, channels - j * L);
-    const F finish = panel.at(j * L, panel.pixels);
-    for (int64_t i = 0; i < here; i += F::kPairs ? 2 : 1) {
-      float* row = by_channel + i * L;
-      if constexpr (F::kPairs) {
-        finish(i, 0, load_aligned(row), load_aligned(row + L), row, row + L);
-      } else {
-        finish(i, 0, load_aligned(row), row);
-      }
-    }
-    finish.activate(here, 1, by_channel);
-  }
-}
-
-// The same where only pairs are wanted: neighbouring channels become words before they are transposed, half as many.
-template <bool kResidual, bool kSlope>
-void end_of_panel(const PairsAlone<kResidual, kSlope>& panel, int64_t channels, int64_t vectors,
-                  const float* o) {
-  alignas(64) Word by_pixel[L * L] = {}, by_pair[L * L], added[kResidual ? L * L : 1];
-  const int64_t pixels = panel.pixels->count, at = panel.pixels->at, pairs = channels / 2;
-  const auto numbers = [](Word* words) { return reinterpret_cast<float*>(words); };
-  if (kResidual) {
-    for (int64_t i = 0; i < L; ++i) {
-      const Words words = i < pairs ? load_words(panel.residual + i * panel.plane + at, pixels) : Words{};
-      *reinterpret_cast<AlignedWords*>(by_pair + i * L) = words;
-    }
-    transpose(numbers(by_pair), L, numbers(added), L);
-  }
-  const Vec bias = load_range(panel.bias, 0, channels),
-            next_bias = load_range(panel.bias + L, 0, channels - L);
-  for (int64_t i = 0; i < pixels; ++i) {
-    const float* sums = o + i * vectors * L;
-    Vec low = load_aligned(sums) + bias, high = vectors > 1 ? load_aligned(sums + L) + next_bias : Vec{};
-    Words words;
-    if constexpr (kResidual) {
-      const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
-      const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
-      const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
-      words = Brain::join(panel.within_bounds(even), panel.within_bounds(odd));
-    } else {
-      words = neighbours(panel.within_bounds(low), panel.within_bounds(high));
-    }
-    *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
-  }
-  transpose(numbers(by_pixel), L, numbers(by_pair), L);
-  for (int64_t i = 0; i < pairs; ++i) {
-    store_words(panel.pairs + i * panel.plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L),
-                pixels);
-  }
 }
 
 // Vectors of channels.
@@ -293,7 +237,11 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
       if (rows == 0) continue;
       if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // they lie side by side
       const bool fetches = block < fetching && panel + 1 < panels;
-      const Keep keep{next + block * steps.count * lines * L, fetches ? lines : 0};
+      Keep keep;
+      if (fetches) {
+        keep.next = reinterpret_cast<const char*>(next + block * steps.count * lines * L);
+        keep.pace = lines * L * static_cast<int64_t>(sizeof(Word));
+      }
       if (gathered != nullptr) {
         multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps.count, o,
                          keep);
@@ -302,7 +250,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
         multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, keep);
       }
       const int64_t channels = std::min(kPanelWidth, outputs - m);
-      end_of_panel(image.at(g * outputs + m, &here), channels, vectors, o);
+      image.at(g * outputs + m, &here).end_block(channels, vectors, o);
     }
   };
   std::vector<Loop> loops;
@@ -403,19 +351,6 @@ std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors v
   return loops;
 }
 
-// Calls f with what ends the product: where only pairs are wanted, with what gives these alone.
-template <class T, bool kTwo, class F>
-void with_end(const Finish<T, kTwo>& finish, bool adds_pairs, const F& f) {
-  if constexpr (kTwo) {
-    if (finish.gives_pairs_alone()) {
-      if (adds_pairs) return f(PairsAlone<true>(finish));
-      if (finish.slope != 1.0f) return f(PairsAlone<false, true>(finish));
-      return f(PairsAlone<false>(finish));
-    }
-  }
-  f(finish);
-}
-
 template <class E>
 StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVectors vectors,
                                         int64_t begin) const {
@@ -478,75 +413,13 @@ void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, Prod
       Word* const gathered =
           taken.gathered == nullptr ? nullptr : taken.gathered + place * schedule.gathered.of_image;
       const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
-      with_end(finish, residual.pairs != nullptr, [&](const auto& end) {
-        StripOfImage image = schedule.in_place ? strip_in_place(p, strip, place, x, n, s)
-                                               : packed_strip<E, T>(p, strip, x, n, s);
-        images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, end, sharing, gathered));
-      });
+      StripOfImage image = schedule.in_place ? strip_in_place(p, strip, place, x, n, s)
+                                             : packed_strip<E, T>(p, strip, x, n, s);
+      images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, finish, sharing, gathered));
       if (place + 1 == at_once || n + 1 == p.N) {
         run_together(parallel, std::move(images));
         images.clear();
       }
-    }
-  }
-}
-
-// --- Weights
-
-template <class E>
-int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
-  const int64_t outputs = p.M, steps = steps_of<E>(p);
-  if (vectors == FusedConvVectors::kTiles) return tiled_group_words(p);
-  return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
-}
-
-template <class E, class T>
-void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
-  const int64_t channels = p.C, outputs = p.M, taps = p.taps();
-  const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
-  const bool tiled = vectors == FusedConvVectors::kTiles;
-  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // of steps among those of tiles
-  if (tiled) {
-    int64_t place = 0;
-    for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
-  }
-  for (int64_t m = 0; m < p.y_channels(); ++m) {
-    // The channel's word of the first step, and how far it is to the next one's where these are even.
-    Word* to = words + m / outputs * size;
-    const int64_t i = m % outputs;
-    int64_t distance = 0, step = 0;
-    if (vectors == FusedConvVectors::kChannels) {
-      const int64_t panel = i / kPanelWidth;
-      to = panel_at(to, steps, panel) + i % kPanelWidth;
-      distance = panel_vectors(outputs, panel) * L;
-    } else if (!tiled) {
-      int64_t block = i * blocks_of(outputs) / outputs;
-      while (first_of(outputs, block + 1) <= i) ++block;
-      const int64_t first = first_of(outputs, block);
-      to += first * steps + i - first;
-      distance = first_of(outputs, block + 1) - first;
-    }
-    const T* in = w + m * channels * taps;
-    const auto put = [&](Vec low, Vec high) {
-      const int64_t place = tiled ? places[static_cast<size_t>(step)] : 0;
-      to[tiled ? tiled_channel(p, i, place / kTileSide) + place % kTileSide : step * distance] =
-          E::join(low, high)[0];
-      ++step;
-    };
-    const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };
-    for (int64_t c = 0; c < channels; c += E::kDepth) {
-      const bool both = E::kDepth > 1 && c + 1 < channels;
-      const int64_t width = p.kernel[2];
-      if (!both && pairs_columns<E>(p)) {
-        for (int64_t row = 0; row < taps; row += width) {
-          for (int64_t w = 0; w < width; w += 2) {
-            if (w + 1 < width) put(weight(c, row + w), weight(c, row + w + 1));
-            if (w + 1 == width) put(Vec{}, weight(c, row + w));
-          }
-        }
-        continue;
-      }
-      for (int64_t tap = 0; tap < taps; ++tap) put(weight(c, tap), both ? weight(c + 1, tap) : Vec{});
     }
   }
 }
@@ -565,18 +438,6 @@ FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
   const int64_t span = Strip(p, 0, 0, p.out[0]).span();
   const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));
   return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
-}
-
-size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
-  const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
-  return static_cast<size_t>(p.groups * words) * sizeof(Word);
-}
-
-template <class T>
-void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
-  auto* words = static_cast<Word*>(weights);
-  if (p.bfloat16) return prepare_groups<Brain>(p, vectors, w, words);
-  prepare_groups<Single>(p, vectors, w, words);
 }
 
 size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
@@ -611,8 +472,6 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
   multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
-template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const float*, void*);
-template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const half*, void*);
 template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
                            const void*, const float*, Residual<float>, Outputs<float>, Parallel&, void*);
 template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,

@@ -9,9 +9,17 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
+// Blocks of output channels, which are the rows of a register tile.
+inline int64_t blocks_of(int64_t outputs) { return ceil_div(outputs, kMaxRows); }
+// The first channel of a block. Two channels of a pair are in the same block.
+inline int64_t first_of(int64_t outputs, int64_t block) {
+  const int64_t together = outputs % 2 == 0 ? 2 : 1;
+  return outputs / together * block / blocks_of(outputs) * together;
+}
+
 FusedConvVectors conv_product_vectors(const ConvolutionProblem& p);
 
-// Bytes of the packed weights, and of the memory of a run.
+// Bytes of the packed weights (weights_cpu.cpp), and of the memory of a run.
 size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors);
 size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes);
 std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,

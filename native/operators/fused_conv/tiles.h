@@ -41,7 +41,7 @@ std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int6
                              const std::vector<int64_t>& order, bool in_place);
 
 // The product of an image's strip, whose s is there: x, behind whose last pair of channels is nothing, where it is read
-// in place. `gathered` has so many words. F is a Finish or PairsAlone. p and the schedule stay.
+// in place. `gathered` has so many words. F is a Finish. p and the schedule stay.
 template <class F>
 Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered);

@@ -50,24 +50,6 @@ void gather(const std::vector<Place>& places, const int64_t* offsets, const std:
   }
 }
 
-// Of `rows` channels and `vectors` vectors of pixels, whose sums are o [rows][vectors L].
-template <class F>
-void end_of_block(F finish, int64_t rows, int64_t vectors, float* o) {
-  for (int64_t i = 0; i < rows; i += F::kPairs ? 2 : 1) {
-    for (int64_t j = 0; j < vectors; ++j) {
-      float* at = o + (i * vectors + j) * L;
-      const Vec sum = load_aligned(at) + finish.begin(i);
-      if constexpr (F::kPairs) {
-        float* next = at + vectors * L;
-        finish(i, j, sum, load_aligned(next) + finish.begin(i + 1), at, next);
-      } else {
-        finish(i, j, sum, at);
-      }
-    }
-  }
-  finish.activate(rows, vectors, o);
-}
-
 }  // namespace
 
 std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
@@ -127,10 +109,10 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
         const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
         const int64_t high = ceil_div(rows, kTileSide);
         const F finish = image.at(g * p.M + m, schedule.pixels.data() + j);
-        for (int64_t i = 0; i < rows; ++i) finish.fetch(i);
+        finish.fetch(rows);
         const Tiles weights = {group + m * tiles * kTileSide, high * kTileWords, kTileWords, kTileSide};
         multiply_block(high, here, weights, columns, tiles, o, here * L);
-        end_of_block(finish, rows, here, o);
+        finish.end(rows, here, o, false);
       }
     }
   };
@@ -143,9 +125,6 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
 GRAPHOPT_INSTANTIATE(Finish<float>)
 GRAPHOPT_INSTANTIATE(Finish<half>)
 GRAPHOPT_INSTANTIATE(Finish<float, true>)
-GRAPHOPT_INSTANTIATE(PairsAlone<true>)
-GRAPHOPT_INSTANTIATE(PairsAlone<false, true>)
-GRAPHOPT_INSTANTIATE(PairsAlone<false>)
 #undef GRAPHOPT_INSTANTIATE
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -525,10 +525,11 @@ void multiply_bundle(const Plan& plan, const Piece& piece, const Bundle& bundle,
         const Word* words = w + first * steps + step * here;
         float* o = sums + first * vectors * L;
         if (piece.apart) {
-          multiply_rows<Single>(here, vectors, words, x, Table{offsets + step}, depth, o, Add{step == 0});
+          const Table table = {offsets + step};
+          pick_multiply<Single, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         } else {
-          multiply_rows<Single>(here, vectors, words, x, FarTable{{offsets + step}}, depth, o,
-                                Add{step == 0});
+          const FarTable table = {{offsets + step}};
+          pick_multiply<Single, FarTable, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
         }
       }
     }

@@ -60,22 +60,6 @@ Blocks blocks_of(const LinearProblem& p) {
   return b;
 }
 
-// Keeps the sums, and fetches what the next panel is multiplied by into the second-level cache meanwhile: `pace`
-// bytes for each step, at most two cache lines. A line is asked for again until the next one's turn has come, which
-// costs less than to ask whether it has.
-struct KeepAndFetch {
-  static constexpr bool kPairs = false;
-  const char* next;
-  int64_t pace;
-  Vec begin(int64_t) const { return Vec{}; }
-  void step() {
-    __builtin_prefetch(next, 0, 2);
-    if (pace > 64) __builtin_prefetch(next + 64, 0, 2);
-    next += pace;
-  }
-  void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
-};
-
 template <class E, class T>
 void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y, Parallel& parallel,
          void* memory) {
@@ -103,6 +87,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const Word* v = panel_at(w, steps, panel);
                        const Word* next = v + steps * vectors * L;
                        const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+                       // The blocks share the fetching of the next panel: so many bytes for each step.
                        const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
                        alignas(64) float o[kMaxRows * kPanelWidth];
                        for (int64_t i = begin; i < end; ++i) {
@@ -110,7 +95,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                          fetch_rows(y + row * p.N + n, p.N, rows);
                          const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
                          multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,
-                                          KeepAndFetch{ahead, pace});
+                                          Keep{Keep::kZeros, ahead, pace});
                          finish(p, o, rows, vectors, p.N - n, b + n,
                                 p.has_residual ? r + row * p.N + n : nullptr, y + row * p.N + n);
                        }

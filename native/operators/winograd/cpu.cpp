@@ -36,11 +36,13 @@ constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)
 constexpr double kB = 1.41421356237309504880;  // sqrt(2)
 
 struct Direct {
+  using Transforms = Direct;
   static constexpr int kTile = 1;
   static constexpr int kAlpha = 1;
 };
 
 struct F2x2 {
+  using Transforms = F2x2;
   static constexpr int kTile = 2;
   static constexpr int kAlpha = 4;
   static constexpr double kG[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
@@ -58,6 +60,7 @@ struct F2x2 {
 };
 
 struct F4x4 {
+  using Transforms = F4x4;  // input and output transforms, which F4x4Rows shares
   static constexpr int kTile = 4;
   static constexpr int kAlpha = 6;
   // Row of the point p: (1, p, p^2) over the product of its differences to the other finite points.
@@ -630,7 +633,7 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
     if constexpr (A::kAlpha == 1) {
       gather_input(p, g, x, begin, end, kb, v);
     } else {
-      transform_input<A>(p, g, x, begin, end, kb, v);
+      transform_input<typename A::Transforms>(p, g, x, begin, end, kb, v);
     }
   };
   const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
@@ -639,8 +642,8 @@ void convolve(const ConvolutionProblem& p, const T* x, const float* weights, con
     multiply_points<A>(p, g, weights, {v, count, panel, panel_end}, o, schedule.o_floats(count), xi_stride,
                        points);
     for (int64_t i = panel; i < panel_end; ++i) {
-      transform_output<A>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride, begin, end,
-                          i * kPanel * L, panel_vectors(p.M, i), out);
+      transform_output<typename A::Transforms>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride,
+                                               begin, end, i * kPanel * L, panel_vectors(p.M, i), out);
     }
 #if defined(__AVX2__)
     if (out.stream) _mm_sfence();
