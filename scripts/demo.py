@@ -49,8 +49,8 @@ def show(path: Path, feeds: dict[str, np.ndarray]) -> str:
     out = path.with_suffix(".opt.onnx")
     graphopt_command("optimize", path, out)
     graphopt_command("verify", path, out)
+    print(f"== timing {path.stem}: {REPEATS} runs of each file", flush=True)
     before, after = milliseconds(path, out, feeds)
-    print(flush=True)
     return f"{path.stem}: {before:.1f} ms -> {after:.1f} ms, {before / after:.2f}x (one thread, median of {REPEATS})"
 
 
@@ -58,10 +58,12 @@ def main() -> None:
     rng = np.random.default_rng(0)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
+        print("== ResNet-18 from the zoo", flush=True)
         resnet = Path(folder) / "resnet18.onnx"
         onnx.save(ZOO["resnet18"](), resnet)
         image = rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
         lines.append(show(resnet, {"input": image}))
+        print("== trained YOLOv8: fetching the PyPI package nudenet", flush=True)
         try:
             trained = pypi.fetch("nudenet")
         except OSError as error:

@@ -19,6 +19,7 @@ from models.scale import SHAPES, large_weights
 from tests.rewriting import model_from_text, python_calls, run
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("shape", SHAPES)
 def test_work_grows_linearly(shape: str) -> None:
     def calls(nodes: int) -> int:
@@ -41,6 +42,7 @@ print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
     return int(done.stdout) / 1024
 
 
+@pytest.mark.once
 def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
     model = large_weights(tmp_path, side=10_000)
     assert optimized_elsewhere(model, tmp_path / "out.onnx") < 200
@@ -50,6 +52,7 @@ def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
     assert copy.stat().st_blocks < 1000, "the holes of a sparse file were filled"
 
 
+@pytest.mark.once
 def test_a_folded_weight_is_streamed(tmp_path: Path) -> None:
     """400 MB are rewritten by a process that never has more than a part of them."""
     model = large_weights(tmp_path, side=10_000, batch_norm=True)

@@ -217,6 +217,7 @@ def test_an_if_returns_what_its_branches_agree_on() -> None:
     assert found["w"] is None  # not even the rank
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layers", [24, 120])
 def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
     """TensorFlow's BERT: every shape is computed from the layer before, here without anything that inference finds."""
@@ -234,6 +235,7 @@ def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
     assert result.passes["fuse_attention"].refused == 0
 
 
+@pytest.mark.once
 def test_every_attention_of_a_deep_model_is_fused() -> None:
     """The whole optimizer on 110 layers as torch exports them."""
     nodes = len(transformer_blocks(1).graph.node)
@@ -242,6 +244,7 @@ def test_every_attention_of_a_deep_model_is_fused() -> None:
     assert len(attention) == 110 and all(r.applied for r in attention)
 
 
+@pytest.mark.once
 def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Facts are found once, whoever asks, and a rewrite leaves those about other values."""
     work = load(tensorflow_blocks(2000)).model

@@ -572,6 +572,7 @@ def test_metadata_and_doc_strings_stay() -> None:
     assert [i.name for i in after.graph.input] == ["x", "unused"]
 
 
+@pytest.mark.once
 def test_cost_is_linear() -> None:
     """A chain of 20,000 nodes, a third of which go; a pass that rescans would take minutes."""
     graph = "\n".join(f"t{i + 1} = {('Identity', 'Relu', 'Neg')[i % 3]}(t{i})" for i in range(20_000))

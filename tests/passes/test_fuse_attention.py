@@ -1094,6 +1094,7 @@ def layers(count: int) -> Editor:
     return Editor(work, Target("cpu"))
 
 
+@pytest.mark.once
 def test_work_grows_linearly_with_the_layers() -> None:
     def calls(count: int) -> int:
         editor = layers(count)

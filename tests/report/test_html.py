@@ -89,12 +89,14 @@ def test_hostile_names_stay_text(page: str) -> None:
     assert r"\x1b[31m\u202e\n{{ 7 * 7 }}" in page
 
 
+@pytest.mark.once
 def test_hostile_names_in_a_browser(page: str, tmp_path: Path) -> None:
     found = driven(page, "found = [doc.title, doc.querySelector('h1').textContent, doc.scripts.length];", tmp_path)
     shown = HOSTILE.replace("\x1b", r"\x1b").replace("\u202e", r"\u202e").replace("\n", r"\n")
     assert found == [f"graphopt: {shown}", shown, 1]
 
 
+@pytest.mark.once
 def test_tables_and_drawings(page: str, tmp_path: Path) -> None:
     script = """
         const rows = id => [...doc.querySelectorAll(`#${id} tr`)].slice(1).map(
@@ -141,6 +143,7 @@ def test_ranges_of_half_precision(tmp_path: Path) -> None:
     assert 'id="ranges"' not in render(plain, title="ranges")
 
 
+@pytest.mark.once
 def test_filter(page: str, tmp_path: Path) -> None:
     script = """
         const words = doc.getElementById("words"), code = doc.getElementById("code");
@@ -162,6 +165,7 @@ def test_filter(page: str, tmp_path: Path) -> None:
     assert all("ATTRIBUTE" in text for text in attribute[1])
 
 
+@pytest.mark.once
 def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
     """On phones, tablets and screens: nothing runs off, the answer stands above, columns are readable."""
     script = """
@@ -196,6 +200,7 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
         assert drawings_fit and not cut, (width, cut)
 
 
+@pytest.mark.once
 def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
     """The browser's own answers to both questions, asked of a page whose rules hold on a light screen instead."""
     dark = page.replace("(prefers-color-scheme: dark)", "(prefers-color-scheme: light)")
@@ -275,6 +280,7 @@ def crossings(svg: str) -> int:
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["resnet18", "bert", "unet", "gpt2"])
 def test_no_lines_cross(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)

@@ -1,10 +1,9 @@
 // Scheduler of hip_on_cpu.h and the entry points through which tests launch kernels.
 //
-// Fibers are made with ucontext and switched with _setjmp/_longjmp, because swapcontext enters the kernel for
-// the signal mask each time.
+// Fibers are made with ucontext and switched with the compiler's __builtin_setjmp and __builtin_longjmp: swapcontext enters
+// the kernel for the signal mask each time, and setjmp of the C library encrypts what it saves.
 #include "device/emulator/hip_on_cpu.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -33,8 +32,10 @@ constexpr size_t kMaxThreads = 1024;
 
 enum class State { kReady, kAtBarrier, kAtExchange, kFinished };
 
+using Jump = void* [5];  // as __builtin_setjmp fills it
+
 struct Fiber {
-  jmp_buf jump;
+  Jump jump;
   char* memory = nullptr;
   Stack stack;
   bool made = false;
@@ -69,7 +70,7 @@ struct Machine {
   alignas(64) char lds[kLdsBytes];
   alignas(64) char dynamic[kLdsBytes];
   bool lds_is_clean = false, dynamic_is_clean = false;
-  jmp_buf scheduler;
+  Jump scheduler;
   Stack stack;  // of the scheduler
   const Kernel* kernel = nullptr;
   void** args = nullptr;
@@ -98,11 +99,13 @@ Item* next_item() {
 void work();
 
 // Leaves the running stack, which has saved where it is, for the fiber of an item, or for the scheduler. Its own frame is
-// left behind: zones that a sanitizer would put around the locals of it would never be taken back.
-[[noreturn]] __attribute__((no_sanitize("address"))) void leave(Stack& running, Item* item) {
+// left behind: zones that a sanitizer would put around its locals, and its entry in a sanitizer's stack, would never be
+// removed. It is not inlined, because a function may not call both __builtin_setjmp and __builtin_longjmp.
+[[noreturn]] __attribute__((noinline, no_sanitize("address", "thread"))) void leave(Stack& running,
+                                                                                    Item* item) {
   if (item == nullptr) {
     running.leave_for(m.stack);
-    _longjmp(m.scheduler, 1);
+    __builtin_longjmp(m.scheduler, 1);
   }
   current = item;
   if (item->fiber == nullptr) {
@@ -112,7 +115,7 @@ void work();
   Fiber& fiber = *item->fiber;
   if (fiber.made) {
     running.leave_for(fiber.stack);
-    _longjmp(fiber.jump, 1);
+    __builtin_longjmp(fiber.jump, 1);
   }
   fiber.made = true;
   fiber.stack = Stack::made(fiber.memory, kStackBytes);
@@ -129,7 +132,7 @@ void work();
 
 // Returns once an item of this fiber can go on.
 void rest(Fiber& fiber, Item* next) {
-  if (_setjmp(fiber.jump) == 0) leave(fiber.stack, next);
+  if (__builtin_setjmp(fiber.jump) == 0) leave(fiber.stack, next);
   self().fiber->stack.arrive(m.stack);
 }
 
@@ -164,7 +167,7 @@ bool run_pass(size_t begin, size_t end) {
   m.end = end;
   Item* const first = next_item();
   if (first == nullptr) return false;
-  if (_setjmp(m.scheduler) == 0) leave(m.stack, first);
+  if (__builtin_setjmp(m.scheduler) == 0) leave(m.stack, first);
   m.stack.arrive(m.stack);
   return true;
 }
