@@ -69,6 +69,10 @@ class Driver:
     def recover(self) -> None:
         self._library.stand_in_fail(-1, 0)
 
+    def meanwhile(self, action: Any) -> None:
+        """Has this C function called once, by the thread that next adds work to a capture."""
+        self._library.stand_in_meanwhile(action)
+
     def limit(self, more: int) -> None:
         """Leaves so many bytes beside those in use."""
         self._library.stand_in_memory(self.alive()[0] + more)

@@ -36,10 +36,14 @@
 //                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name has its features behind it
 //                        clr hipamd/src/hip_device.cpp:706
-//   while a stream is recorded, its thread may neither allocate nor wait; whoever does ends the recording,
-//   and what is enqueued on the stream fails until it is taken
+//   while a stream is captured, its thread may neither allocate nor wait: such a call fails and ends the capture,
+//   and what is enqueued on the stream then fails until the capture is ended
 //                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph.cpp:980
+//   a wait for the device ends every capture of the process, in whatever mode and thread it is
+//                        clr hipamd/src/hip_internal.hpp (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime.cpp
+//                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
+//                        "Prohibited and Unhandled Operations" of stream capture
 #pragma once
 
 #include <dlfcn.h>
@@ -109,7 +113,8 @@ struct Driver {
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // calls that still succeed; -1: all
   int failure = 0;
-  long failures = 0;  // calls that have returned an error
+  long failures = 0;              // calls that have returned an error
+  void (*meanwhile)() = nullptr;  // called once, when work is next added to a recording
 
   Driver() {
     if (const char* list = std::getenv("STAND_IN_DEVICES")) {
@@ -138,15 +143,24 @@ struct Driver {
     return 0;
   }
 
-  // What ends a recording of the calling thread.
-  bool disturbs_recording() {
+  // Ends the recordings that `which` selects; whether there are any.
+  template <class Which>
+  bool invalidate(const Which& which) {
     bool any = false;
     for (auto& [stream, recording] : recordings) {
-      if (recording.thread != std::this_thread::get_id()) continue;
+      if (!which(recording)) continue;
       recording.valid = false;
       any = true;
     }
     return any;
+  }
+  bool invalidate_all() {
+    return invalidate([](const Recording&) { return true; });
+  }
+
+  // What ends a recording of the calling thread.
+  bool disturbs_recording() {
+    return invalidate([](const Recording& r) { return r.thread == std::this_thread::get_id(); });
   }
 
   static Launch kernels(const char* variable) {
@@ -277,6 +291,17 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
+// What a test does in another thread while a stream is captured.
+inline void interrupt_recording(void* stream) {
+  void (*meanwhile)() = nullptr;
+  {
+    Driver& d = driver();
+    const std::lock_guard<std::mutex> lock(d.mutex);
+    if (d.recordings.count(stream) > 0) std::swap(meanwhile, d.meanwhile);
+  }
+  if (meanwhile != nullptr) meanwhile();
+}
+
 // Now, or when somebody waits, or when the recording that is made of the stream runs.
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
@@ -292,6 +317,7 @@ inline int enqueue(Driver& d, void* stream, Work work) {
 
 inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t lds,
                void* stream, void** args) {
+  interrupt_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
@@ -325,7 +351,7 @@ inline int wait(void* stream) {
 }
 
 inline int wait_for_device() {
-  return call([&](Driver& d) { return d.disturbs_recording() ? kUnsupportedInCapture : d.finish(); });
+  return call([&](Driver& d) { return d.invalidate_all() ? kUnsupportedInCapture : d.finish(); });
 }
 
 inline int destroy_stream(void* stream) {
@@ -366,6 +392,7 @@ inline int unpin(void* memory) {
 }
 
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
+  interrupt_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (stream != nullptr && !known(d, from)) {
@@ -474,6 +501,12 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   stand_in::driver().failure = status;
 }
 
+// Calls this once, in the thread that next adds work to a recording.
+STAND_IN_EXPORT void stand_in_meanwhile(void (*call)()) {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  stand_in::driver().meanwhile = call;
+}
+
 // Device memory that is left, together with what is in use.
 STAND_IN_EXPORT void stand_in_memory(size_t bytes) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
@@ -499,6 +532,7 @@ STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = devi
 
 // For libraries: 1 when the work is recorded or will be done, 0 when it is to be done now, -1 when it can't be recorded.
 STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bool refuses) {
+  stand_in::interrupt_recording(stream);
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   const auto found = d.recordings.find(stream);

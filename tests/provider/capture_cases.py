@@ -1,0 +1,121 @@
+"""Captured graphs, streams and handles: each function runs in a process of its own (test_captures.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import graphopt
+from graphopt.runtime import sessions as runtime
+from graphopt.runtime.sessions import DEVICE_PROVIDER
+from tests.provider.driver_cases import Driver, X, Y, message_of, new_session
+from tests.provider.test_regions import dynamic
+
+SECONDS = 2.0  # that a captured stream waits for another thread, which may wait for the capture to end
+
+
+def counts() -> dict[str, int]:
+    """What regions of this process did."""
+    describe = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptRegions
+    describe.restype = ctypes.c_char_p
+    found: dict[str, int] = json.loads(describe())
+    return found
+
+
+class Meanwhile:
+    """Runs an action in another thread while this process captures a stream, and keeps what it raised."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action = action
+        self._thread: threading.Thread | None = None
+        self.message = ""
+        self._called = ctypes.CFUNCTYPE(None)(self._call)
+        Driver().meanwhile(self._called)
+
+    def _call(self) -> None:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._thread.join(SECONDS)
+
+    def _run(self) -> None:
+        self.message = message_of(self._action)
+
+    def end(self) -> str:
+        """The message of what the action raised."""
+        assert self._thread is not None, "no stream was captured"
+        self._thread.join()
+        return self.message
+
+
+def error_of_runs(session: Any, count: int = 3) -> float:
+    return max(float(np.abs(session.run(None, {"x": X})[0] - Y).max()) for _ in range(count))
+
+
+def during_a_capture(action: Callable[[], object]) -> dict[str, Any]:
+    """A session's first three runs, the second of which captures; meanwhile another thread does something."""
+    session = new_session()
+    session.run(None, {"x": X})
+    before, meanwhile, error = counts(), Meanwhile(action), []
+    in_run = message_of(lambda: error.append(error_of_runs(session)))
+    raised = meanwhile.end()
+    after = message_of(lambda: error.append(error_of_runs(session)))
+    done = {key: n - before[key] for key, n in counts().items()}
+    return {
+        "messages": [m for m in (in_run, raised, after) if m],
+        "error": max(error, default=None),
+        "captured": done["captured"] > 0,
+        "refused": done["refused"],
+    }
+
+
+def on_device() -> Any:
+    """A tensor in the memory of the session's device."""
+    import onnxruntime as ort
+
+    return ort.OrtValue.ortvalue_from_numpy(X, *runtime.memory_of(new_session()))
+
+
+def pinned() -> Any:
+    """A tensor in memory that the provider has pinned."""
+    import onnxruntime as ort
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
+
+    info = runtime._devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    return ort.OrtValue.ortvalue_from_shape_and_type(X.shape, np.float32, memory_info=info)
+
+
+def waits_for_the_device() -> dict[str, Any]:
+    """What other threads of a server do while one captures."""
+    import onnxruntime as ort
+
+    kept = {"tensor": on_device(), "pinned tensor": pinned(), "session": new_session()}
+    kept["session"].run(None, {"x": X})
+    host = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(X))
+    tensor = on_device()
+    limited = graphopt.session(
+        dynamic("Relu", "Exp", "Tanh"), [(DEVICE_PROVIDER, {"memory_limit": 1 << 19})], log_severity_level=4
+    )
+
+    def drop(name: str) -> Callable[[], object]:
+        return lambda: (kept.pop(name), gc.collect())
+
+    def change_sizes() -> None:
+        for size in range(64, 320, 32):
+            limited.run(None, {"x": np.zeros((size, 64), np.float32)})
+
+    actions = {
+        "a tensor is copied": lambda: ort.copy_tensors([tensor], [host]),
+        "a tensor is freed": drop("tensor"),
+        "a pinned tensor is freed": drop("pinned tensor"),
+        "a session ends": drop("session"),
+        "a session begins": lambda: new_session().run(None, {"x": X}),
+        "a session at its limit": change_sizes,
+    }
+    return {name: during_a_capture(action) for name, action in actions.items()}

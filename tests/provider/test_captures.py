@@ -1,0 +1,36 @@
+"""What ROCm and CUDA allow beside a captured stream, in a graph, and with the handles of their libraries.
+
+The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.provider.stand_in import StandIn
+
+DRIVERS = [("hip", "gfx1100"), ("cuda", "sm_90")]
+
+
+@pytest.fixture(scope="module")
+def captures(gpu: StandIn) -> StandIn:
+    return replace(gpu, module="tests.provider.capture_cases")
+
+
+def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
+    """Both threads are right, and the capture was not lost."""
+    wrong = [
+        f"{name}: {one}"
+        for name, one in found.items()
+        if one["messages"] or not one["error"] < 1e-6 or not one["captured"] or one["refused"]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, arch: str, captures: StandIn) -> None:
+    """A wait for the device fails then, and ends every capture of the process."""
+    assert_undisturbed(captures.run("waits_for_the_device", arch, driver).value)
