@@ -119,3 +119,22 @@ def waits_for_the_device() -> dict[str, Any]:
         "a session at its limit": change_sizes,
     }
     return {name: during_a_capture(action) for name, action in actions.items()}
+
+
+def fails_in_a_capture() -> dict[str, Any]:
+    """Runs of a session whose first capture is lost: another thread, which is not ours, waits for the device."""
+    driver = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
+    synchronize = driver.hipDeviceSynchronize if hasattr(driver, "hipDeviceSynchronize") else driver.cuCtxSynchronize
+    session = new_session()
+    session.run(None, {"x": X})
+    before, meanwhile = counts(), Meanwhile(synchronize)
+    error: list[float] = []
+    messages = [message_of(lambda: error.append(error_of_runs(session, 1))) for _ in range(6)]
+    meanwhile.end()
+    done = {key: n - before[key] for key, n in counts().items()}
+    return {
+        "messages": [m for m in messages if m],
+        "error": max(error, default=None),
+        "captured": done["captured"],
+        "refused": done["refused"],
+    }

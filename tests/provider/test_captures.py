@@ -34,3 +34,11 @@ def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
 def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, arch: str, captures: StandIn) -> None:
     """A wait for the device fails then, and ends every capture of the process."""
     assert_undisturbed(captures.run("waits_for_the_device", arch, driver).value)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
+    """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
+    found = captures.run("fails_in_a_capture", arch, driver).value
+    assert not found["messages"] and found["error"] < 1e-6, found
+    assert found["refused"] == 1 and found["captured"] == 1, found

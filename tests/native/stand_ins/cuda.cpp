@@ -5,6 +5,7 @@ using namespace stand_in;
 const char* const stand_in::kArchitectures = "sm_";
 const uint64_t stand_in::kMostItems = UINT64_MAX;
 const bool stand_in::kEachCallWrites = false;
+const bool stand_in::kCapturesAsHip = false;
 const int stand_in::kTooLarge = 1;
 
 namespace {

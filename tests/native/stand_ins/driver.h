@@ -40,6 +40,10 @@
 //   and what is enqueued on the stream then fails until the capture is ended
 //                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph.cpp:980
+//   a stream whose capture has failed refuses work and waits until another capture of it has succeeded, be it empty
+//                        clr hipamd/src/hip_graph.cpp (hipStreamEndCapture_common, which resets the state after
+//                        a success alone), hip_internal.hpp (STREAM_CAPTURE), hip_stream.cpp
+//                        (StreamCaptureOngoing); rocm-systems issue 6509; from 7.14 on it does not
 //   a wait for the device ends every capture of the process, in whatever mode and thread it is
 //                        clr hipamd/src/hip_internal.hpp (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime.cpp
 //                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
@@ -68,7 +72,7 @@
 namespace stand_in {
 
 // The same numbers in HIP and CUDA.
-constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901;
+constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kWrongThread = 908;
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
 
 // What HIP does about a wrong address on the device.
@@ -84,6 +88,8 @@ extern const uint64_t kMostItems;
 extern const int kTooLarge;
 // Whether a call that succeeds takes the last error away.
 extern const bool kEachCallWrites;
+// Whether captures follow the rules that are HIP's alone.
+extern const bool kCapturesAsHip;
 
 struct Driver;
 using Work = std::function<int(Driver&)>;
@@ -91,6 +97,7 @@ struct Recording {
   std::thread::id thread;
   std::vector<Work> work;
   bool valid = true;
+  bool ended = false;  // without success
 };
 struct Graph {
   std::vector<Work> work;
@@ -148,7 +155,7 @@ struct Driver {
   bool invalidate(const Which& which) {
     bool any = false;
     for (auto& [stream, recording] : recordings) {
-      if (!which(recording)) continue;
+      if (recording.ended || !which(recording)) continue;
       recording.valid = false;
       any = true;
     }
@@ -215,6 +222,14 @@ inline int destroy(std::map<void*, int>& handles, void* handle) {
   if (handles.erase(handle) == 0) return kInvalidHandle;
   std::free(handle);
   return 0;
+}
+
+// Whether the stream is or was captured so that it can't be waited for; that ends the capture.
+inline bool is_captured(Driver& d, void* stream) {
+  const auto found = d.recordings.find(stream);
+  if (found == d.recordings.end()) return false;
+  found->second.valid = false;
+  return true;
 }
 
 // The default stream is of every device.
@@ -345,7 +360,7 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
 
 inline int wait(void* stream) {
   return call([&](Driver& d) {
-    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (is_captured(d, stream) || d.disturbs_recording()) return kUnsupportedInCapture;
     return usable(d, stream) ? d.finish(stream) : kInvalidHandle;
   });
 }
@@ -358,6 +373,7 @@ inline int destroy_stream(void* stream) {
   return call([&](Driver& d) {
     if (const int status = d.finish(stream)) return status;
     d.late.erase(stream);
+    d.recordings.erase(stream);
     return destroy(d.streams, stream);
   });
 }
@@ -407,8 +423,10 @@ inline int copy(void* to, const void* from, size_t bytes, void* stream) {
 
 inline int begin_recording(void* stream) {
   return call([&](Driver& d) {
-    if (stream == nullptr || !usable(d, stream) || d.recordings.count(stream) > 0) return kInvalidHandle;
-    d.recordings[stream].thread = std::this_thread::get_id();
+    if (stream == nullptr || !usable(d, stream)) return kInvalidHandle;
+    Recording& recording = d.recordings[stream];
+    if (recording.thread != std::thread::id() && !recording.ended) return kInvalidHandle;
+    recording = {std::this_thread::get_id(), {}};
     return 0;
   });
 }
@@ -418,11 +436,19 @@ inline int end_recording(void* stream, void** graph) {
     *graph = nullptr;
     const auto found = d.recordings.find(stream);
     if (found == d.recordings.end()) return kInvalidHandle;
-    Recording recording = std::move(found->second);
-    d.recordings.erase(found);
-    if (!recording.valid) return kInvalidatedCapture;
+    if (found->second.ended) return kWrongThread;
+    if (!found->second.valid) {
+      if (kCapturesAsHip) {
+        found->second.ended = true;
+        found->second.work.clear();
+      } else {
+        d.recordings.erase(found);
+      }
+      return kInvalidatedCapture;
+    }
     *graph = std::malloc(1);
-    d.graphs[*graph] = {std::move(recording.work), current};
+    d.graphs[*graph] = {std::move(found->second.work), current};
+    d.recordings.erase(found);
     return 0;
   });
 }

@@ -12,6 +12,7 @@ using namespace stand_in;
 
 const char* const stand_in::kArchitectures = "gfx";
 const uint64_t stand_in::kMostItems = UINT32_MAX;
+const bool stand_in::kCapturesAsHip = true;
 const int stand_in::kTooLarge = 9;
 #ifdef STAND_IN_HIP5
 const bool stand_in::kEachCallWrites = true;
