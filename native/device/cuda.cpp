@@ -49,7 +49,6 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuDriverGetVersion", get_version);
     resolve(library.handle, "cuDevicePrimaryCtxRetain", retain_context);
     resolve(library.handle, "cuCtxSetCurrent", set_context);
-    resolve(library.handle, "cuCtxSynchronize", synchronize_device);
     resolve(library.handle, "cuMemcpyAsync", copy_);
     resolve(library.handle, "cuStreamCreate", stream_create);
     resolve(library.handle, "cuStreamDestroy_v2", stream_destroy);
@@ -63,6 +62,7 @@ struct Cuda : DriverFunctions {
     resolve_if_there(library.handle, "cuStreamBeginCapture_v2", capture_begin);
     resolve_if_there(library.handle, "cuStreamEndCapture", capture_end);
     resolve_if_there(library.handle, "cuStreamIsCapturing", capture_state);
+    resolve_if_there(library.handle, "cuThreadExchangeStreamCaptureMode", capture_mode);
     resolve_if_there(library.handle, "cuGraphInstantiateWithFlags", graph_instantiate_);
     resolve_if_there(library.handle, "cuGraphLaunch", graph_launch);
     resolve_if_there(library.handle, "cuGraphDestroy", graph_destroy);
@@ -140,6 +140,8 @@ struct Cuda : DriverFunctions {
     check(get_version(&v), "cuDriverGetVersion");
     return "CUDA " + std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
   }
+
+  static GraphRules graph_rules() { return {}; }
 
   // What the names of its architectures begin with.
   static const char* prefix() { return "sm_"; }

@@ -151,8 +151,7 @@ class HostDevice final : public Device {
     guarded_memory().free(memory);
   }
   // Everything is done when the call returns; a stream or an event is only an address of its own.
-  void synchronize(void*) override { synchronize(); }
-  void synchronize() override {
+  void synchronize(void*) override {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");
   }

@@ -80,9 +80,9 @@ bool Program::run(Device& device, Call& call) const {
     Addresses a;
     for (size_t i = 0; i < kMostInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
     for (size_t i = 0; i < kMostOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
-    a.stream = call.stream;
     if (step.outputs[0].kind == Ref::Kind::kOutput && a.outputs[0] == nullptr) continue;
     if (step.library) {
+      device.reserve_nodes(kNodesOfLibraryCall);
       if (!step.library(a)) {
         call.failed |= 1u << implementation;
         return false;

@@ -35,7 +35,6 @@ class Program {
   struct Addresses {
     const void* inputs[kMostInputs];
     void* outputs[kMostOutputs];
-    void* stream;
   };
   // Enqueues what a vendor's library does. False when it refuses: nothing is enqueued then.
   using Library = std::function<bool(const Addresses& addresses)>;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "device/node_scope.h"
+#include "device/stream_context.h"
 #include "operators/implementations.h"
 
 namespace graphopt::gpu {
@@ -54,26 +55,16 @@ class Scratch {
   std::vector<void*> all_;
 };
 
-// kRuns of the call, as a region enqueues them; null where they can't be recorded, as on the null stream.
+// A graph of kRuns of the call, as a region captures them; null where they can't be captured, as on the null stream.
 std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
-    device.begin_capture(call.stream);
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-  bool fine = true;
-  try {
-    for (int i = 0; i < kRuns && fine; ++i) fine = kernel.run(call);
-  } catch (const std::exception&) {
-    fine = false;
-  }
-  if (!fine) {
-    device.abandon_capture(call.stream);
-    return nullptr;
-  }
-  try {
-    return device.end_capture(call.stream);
+    Capture capture(device, call.stream, device.graph_rules().most_nodes);
+    if (!capture.started()) return nullptr;
+    for (int i = 0; i < kRuns; ++i) {
+      if (!kernel.run(call)) return nullptr;
+    }
+    return capture.end();
   } catch (const std::exception&) {
     return nullptr;
   }

@@ -92,6 +92,12 @@ struct Miopen {
     return {handle, {destroy_}};
   }
 
+  // Its kernels are launched by hipExtModuleLaunchKernel. After it has measured (miopenFind...) it polls the stream, which
+  // ends a capture (rocm-libraries issue 12121).
+  bool can_be_captured(const Device& device) const {
+    return device.graph_rules().whole_ext_launches && !measures_;
+  }
+
   // Reads MIOpen's databases, and builds the kernel where none of them has it.
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half,
                                      Device& device) const {
@@ -217,8 +223,8 @@ FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use) {
-  return std::make_unique<DnnOf<Miopen>>(device, found, use);
+std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<OpenDnn<Miopen>>(device, found, use);
 }
 
 }  // namespace graphopt::gpu

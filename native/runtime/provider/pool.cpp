@@ -7,6 +7,7 @@
 
 #include "device/allocations.h"
 #include "device/devices.h"
+#include "device/stream_context.h"
 
 namespace graphopt::provider {
 namespace {
@@ -118,7 +119,7 @@ void Pool::free(void* memory) {
   used_.erase(found);
   if (block.stream == nullptr) {  // nobody knows which work may still use it
     const gpu::OnDevice on(device());
-    device().synchronize();
+    gpu::StreamContext::synchronize_all(device());
   }
   // The last one of its size is the first to be handed out again: a session that does the same again gets the
   // same addresses, and region.h can use its recordings.
@@ -151,7 +152,7 @@ void Pool::retire_locked(const void* stream) {
 void Pool::trim() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const gpu::OnDevice on(device());
-  device().synchronize();
+  gpu::StreamContext::synchronize_all(device());
   for (auto& [stream, blocks] : free_) {
     for (const auto& [size, block] : blocks) device().free(block.memory);
   }
@@ -169,7 +170,7 @@ void Pool::trim_all(int number) {
 void Pool::make_room(size_t bytes) {
   if (limit_ == 0 || statistics_.in_use + statistics_.kept + bytes <= limit_) return;
   const gpu::OnDevice on(device());
-  device().synchronize();
+  gpu::StreamContext::synchronize_all(device());
   while (statistics_.kept > 0 && statistics_.in_use + statistics_.kept + bytes > limit_) {
     FreeBlocks* of = nullptr;
     FreeBlocks::iterator oldest;

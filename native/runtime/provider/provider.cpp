@@ -87,12 +87,8 @@ struct Provider final : abi::OrtEp {
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, {kProviderName, ", stream"}, [&] {
-        *out =
-            create_stream(self->api, self->memory, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
-              if (const auto cache = weak.lock()) cache->forget(s);
-            });
-      });
+      return guarded(self->api, {kProviderName, ", stream"},
+                     [&] { *out = create_stream(self->api, self->memory); });
     };
     Compile = [](OrtEp* p, const abi::OrtGraph** graphs, const abi::OrtNode** nodes, size_t count,
                  abi::OrtNodeComputeInfo** infos, abi::OrtNode**) {

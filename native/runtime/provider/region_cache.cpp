@@ -29,8 +29,10 @@ RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer
     const std::lock_guard<std::mutex> lock(cache.mutex_);
     auto& slot = cache.lanes_[stream];
     if (slot == nullptr) {
-      slot = std::make_shared<Lane>();
-      slot->stream = stream;
+      auto lane = std::make_shared<Lane>();
+      lane->stream = stream;
+      gpu::StreamContext::of(cache.memory_->pool().device(), stream)->attach(cache.weak_from_this());
+      slot = std::move(lane);
     }
     lane_ = slot;
   }
@@ -168,7 +170,7 @@ bool RegionCache::reclaim_idle() noexcept {
   return true;
 }
 
-void RegionCache::forget(void* stream) noexcept {
+void RegionCache::release(void* stream) noexcept {
   std::shared_ptr<Lane> lane;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/stream_context.h"
 #include "operators/kernel.h"
 #include "runtime/provider/memory.h"
 
@@ -84,13 +85,15 @@ struct RegionPlan {
   uint64_t runs = 0, used = 0;
   int refusals = 0;                // of a driver or a library to record
   int own = 0;                     // recordings with addresses of callers, so far
+  std::vector<ElementType> types;  // of the inputs
+  bool verified = false;           // its graph and its launches gave the same results
   std::vector<void*> last;         // addresses of the run before
   std::vector<Captured> captured;  // for addresses of callers
   Captured staged;                 // for copies in the arena
 };
 
-// One for each session. Thread-safe.
-class RegionCache {
+// One for each session. Thread-safe. Its lanes end with their streams (gpu::StreamContext).
+class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from_this<RegionCache> {
  public:
   // Plans leave when the session's memory is short.
   static std::shared_ptr<RegionCache> create(std::shared_ptr<SessionMemory> memory);
@@ -138,8 +141,7 @@ class RegionCache {
     bool gives_back_ = true;
   };
 
-  // The stream is about to be destroyed, its work is done.
-  void forget(void* stream) noexcept;
+  void release(void* stream) noexcept override;
   void forget(const Region& region) noexcept;
 
  private:

@@ -1,0 +1,137 @@
+// Objects that belong to one stream of a device. They are made before anything is captured on the stream, and destroyed
+// together, in the order of this table:
+//
+// | object                                 | created                                 | owner
+// |----------------------------------------|-----------------------------------------|--------------------------
+// | 1. captured graphs, plans, their arena | by the runs of a session                | GraphOwner, attached here
+// | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library     | StreamContext
+// | 3. the workspace of a handle           | with the handle                         | the handle, freed last
+// | 4. the stream                          | create(); a stream of `of` is another's | StreamContext
+//
+// No handle serves two streams, so that no library shares state between them, and a graph finds the workspace that its
+// handle had when the graph was captured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace graphopt::gpu {
+
+// A handle of a vendor's library on one stream.
+class VendorHandle {
+ public:
+  virtual ~VendorHandle() = default;
+  // Waits until everything that it loads beside the runs is ready; returns how many kernels came since the last call.
+  virtual size_t finish_loading() { return 0; }
+};
+
+// Holds graphs that were captured on a stream, and what they read.
+class GraphOwner {
+ public:
+  virtual ~GraphOwner() = default;
+  // The stream's work is done and the stream is about to be destroyed: destroys all that refers to it.
+  virtual void release(void* stream) noexcept = 0;
+};
+
+// Thread-safe.
+class StreamContext {
+ public:
+  // Of a new stream, which does not wait for the default stream. The device must be current.
+  static std::shared_ptr<StreamContext> create(Device& device);
+  // Of a stream that another library has made: nobody says when it ends, so this context lives as long as the process.
+  static std::shared_ptr<StreamContext> of(Device& device, void* stream);
+  // All that there are, on any device.
+  static std::vector<std::shared_ptr<StreamContext>> all();
+  // Waits for the work of all streams of the device, the default stream included, without hipDeviceSynchronize, which
+  // would invalidate every capture of the process. Streams of others are theirs to wait for. The device must be current.
+  static void synchronize_all(Device& device);
+
+  ~StreamContext();
+  StreamContext(const StreamContext&) = delete;
+  StreamContext& operator=(const StreamContext&) = delete;
+
+  Device& device() const { return device_; }
+  void* stream() const { return stream_; }
+
+  // Waits for the stream's work; for the end of a capture first.
+  void synchronize();
+  // Releases the graphs, when the stream's work is done. Handles and stream follow with the last reference.
+  void close();
+
+  // `release` is called before handles are destroyed. An owner that ends first detaches itself.
+  void attach(std::weak_ptr<GraphOwner> owner);
+
+  // The handle of `library`, created by `create` when first asked for. Null where it could not be, and why; that is said
+  // once on stderr, and stays so for this stream.
+  struct Handle {
+    VendorHandle* handle;
+    const char* why;
+  };
+  Handle handle(const void* library, const std::function<std::unique_ptr<VendorHandle>()>& create);
+  size_t finish_loading();
+
+ private:
+  friend class Capture;
+  StreamContext(Device& device, void* stream, bool owns) : device_(device), stream_(stream), owns_(owns) {}
+
+  struct Slot {
+    std::unique_ptr<VendorHandle> handle;
+    std::string why;
+  };
+
+  Device& device_;
+  void* stream_;
+  const bool owns_;
+  std::mutex mutex_;    // of what follows
+  std::mutex capture_;  // held while the stream is captured or waited for
+  std::vector<std::weak_ptr<GraphOwner>> graphs_;
+  std::map<const void*, Slot> handles_;  // by library
+};
+
+// Grows when a context has ended: the next stream may have its address.
+uint64_t stream_generation();
+
+// While one lives nothing is captured, on any stream of the process: for calls of vendor libraries that may wait for the
+// whole device or allocate inside, such as creating a handle. ROCm then invalidates every capture of the process, and
+// hipBLASLt ends the process. Waits for captures to end, which takes the host milliseconds. Not for a thread that captures.
+class NoCaptures {
+ public:
+  NoCaptures();
+  ~NoCaptures();
+  NoCaptures(const NoCaptures&) = delete;
+  NoCaptures& operator=(const NoCaptures&) = delete;
+};
+
+// A capture on a stream by the calling thread, which does nothing with the device meanwhile but enqueue on the stream.
+// Abandoned unless it is ended; the stream can be used again either way.
+class Capture {
+ public:
+  // `nodes`: of each graph at most; 0 for any number. Does not start while NoCaptures lives: see `started`. Throws
+  // std::runtime_error when the driver refuses.
+  Capture(Device& device, void* stream, size_t nodes);
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  bool started() const { return context_ != nullptr; }
+  // Throws std::runtime_error when something was called that can't be captured.
+  std::unique_ptr<Graph> end();
+
+ private:
+  void leave() noexcept;
+
+  Device& device_;
+  std::shared_ptr<StreamContext> context_;
+  std::unique_lock<std::mutex> lock_;
+  bool open_ = false;  // the stream is being captured
+};
+
+}  // namespace graphopt::gpu
