@@ -194,7 +194,9 @@ struct Factory final : abi::OrtEpFactory {
         if (count != 1) throw Error("one device for each session, please");
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
-        *out = new Provider(self->api, self->registry(device), pool(device), logger, self->read(options));
+        const Registry& of = self->registry(device);
+        *out =
+            new Provider(self->api, of, pool(device), logger, self->read(options, of.device().graph_rules()));
       });
     };
     ReleaseEp = [](OrtEpFactory*, abi::OrtEp* ep) { delete static_cast<Provider*>(ep); };
@@ -329,13 +331,16 @@ struct Factory final : abi::OrtEpFactory {
     return device.release();
   }
 
-  Options read(const abi::OrtSessionOptions* session) const {
+  Options read(const abi::OrtSessionOptions* session, const gpu::GraphRules& graphs) const {
     Options options;
     read(session, "memory_limit", options.memory_limit);
     read(session, "min_nodes", options.choice.min_nodes);
-    size_t regions = 1, capture = 1, implementation = 0;
+    size_t regions = 1, capture = graphs.by_default ? 1 : 0, implementation = 0;
+    options.region.graph_nodes = graphs.most_nodes;
+    options.region.verify_graphs = graphs.verified;
     read(session, "regions", regions);
     read(session, "capture", capture);
+    read(session, "graph_nodes", options.region.graph_nodes);
     options.regions = regions != 0 && abi::config_entry(api, session, "ep.context_enable") != "1";
     options.region.capture = capture != 0;
     if (!text(session, "implementation").empty()) {
