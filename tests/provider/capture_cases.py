@@ -8,15 +8,19 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 import graphopt
+from graphopt.measure.bench import bound_runner
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.sessions import DEVICE_PROVIDER
 from tests.provider.driver_cases import Driver, X, Y, message_of, new_session
 from tests.provider.test_regions import dynamic
+from tests.provider.worker import model_of
 
 SECONDS = 2.0  # that a captured stream waits for another thread, which may wait for the capture to end
 
@@ -91,6 +95,23 @@ def pinned() -> Any:
     return ort.OrtValue.ortvalue_from_shape_and_type(X.shape, np.float32, memory_info=info)
 
 
+def begins_with_weights() -> None:
+    """A session with a constant that goes to the device, and a run."""
+    w = np.ones((64, 32), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
+    model = model_of(nodes, {"x": X}, ["y"], {"w": w})
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {})], log_severity_level=4)
+    got = session.run(None, {"x": X})[0]
+    np.testing.assert_allclose(got, np.maximum(X @ w, 0), atol=1e-4)
+
+
+def uses_the_null_stream_and_events() -> dict[str, Any]:
+    """A session with weights begins; another one runs, by way of pinned memory that the captured stream has used."""
+    session = new_session()
+    actions = {"a session with weights begins": begins_with_weights, "a session runs": lambda: error_of_runs(session)}
+    return {name: during_a_capture(action) for name, action in actions.items()}
+
+
 def waits_for_the_device() -> dict[str, Any]:
     """What other threads of a server do while one captures."""
     import onnxruntime as ort
@@ -138,3 +159,79 @@ def fails_in_a_capture() -> dict[str, Any]:
         "captured": done["captured"],
         "refused": done["refused"],
     }
+
+
+class OtherLibrary:
+    """Captures a stream of its own in the mode `global`, as PyTorch does, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
+        self._is_hip = hasattr(self._driver, "hipMalloc")
+        self._thread = ThreadPoolExecutor(1)
+        self._stream = ctypes.c_void_p()
+        self._call("hipStreamCreateWithFlags" if self._is_hip else "cuStreamCreate", ctypes.byref(self._stream), 1)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return int(self._thread.submit(getattr(self._driver, name), *arguments).result())
+
+    def begin(self) -> None:
+        status = self._call("hipStreamBeginCapture" if self._is_hip else "cuStreamBeginCapture_v2", self._stream, 0)
+        assert status == 0, status
+
+    def end(self) -> int:
+        """The status: 0, or an error when the capture was lost."""
+        name, graph = "hipStreamEndCapture" if self._is_hip else "cuStreamEndCapture", ctypes.c_void_p()
+        status = self._call(name, self._stream, ctypes.byref(graph))
+        if status == 0:
+            self._call("hipGraphDestroy" if self._is_hip else "cuGraphDestroy", graph)
+        else:  # so that the next capture can be ended with success
+            self.begin()
+            self._call(name, self._stream, ctypes.byref(graph))
+        return status
+
+
+def beside_another_library() -> dict[str, Any]:
+    """While another library captures: the error and the message of what sessions do, and the status of the capture."""
+    other, found, kept = OtherLibrary(), {}, {"session": new_session()}
+
+    def begin() -> float:
+        return error_of_runs(new_session())
+
+    def at_another_size() -> float:
+        session = graphopt.session(dynamic("Relu", "Tanh"), [(DEVICE_PROVIDER, {})], log_severity_level=4)
+        return max(
+            float(np.abs(session.run(None, {"x": X[:n]})[0] - Y[:n]).max()) for n in (64, 64, 64, 32, 32, 32, 16)
+        )
+
+    def bind() -> float:
+        binding = bound_runner(kept["session"], {"x": X}, runtime.memory_of(kept["session"]))()
+        return float(np.abs(binding.copy_outputs_to_cpu()[0] - Y).max())
+
+    def bind_pinned() -> float:
+        value = pinned()
+        assert value.data_ptr(), "no pinned memory"
+        ctypes.memmove(value.data_ptr(), X.ctypes.data, X.nbytes)
+        binding = kept["session"].io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_output("y")
+        kept["session"].run_with_iobinding(binding)
+        return float(np.abs(binding.copy_outputs_to_cpu()[0] - Y).max())
+
+    def end() -> float:
+        kept.clear()
+        gc.collect()
+        return 0.0
+
+    actions = {
+        "a session begins": begin,
+        "a session runs at other sizes": at_another_size,
+        "tensors on the device": bind,
+        "tensors in pinned memory": bind_pinned,
+        "a session ends": end,
+    }
+    for name, action in actions.items():
+        error: list[float] = []
+        other.begin()
+        message = message_of(lambda a=action, e=error: e.append(a()))
+        found[name] = {"message": message, "error": max(error, default=None), "status": other.end()}
+    return found

@@ -37,8 +37,22 @@ def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, 
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: str, captures: StandIn) -> None:
+    """In HIP, work on the null stream ends every capture; a query for an event ends that of the event's stream."""
+    assert_undisturbed(captures.run("uses_the_null_stream_and_events", arch, driver).value)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
     """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
     found = captures.run("fails_in_a_capture", arch, driver).value
     assert not found["messages"] and found["error"] < 1e-6, found
     assert found["refused"] == 1 and found["captured"] == 1, found
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: StandIn) -> None:
+    """PyTorch captures in the mode `global`: other threads may not allocate or wait then, unless theirs is relaxed."""
+    found = captures.run("beside_another_library", arch, driver).value
+    wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
+    assert not wrong, "\n".join(wrong)

@@ -36,14 +36,21 @@
 //                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name has its features behind it
 //                        clr hipamd/src/hip_device.cpp:706
-//   while a stream is captured, its thread may neither allocate nor wait: such a call fails and ends the capture,
-//   and what is enqueued on the stream then fails until the capture is ended
+//   while a stream is captured, its thread may neither allocate nor wait, nor, if the capture's mode is global, may any
+//   other: such a call fails and ends the capture, and what is enqueued on the stream then fails until the capture is
+//   ended; a thread whose own mode is relaxed may do all of this
 //                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph.cpp:980
 //   a stream whose capture has failed refuses work and waits until another capture of it has succeeded, be it empty
 //                        clr hipamd/src/hip_graph.cpp (hipStreamEndCapture_common, which resets the state after
 //                        a success alone), hip_internal.hpp (STREAM_CAPTURE), hip_stream.cpp
 //                        (StreamCaptureOngoing); rocm-systems issue 6509; from 7.14 on it does not
+//   work on the null stream ends every capture of the process and fails
+//                        clr hipamd/src/hip_internal.hpp (STREAM_CAPTURE, CHECK_STREAM_CAPTURING)
+//   an event that was last recorded on a stream that is captured by now can't be asked for, which ends that
+//   capture, nor can another stream wait for it
+//                        clr hipamd/src/hip_event.cpp (hipEventSynchronize, ihipEventQuery), hip_stream.cpp
+//                        (hipStreamWaitEvent_common); up to ROCm 7.2.0
 //   a wait for the device ends every capture of the process, in whatever mode and thread it is
 //                        clr hipamd/src/hip_internal.hpp (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime.cpp
 //                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
@@ -72,7 +79,9 @@
 namespace stand_in {
 
 // The same numbers in HIP and CUDA.
-constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kWrongThread = 908;
+enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed };
+constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kIsolatedCapture = 905,
+              kCapturedEvent = 907, kWrongThread = 908;
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
 
 // What HIP does about a wrong address on the device.
@@ -91,10 +100,14 @@ extern const bool kEachCallWrites;
 // Whether captures follow the rules that are HIP's alone.
 extern const bool kCapturesAsHip;
 
+// What the calling thread has to spare of other threads' captures.
+inline thread_local int mode = kGlobal;
+
 struct Driver;
 using Work = std::function<int(Driver&)>;
 struct Recording {
   std::thread::id thread;
+  int mode = kThreadLocal;
   std::vector<Work> work;
   bool valid = true;
   bool ended = false;  // without success
@@ -165,9 +178,13 @@ struct Driver {
     return invalidate([](const Recording&) { return true; });
   }
 
-  // What ends a recording of the calling thread.
+  // What ends captures that the calling thread has to spare.
   bool disturbs_recording() {
-    return invalidate([](const Recording& r) { return r.thread == std::this_thread::get_id(); });
+    if (mode == kRelaxed) return false;
+    return invalidate([](const Recording& r) {
+      return r.mode != kRelaxed &&
+             (r.thread == std::this_thread::get_id() || (r.mode == kGlobal && mode == kGlobal));
+    });
   }
 
   static Launch kernels(const char* variable) {
@@ -321,6 +338,7 @@ inline void interrupt_recording(void* stream) {
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) {
+    if (stream == nullptr && kCapturesAsHip && d.invalidate_all()) return kUnsupportedInCapture;
     if (!d.is_late || stream == nullptr) return work(d);
     d.late[stream].push_back(std::move(work));
     return 0;
@@ -391,6 +409,7 @@ inline bool known(const Driver& d, const void* address) {
 
 inline int pin(void** memory, size_t bytes) {
   return call([&](Driver& d) {
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
     *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     d.pinned[*memory] = bytes;
     return 0;
@@ -421,14 +440,18 @@ inline int copy(void* to, const void* from, size_t bytes, void* stream) {
   });
 }
 
-inline int begin_recording(void* stream) {
+inline int begin_recording(void* stream, int how) {
   return call([&](Driver& d) {
     if (stream == nullptr || !usable(d, stream)) return kInvalidHandle;
     Recording& recording = d.recordings[stream];
     if (recording.thread != std::thread::id() && !recording.ended) return kInvalidHandle;
-    recording = {std::this_thread::get_id(), {}};
+    recording = {std::this_thread::get_id(), how, {}};
     return 0;
   });
+}
+
+inline int exchange_mode(int* other) {
+  return call([&](Driver&) { return std::swap(mode, *other), 0; });
 }
 
 inline int end_recording(void* stream, void** graph) {
@@ -436,7 +459,8 @@ inline int end_recording(void* stream, void** graph) {
     *graph = nullptr;
     const auto found = d.recordings.find(stream);
     if (found == d.recordings.end()) return kInvalidHandle;
-    if (found->second.ended) return kWrongThread;
+    const Recording& r = found->second;
+    if (r.ended || (r.mode != kRelaxed && r.thread != std::this_thread::get_id())) return kWrongThread;
     if (!found->second.valid) {
       if (kCapturesAsHip) {
         found->second.ended = true;
@@ -506,7 +530,15 @@ inline int wait_for_event(void* handle, void* stream) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
     const auto found = d.recorded.find(handle);
-    return found == d.recorded.end() ? 0 : d.finish(found->second);
+    if (found == d.recorded.end()) return 0;
+    const auto captured = d.recordings.find(found->second);
+    if (kCapturesAsHip && captured != d.recordings.end() && captured->second.valid) {
+      if (stream != nullptr) return kIsolatedCapture;
+      captured->second.valid = false;
+      return kCapturedEvent;
+    }
+    if (stream == nullptr && d.disturbs_recording()) return kUnsupportedInCapture;
+    return d.finish(found->second);
   });
 }
 

@@ -146,7 +146,8 @@ STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return record(h
 STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
-STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int) { return begin_recording(stream); }
+STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int how) { return begin_recording(stream, how); }
+STAND_IN_EXPORT int hipThreadExchangeStreamCaptureMode(int* how) { return exchange_mode(how); }
 STAND_IN_EXPORT int hipStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
 STAND_IN_EXPORT int hipStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }
 STAND_IN_EXPORT int hipGraphInstantiate(void** ready, void* graph, void**, char*, size_t) {
