@@ -59,6 +59,7 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuEventSynchronize", event_synchronize);
     resolve(library.handle, "cuEventQuery", event_query);
     resolve(library.handle, "cuMemHostAlloc", malloc_pinned);
+    resolve_if_there(library.handle, "cuMemGetInfo_v2", memory_info);
     resolve_if_there(library.handle, "cuStreamBeginCapture_v2", capture_begin);
     resolve_if_there(library.handle, "cuStreamEndCapture", capture_end);
     resolve_if_there(library.handle, "cuStreamIsCapturing", capture_state);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -90,10 +91,16 @@ class Device {
   virtual void leave(void* before) noexcept = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
-  virtual void* allocate(size_t bytes) = 0;  // throws OutOfMemory
+  // For gpu::allocate (device/allocations.h) alone, which all others call. Throws OutOfMemory.
+  virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   // Memory of the host from which the device copies on its own; for good. Throws OutOfMemory.
   virtual void* allocate_pinned(size_t bytes) = 0;
+  // Bytes; nothing when they are not known.
+  struct MemoryInfo {
+    size_t free = 0, total = 0;
+  };
+  virtual std::optional<MemoryInfo> memory_info() { return std::nullopt; }
   virtual void synchronize(void* stream) = 0;
 
   // Between any of host and device. When one of them is host memory that is not pinned, the call waits.
@@ -164,6 +171,23 @@ class RelaxedCapture {
   static constexpr int kRelaxed = 2;  // in HIP and in CUDA
   Device& device_;
   int before_;
+};
+
+// A stream for work that belongs to no run: constants, weights, checks of libraries. Work on the null stream would end
+// every capture of the process on ROCm. The device must be current.
+class WorkStream {
+ public:
+  explicit WorkStream(Device& device) : device_(device), stream_(device.create_stream()) {}
+  ~WorkStream() { device_.destroy_stream(stream_); }
+  WorkStream(const WorkStream&) = delete;
+  WorkStream& operator=(const WorkStream&) = delete;
+
+  void* get() const { return stream_; }
+  void synchronize() const { device_.synchronize(stream_); }
+
+ private:
+  Device& device_;
+  void* stream_;
 };
 
 // Why something is not there: a word for programs (report.h lists them), a sentence for people, and a command

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -66,6 +67,7 @@ struct DriverFunctions {
   int (*event_query)(void*);
 
   // Null in old drivers.
+  int (*memory_info)(size_t*, size_t*);
   int (*capture_begin)(void*, int);
   int (*capture_end)(void*, void**);
   int (*capture_state)(void*, int*);
@@ -189,7 +191,7 @@ class DriverDevice final : public Device {
       throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     }
     check(status, "allocate");
-    allocations().add(memory, bytes);
+    allocations().add(*this, memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override {
@@ -207,6 +209,13 @@ class DriverDevice final : public Device {
     allocations().remove(memory);
     const RelaxedCapture relaxed(*this);
     ignore(driver_.free_(memory));
+  }
+  std::optional<MemoryInfo> memory_info() override {
+    MemoryInfo info;
+    if (driver_.memory_info == nullptr) return std::nullopt;
+    if (driver_.memory_info(&info.free, &info.total) == 0) return info;
+    driver_.forget_error();
+    return std::nullopt;
   }
   void synchronize(void* stream) override {
     const RelaxedCapture relaxed(*this);

@@ -57,6 +57,7 @@ struct Hip : DriverFunctions {
     const auto find_if_there = [this](const char* name, auto& function) {
       resolve_if_there(library.handle, name, function);
     };
+    find_if_there("hipMemGetInfo", memory_info);
     find_if_there("hipStreamBeginCapture", capture_begin);
     find_if_there("hipStreamEndCapture", capture_end);
     find_if_there("hipStreamIsCapturing", capture_state);

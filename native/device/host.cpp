@@ -142,7 +142,7 @@ class HostDevice final : public Device {
   void* allocate(size_t bytes) override {
     void* memory = guarded_memory().allocate(bytes);
     if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
-    allocations().add(memory, bytes);
+    allocations().add(*this, memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override { return allocate(bytes); }

@@ -109,6 +109,7 @@ bool Program::run(Device& device, Call& call) const {
 void DeviceKernel::plan(Call& call) const {
   auto& program = call.state.emplace<Program>();
   plan(call, program);
+  call.implementation = program.implementation;
   call.workspace_bytes = program.workspace_bytes();
 }
 

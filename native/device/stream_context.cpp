@@ -69,7 +69,6 @@ std::vector<std::shared_ptr<StreamContext>> StreamContext::all() {
 }
 
 void StreamContext::synchronize_all(Device& device) {
-  device.synchronize(nullptr);
   for (const auto& context : all()) {
     if (&context->device_ == &device && context->owns_) context->synchronize();
   }
@@ -87,6 +86,11 @@ StreamContext::~StreamContext() {
 void StreamContext::synchronize() {
   const std::lock_guard<std::mutex> lock(capture_);
   device_.synchronize(stream_);
+}
+
+bool StreamContext::is_done(void* event) {
+  const std::unique_lock<std::mutex> lock(capture_, std::try_to_lock);
+  return lock.owns_lock() && device_.is_done(event);
 }
 
 void StreamContext::close() {

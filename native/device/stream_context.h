@@ -50,8 +50,8 @@ class StreamContext {
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);
   // All that there are, on any device.
   static std::vector<std::shared_ptr<StreamContext>> all();
-  // Waits for the work of all streams of the device, the default stream included, without hipDeviceSynchronize, which
-  // would invalidate every capture of the process. Streams of others are theirs to wait for. The device must be current.
+  // Waits for the work of all streams of the device that create() has made, one by one: hipDeviceSynchronize would end
+  // every capture of the process. Streams of others are theirs to wait for. The device must be current.
   static void synchronize_all(Device& device);
 
   ~StreamContext();
@@ -63,6 +63,9 @@ class StreamContext {
 
   // Waits for the stream's work; for the end of a capture first.
   void synchronize();
+  // Whether work up to an event of the stream is done; false, too, while the stream is captured or waited for, when ROCm
+  // would end the capture for the question.
+  bool is_done(void* event);
   // Releases the graphs, when the stream's work is done. Handles and stream follow with the last reference.
   void close();
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "device/allocations.h"
 #include "device/node_scope.h"
 #include "device/stream_context.h"
 #include "operators/implementations.h"
@@ -35,25 +36,6 @@ void append(const std::string& path, const std::string& line) {
   }
   if (file >= 0) close(file);
 }
-
-class Scratch {
- public:
-  explicit Scratch(Device& device) : device_(device) {}
-  ~Scratch() {
-    for (void* memory : all_) device_.free(memory);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* of(size_t bytes) {
-    if (bytes == 0) return nullptr;
-    all_.reserve(all_.size() + 1);
-    return all_.emplace_back(device_.allocate(bytes));
-  }
-
- private:
-  Device& device_;
-  std::vector<void*> all_;
-};
 
 // A graph of kRuns of the call, as a region captures them; null where they can't be captured, as on the null stream.
 std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call) {
@@ -78,12 +60,15 @@ struct Timed {
 // Of a planned call; nothing when it refuses to run. The host takes longer than the device to call a vendor's library
 // for a small convolution, which a recorded region does once.
 std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
-  Scratch scratch(device);
+  std::vector<DeviceMemory> scratch;
+  const auto allocate = [&](size_t bytes) {
+    return scratch.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+  };
   for (Tensor& t : call.inputs) {
-    if (t.present() && t.place == Place::kDevice) t.data = scratch.of(t.bytes());
+    if (t.present() && t.place == Place::kDevice) t.data = allocate(t.bytes());
   }
-  for (Tensor& t : call.outputs) t.data = scratch.of(t.bytes());
-  call.workspace = scratch.of(call.workspace_bytes);
+  for (Tensor& t : call.outputs) t.data = allocate(t.bytes());
+  call.workspace = allocate(call.workspace_bytes);
   if (!kernel.run(call)) return std::nullopt;
   device.synchronize(call.stream);
   const std::unique_ptr<Graph> graph = recorded(kernel, device, call);

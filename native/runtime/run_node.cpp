@@ -66,7 +66,12 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
     if (host) {
       call.workspace = on_host.emplace(context, memory, call.workspace_bytes).data();
     } else {
-      call.workspace = on_device.emplace(context, call.workspace_bytes).data();
+      try {
+        call.workspace = on_device.emplace(context, call.workspace_bytes).data();
+      } catch (const std::exception&) {
+        if (!call.avoid_workspace()) throw;
+        return false;
+      }
     }
   }
   return bound.kernel->run(call);

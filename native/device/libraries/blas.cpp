@@ -9,6 +9,7 @@
 
 #include "blocks/gpu/walk_plan.h"
 #include "blocks/half.h"
+#include "device/allocations.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 
@@ -33,15 +34,15 @@ constexpr size_t kBlasWorkspace = size_t{32} << 20;
 template <class Library>
 class BlasOf final : public Blas {
  public:
-  BlasOf(Device& device, const Library& library, void* stream, std::atomic<bool>& said)
-      : device_(device), library_(library), stream_(stream), said_(said), workspace_(nullptr, {device}) {
+  BlasOf(Device& device, const Library& library, void* stream, size_t workspace, std::atomic<bool>& said)
+      : device_(device), library_(library), stream_(stream), said_(said) {
     if (library_.create(&handle_) != 0) throw_unusable();
     // A workspace that was set before the stream would be replaced by the library's own.
     if (library_.set_stream(handle_, stream) != 0) throw_unusable();
-    if (library_.set_workspace == nullptr || stream == nullptr) return;
+    if (library_.set_workspace == nullptr || workspace == 0) return;
     try {
-      workspace_.reset(device_.allocate(kBlasWorkspace));
-      keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), kBlasWorkspace) == 0;
+      workspace_ = allocate_owned(device_, workspace, Holder::kWorkspaces);
+      keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), workspace) == 0;
     } catch (const OutOfMemory&) {  // the library has some of its own
     }
     device_.forget_errors();
@@ -97,11 +98,6 @@ class BlasOf final : public Blas {
   }
 
  private:
-  struct Free {
-    Device& device;
-    void operator()(void* memory) const { device.free(memory); }
-  };
-
   [[noreturn]] void throw_unusable() {
     device_.forget_errors();
     if (handle_ != nullptr) library_.destroy(handle_);
@@ -112,7 +108,7 @@ class BlasOf final : public Blas {
   const Library& library_;
   void* stream_;
   std::atomic<bool>& said_;
-  std::unique_ptr<void, Free> workspace_;  // freed after the handle
+  DeviceMemory workspace_;  // freed after the handle
   void* handle_ = nullptr;
   bool keeps_workspace_ = false;
 };
@@ -199,7 +195,7 @@ struct Rocblas {
 // A small product of small integers, which no order of summation rounds: with it a library reads what it has
 // for the architecture, and shows that it works.
 template <class T>
-void require_right_products(Blas& library, Device& device) {
+void require_right_products(Blas& library, Device& device, void* stream) {
   constexpr int64_t kSize = 32;
   GemmProblem p;
   p.M = p.N = p.K = kSize;
@@ -209,42 +205,36 @@ void require_right_products(Blas& library, Device& device) {
     b.push_back(T(static_cast<float>(i * 3 % 7 - 3)));
   }
   const size_t bytes = y.size() * sizeof(T);
-  void* memory = device.allocate(3 * bytes);
-  try {
-    const auto at = [&](size_t i) { return static_cast<char*>(memory) + i * bytes; };
-    device.copy(at(0), a.data(), bytes, nullptr);
-    device.copy(at(1), b.data(), bytes, nullptr);
-    const bool ran = library.gemm(p, sizeof(T) == 2, at(0), at(1), at(2));
-    device.copy(y.data(), at(2), bytes, nullptr);
-    device.synchronize(nullptr);
-    for (int64_t i = 0; i < kSize * kSize && ran; ++i) {
-      float want = 0;
-      for (int64_t k = 0; k < kSize; ++k) {
-        want += static_cast<float>(a[static_cast<size_t>(i / kSize * kSize + k)]) *
-                static_cast<float>(b[static_cast<size_t>(k * kSize + i % kSize)]);
-      }
-      if (static_cast<float>(y[static_cast<size_t>(i)]) != want)
-        throw std::runtime_error("a product is wrong");
+  const DeviceMemory memory = allocate_owned(device, 3 * bytes, Holder::kWorkspaces);
+  const auto at = [&](size_t i) { return static_cast<char*>(memory.get()) + i * bytes; };
+  device.copy(at(0), a.data(), bytes, stream);
+  device.copy(at(1), b.data(), bytes, stream);
+  const bool ran = library.gemm(p, sizeof(T) == 2, at(0), at(1), at(2));
+  device.copy(y.data(), at(2), bytes, stream);
+  device.synchronize(stream);
+  for (int64_t i = 0; i < kSize * kSize && ran; ++i) {
+    float want = 0;
+    for (int64_t k = 0; k < kSize; ++k) {
+      want += static_cast<float>(a[static_cast<size_t>(i / kSize * kSize + k)]) *
+              static_cast<float>(b[static_cast<size_t>(k * kSize + i % kSize)]);
     }
-  } catch (...) {
-    device.free(memory);
-    throw;
+    if (static_cast<float>(y[static_cast<size_t>(i)]) != want) throw std::runtime_error("a product is wrong");
   }
-  device.free(memory);
 }
 
 template <class Library>
 class OpenBlas final : public OpenLibrary<Blas> {
  public:
   OpenBlas(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {
-    BlasOf<Library> blas(device_, library_, nullptr, said_);
-    require_right_products<float>(blas, device_);
-    require_right_products<half>(blas, device_);
+    const WorkStream stream(device);
+    BlasOf<Library> blas(device_, library_, stream.get(), 0, said_);
+    require_right_products<float>(blas, device_, stream.get());
+    require_right_products<half>(blas, device_, stream.get());
   }
 
   Device& device() const override { return device_; }
   std::unique_ptr<Blas> create_handle(void* stream) override {
-    return std::make_unique<BlasOf<Library>>(device_, library_, stream, said_);
+    return std::make_unique<BlasOf<Library>>(device_, library_, stream, kBlasWorkspace, said_);
   }
 
  private:

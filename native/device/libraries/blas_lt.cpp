@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "blocks/half.h"
+#include "device/allocations.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 
@@ -165,7 +166,7 @@ class BlasLtOf final : public BlasLt {
       if (status == 0) return true;
       device_.forget_errors();
       if (device_.is_capturing(stream_)) return false;
-      if (stream_ != nullptr) shared_.refuse(p, status);
+      shared_.refuse(p, status);
     }
     return false;
   }
@@ -273,7 +274,7 @@ class BlasLtOf final : public BlasLt {
 
 // Small layers of small integers, which no order of summation rounds.
 template <class T>
-void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
+void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
   p.rows = 16;
   p.K = 32;
   p.N = 64;
@@ -288,26 +289,21 @@ void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
   const std::vector<T> host[] = {filled(p.rows * p.K, 1), filled(p.layers * p.w_step, 3),
                                  filled(p.layers * p.b_step, 1), filled(p.y_step, 2)};
   std::vector<T> got(static_cast<size_t>(p.layers * p.y_step));
-  struct Memory {
-    Device& device;
-    std::vector<void*> blocks;
-    void* add(size_t bytes) { return blocks.emplace_back(device.allocate(bytes)); }
-    ~Memory() {
-      for (void* block : blocks) device.free(block);
-    }
-  } memory{device, {}};
+  std::vector<DeviceMemory> memory;
+  const auto add = [&](size_t bytes) {
+    return memory.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+  };
   void* inputs[4];
   for (int i = 0; i < 4; ++i) {
-    inputs[i] = memory.add(host[i].size() * sizeof(T));
-    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), nullptr);
+    inputs[i] = add(host[i].size() * sizeof(T));
+    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), stream);
   }
-  void* y = memory.add(got.size() * sizeof(T));
+  void* y = add(got.size() * sizeof(T));
   const std::optional<size_t> bytes = library.linear_workspace(p, sizeof(T) == 2);
   const bool ran = bytes && library.linear(p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2],
-                                           p.has_residual ? inputs[3] : nullptr, y,
-                                           *bytes > 0 ? memory.add(*bytes) : nullptr);
-  device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
-  device.synchronize(nullptr);
+                                           p.has_residual ? inputs[3] : nullptr, y, add(*bytes));
+  device.copy(got.data(), y, got.size() * sizeof(T), stream);
+  device.synchronize(stream);
   if (!ran) return;
   const auto at = [&](int tensor, int64_t index) {
     return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
@@ -333,15 +329,16 @@ template <class Api>
 class OpenBlasLt final : public OpenLibrary<BlasLt> {
  public:
   OpenBlasLt(Device& device, const FoundLibrary& found) : shared_(device, found.file.handle) {
-    BlasLtOf<Api> library(shared_, nullptr);
+    const WorkStream stream(device);
+    BlasLtOf<Api> library(shared_, stream.get());
     const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
       LinearProblem p;
       p.act.kind = kind;
       p.has_residual = residual;
       p.transposed = transposed;
       p.layers = layers;
-      require_right_results<float>(library, device, p);
-      require_right_results<half>(library, device, p);
+      require_right_results<float>(library, device, stream.get(), p);
+      require_right_results<half>(library, device, stream.get(), p);
     };
     using A = ActivationKind;
     require(A::kNone, true, false, 1);

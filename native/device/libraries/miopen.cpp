@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "device/allocations.h"
 #include "device/libraries/dnn.h"
 
 namespace graphopt::gpu {
@@ -147,15 +148,14 @@ struct Miopen {
                 *const of_y = c.y.get();
     void* stream = device.create_stream();
     Made handle;
-    void* memory = nullptr;
     size_t workspace = 0;
     try {
       handle = create(stream);
       check(c.transposed ? workspace_size_backward(handle.get(), of_x, of_w, of_conv, of_y, &workspace)
                          : workspace_size(handle.get(), of_w, of_x, of_conv, of_y, &workspace),
             "GetWorkSpaceSize");
-      memory = device.allocate(x + w + y + workspace);
-      char* at = static_cast<char*>(memory);
+      const DeviceMemory memory = allocate_owned(device, x + w + y + workspace, Holder::kWorkspaces);
+      char* at = static_cast<char*>(memory.get());
       Performance found = {};
       int count = 0;
       (c.transposed ? measure_backward : measure)(handle.get(), of_x, at, of_w, at + x, of_conv, of_y,
@@ -165,7 +165,6 @@ struct Miopen {
     } catch (const std::exception&) {  // no memory for it: the library's own order has to do
       device.forget_errors();
     }
-    if (memory != nullptr) device.free(memory);
     handle.reset();
     device.destroy_stream(stream);
   }

@@ -1,5 +1,7 @@
 #include "runtime/provider/memory.h"
 
+#include <optional>
+
 #include "device/devices.h"
 #include "device/stream_context.h"
 #include "runtime/abi/error.h"
@@ -154,7 +156,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     }
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
     const gpu::OnDevice on(device);
-    void* handle = stream_handle(api, stream);
+    std::optional<gpu::WorkStream> own;
+    void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();
     // Our streams do not wait for the default one, nor it for them: the source may still be written on any of them.
     if (stream == nullptr && source >= 0) gpu::StreamContext::synchronize_all(device);
     if (source < 0 && stream != nullptr) {
@@ -190,10 +193,10 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
   return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
 }
 
-void* SessionMemory::allocate(size_t bytes, const void* stream) {
+void* SessionMemory::allocate(size_t bytes, const void* stream, gpu::Holder holder) {
   for (;;) {
     try {
-      return pool_.allocate(bytes, stream);
+      return pool_.allocate(bytes, stream, holder);
     } catch (const gpu::OutOfMemory&) {
       std::function<bool()> give_back;
       {

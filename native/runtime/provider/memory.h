@@ -27,7 +27,7 @@ class SessionMemory {
 
   Pool& pool() const { return pool_; }
   // As Pool::allocate.
-  void* allocate(size_t bytes, const void* stream);
+  void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
   void free(void* memory) noexcept;
   // Called before an allocation fails, as long as it says that it has given something back.
   void on_shortage(std::function<bool()> give_back);

@@ -221,7 +221,7 @@ std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tens
   }
   if (total == 0) return uploads;
   const auto bytes = std::make_unique<unsigned char[]>(total);
-  plan.uploads = std::make_unique<Block>(memory_, total, stream);
+  plan.uploads = std::make_unique<Block>(memory_, total, stream, gpu::Holder::kConstants);
   for (size_t v = 0; v < steps_.values.size(); ++v) {
     if (!steps_.values[v].uploaded) continue;
     if (written[v]->bytes() > 0) std::memcpy(bytes.get() + offsets[v], written[v]->data, written[v]->bytes());
@@ -435,7 +435,15 @@ void Region::run(const abi::Context& context) const {
     lane.drop(*plan);
     plan = &lane.add(std::move(other));
   }
-  while (!run_planned(*plan, lane, addresses, stream)) {
+  const auto run = [&] {
+    try {
+      return run_planned(*plan, lane, addresses, stream);
+    } catch (const gpu::OutOfMemory&) {
+      if (!plan->calls[plan->fullest].avoid_workspace()) throw;
+      return false;
+    }
+  };
+  while (!run()) {
     RegionPlan other = this->plan(inputs, alignment, plan->output_alignment, stream, plan);
     other.refusals = plan->refusals;
     lane.drop(*plan);

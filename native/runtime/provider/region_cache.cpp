@@ -17,10 +17,12 @@ size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 std::shared_ptr<RegionCache> RegionCache::create(std::shared_ptr<SessionMemory> memory) {
   auto cache = std::make_shared<RegionCache>(std::move(memory));
-  cache->memory_->on_shortage([weak = std::weak_ptr<RegionCache>(cache)] {
+  const auto call = [weak = std::weak_ptr<RegionCache>(cache)](bool (RegionCache::*give_back)() noexcept) {
     const auto self = weak.lock();
-    return self != nullptr && self->reclaim();
-  });
+    return self != nullptr && (self.get()->*give_back)();
+  };
+  on_shortage(cache, [call] { return call(&RegionCache::reclaim_idle); });
+  cache->memory_->on_shortage([call] { return call(&RegionCache::reclaim); });
   return cache;
 }
 
@@ -99,7 +101,7 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
   arena.reset();
   const auto allocate = [&](size_t wanted) {
-    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream);
+    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream, gpu::Holder::kArenas);
   };
   gives_back_ = false;  // what the lane keeps is worth more than room for what may come
   try {

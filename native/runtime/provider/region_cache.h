@@ -26,8 +26,8 @@ class Region;
 class Block {
  public:
   // Throws gpu::OutOfMemory.
-  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream)
-      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream)), bytes_(bytes) {}
+  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream, gpu::Holder holder)
+      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream, holder)), bytes_(bytes) {}
   ~Block() { memory_->free(data_); }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;

@@ -287,7 +287,6 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
                   "': " + e.what());
     }
   }
-  device_.synchronize(nullptr);
 }
 
 // Each once, though several nodes read it. The runtime may let go of its own.
@@ -364,17 +363,19 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
     }
   }
   for (const size_t bytes : blocks) {
-    blocks_.push_back(std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr));
+    blocks_.push_back(
+        std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr, gpu::Holder::kConstants));
   }
+  const gpu::WorkStream stream(device_);
   size_t next = 0;
   for (Tensor& constant : steps_.constants) {
     if (constant.place == Place::kHost) continue;
     const Constant& from = on_device[next++];
     const size_t bytes = constant.bytes();
     constant.data = static_cast<char*>(blocks_[from.block]->data()) + from.offset;
-    if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, nullptr);
+    if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, stream.get());
   }
-  device_.synchronize(nullptr);  // the runtime's copies are read
+  stream.synchronize();  // the runtime's copies are read
 }
 
 }  // namespace graphopt::provider
