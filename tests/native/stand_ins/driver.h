@@ -12,7 +12,9 @@
 //                        for none of ours, which are made so. Else work is done when it is enqueued.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
-// twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
+// twice, work on a stream of another device than the current one. All of these give kInvalidHandle. Memory is guarded
+// (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress, and what was accessed
+// is on stderr.
 //
 // What it does as ROCm does, with the place in AMD's sources (clr: github.com/ROCm/clr at rocm-6.2.0;
 // systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
@@ -74,6 +76,8 @@
 #include <utility>
 #include <vector>
 
+#include "device/emulator/guarded_memory.h"
+
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace stand_in {
@@ -82,7 +86,8 @@ namespace stand_in {
 enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed };
 constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kIsolatedCapture = 905,
               kCapturedEvent = 907, kWrongThread = 908;
-constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
+constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500,
+              kIllegalAddress = 700;
 
 // What HIP does about a wrong address on the device.
 constexpr int kAbort = -1;
@@ -128,8 +133,9 @@ struct Driver {
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
   std::map<void*, int> streams, events, modules;  // by handle: its device
-  std::map<void*, size_t> memory, pinned;         // bytes
-  long waits = 0;                                 // copies on a stream that the caller had to wait for
+  graphopt::gpu::GuardedMemory guarded{PROT_READ | PROT_WRITE};
+  std::map<void*, size_t> memory, pinned;  // bytes
+  long waits = 0;                          // copies on a stream that the caller had to wait for
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // calls that still succeed; -1: all
   int failure = 0;
@@ -146,6 +152,25 @@ struct Driver {
     launch = kernels("STAND_IN_KERNELS");
     parameters = parameters_of("STAND_IN_KERNELS");
     launch_64 = kernels("STAND_IN_KERNELS_64");
+  }
+
+  // After an invalid access every call fails. What it was is said on stderr.
+  int fault(const std::string& what) {
+    if (what.empty()) return 0;
+    std::fprintf(stderr, "stand-in: %s\n", what.c_str());
+    until_failure = 0;
+    return failure = kIllegalAddress;
+  }
+
+  // Runs what may access the blocks that hold these addresses.
+  template <class Do>
+  int access(const char* what, const std::vector<const void*>& addresses, const Do& work) {
+    try {
+      const graphopt::gpu::GuardedMemory::Access access(guarded, what, addresses);
+      return work();
+    } catch (const std::exception& e) {
+      return fault(e.what());
+    }
   }
 
   // Does what the stream has been given.
@@ -259,7 +284,8 @@ inline int allocate(void** memory, size_t bytes) {
   return call([&](Driver& d) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
     if (bytes > d.most - d.in_use) return kOutOfMemory;
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    *memory = d.guarded.allocate(bytes);
+    if (*memory == nullptr) return kOutOfMemory;
     d.memory[*memory] = bytes;
     d.in_use += bytes;
     return 0;
@@ -274,8 +300,7 @@ inline int release(void* memory) {
     if (const int status = d.finish()) return status;
     d.in_use -= found->second;
     d.memory.erase(found);
-    std::free(memory);
-    return 0;
+    return d.fault(d.guarded.free(memory));
   });
 }
 
@@ -362,16 +387,22 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     if (count < 0) return kNotFound;
     // A driver copies the arguments.
     std::vector<std::vector<std::max_align_t>> values;
+    std::vector<const void*> addresses;  // everything that may be one
     for (int i = 0; i < count; ++i) {
       values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(values.back().data(), args[i], sizes[i]);
+      for (size_t at = 0; at + sizeof(void*) <= sizes[i]; at += sizeof(void*)) {
+        std::memcpy(&addresses.emplace_back(), static_cast<char*>(args[i]) + at, sizeof(void*));
+      }
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]},
                                   items = {block[0], block[1], block[2]};
-    return enqueue(d, stream, [=](Driver&) mutable {
+    return enqueue(d, stream, [=](Driver& later) mutable {
       std::vector<void*> pointers;
       for (auto& value : values) pointers.push_back(value.data());
-      return launch(name, groups.data(), items.data(), lds, pointers.data(), 0, 0) == 0 ? 0 : kNotFound;
+      return later.access(name, addresses, [&] {
+        return launch(name, groups.data(), items.data(), lds, pointers.data(), 0, 0) == 0 ? 0 : kNotFound;
+      });
     });
   });
 }
@@ -410,7 +441,8 @@ inline bool known(const Driver& d, const void* address) {
 inline int pin(void** memory, size_t bytes) {
   return call([&](Driver& d) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    *memory = d.guarded.allocate(bytes);
+    if (*memory == nullptr) return kOutOfMemory;
     d.pinned[*memory] = bytes;
     return 0;
   });
@@ -421,8 +453,7 @@ inline int unpin(void* memory) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
     if (const int status = d.finish()) return status;
     if (d.pinned.erase(memory) == 0) return memory == nullptr ? 0 : kInvalidHandle;
-    std::free(memory);
-    return 0;
+    return d.fault(d.guarded.free(memory));
   });
 }
 
@@ -434,9 +465,11 @@ inline int copy(void* to, const void* from, size_t bytes, void* stream) {
       ++d.waits;
       if (d.recordings.count(stream) > 0 && d.disturbs_recording()) return kUnsupportedInCapture;
       if (const int status = d.finish(stream)) return status;
-      return std::memcpy(to, from, bytes), 0;
+      return d.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
     }
-    return enqueue(d, stream, [=](Driver&) { return std::memcpy(to, from, bytes), 0; });
+    return enqueue(d, stream, [=](Driver& later) {
+      return later.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
+    });
   });
 }
 
