@@ -109,8 +109,14 @@ bool Program::run(Device& device, Call& call) const {
 void DeviceKernel::plan(Call& call) const {
   auto& program = call.state.emplace<Program>();
   plan(call, program);
-  call.implementation = program.implementation;
   call.workspace_bytes = program.workspace_bytes();
+}
+
+bool DeviceKernel::avoid_workspace(Call& call) {
+  const uint32_t bit = 1u << call.state.get<Program>().implementation;
+  if (call.workspace_bytes == 0 || (call.failed & bit) != 0) return false;
+  call.failed |= bit;
+  return true;
 }
 
 bool DeviceKernel::run(Call& call) const { return call.state.get<Program>().run(device_, call); }

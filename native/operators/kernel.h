@@ -147,8 +147,7 @@ struct Call {
 
   // ---
   // Type and shape of each output, and whose memory it needs.
-  uint32_t implementation = 0;  // which, where there are several
-  size_t workspace_bytes = 0;   // on the device, aligned to 256 bytes; of a kernel for the CPU: to 64 bytes
+  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes; of a kernel for the CPU: to 64 bytes
   State state;
 
   void* workspace = nullptr;
@@ -160,14 +159,6 @@ struct Call {
   std::vector<int64_t> integers(size_t i) const;
   // An input in host memory that holds one number; `absent` when it is left out.
   float number(size_t i, float absent) const;
-  // There is no memory for the workspace: the next plan does without the implementation that wants it. False when it has
-  // been tried, or needs none.
-  bool avoid_workspace() {
-    const uint32_t bit = 1u << implementation;
-    if (workspace_bytes == 0 || (failed & bit) != 0) return false;
-    failed |= bit;
-    return true;
-  }
   // Whether 16-byte loads and stores may be used.
   bool aligned() const { return alignment >= 16; }
 

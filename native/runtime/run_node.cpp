@@ -7,6 +7,7 @@
 
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
+#include "device/program.h"
 
 namespace graphopt::runtime {
 namespace {
@@ -69,7 +70,8 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
       try {
         call.workspace = on_device.emplace(context, call.workspace_bytes).data();
       } catch (const std::exception&) {
-        if (!call.avoid_workspace()) throw;
+        const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(bound.kernel.get());
+        if (kernel == nullptr || !kernel->avoid_workspace(call)) throw;
         return false;
       }
     }

@@ -9,6 +9,7 @@
 
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
+#include "device/program.h"
 #include "device/stream_context.h"
 #include "operators/implementations.h"
 #include "runtime/abi/error.h"
@@ -439,7 +440,8 @@ void Region::run(const abi::Context& context) const {
     try {
       return run_planned(*plan, lane, addresses, stream);
     } catch (const gpu::OutOfMemory&) {
-      if (!plan->calls[plan->fullest].avoid_workspace()) throw;
+      const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(steps_.all[plan->fullest].kernel.get());
+      if (kernel == nullptr || !kernel->avoid_workspace(plan->calls[plan->fullest])) throw;
       return false;
     }
   };
