@@ -8,6 +8,8 @@
 //                        has those of its own kind (kArchitectures). After a slash the generic target whose
 //                        code runs there too, if the driver knows generic targets.
 //   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
+//   STAND_IN_REPLAY      what is wrong with graphs, as on some versions of ROCm (clr issue 279, hip issue 3887): "drops",
+//                        the last node is lost; "remembers", every launch but a graph's first leaves what the first did
 //   STAND_IN_LATE        work on a stream is done when somebody waits for it and no sooner; the default stream waits
 //                        for none of ours, which are made so. Else work is done when it is enqueued.
 //
@@ -61,6 +63,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -69,6 +72,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -118,14 +122,22 @@ struct Recording {
   bool ended = false;  // without success
 };
 struct Graph {
+  // After the first launch, for STAND_IN_REPLAY=remembers: what was in each block of memory.
+  struct Memory {
+    bool known = false;
+    std::map<void*, std::vector<char>> blocks;
+  };
   std::vector<Work> work;
   int device = 0;
+  std::shared_ptr<Memory> first = std::make_shared<Memory>();
 };
 
 struct Driver {
   std::mutex mutex;
   std::map<void*, Recording> recordings;  // by stream
   const bool is_late = std::getenv("STAND_IN_LATE") != nullptr;
+  const std::string replay = std::getenv("STAND_IN_REPLAY") != nullptr ? std::getenv("STAND_IN_REPLAY") : "";
+  size_t most_nodes = 0;                    // of a graph so far
   std::map<void*, std::vector<Work>> late;  // by stream
   std::map<void*, void*> recorded;          // by event: its stream
   std::map<void*, Graph> graphs;            // recorded, and made ready
@@ -504,6 +516,7 @@ inline int end_recording(void* stream, void** graph) {
       return kInvalidatedCapture;
     }
     *graph = std::malloc(1);
+    d.most_nodes = std::max(d.most_nodes, found->second.work.size());
     d.graphs[*graph] = {std::move(found->second.work), current};
     d.recordings.erase(found);
     return 0;
@@ -533,10 +546,18 @@ inline int launch_graph(void* ready, void* stream) {
     const auto found = d.graphs.find(ready);
     if (found == d.graphs.end() || !usable(d, stream) || found->second.device != current)
       return kInvalidHandle;
-    return enqueue(d, stream, [todo = found->second.work](Driver& later) {
-      for (const Work& work : todo) {
-        if (const int status = work(later)) return status;
+    return enqueue(d, stream, [todo = found->second.work, first = found->second.first](Driver& later) {
+      const size_t lost = later.replay == "drops" ? 1 : 0;
+      for (size_t i = 0; i + lost < todo.size(); ++i) {
+        if (const int status = todo[i](later)) return status;
       }
+      if (later.replay != "remembers") return 0;
+      for (const auto& [block, bytes] : later.memory) {
+        std::vector<char>& content = first->blocks[block];
+        if (first->known && content.size() == bytes) std::memcpy(block, content.data(), bytes);
+        content.assign(static_cast<char*>(block), static_cast<char*>(block) + bytes);
+      }
+      first->known = true;
       return 0;
     });
   });
@@ -636,6 +657,12 @@ STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bo
   if (!found->second.valid) return -1;
   found->second.work.push_back([run = *work](stand_in::Driver&) { return run(); });
   return 1;
+}
+
+// Nodes of the largest graph so far.
+STAND_IN_EXPORT size_t stand_in_most_nodes() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().most_nodes;
 }
 
 // Graphs that are alive.
