@@ -7,11 +7,12 @@ import gc
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import helper
 
 import graphopt
@@ -22,6 +23,8 @@ from tests.provider.driver_cases import Driver, X, Y, message_of, new_session
 from tests.provider.test_regions import dynamic
 from tests.provider.worker import model_of
 
+W = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
+B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
 SECONDS = 2.0  # that a captured stream waits for another thread, which may wait for the capture to end
 
 
@@ -235,3 +238,36 @@ def beside_another_library() -> dict[str, Any]:
         message = message_of(lambda a=action, e=error: e.append(a()))
         found[name] = {"message": message, "error": max(error, default=None), "status": other.end()}
     return found
+
+
+def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
+    """Products of some sizes, three times each, in one session: their errors, and what the regions did."""
+    session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
+    before, errors, message = counts(), [], ""
+    for size in sizes:
+        x = np.resize(X, (size, 64))
+
+        def run(x: Any = x) -> None:
+            y = session.run(None, {"x": x})[0]
+            errors.append(float(np.abs(y - np.maximum(x.astype(np.float64) @ W + B, 0)).max()))
+
+        message = message or next(filter(None, (message_of(run) for _ in range(3))), "")
+    done = {key: n - before[key] for key, n in counts().items()}
+    return {"error": max(errors), "message": message, "captured": done["captured"], "refused": done["refused"]}
+
+
+def grows_a_workspace() -> dict[str, Any]:
+    """A product, a larger one, which may need more scratch memory, and the captured graph of the first again."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["t"]),
+        helper.make_node("Add", ["t", "b"], ["u"]),
+        helper.make_node("Relu", ["u"], ["y"]),
+    ]
+    return products(dynamic_model(nodes), (32, 256, 32))
+
+
+def dynamic_model(nodes: Sequence[Any]) -> bytes:
+    """From x of any number of rows, with the weights w and the bias b."""
+    proto = onnx.load_from_string(model_of(nodes, {"x": X}, ["y"], {"w": W, "b": B}))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    return bytes(proto.SerializeToString())

@@ -6,11 +6,14 @@ The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.m
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.provider.stand_in import StandIn
+from tests.provider.test_amd import products as rocblas
+from tests.provider.test_amd import with_kernels
 
 DRIVERS = [("hip", "gfx1100"), ("cuda", "sm_90")]
 
@@ -56,3 +59,11 @@ def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: 
     found = captures.run("beside_another_library", arch, driver).value
     wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path: Path) -> None:
+    """RocBLAS replaces its own workspace by a larger one when a product needs that."""
+    kernels = with_kernels(tmp_path, "gfx1201")
+    outcome = captures.run("grows_a_workspace", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures))
+    assert not outcome.value["message"] and outcome.value["error"] < 1e-4, outcome
+    assert outcome.value["captured"] >= 2 and outcome.value["refused"] == 0, outcome

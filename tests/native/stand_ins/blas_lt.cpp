@@ -178,32 +178,35 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
     return kNotSupported;
   }
   // What the caller has described may be gone when a recording runs.
-  return stand_in::enqueue(stream, [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc,
-                                    d_of = *ld, of = *product] {
-    ++products;
-    std::memset(workspace, 0xff, workspace_bytes);
-    const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows), d_of.batch, of.bias_step};
-    for (int32_t i = 0; i < d_of.batch; ++i) {
-      const auto *ai = a_of.at(static_cast<const char*>(a), i), *bi = b_of.at(static_cast<const char*>(b), i),
-                 *ci = c_of.at(static_cast<const char*>(c), i),
-                 *bias_i = bias.at(static_cast<const char*>(of.bias), i);
-      for (uint64_t column = 0; column < d_of.columns; ++column) {
-        for (uint64_t row = 0; row < d_of.rows; ++row) {
-          float sum = 0;
-          for (uint64_t k = 0; k < b_of.rows; ++k) {
-            sum += (across ? a_of.read(ai, k, row) : a_of.read(ai, row, k)) * b_of.read(bi, k, column);
+  const std::vector<const void*> addresses = {a, b, c, d, product->bias, workspace};
+  return stand_in::enqueue(
+      stream, "a product with an epilogue", addresses,
+      [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc, d_of = *ld, of = *product] {
+        ++products;
+        std::memset(workspace, 0xff, workspace_bytes);
+        const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows), d_of.batch, of.bias_step};
+        for (int32_t i = 0; i < d_of.batch; ++i) {
+          const auto *ai = a_of.at(static_cast<const char*>(a), i),
+                     *bi = b_of.at(static_cast<const char*>(b), i),
+                     *ci = c_of.at(static_cast<const char*>(c), i),
+                     *bias_i = bias.at(static_cast<const char*>(of.bias), i);
+          for (uint64_t column = 0; column < d_of.columns; ++column) {
+            for (uint64_t row = 0; row < d_of.rows; ++row) {
+              float sum = 0;
+              for (uint64_t k = 0; k < b_of.rows; ++k) {
+                sum += (across ? a_of.read(ai, k, row) : a_of.read(ai, row, k)) * b_of.read(bi, k, column);
+              }
+              float y = scale * sum;
+              if (add != 0) y += add * c_of.read(ci, row, column);
+              if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
+              if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
+              if ((of.epilogue & 32) != 0) {
+                y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+              }
+              d_of.write(d_of.at(static_cast<char*>(d), i), row, column, y);
+            }
           }
-          float y = scale * sum;
-          if (add != 0) y += add * c_of.read(ci, row, column);
-          if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
-          if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
-          if ((of.epilogue & 32) != 0) {
-            y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
-          }
-          d_of.write(d_of.at(static_cast<char*>(d), i), row, column, y);
         }
-      }
-    }
-    return 0;
-  });
+        return 0;
+      });
 }

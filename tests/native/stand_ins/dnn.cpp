@@ -196,7 +196,7 @@ int run(void* handle, void* xd, const void* x, void* wd, const void* w, void* wi
 #else
   const bool rounds = false;
 #endif
-  return stand_in::enqueue(stream_of(handle), [=] {
+  return stand_in::enqueue(stream_of(handle), "a convolution", {x, w, y, result, workspace}, [=] {
 #ifdef STAND_IN_HIP
     const double noise = how.deterministic ? 1 : 1 + 1e-4 * (convolutions + 1);
 #else
@@ -225,7 +225,7 @@ int add_bias(void* handle, void* bd, const void* b, void* yd, void* y) {
   if (bias.rank != to.rank || bias.dims[1] != to.dims[1] ||
       bias.elements() != static_cast<size_t>(to.dims[1]))
     return kBadParameter;
-  return stand_in::enqueue(stream_of(handle), [=] {
+  return stand_in::enqueue(stream_of(handle), "a bias", {b, y}, [=] {
     for (size_t i = 0; i < to.elements(); ++i) {
       to.write(y, i, to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1])));
     }
@@ -507,7 +507,7 @@ STAND_IN_EXPORT int cudnnConvolutionBiasActivationForward(void* handle, const vo
   if (status != 0) return status;
   const Tensor bias = *static_cast<Tensor*>(bd), added = *static_cast<Tensor*>(zd),
                to = *static_cast<Tensor*>(yd);
-  return stand_in::enqueue(stream_of(handle), [=, scale = *alpha2] {
+  return stand_in::enqueue(stream_of(handle), "an activation", {z, b, y}, [=, scale = *alpha2] {
     for (size_t i = 0; i < to.elements(); ++i) {
       double sum = to.read(y, i) + bias.read(b, i / to.plane() % static_cast<size_t>(to.dims[1]));
       if (scale != 0) sum += scale * added.read(z, i);

@@ -642,21 +642,16 @@ STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
 STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
 STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
 
-// For libraries: 1 when the work is recorded or will be done, 0 when it is to be done now, -1 when it can't be recorded.
-STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bool refuses) {
+// For libraries: as launches are enqueued. `refuses`: the work can't be captured.
+STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
+                                     const std::vector<const void*>& addresses,
+                                     const std::function<int()>& work, bool refuses) {
   stand_in::interrupt_recording(stream);
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
-  const auto found = d.recordings.find(stream);
-  if (found == d.recordings.end()) {
-    if (!d.is_late || stream == nullptr) return 0;
-    d.late[stream].push_back([run = *work](stand_in::Driver&) { return run(); });
-    return 1;
-  }
-  if (refuses) found->second.valid = false;
-  if (!found->second.valid) return -1;
-  found->second.work.push_back([run = *work](stand_in::Driver&) { return run(); });
-  return 1;
+  if (refuses) stand_in::is_captured(d, stream);
+  return stand_in::enqueue(d, stream,
+                           [=](stand_in::Driver& later) { return later.access(what, addresses, work); });
 }
 
 // Nodes of the largest graph so far.
