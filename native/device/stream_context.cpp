@@ -48,9 +48,13 @@ NoCaptures::~NoCaptures() {
 
 std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   std::shared_ptr<StreamContext> made(new StreamContext(device, device.create_stream(), true));
-  const std::lock_guard<std::mutex> lock(contexts().mutex);
   // Another library may have had a stream of this address, and nobody said when it ended.
-  contexts().all[{&device, made->stream_}] = made;
+  std::shared_ptr<StreamContext> other = made;
+  {
+    const std::lock_guard<std::mutex> lock(contexts().mutex);
+    contexts().all[{&device, made->stream_}].swap(other);
+  }
+  if (other != nullptr) other->close();
   return made;
 }
 

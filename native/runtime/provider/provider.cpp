@@ -195,6 +195,7 @@ struct Factory final : abi::OrtEpFactory {
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
         const Registry& of = self->registry(device);
+        const gpu::OnDevice on(of.device());  // throws for a device that has failed
         *out =
             new Provider(self->api, of, pool(device), logger, self->read(options, of.device().graph_rules()));
       });

@@ -298,7 +298,11 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
 Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                            bool apart, bool again, void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
-    if (staged(plan, lane, addresses, stream) == nullptr || !verify(plan, addresses, stream)) return nullptr;
+    if (staged(plan, lane, addresses, stream) == nullptr) return nullptr;
+    if (!verify(plan, addresses, stream)) {
+      plan.staged = {};
+      return nullptr;
+    }
   }
   if (!apart) {
     for (Captured& captured : plan.captured) {
