@@ -17,6 +17,7 @@ from onnx import helper
 
 import graphopt
 from graphopt.measure.bench import bound_runner
+from graphopt.ops import DOMAIN
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.sessions import DEVICE_PROVIDER
 from tests.provider.driver_cases import Driver, X, Y, message_of, new_session
@@ -271,3 +272,54 @@ def dynamic_model(nodes: Sequence[Any]) -> bytes:
     proto = onnx.load_from_string(model_of(nodes, {"x": X}, ["y"], {"w": W, "b": B}))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     return bytes(proto.SerializeToString())
+
+
+LINEAR = [helper.make_node("LinearRelu", ["x", "w", "b"], ["y"], "the_linear", domain=DOMAIN)]
+
+
+def linear_session() -> Any:
+    """A session on a product with its epilogue, which cuBLASLt or hipBLASLt computes."""
+    where = [(DEVICE_PROVIDER, {"min_nodes": 1})]
+    return graphopt.session(dynamic_model(LINEAR), where, require_device=True, log_severity_level=4)
+
+
+def error_of_linear(session: Any) -> float:
+    return float(np.abs(session.run(None, {"x": X})[0] - np.maximum(X.astype(np.float64) @ W + B, 0)).max())
+
+
+def epilogues() -> Any:
+    return ctypes.CDLL(os.environ["STAND_IN_BLAS_LT_LIBRARY"])
+
+
+def makes_a_handle() -> dict[str, Any]:
+    """A session that is the first to use hipBLASLt is made, and one more of its streams, while another one captures."""
+    first = during_a_capture(lambda: error_of_linear(linear_session()))
+    return {"first": first, "second": during_a_capture(lambda: error_of_linear(linear_session()))}
+
+
+def two_streams() -> dict[str, Any]:
+    """Products of two sessions, in turns, and the handles that are alive after them: twice."""
+    library = epilogues()
+    error, done, handles = 0.0, [], []
+    for _ in range(2):
+        sessions = [linear_session(), linear_session()]
+        before = library.stand_in_products()
+        error = max(error, *(error_of_linear(session) for _ in range(4) for session in sessions))
+        done.append(library.stand_in_products() - before)
+        sessions.clear()
+        gc.collect()
+        handles.append(library.stand_in_blas_lt_handles())
+    return {"error": error, "products": done, "shared": library.stand_in_shared_handles(), "handles": handles}
+
+
+def refuses_once() -> dict[str, Any]:
+    """Products by the library of a session whose first product it refuses, and of another one."""
+    library = epilogues()
+    errors, done = [], []
+    for refusals in (100, 0):
+        session = linear_session()
+        library.stand_in_refuse_products(refusals)
+        before = library.stand_in_products()
+        errors.append(error_of_linear(session))
+        done.append(library.stand_in_products() - before)
+    return {"error": max(errors), "products": done}

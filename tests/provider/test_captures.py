@@ -5,13 +5,14 @@ The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.provider.stand_in import StandIn
+from tests.provider.stand_in import EPILOGUES, Outcome, StandIn
 from tests.provider.test_amd import products as rocblas
 from tests.provider.test_amd import with_kernels
 
@@ -67,3 +68,40 @@ def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path:
     outcome = captures.run("grows_a_workspace", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures))
     assert not outcome.value["message"] and outcome.value["error"] < 1e-4, outcome
     assert outcome.value["captured"] >= 2 and outcome.value["refused"] == 0, outcome
+
+
+@pytest.fixture
+def blas_lt(captures: StandIn, tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs a case with cuBLASLt or hipBLASLt."""
+
+    def run(name: str, driver: str, arch: str) -> Outcome:
+        library = str(captures.folder(driver) / EPILOGUES[driver])
+        more = {"STAND_IN_BLAS_LT_LIBRARY": library, "HIPBLASLT_TENSILE_LIBPATH": with_kernels(tmp_path, arch)}
+        return captures.run(name, arch, driver, **more)
+
+    return run
+
+
+WITH_BLAS_LT = pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), ("cuda", "sm_90")])
+
+
+@WITH_BLAS_LT
+def test_no_handle_is_made_beside_a_capture(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """HipBLASLt ends the process where the memory of a handle cannot be allocated and set."""
+    assert_undisturbed(blas_lt("makes_a_handle", driver, arch).value)
+
+
+@WITH_BLAS_LT
+def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Two streams on one handle of hipBLASLt may wait for each other for ever."""
+    found = blas_lt("two_streams", driver, arch).value
+    assert found["error"] < 1e-4 and found["products"] == [8, 8] and found["shared"] == 0, found
+    assert found["handles"][0] == found["handles"][1], found
+
+
+@WITH_BLAS_LT
+def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Another one asks for the same product again, and the refusal is said once."""
+    outcome = blas_lt("refuses_once", driver, arch)
+    assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
+    assert outcome.said.count("BLASLt") == 1, outcome.said

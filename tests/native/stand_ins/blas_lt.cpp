@@ -6,17 +6,24 @@
 // without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it says so on stderr and has no products
 // (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
 // 2420); it reads them when it is first asked for an algorithm (the same file:1457 and 2376);
-// what it offers first may be refused.
+// what it offers first may be refused; a handle has flags in the device's memory, by which work-groups of a product wait for
+// each other, so that products of two streams on one handle may wait for ever (rocm-libraries, PR 10951: a stream more than
+// a handle has room for is refused; the stand-in refuses the second); they are allocated and set when the handle is
+// created, and where that fails, as it does while a stream is captured, the process ends (rocm-libraries, issue 11838).
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "blocks/half.h"
 #include "recording.h"
@@ -41,9 +48,44 @@ constexpr size_t kAlgorithmBytes = 64, kResultBytes = 96;
 constexpr int kFloat = 0, kHalf = 2;
 constexpr size_t kWorkspace = 512;
 
+#ifdef STAND_IN_HIP
+extern "C" int hipMalloc(void** memory, size_t bytes);
+extern "C" int hipMemset(void* memory, int value, size_t bytes);
+extern "C" int hipFree(void* memory);
+#endif
+
 namespace {
 
-int products = 0;
+constexpr size_t kFlagsBytes = 4096;
+struct Handle {
+  void* flags = nullptr;
+  std::optional<void*> stream;  // of its first product
+};
+
+int products = 0, shared_handles = 0;
+std::atomic<int> refusals{0};
+std::mutex mutex;
+std::map<void*, Handle> handles;
+
+// What a product on this stream reads and writes besides its tensors; nothing when it can't be done.
+std::optional<void*> flags_for(void* handle, void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = handles.find(handle);
+  if (found == handles.end()) {
+    std::fprintf(stderr, "stand-in: a product on a destroyed handle\n");
+    return std::nullopt;
+  }
+  const void* first = found->second.stream.emplace(found->second.stream.value_or(stream));
+#ifdef STAND_IN_HIP
+  if (first != stream) {
+    ++shared_handles;
+    return std::nullopt;
+  }
+#else
+  (void)first;
+#endif
+  return found->second.flags;
+}
 
 struct Product {
   int epilogue = 1, bias_type = -1, transpose_a = 0;
@@ -80,10 +122,34 @@ struct Layout {
 }  // namespace
 
 STAND_IN_EXPORT int stand_in_products() { return products; }
+// Products that were refused since their handle serves another stream.
+STAND_IN_EXPORT int stand_in_shared_handles() { return shared_handles; }
+// So many products are refused from now on, whatever the algorithm.
+STAND_IN_EXPORT void stand_in_refuse_products(int count) { refusals = count; }
+STAND_IN_EXPORT int stand_in_blas_lt_handles() { return static_cast<int>(handles.size()); }
 
-STAND_IN_EXPORT int NAME(Create)(void** handle) {
-  static int one;
-  return *handle = &one, 0;
+STAND_IN_EXPORT int NAME(Create)(void** made) {
+  Handle handle;
+#ifdef STAND_IN_HIP
+  if (hipMalloc(&handle.flags, kFlagsBytes) != 0 || hipMemset(handle.flags, 0, kFlagsBytes) != 0) {
+    std::fprintf(stderr, "hipBLASLt: the synchronizer cannot be allocated\n");
+    std::exit(1);
+  }
+#endif
+  const std::lock_guard<std::mutex> lock(mutex);
+  *made = new char;
+  handles.emplace(*made, handle);
+  return 0;
+}
+STAND_IN_EXPORT int NAME(Destroy)(void* handle) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = handles.find(handle);
+  if (found == handles.end()) return kNotSupported;
+#ifdef STAND_IN_HIP
+  hipFree(found->second.flags);
+#endif
+  handles.erase(found);  // whose address is not used again
+  return 0;
 }
 STAND_IN_EXPORT int NAME(MatmulDescCreate)(void** product, int compute, int scale) {
   if (compute != kCompute32F || scale != kFloat) return kNotSupported;
@@ -161,7 +227,7 @@ STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, voi
 }
 
 // D = epilogue(alpha A B + beta C + bias), stored by columns.
-STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const void* a, void* a_layout,
+STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, const void* a, void* a_layout,
                                  const void* b, void* b_layout, const float* beta, const void* c,
                                  void* c_layout, void* d, void* d_layout, const unsigned char* algorithm,
                                  void* workspace, size_t workspace_bytes, void* stream) {
@@ -177,8 +243,11 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
       lb->batch != ld->batch || lc->batch != ld->batch) {
     return kNotSupported;
   }
-  // What the caller has described may be gone when a recording runs.
-  const std::vector<const void*> addresses = {a, b, c, d, product->bias, workspace};
+  if (refusals > 0 && refusals-- > 0) return kNotSupported;
+  const std::optional<void*> flags = flags_for(of, stream);
+  if (!flags) return kNotSupported;
+  // What the caller has described may be gone when a captured graph runs.
+  const std::vector<const void*> addresses = {a, b, c, d, product->bias, workspace, *flags};
   return stand_in::enqueue(
       stream, "a product with an epilogue", addresses,
       [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc, d_of = *ld, of = *product] {

@@ -126,6 +126,13 @@ STAND_IN_EXPORT int hipModuleLaunchKernel(void* function, unsigned x, unsigned y
 }
 STAND_IN_EXPORT int hipMalloc(void** memory, size_t bytes) { return allocate(memory, bytes); }
 STAND_IN_EXPORT int hipFree(void* memory) { return release(memory); }
+STAND_IN_EXPORT int hipMemset(void* memory, int value, size_t bytes) {
+  return call([&](Driver& d) {
+    if (d.invalidate_all()) return kUnsupportedInCapture;
+    if (const int status = d.finish()) return status;
+    return d.access("a memset", {memory}, [&] { return std::memset(memory, value, bytes), 0; });
+  });
+}
 STAND_IN_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
   return copy(to, from, bytes, stream);
 }
