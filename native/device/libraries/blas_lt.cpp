@@ -27,7 +27,7 @@ constexpr int kMaxWorkspaceBytes = 1;  // of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
 
 struct CublasLt {
-  static constexpr const char* kPrefix = "cublasLt";
+  static constexpr const char *kPrefix = "cublasLt", *kName = "cuBLASLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
   static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // of a product
   static constexpr int kBiasStep = 10;                                    // -1: it has none
@@ -40,7 +40,7 @@ struct CublasLt {
 
 // The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
 struct HipblasLt {
-  static constexpr const char* kPrefix = "hipblasLt";
+  static constexpr const char *kPrefix = "hipblasLt", *kName = "hipBLASLt";
   static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
   static constexpr int kEpilogue = 2, kBiasPointer = 3, kTransposeA = 0;
   static constexpr int kBiasStep = -1;
@@ -121,8 +121,8 @@ struct BlasLtShared {
                              std::to_string(p.K) + "," + std::to_string(p.N) + "]";
     const std::lock_guard<std::mutex> lock(mutex);
     if (!said.insert(what).second) return;
-    std::fprintf(stderr, "graphopt: %s refused an algorithm for %s, status %d: the next one is used\n",
-                 Api::kPrefix, what.c_str(), status);
+    std::fprintf(stderr, "graphopt: %s refused %s, status %d: another algorithm or a built-in kernel runs\n",
+                 Api::kName, what.c_str(), status);
   }
 };
 
@@ -133,7 +133,7 @@ class BlasLtOf final : public BlasLt {
       : shared_(shared), device_(shared.device), call_(shared.call), stream_(stream) {
     if (call_.create(&handle_) != 0) {
       handle_ = nullptr;
-      throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
+      throw std::runtime_error(std::string(Api::kName) + " can't be used");
     }
   }
   ~BlasLtOf() override { call_.destroy(handle_); }
