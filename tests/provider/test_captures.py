@@ -105,3 +105,13 @@ def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, bl
     outcome = blas_lt("refuses_once", driver, arch)
     assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
     assert outcome.said.count("BLASLt") == 1, outcome.said
+
+
+@pytest.mark.parametrize("more", [{"STAND_IN_HIP_VERSION": "70051831"}, {"GRAPHOPT_LIBRARIES": "miopen=find"}])
+def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captures: StandIn, tmp_path: Path) -> None:
+    """Up to ROCm 7.0.1 a graph has only a part of its kernels; what has measured ends captures."""
+    kernels = with_kernels(tmp_path, "gfx942")
+    drivers = replace(captures, module="tests.provider.driver_cases")
+    environment = {**rocblas(captures), "ROCBLAS_TENSILE_LIBPATH": kernels, "MIOPEN_SYSTEM_DB_PATH": kernels, **more}
+    found = drivers.run("records", "gfx942", **environment).value
+    assert found["error"] < 1e-4 and found["regions"]["refused"] == 0, found

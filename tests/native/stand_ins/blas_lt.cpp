@@ -48,12 +48,6 @@ constexpr size_t kAlgorithmBytes = 64, kResultBytes = 96;
 constexpr int kFloat = 0, kHalf = 2;
 constexpr size_t kWorkspace = 512;
 
-#ifdef STAND_IN_HIP
-extern "C" int hipMalloc(void** memory, size_t bytes);
-extern "C" int hipMemset(void* memory, int value, size_t bytes);
-extern "C" int hipFree(void* memory);
-#endif
-
 namespace {
 
 constexpr size_t kFlagsBytes = 4096;

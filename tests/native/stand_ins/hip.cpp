@@ -138,6 +138,7 @@ STAND_IN_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int
 }
 STAND_IN_EXPORT int hipDeviceSynchronize() { return wait_for_device(); }
 STAND_IN_EXPORT int hipStreamSynchronize(void* stream) { return wait(stream); }
+STAND_IN_EXPORT int hipStreamQuery(void* stream) { return wait(stream); }
 STAND_IN_EXPORT int hipStreamCreateWithFlags(void** stream, unsigned) {
   return call([&](Driver& d) { return create(d.streams, stream); });
 }

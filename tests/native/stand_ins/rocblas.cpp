@@ -33,9 +33,6 @@
 
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
-extern "C" int hipMalloc(void** memory, size_t bytes);
-extern "C" int hipFree(void* memory);
-
 namespace {
 
 constexpr int kNotSupported = 2, kMemoryError = 5, kTranspose = 112, kHalf = 150, kFloat = 151;
