@@ -149,6 +149,13 @@ StreamContext::Handle StreamContext::handle(const void* library,
   return {slot.handle.get(), slot.why.c_str()};
 }
 
+bool StreamContext::can_be_captured() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::all_of(handles_.begin(), handles_.end(), [](const auto& slot) {
+    return slot.second.handle == nullptr || slot.second.handle->can_be_captured();
+  });
+}
+
 size_t StreamContext::finish_loading() {
   std::vector<VendorHandle*> handles;
   {
@@ -162,13 +169,20 @@ size_t StreamContext::finish_loading() {
   return count;
 }
 
-Capture::Capture(Device& device, void* stream, size_t nodes) : device_(device) {
+Capture::Capture(Device& device, void* stream, size_t nodes)
+    : device_(device), context_(StreamContext::of(device, stream)) {
+  if (!context_->can_be_captured()) {
+    why_not_ = "a library that it uses can't be captured";
+    return;
+  }
   {
     const std::lock_guard<std::mutex> lock(gate().mutex);
-    if (gate().refusing > 0) return;
+    if (gate().refusing > 0) {
+      why_not_ = "a library is loading";
+      return;
+    }
     ++gate().captures;
   }
-  context_ = StreamContext::of(device, stream);
   lock_ = std::unique_lock<std::mutex>(context_->capture_);
   try {
     device_.begin_capture(stream);
@@ -181,7 +195,7 @@ Capture::Capture(Device& device, void* stream, size_t nodes) : device_(device) {
 }
 
 Capture::~Capture() {
-  if (!started()) return;
+  if (why_not_ != nullptr) return;
   if (open_) device_.abandon_capture(context_->stream());
   leave();
 }

@@ -31,6 +31,8 @@ class VendorHandle {
   virtual ~VendorHandle() = default;
   // Waits until everything that it loads beside the runs is ready; returns how many kernels came since the last call.
   virtual size_t finish_loading() { return 0; }
+  // Whether a graph does what its calls do. Nothing is captured on a stream with a handle of which this is false.
+  virtual bool can_be_captured() const { return true; }
 };
 
 // Holds graphs that were captured on a stream, and what they read.
@@ -79,6 +81,7 @@ class StreamContext {
     const char* why;
   };
   Handle handle(const void* library, const std::function<std::unique_ptr<VendorHandle>()>& create);
+  bool can_be_captured();
   size_t finish_loading();
 
  private:
@@ -117,14 +120,15 @@ class NoCaptures {
 // Abandoned unless it is ended; the stream can be used again either way.
 class Capture {
  public:
-  // `nodes`: of each graph at most; 0 for any number. Does not start while NoCaptures lives: see `started`. Throws
-  // std::runtime_error when the driver refuses.
+  // `nodes`: of each graph at most; 0 for any number. Does not start while NoCaptures lives, nor on a stream that can't be
+  // captured: see why_not. Throws std::runtime_error when the driver refuses.
   Capture(Device& device, void* stream, size_t nodes);
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  bool started() const { return context_ != nullptr; }
+  // Why it has not started; null when it has.
+  const char* why_not() const { return why_not_; }
   // Throws std::runtime_error when something was called that can't be captured.
   std::unique_ptr<Graph> end();
 
@@ -134,6 +138,7 @@ class Capture {
   Device& device_;
   std::shared_ptr<StreamContext> context_;
   std::unique_lock<std::mutex> lock_;
+  const char* why_not_ = nullptr;
   bool open_ = false;  // the stream is being captured
 };
 

@@ -42,7 +42,7 @@ std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
     Capture capture(device, call.stream, device.graph_rules().most_nodes);
-    if (!capture.started()) return nullptr;
+    if (capture.why_not() != nullptr) return nullptr;
     for (int i = 0; i < kRuns; ++i) {
       if (!kernel.run(call)) return nullptr;
     }

@@ -18,6 +18,7 @@ class Handle final : public gpu::VendorHandle {
  public:
   Handle(std::vector<std::string>& ended, std::string name) : ended_(ended), name_(std::move(name)) {}
   ~Handle() override { ended_.push_back(name_); }
+  bool can_be_captured() const override { return name_ != "never captured"; }
 
  private:
   std::vector<std::string>& ended_;
@@ -106,7 +107,7 @@ TEST_CASE("no handle is created on a stream that is captured") {
   const auto create = [&] { return std::make_unique<Handle>(ended, "handle"); };
   {
     Capture capture(*device, context->stream(), 0);
-    CHECK(capture.started());
+    CHECK(capture.why_not() == nullptr);
     CHECK(context->handle(&library, create).handle == nullptr);
     CHECK(!context->is_done(nullptr));
     CHECK(capture.end() != nullptr);
@@ -115,6 +116,18 @@ TEST_CASE("no handle is created on a stream that is captured") {
   CHECK(context->is_done(nullptr));
   CHECK(context->handle(&library, create).handle != nullptr);
   context->close();
+}
+
+TEST_CASE("a stream with a handle that can't be captured is not") {
+  const auto device = open_device();
+  std::vector<std::string> ended;
+  int library = 0;
+  const auto a = StreamContext::create(*device), b = StreamContext::create(*device);
+  a->handle(&library, [&] { return std::make_unique<Handle>(ended, "never captured"); });
+  CHECK(Capture(*device, a->stream(), 0).why_not() != nullptr);
+  CHECK(Capture(*device, b->stream(), 0).why_not() == nullptr);
+  a->close();
+  b->close();
 }
 
 TEST_CASE("a capture that is not ended is abandoned") {
@@ -132,13 +145,13 @@ TEST_CASE("captures and what would end them exclude each other") {
   const auto context = StreamContext::create(*device);
   {
     const gpu::NoCaptures none;
-    CHECK(!Capture(*device, context->stream(), 0).started());
+    CHECK(Capture(*device, context->stream(), 0).why_not() != nullptr);
   }
   std::atomic<bool> entered{false};
   std::thread other;
   {
     Capture capture(*device, context->stream(), 0);
-    CHECK(capture.started());
+    CHECK(capture.why_not() == nullptr);
     other = std::thread([&] {
       const gpu::NoCaptures none;
       entered = true;
@@ -149,7 +162,7 @@ TEST_CASE("captures and what would end them exclude each other") {
   }
   other.join();
   CHECK(entered);
-  CHECK(Capture(*device, context->stream(), 0).started());
+  CHECK(Capture(*device, context->stream(), 0).why_not() == nullptr);
   context->close();
 }
 

@@ -52,9 +52,10 @@ class BlasOf final : public Blas {
     if (handle_ != nullptr) library_.destroy(handle_);
   }
 
+  // rocBLAS frees its own workspace when it grows, and a graph would go on to use it.
+  bool can_be_captured() const override { return Library::kKeepsWorkspace || keeps_workspace_; }
+
   bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) override {
-    // rocBLAS frees its own workspace when it grows, and a graph would go on to use it.
-    if (!Library::kKeepsWorkspace && !keeps_workspace_ && device_.is_capturing(stream_)) return false;
     Walk walk(p.batch, {p.a_batch, p.b_batch});
     walk.simplify();
     const Walk::Rows rows = walk.rows();

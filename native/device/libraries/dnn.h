@@ -152,11 +152,10 @@ class DnnOf final : public Dnn {
   }
 
   bool has_relu() const override { return Library::kHasRelu; }
+  bool can_be_captured() const override { return library_.can_be_captured(device_); }
 
   bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
             const void* residual, void* y, void* workspace) override {
-    const bool capturing = device_.is_capturing(stream_);
-    if (capturing && !library_.can_be_captured(device_)) return false;
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     const auto found = convolutions_.find(key_of(p, half));  // what a plan has asked for
@@ -167,7 +166,7 @@ class DnnOf final : public Dnn {
       return true;
     } catch (const std::exception& e) {  // refused when it is to run: it stays refused
       device_.forget_errors();
-      if (capturing) return false;
+      if (device_.is_capturing(stream_)) return false;
       refuse(known, p, e.what());
       return false;
     }

@@ -264,6 +264,10 @@ void Region::refuse(RegionPlan& plan, const std::string& why) const {
   ++plan.refusals;
   ++refusals_;
   count_region(RegionEvent::kRefused);
+  say_refusal(why);
+}
+
+void Region::say_refusal(const std::string& why) const {
   if (!log_enabled() || refused_said_.exchange(true)) return;
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
 }
@@ -275,7 +279,10 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
   std::string why;
   try {
     gpu::Capture capture(device_, stream, options_.graph_nodes);
-    if (!capture.started()) return false;  // until a library has loaded what it loads
+    if (capture.why_not() != nullptr) {  // no refusal of the driver's: it may start in a later run
+      say_refusal(capture.why_not());
+      return false;
+    }
     void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
     if (enqueue(plan, arena, captured.addresses, stream, true)) {
       captured.graph = capture.end();

@@ -120,6 +120,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   void copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
             size_t begin, size_t end, void* stream) const;
   void refuse(RegionPlan& plan, const std::string& why) const;
+  void say_refusal(const std::string& why) const;
   std::string describe(const Step& step, const Call& call) const;
 
   const abi::OrtApi24* api_;
