@@ -1,5 +1,5 @@
 // The one allocator of device memory: tensors, constants, weights that sessions share, workspaces of vendors' libraries.
-// What exhausts the device first takes back all memory that sessions can do without.
+// When a device is exhausted, sessions give back idle memory before an allocation fails.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace graphopt::gpu {
 
-// What device memory is used for, as messages name it. Pools divide their blocks among the first four.
+// Uses of device memory, as messages name them. Pools divide their blocks among the first four.
 enum class Holder : uint8_t { kTensors, kArenas, kConstants, kIdle, kWeights, kWorkspaces };
 constexpr size_t kHolders = 6;
 using BytesByHolder = std::array<size_t, kHolders>;
 
-// What keeps memory above this layer: the provider's pools and plans.
+// The owner of memory above this layer: the provider's pools and plans.
 class MemoryKeeper {
  public:
   virtual ~MemoryKeeper() = default;
@@ -31,8 +31,8 @@ class MemoryKeeper {
 // For the life of the process.
 void set_memory_keeper(MemoryKeeper& keeper);
 
-// Memory of the device, which must be current. On exhaustion the keeper gives back and the call is repeated. Throws
-// OutOfMemory with the bytes that were asked for and the holders of the rest. Freed by Device::free.
+// Memory of the device, which must be current. When the device is exhausted, the keeper gives memory back and the call is repeated. Throws
+// OutOfMemory, which names the missing bytes and the holders of the rest. Freed by Device::free.
 void* allocate(Device& device, size_t bytes, Holder holder);
 
 struct FreeMemory {
@@ -43,7 +43,7 @@ using DeviceMemory = std::unique_ptr<void, FreeMemory>;
 // As allocate; null for 0 bytes.
 DeviceMemory allocate_owned(Device& device, size_t bytes, Holder holder);
 
-// What this library has of the memory of all devices of the process. Thread-safe.
+// This library's memory on all devices of the process. Thread-safe.
 class Allocations {
  public:
   struct Statistics {
@@ -57,7 +57,7 @@ class Allocations {
   void add_recording();
   void remove_recording() noexcept;
   Statistics statistics() const;
-  // Without the blocks of pools, whose keeper knows them.
+  // Without the blocks of pools, which the keeper counts.
   BytesByHolder bytes(const Device& device) const;
 
  private:

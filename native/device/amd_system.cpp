@@ -228,7 +228,7 @@ AmdSystem look_around(const std::string& root_folder) {
   std::vector<fs::path> folders;
   for (const fs::path& rocm : entries(root / "opt", "rocm")) {
     folders.push_back(rocm);
-    // From 7.14 on each version has a folder of its own, and /opt/rocm/lib comes with one package alone.
+    // From 7.14 on each version has its own folder, and only the meta package brings /opt/rocm/lib.
     for (const fs::path& core : entries(rocm, "core-")) folders.push_back(core);
   }
   if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')

@@ -127,8 +127,8 @@ class Device {
   virtual void check_capture(void* stream) = 0;
   // The graphs of this thread's capture get at most so many nodes each; 0: any number.
   virtual void limit_capture(size_t nodes) { (void)nodes; }
-  // Room in the current graph of this thread's capture for so many nodes more, which a library is about to add; begins
-  // the next graph when there is none. Without a capture it does nothing.
+  // Reserves room for `nodes` launches in the current graph of this thread's capture; begins the next graph when there
+  // is none. Does nothing without a capture.
   virtual void reserve_nodes(size_t nodes) { (void)nodes; }
   virtual GraphRules graph_rules() const { return {}; }
   // Sets how the calling thread's calls meet captures of other threads (hipStreamCaptureMode); returns the mode before.

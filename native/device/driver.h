@@ -385,7 +385,7 @@ class DriverDevice final : public Device {
     graphs.clear();
   }
 
-  // Before ROCm 7.14 a stream whose capture has failed refuses every launch until an empty capture has succeeded
+  // Before ROCm 7.14 a stream refuses every launch after a failed capture, until an empty capture has succeeded
   // (rocm-systems issue 6509).
   void recover(void* stream) noexcept {
     driver_.forget_error();
@@ -412,7 +412,7 @@ class DriverDevice final : public Device {
     }
   }
 
-  // What follows a fault of the device: an uncorrectable error of its memory, a wrong address, a time-out, an assertion,
+  // Errors after a fault of the device: an uncorrectable error of its memory, a wrong address, a time-out, an assertion,
   // a wrong instruction, a failed launch. CUDA keeps it for the process, and so does HIP from version 7 on; HIP before 7
   // ends the process.
   static bool is_final(int status) {

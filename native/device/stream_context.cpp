@@ -48,7 +48,7 @@ NoCaptures::~NoCaptures() {
 
 std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   std::shared_ptr<StreamContext> made(new StreamContext(device, device.create_stream(), true));
-  // Another library may have had a stream of this address, and nobody said when it ended.
+  // A stream of another library may have had this address; its end was not announced.
   std::shared_ptr<StreamContext> other = made;
   {
     const std::lock_guard<std::mutex> lock(contexts().mutex);
@@ -83,7 +83,7 @@ StreamContext::~StreamContext() {
     const OnDevice on(device_);
     handles_.clear();
     if (owns_) device_.destroy_stream(stream_);
-  } catch (const std::exception&) {  // a broken device: what is left of the handles ends without it
+  } catch (const std::exception&) {  // a broken device
   }
 }
 

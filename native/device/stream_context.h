@@ -8,8 +8,8 @@
 // | 3. the workspace of a handle           | with the handle                         | the handle, freed last
 // | 4. the stream                          | create(); a stream of `of` is another's | StreamContext
 //
-// No handle serves two streams, so that no library shares state between them, and a graph finds the workspace that its
-// handle had when the graph was captured.
+// No handle serves two streams: libraries share no state between them, and a graph keeps the workspace with which it was
+// captured.
 #pragma once
 
 #include <cstddef>
@@ -31,24 +31,24 @@ class VendorHandle {
   virtual ~VendorHandle() = default;
   // Waits until everything that it loads beside the runs is ready; returns how many kernels came since the last call.
   virtual size_t finish_loading() { return 0; }
-  // Whether a graph does what its calls do. Nothing is captured on a stream with a handle of which this is false.
+  // Whether its calls can be captured. If not, nothing is captured on its stream.
   virtual bool can_be_captured() const { return true; }
 };
 
-// Holds graphs that were captured on a stream, and what they read.
+// Owns graphs that were captured on a stream, with the memory that they use.
 class GraphOwner {
  public:
   virtual ~GraphOwner() = default;
-  // The stream's work is done and the stream is about to be destroyed: destroys all that refers to it.
+  // Destroys everything that refers to the stream. Called when its work is done, before the stream ends.
   virtual void release(void* stream) noexcept = 0;
 };
 
 // Thread-safe.
 class StreamContext {
  public:
-  // Of a new stream, which does not wait for the default stream. The device must be current.
+  // Creates a stream that does not wait for the default stream. The device must be current.
   static std::shared_ptr<StreamContext> create(Device& device);
-  // Of a stream that another library has made: nobody says when it ends, so this context lives as long as the process.
+  // The context of a stream. That of another library's stream lives as long as the process: its end is not announced.
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);
   // All that there are, on any device.
   static std::vector<std::shared_ptr<StreamContext>> all();
@@ -65,8 +65,8 @@ class StreamContext {
 
   // Waits for the stream's work; for the end of a capture first.
   void synchronize();
-  // Whether work up to an event of the stream is done; false, too, while the stream is captured or waited for, when ROCm
-  // would end the capture for the question.
+  // Whether the work up to an event of the stream is done. False while the stream is captured, when the query would end
+  // the capture on ROCm, and while another thread waits for the stream.
   bool is_done(void* event);
   // Releases the graphs, when the stream's work is done. Handles and stream follow with the last reference.
   void close();
@@ -74,8 +74,8 @@ class StreamContext {
   // `release` is called before handles are destroyed. An owner that ends first detaches itself.
   void attach(std::weak_ptr<GraphOwner> owner);
 
-  // The handle of `library`, created by `create` when first asked for. Null where it could not be, and why; that is said
-  // once on stderr, and stays so for this stream.
+  // The handle of `library`, created by `create` in the first call. Null with the reason if that failed, which is written to
+  // stderr once and final for this stream.
   struct Handle {
     VendorHandle* handle;
     const char* why;
@@ -96,7 +96,7 @@ class StreamContext {
   Device& device_;
   void* stream_;
   const bool owns_;
-  std::mutex mutex_;    // of what follows
+  std::mutex mutex_;    // guards graphs_ and handles_
   std::mutex capture_;  // held while the stream is captured or waited for
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library

@@ -1,4 +1,4 @@
-// What belongs to a stream, in which order it ends, and what excludes a capture.
+// The objects of a stream, the order of their destruction, and the exclusion of captures.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -64,7 +64,7 @@ TEST_CASE("graphs of a stream end before the handles that they use") {
   CHECK((ended == std::vector<std::string>{"graphs", "handle"}));
 }
 
-TEST_CASE("each stream has a handle of its own") {
+TEST_CASE("each stream has its own handle") {
   const auto device = open_device();
   std::vector<std::string> ended;
   int library = 0;

@@ -1,4 +1,4 @@
-"""Captured graphs that may not do what the launches do: each function runs in a process of its own (test_graphs.py)."""
+"""Captured graphs on drivers with faulty replays; each function runs in a separate process (test_graphs.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reference(x: Any) -> Any:
 
 
 def runs() -> dict[str, Any]:
-    """A long chain with inputs of their own, from host memory and bound on the device: errors, and what regions did."""
+    """Runs a long chain on different inputs, from host memory and bound on the device: errors and events of regions."""
     names = ["x", *(f"t{i}" for i in range(1, NODES)), "y"]
     nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(CHAIN)]
     options = json.loads(os.environ.get("STAND_IN_OPTIONS", "{}"))

@@ -198,7 +198,7 @@ def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["wrong", "large", "vectors"])
 def test_a_rocblas_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp_path: Path) -> None:
-    """Of all sizes, or of those whose kernels were wrong in some versions."""
+    """At all sizes, or at sizes that some versions computed wrongly."""
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": wrong}
     outcome = on_device.run("product", "gfx1201", **more, **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0

@@ -194,8 +194,8 @@ struct Rocblas {
   }
 };
 
-// A product of small integers, which no order of summation rounds: with it a library reads what it has for the
-// architecture, and shows that it works.
+// A product of small integers, exact in any order of summation: the library reads its kernels for the architecture, and its
+// result is checked.
 template <class T>
 void require_right_product(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
   GemmProblem p;
@@ -236,7 +236,7 @@ void require_right_product(Blas& library, Device& device, void* stream, int64_t 
   }
 }
 
-// Each size may have kernels of its own: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue 11530), half at
+// Sizes have different kernels: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue 11530), half at
 // one row or column (legacy-rocm-build issue 5640).
 void require_right_products(Blas& library, Device& device, void* stream) {
   require_right_product<float>(library, device, stream, 32, 32, 32);

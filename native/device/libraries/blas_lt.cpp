@@ -105,7 +105,7 @@ struct BlasLtFunctions {
   }
 };
 
-// What the handles of a library share.
+// State shared by the handles of a library.
 template <class Api>
 struct BlasLtShared {
   Device& device;

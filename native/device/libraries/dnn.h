@@ -126,8 +126,8 @@ void describe_tensors(const Library& library, int type, const Arrays& a, bool ch
   c.flat_y = describe(library, type, a.flat_y, 4, channels_last);
 }
 
-// What handles of these libraries have in common: descriptors and the chosen algorithm of each problem. They are kept,
-// since making them costs more than the convolution of a small image.
+// A handle with the descriptors and the chosen algorithm of each problem. They are kept: creating them costs more than the
+// convolution of a small image.
 //
 // Where a library reads databases and loads or builds kernels for a problem (kBesideRuns), a thread of its
 // own does all of that and holds the handle as long as it does: until it is done, whatever would wait for it runs on
@@ -158,7 +158,7 @@ class DnnOf final : public Dnn {
             const void* residual, void* y, void* workspace) override {
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    const auto found = convolutions_.find(key_of(p, half));  // what a plan has asked for
+    const auto found = convolutions_.find(key_of(p, half));  // set by conv_workspace
     if (found == convolutions_.end() || !found->second.ready) return false;
     Known& known = found->second;
     try {
@@ -210,7 +210,7 @@ class DnnOf final : public Dnn {
     if (loading_) return;
     if (loader_.joinable()) loader_.join();  // it has done its last work
     loader_ = std::thread([this] {
-      const std::lock_guard<StreamLock> lock(lock_);  // which whoever starts it holds
+      const std::lock_guard<StreamLock> lock(lock_);  // its caller holds it until it returns
       while (!wanted_.empty()) {
         const Wanted one = std::move(wanted_.back());
         wanted_.pop_back();
@@ -254,7 +254,7 @@ class DnnOf final : public Dnn {
   Device& device_;
   const Library& library_;
   void* stream_;
-  StreamLock lock_;  // of all that follows
+  StreamLock lock_;  // guards the members below
   Made handle_;      // destroyed after the descriptors
   std::map<ConvolutionKey, Known> convolutions_;
   std::thread loader_;

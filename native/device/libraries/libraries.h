@@ -114,7 +114,7 @@ std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary
 std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
 std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
 
-// A library's handle on a stream. Where it is null there is a reason, which is valid as long as the stream.
+// A library's handle on a stream. `why` is set where the handle is null, and valid as long as the stream.
 template <class Handle>
 struct OnStream {
   Handle* handle;
@@ -123,14 +123,14 @@ struct OnStream {
   const char* why_not() const { return handle == nullptr ? why : nullptr; }
 };
 
-// A library of a device, opened when first asked for. Where it is null there is a reason, which is valid for the life of
-// the process, and which is also said on stderr, once, where somebody could mend it.
+// A library of a device, opened when first asked for. `why` is set where the library is null, valid for the life
+// of the process, and written to stderr once where the user could mend it.
 template <class Handle>
 struct Opened {
   OpenLibrary<Handle>* library;
   const char* why;
 
-  // Its handle on a stream, created when first asked for: plans ask, so that it is there before anything is captured.
+  // Its handle on a stream, created by the first plan that needs it, before anything is captured there.
   OnStream<Handle> on(void* stream) const {
     if (library == nullptr) return {nullptr, why};
     const auto found = StreamContext::of(library->device(), stream)->handle(library, [this, stream] {

@@ -17,7 +17,7 @@ class Pools final : public gpu::MemoryKeeper {
  public:
   Pools() { gpu::set_memory_keeper(*this); }
 
-  // What pools keep first, then what sessions can do without, which goes to their pools.
+  // Idle memory of pools first, then plans and arenas of idle sessions, which return to their pools.
   bool give_back(gpu::Device& device) noexcept override {
     try {
       if (trim(device)) return true;
@@ -138,9 +138,9 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
   if (memory == nullptr) {
     make_room(bytes);
     const gpu::OnDevice on(device());
-    statistics_.in_use += bytes;  // others see it while the device is asked
+    statistics_.in_use += bytes;  // reserved within the limit during the call
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
-    lock.unlock();  // on exhaustion all pools give back what they keep
+    lock.unlock();  // on exhaustion all pools are trimmed
     try {
       memory = gpu::allocate(device(), bytes, holder);
     } catch (...) {
@@ -149,7 +149,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
       throw;
     }
     lock.lock();
-    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // of a pool, which says what it is used for
+    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // the pool knows its use
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
   }

@@ -46,7 +46,7 @@ class Pool {
   // gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
-  // `holder`: what for. For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at most, and with
+  // `holder`: its use. For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at most, and with
   // a limit exactly of that size, so that the limit holds or not by what is asked for and not by what was kept. Throws
   // gpu::OutOfMemory beyond the limit, and when the device has no memory left even after all pools have given back what
   // they keep.
@@ -67,7 +67,7 @@ class Pool {
   Statistics statistics() const;
   // In use, and kept (Holder::kIdle).
   gpu::BytesByHolder bytes() const;
-  // Gives back to the device what no one uses, and waits for it; whether there was something.
+  // Waits for the device and frees idle blocks; false when there are none.
   bool trim();
 
  private:
@@ -99,8 +99,8 @@ class Pool {
   Statistics statistics_;
 };
 
-// What is called when a device is exhausted, of each session: gives something back that it can do without; false when
-// there is nothing. In any order, until `owner` is gone.
+// Registers a session's function that gives idle memory back when a device is exhausted, and returns false when there is
+// none. Called until `owner` is gone.
 void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back);
 
 // The pool of a device of gpu::device(number) that all sessions without a limit share.

@@ -272,7 +272,7 @@ void Region::say_refusal(const std::string& why) const {
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
 }
 
-// A capture that fails leaves the plan as it was.
+// A failed capture leaves the plan unchanged.
 bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) const {
   std::vector<uint32_t> failed(steps_.all.size());
   for (size_t s = 0; s < steps_.all.size(); ++s) failed[s] = plan.calls[s].failed;

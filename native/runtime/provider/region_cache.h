@@ -92,7 +92,7 @@ struct RegionPlan {
   Captured staged;                 // for copies in the arena
 };
 
-// One for each session. Thread-safe. Its lanes end with their streams (gpu::StreamContext).
+// One for each session. Thread-safe. The end of a stream (gpu::StreamContext) ends its lane.
 class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from_this<RegionCache> {
  public:
   // Plans leave when the session's memory is short.

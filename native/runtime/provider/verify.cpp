@@ -1,4 +1,4 @@
-// Whether a captured graph does what the launches that it was captured from do. Replays on AMD GPUs have given stale and
+// Compares captured graphs with launches. Replays on AMD GPUs have given stale and
 // corrupt results (docs/amd_behaviour.md), without an error.
 #include <algorithm>
 #include <cstdio>
@@ -30,7 +30,7 @@ std::vector<unsigned char> read(gpu::Device& device, const void* memory, size_t 
   return content;
 }
 
-// Other values that are as valid: the same ones at other places, and where all are equal, floats of our own.
+// Permutes the elements, which keeps indices and sizes valid; where all are equal, floats get a pattern.
 void alter(std::vector<unsigned char>& content, ElementType type) {
   const auto element = static_cast<size_t>(bytes_of(type));
   if (content.size() < element || element == 0) return;
