@@ -332,7 +332,7 @@ def vanishes() -> dict[str, Any]:
 
 
 def vanishes_at_every_call() -> dict[str, Any]:
-    """A session is made, runs (launched, captured, replayed) and ends, while calls of the driver fail after 0, 1, ..."""
+    """A session is made, runs (launched, captured, replayed) and ends; calls of the driver fail after 0, 1, ... calls."""
 
     def life() -> None:
         session = new_session()
@@ -378,6 +378,19 @@ def records() -> dict[str, Any]:
     gc.collect()
     regions = json.loads(library.GraphoptRegions())
     return {"error": max(errors), "regions": regions, "graphs": Driver().graphs(), "streams": Driver().alive()[1]}
+
+
+def takes_idle_arenas() -> float:
+    """Runs a session where the device has no memory left but the arena of another one, which has run before."""
+    from tests.provider.test_regions import dynamic
+
+    driver, x = Driver(), np.ones((4096, 64), np.float32)
+    sessions = [graphopt.session(dynamic("Relu", "Exp", "Tanh"), [DEVICE_PROVIDER]) for _ in range(2)]
+    sessions[1].run(None, {"x": x[:1]})  # its stream and its constants are there
+    sessions[0].run(None, {"x": x})
+    driver.limit(0)
+    (y,) = sessions[1].run(None, {"x": x})
+    return float(np.abs(y - np.tanh(np.exp(1.0))).max())
 
 
 def keeps_a_limit() -> dict[str, Any]:

@@ -227,9 +227,14 @@ def test_a_disabled_operator_runs_by_its_body(gpu: StandIn) -> None:
 def test_out_of_memory(gpu: StandIn) -> None:
     outcome = gpu.run("out_of_memory").value
     assert "the_relu" in outcome["in_run"] and "out of device memory: 16384 bytes" in outcome["in_run"]
+    assert "; held by tensors " in outcome["in_run"] and "shared weights " in outcome["in_run"]
     assert "the_norm" in outcome["in_ours"] and "out of device memory: 262144 bytes" in outcome["in_ours"]
     assert outcome["survived"] < 1e-6
     assert "out of device memory: 1048576 bytes" in outcome["at_start"]
+
+
+def test_an_exhausted_device_takes_idle_memory_of_all_sessions(gpu: StandIn) -> None:
+    assert gpu.run("takes_idle_arenas").value < 1e-6
 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
