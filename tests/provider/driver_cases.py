@@ -332,7 +332,7 @@ def vanishes() -> dict[str, Any]:
 
 
 def vanishes_at_every_call() -> dict[str, Any]:
-    """A session is made, runs (launched, captured, replayed) and ends; calls of the driver fail after 0, 1, ... calls."""
+    """A session is made, runs (launched, captured, replayed) and ends; the driver fails after 0, 1, ... calls."""
 
     def life() -> None:
         session = new_session()
