@@ -312,6 +312,40 @@ def two_streams() -> dict[str, Any]:
     return {"error": error, "products": done, "shared": library.stand_in_shared_handles(), "handles": handles}
 
 
+def layers_of_one_input() -> dict[str, Any]:
+    """Pairs of products of one input, one with the bias of a product before a large constant, in three sessions."""
+    rng = np.random.default_rng(3)
+    weights = {f"w{i}": rng.standard_normal((64, 64)).astype(np.float32) / 8 for i in range(3)}
+    zero, b = np.zeros(64, np.float32), rng.standard_normal(64).astype(np.float32)
+    table = np.zeros((1 << 17, 64), np.float32)  # 32 MiB
+    nodes = [
+        helper.make_node("Linear", ["x", "w0", "zero"], ["h"], domain=DOMAIN),
+        helper.make_node("Clip", ["h", "lo", "hi"], ["c"]),
+        helper.make_node("Cast", ["c"], ["ids"], to=7),
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ReduceSum", ["rows", "axes"], ["r"], keepdims=0),
+        helper.make_node("Add", ["h", "r"], ["s"]),
+        helper.make_node("Neg", ["s"], ["n"]),
+    ]
+    used = {"s1": ("s", "w1", "zero"), "s2": ("s", "w2", "b"), "n1": ("n", "w1", "b"), "n2": ("n", "w2", "zero")}
+    for name, inputs in used.items():
+        nodes.append(helper.make_node("Linear", [*inputs], [name], domain=DOMAIN))
+        nodes.append(helper.make_node("Relu", [name], [f"y_{name}"]))
+    bounds = {"lo": np.float32(0), "hi": np.float32(1), "axes": np.array([1])}
+    feeds, constants = {"x": X}, {**weights, **bounds, "zero": zero, "b": b, "table": table}
+    model = model_of(nodes, feeds, [f"y_{name}" for name in used], constants)
+    values = {"s": X.astype(np.float64) @ weights["w0"]}
+    values["n"] = -values["s"]
+    wanted = [np.maximum(values[x] @ constants[w] + constants[c], 0) for x, w, c in used.values()]
+    errors, messages = [], []
+    for _ in range(3):
+        session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
+        got: list[Any] = []
+        messages.append(message_of(lambda s=session, g=got: g.extend(s.run(None, feeds))))
+        errors += [float(np.abs(y - w).max()) for y, w in zip(got, wanted, strict=False)]
+    return {"error": max(errors, default=None), "messages": [m for m in messages if m]}
+
+
 def refuses_once() -> dict[str, Any]:
     """Products by the library of a session whose first product it refuses, and of another one."""
     library = epilogues()

@@ -115,3 +115,10 @@ def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captu
     environment = {**rocblas(captures), "ROCBLAS_TENSILE_LIBPATH": kernels, "MIOPEN_SYSTEM_DB_PATH": kernels, **more}
     found = drivers.run("records", "gfx942", **environment).value
     assert found["error"] < 1e-4 and found["regions"]["refused"] == 0, found
+
+
+@WITH_BLAS_LT
+def test_distances_of_constants_fit_the_library(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Layers in one product of cuBLASLt, which computes their distances in 32 bits: constants may lie anywhere."""
+    outcome = blas_lt("layers_of_one_input", driver, arch)
+    assert not outcome.value["messages"] and outcome.value["error"] < 1e-3, outcome

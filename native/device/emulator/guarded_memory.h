@@ -3,7 +3,8 @@
 // a GPU.
 //
 // A new block is filled with NaN (bytes 0xff: NaN in every floating-point type, -1 in every integer type). Freed memory
-// is inaccessible, and its addresses are not used again. A block has a red zone on either side: whole pages that are
+// is inaccessible, and its addresses are not used again. Blocks that are allocated one after the other are far apart, as
+// they may be on a device: a distance of addresses fits no 32 bits. A block has a red zone on either side: whole pages that are
 // inaccessible, and between these and the block, whose end is aligned to 256 bytes, a pattern that is compared when it
 // is freed.
 //
@@ -47,7 +48,8 @@ class GuardedMemory {
       if (pages == MAP_FAILED) {
         reserved_ /= 2;
       } else {
-        base_ = next_ = static_cast<char*>(pages);
+        base_ = static_cast<char*>(pages);
+        for (size_t i = 0; i < kParts; ++i) next_[i] = base_ + i * (reserved_ / kParts);
       }
     }
     static std::once_flag once;
@@ -62,12 +64,13 @@ class GuardedMemory {
     const std::lock_guard<std::mutex> lock(mutex_);
     const size_t room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     const size_t size = (std::max(room, size_t{1}) + kPage - 1) / kPage * kPage;
-    if (room < bytes || size < room || static_cast<size_t>(base_ + reserved_ - next_) < size + 2 * kPage) {
-      return nullptr;
-    }
-    char* pages = next_ + kPage;
+    const size_t part = allocations_++ % kParts;
+    char*& next = next_[part];
+    const char* end = base_ + (part + 1) * (reserved_ / kParts);
+    if (room < bytes || size < room || static_cast<size_t>(end - next) < size + 2 * kPage) return nullptr;
+    char* pages = next + kPage;
     if (mprotect(pages, size, PROT_READ | PROT_WRITE) != 0) return nullptr;
-    next_ = pages + size;
+    next = pages + size;
     char* memory = pages + size - room;
     std::memset(pages, kRedZone, static_cast<size_t>(memory - pages));
     std::memset(memory, kNew, bytes);
@@ -143,7 +146,7 @@ class GuardedMemory {
   };
 
  private:
-  static constexpr size_t kPage = 4096, kAlignment = 256;
+  static constexpr size_t kPage = 4096, kAlignment = 256, kParts = 8;
   static constexpr int kNew = 0xff, kRedZone = 0xa5;
   struct Block {
     size_t bytes;
@@ -158,7 +161,7 @@ class GuardedMemory {
 
   bool owns(const void* address) const {
     const auto* at = static_cast<const char*>(address);
-    return at >= base_ && at < next_ + kPage;
+    return at >= base_ && at < base_ + reserved_;
   }
 
   // The block that holds the address or ends at it: what is empty may lie there. The mutex is held.
@@ -231,8 +234,9 @@ class GuardedMemory {
 
   const int protection_;
   mutable std::mutex mutex_;
-  size_t reserved_ = size_t{1} << 43;
-  char *base_ = nullptr, *next_ = nullptr;
+  size_t reserved_ = size_t{1} << 45;
+  char *base_ = nullptr, *next_[kParts] = {};  // where the next block of each part of it goes
+  size_t allocations_ = 0;
   Blocks blocks_;
   std::array<Freed, 1024> freed_ = {};  // the last ones
   size_t frees_ = 0;

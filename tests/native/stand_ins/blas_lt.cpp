@@ -94,9 +94,10 @@ struct Layout {
   int32_t batch = 1;
   int64_t step = 0;
 
+  // As seen with cuBLASLt 13 on an H100: distances in bytes are computed in 32 bits.
   template <class Byte>  // char, perhaps const
   Byte* at(Byte* data, int32_t i) const {
-    return data + i * step * (type == kFloat ? 4 : 2);
+    return data + static_cast<int32_t>(i * step * (type == kFloat ? 4 : 2));
   }
   float read(const void* data, uint64_t row, uint64_t column) const {
     const size_t i = row + column * static_cast<size_t>(ld);
@@ -241,13 +242,19 @@ STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, con
   const std::optional<void*> flags = flags_for(of, stream);
   if (!flags) return kNotSupported;
   // What the caller has described may be gone when a captured graph runs.
-  const std::vector<const void*> addresses = {a, b, c, d, product->bias, workspace, *flags};
+  const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows), ld->batch, product->bias_step};
+  std::vector<const void*> addresses = {workspace, *flags};
+  for (int32_t i = 0; i < ld->batch; ++i) {
+    addresses.insert(addresses.end(),
+                     {la->at(static_cast<const char*>(a), i), lb->at(static_cast<const char*>(b), i),
+                      lc->at(static_cast<const char*>(c), i), ld->at(static_cast<const char*>(d), i),
+                      bias.at(static_cast<const char*>(product->bias), i)});
+  }
   return stand_in::enqueue(
       stream, "a product with an epilogue", addresses,
       [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc, d_of = *ld, of = *product] {
         ++products;
         std::memset(workspace, 0xff, workspace_bytes);
-        const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows), d_of.batch, of.bias_step};
         for (int32_t i = 0; i < d_of.batch; ++i) {
           const auto *ai = a_of.at(static_cast<const char*>(a), i),
                      *bi = b_of.at(static_cast<const char*>(b), i),

@@ -91,7 +91,7 @@ STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned) {
 }
 STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return record(handle, stream); }
-STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
+STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
 STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int how) { return begin_recording(stream, how); }
 STAND_IN_EXPORT int cuThreadExchangeStreamCaptureMode(int* how) { return exchange_mode(how); }

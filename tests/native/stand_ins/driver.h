@@ -10,8 +10,9 @@
 //   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
 //   STAND_IN_REPLAY      what is wrong with graphs, as on some versions of ROCm (clr issue 279, hip issue 3887): "drops",
 //                        the last node is lost; "remembers", every launch but a graph's first leaves what the first did
-//   STAND_IN_LATE        work on a stream is done when somebody waits for it and no sooner; the default stream waits
-//                        for none of ours, which are made so. Else work is done when it is enqueued.
+//   STAND_IN_LATE        work on a stream is done when it is waited for and no sooner, an event's up to where it was
+//                        recorded; each query for an event does one piece of work. The default stream waits for
+//                        none of ours, which are made so. Else work is done when it is enqueued.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
 // twice, work on a stream of another device than the current one. All of these give kInvalidHandle. Memory is guarded
@@ -70,6 +71,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -91,7 +93,7 @@ enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed };
 constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kIsolatedCapture = 905,
               kCapturedEvent = 907, kWrongThread = 908;
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500,
-              kIllegalAddress = 700;
+              kNotReady = 600, kIllegalAddress = 700;
 
 // What HIP does about a wrong address on the device.
 constexpr int kAbort = -1;
@@ -137,10 +139,18 @@ struct Driver {
   std::map<void*, Recording> recordings;  // by stream
   const bool is_late = std::getenv("STAND_IN_LATE") != nullptr;
   const std::string replay = std::getenv("STAND_IN_REPLAY") != nullptr ? std::getenv("STAND_IN_REPLAY") : "";
-  size_t most_nodes = 0;                    // of a graph so far
-  std::map<void*, std::vector<Work>> late;  // by stream
-  std::map<void*, void*> recorded;          // by event: its stream
-  std::map<void*, Graph> graphs;            // recorded, and made ready
+  size_t most_nodes = 0;  // of a graph so far
+  struct Queue {
+    std::deque<Work> todo;
+    uint64_t given = 0, done = 0;  // pieces of work
+  };
+  struct Event {
+    void* stream = nullptr;
+    uint64_t given = 0;  // to the stream before it
+  };
+  std::map<void*, Queue> late;      // by stream
+  std::map<void*, Event> recorded;  // by event
+  std::map<void*, Graph> graphs;    // recorded, and made ready
   Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
@@ -185,10 +195,15 @@ struct Driver {
     }
   }
 
-  // Does what the stream has been given.
-  int finish(void* stream) {
-    const std::vector<Work> todo = std::exchange(late[stream], {});
-    for (const Work& work : todo) {
+  // Does what the stream has been given, or so many pieces of all that it ever was.
+  int finish(void* stream, uint64_t until = UINT64_MAX) {
+    const auto found = late.find(stream);
+    if (found == late.end()) return 0;
+    Queue& queue = found->second;
+    while (!queue.todo.empty() && queue.done < until) {
+      const Work work = std::move(queue.todo.front());
+      queue.todo.pop_front();
+      ++queue.done;
       if (const int status = work(*this)) return status;
     }
     return 0;
@@ -261,6 +276,7 @@ int call(Do&& work) {
     if (d.until_failure > 0) --d.until_failure;
     status = d.devices.empty() ? kNoDevice : work(d);
   }
+  if (status == kNotReady) return status;  // which is not kept
   if (status != 0) ++d.failures;
   if (status != 0 || kEachCallWrites) last_error = status;
   return status;
@@ -377,7 +393,9 @@ inline int enqueue(Driver& d, void* stream, Work work) {
   if (found == d.recordings.end()) {
     if (stream == nullptr && kCapturesAsHip && d.invalidate_all()) return kUnsupportedInCapture;
     if (!d.is_late || stream == nullptr) return work(d);
-    d.late[stream].push_back(std::move(work));
+    Driver::Queue& queue = d.late[stream];
+    queue.todo.push_back(std::move(work));
+    ++queue.given;
     return 0;
   }
   if (!found->second.valid) return kInvalidatedCapture;
@@ -435,6 +453,9 @@ inline int destroy_stream(void* stream) {
     if (const int status = d.finish(stream)) return status;
     d.late.erase(stream);
     d.recordings.erase(stream);
+    for (auto& [event, where] : d.recorded) {
+      if (where.stream == stream) where = {};  // another stream may get the address
+    }
     return destroy(d.streams, stream);
   });
 }
@@ -574,25 +595,32 @@ inline int destroy_graph(void* graph) {
 inline int record(void* handle, void* stream) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
-    d.recorded[handle] = stream;
+    d.recorded[handle] = {stream, d.late[stream].given};
     return 0;
   });
 }
 
-// Of a stream, or with null of the caller. What the event's stream has been given since is done as well.
-inline int wait_for_event(void* handle, void* stream) {
+// Of a stream, or with null of the caller, who may also only ask.
+inline int wait_for_event(void* handle, void* stream, bool asks = false) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
     const auto found = d.recorded.find(handle);
     if (found == d.recorded.end()) return 0;
-    const auto captured = d.recordings.find(found->second);
+    const Driver::Event event = found->second;
+    const auto captured = d.recordings.find(event.stream);
     if (kCapturesAsHip && captured != d.recordings.end() && captured->second.valid) {
       if (stream != nullptr) return kIsolatedCapture;
       captured->second.valid = false;
       return kCapturedEvent;
     }
-    if (stream == nullptr && d.disturbs_recording()) return kUnsupportedInCapture;
-    return d.finish(found->second);
+    const auto wait = [event](Driver& later) { return later.finish(event.stream, event.given); };
+    if (stream != nullptr) return enqueue(d, stream, wait);
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (!asks) return wait(d);
+    const auto queue = d.late.find(event.stream);
+    if (queue == d.late.end() || queue->second.done >= event.given) return 0;
+    const int status = d.finish(event.stream, queue->second.done + 1);
+    return status != 0 ? status : kNotReady;
   });
 }
 

@@ -151,7 +151,7 @@ STAND_IN_EXPORT int hipEventCreateWithFlags(void** handle, unsigned) {
 }
 STAND_IN_EXPORT int hipEventDestroy(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return record(handle, stream); }
-STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
+STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
 STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int how) { return begin_recording(stream, how); }
