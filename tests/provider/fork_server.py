@@ -22,6 +22,7 @@ MODULES = (
     "tests.provider.amd_cases",
     "tests.provider.capture_cases",
     "tests.provider.graph_cases",
+    "tests.provider.sequence_cases",
 )
 
 
