@@ -88,13 +88,26 @@ StreamContext::~StreamContext() {
 }
 
 void StreamContext::synchronize() {
-  const std::lock_guard<std::mutex> lock(capture_);
-  device_.synchronize(stream_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (captured_) return;
+  ++waiting_;
+  lock.unlock();
+  const auto leave = [&] {
+    lock.lock();
+    if (--waiting_ == 0) idle_.notify_all();
+  };
+  try {
+    device_.synchronize(stream_);
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
 }
 
 bool StreamContext::is_done(void* event) {
-  const std::unique_lock<std::mutex> lock(capture_, std::try_to_lock);
-  return lock.owns_lock() && device_.is_done(event);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return captured_ || device_.is_done(event);
 }
 
 void StreamContext::close() {
@@ -183,8 +196,13 @@ Capture::Capture(Device& device, void* stream, size_t nodes)
     }
     ++gate().captures;
   }
-  lock_ = std::unique_lock<std::mutex>(context_->capture_);
+  {
+    std::unique_lock<std::mutex> lock(context_->mutex_);
+    context_->captured_ = true;
+    context_->idle_.wait(lock, [this] { return context_->waiting_ == 0; });
+  }
   try {
+    device_.synchronize(stream);
     device_.begin_capture(stream);
     if (nodes > 0) device_.limit_capture(nodes);
     open_ = true;
@@ -201,7 +219,10 @@ Capture::~Capture() {
 }
 
 void Capture::leave() noexcept {
-  lock_ = {};
+  {
+    const std::lock_guard<std::mutex> lock(context_->mutex_);
+    context_->captured_ = false;
+  }
   const std::lock_guard<std::mutex> lock(gate().mutex);
   if (--gate().captures == 0) gate().changed.notify_all();
 }

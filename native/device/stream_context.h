@@ -12,6 +12,7 @@
 // captured.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -63,10 +64,9 @@ class StreamContext {
   Device& device() const { return device_; }
   void* stream() const { return stream_; }
 
-  // Waits for the stream's work; for the end of a capture first.
+  // Waits for the stream's work. A stream that is captured has none (Capture), and is not touched.
   void synchronize();
-  // Whether the work up to an event of the stream is done. False while the stream is captured, when the query would end
-  // the capture on ROCm, and while another thread waits for the stream.
+  // Whether the work up to an event of the stream is done.
   bool is_done(void* event);
   // Releases the graphs, when the stream's work is done. Handles and stream follow with the last reference.
   void close();
@@ -96,8 +96,10 @@ class StreamContext {
   Device& device_;
   void* stream_;
   const bool owns_;
-  std::mutex mutex_;    // guards graphs_ and handles_
-  std::mutex capture_;  // held while the stream is captured or waited for
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable idle_;
+  bool captured_ = false;
+  int waiting_ = 0;  // threads that wait for the stream
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library
 };
@@ -117,7 +119,8 @@ class NoCaptures {
 };
 
 // A capture on a stream by the calling thread, which does nothing with the device meanwhile but enqueue on the stream.
-// Abandoned unless it is ended; the stream can be used again either way.
+// Abandoned unless it is ended; the stream can be used again either way. The stream's work is waited for first: meanwhile
+// other threads need not ask for it, which would end the capture.
 class Capture {
  public:
   // `nodes`: of each graph at most; 0 for any number. Does not start while NoCaptures lives, nor on a stream that can't be
@@ -137,7 +140,6 @@ class Capture {
 
   Device& device_;
   std::shared_ptr<StreamContext> context_;
-  std::unique_lock<std::mutex> lock_;
   const char* why_not_ = nullptr;
   bool open_ = false;  // the stream is being captured
 };
