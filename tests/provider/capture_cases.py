@@ -6,7 +6,6 @@ import ctypes
 import gc
 import json
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +25,7 @@ from tests.provider.worker import model_of
 
 W = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
 B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
-SECONDS = 2.0  # that a captured stream waits for another thread, which may wait for the capture to end
+SECONDS = 1.0  # that a captured stream waits for another thread, which may wait for the capture to end
 
 
 def counts() -> dict[str, int]:
@@ -38,28 +37,27 @@ def counts() -> dict[str, int]:
 
 
 class Meanwhile:
-    """Runs an action in another thread while this process captures a stream, and keeps what it raised."""
+    """Runs an action in another thread while this process captures a stream, and keeps what it raised.
+
+    The capturing thread waits in the driver, where it needs no lock of Python's.
+    """
 
     def __init__(self, action: Callable[[], object]) -> None:
-        self._action = action
-        self._thread: threading.Thread | None = None
-        self.message = ""
-        self._called = ctypes.CFUNCTYPE(None)(self._call)
-        Driver().meanwhile(self._called)
+        self._driver = Driver()
+        self._driver.pause(SECONDS)
+        self._thread = ThreadPoolExecutor(1)
+        self._raised = self._thread.submit(self._run, action)
 
-    def _call(self) -> None:
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        self._thread.join(SECONDS)
-
-    def _run(self) -> None:
-        self.message = message_of(self._action)
+    def _run(self, action: Callable[[], object]) -> str:
+        if not self._driver.await_pause(60):
+            return "no stream was captured"
+        message = message_of(action)
+        self._driver.end_pause()
+        return message
 
     def end(self) -> str:
         """The message of what the action raised."""
-        assert self._thread is not None, "no stream was captured"
-        self._thread.join()
-        return self.message
+        return self._raised.result()
 
 
 def error_of_runs(session: Any, count: int = 3) -> float:

@@ -69,9 +69,15 @@ class Driver:
     def recover(self) -> None:
         self._library.stand_in_fail(-1, 0)
 
-    def meanwhile(self, action: Any) -> None:
-        """Has this C function called once, by the thread that next adds work to a capture."""
-        self._library.stand_in_meanwhile(action)
+    def pause(self, seconds: float) -> None:
+        """The thread that next adds work to a capture waits there, for so long at most."""
+        self._library.stand_in_pause(int(1000 * seconds))
+
+    def await_pause(self, seconds: float) -> bool:
+        return bool(self._library.stand_in_await_pause(int(1000 * seconds)) & 1)
+
+    def end_pause(self) -> None:
+        self._library.stand_in_end_pause()
 
     def limit(self, more: int) -> None:
         """Leaves so many bytes beside those in use."""

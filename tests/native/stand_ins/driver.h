@@ -66,6 +66,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -161,8 +163,7 @@ struct Driver {
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // calls that still succeed; -1: all
   int failure = 0;
-  long failures = 0;              // calls that have returned an error
-  void (*meanwhile)() = nullptr;  // called once, when work is next added to a recording
+  long failures = 0;  // calls that have returned an error
 
   Driver() {
     if (const char* list = std::getenv("STAND_IN_DEVICES")) {
@@ -376,15 +377,31 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
-// What a test does in another thread while a stream is captured.
-inline void interrupt_recording(void* stream) {
-  void (*meanwhile)() = nullptr;
+// Lets another thread act while a stream is captured: whoever next adds work to a recording waits for it, but not for ever,
+// since the other one may wait for the end of the capture.
+struct Pause {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool wanted = false, begun = false, ended = false;
+  std::chrono::milliseconds most{0};
+};
+inline Pause& pause() {
+  static auto& one = *new Pause;
+  return one;
+}
+
+inline void pause_in_recording(void* stream) {
   {
     Driver& d = driver();
     const std::lock_guard<std::mutex> lock(d.mutex);
-    if (d.recordings.count(stream) > 0) std::swap(meanwhile, d.meanwhile);
+    if (d.recordings.count(stream) == 0) return;
   }
-  if (meanwhile != nullptr) meanwhile();
+  Pause& p = pause();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  if (!std::exchange(p.wanted, false)) return;
+  p.begun = true;
+  p.changed.notify_all();
+  p.changed.wait_for(lock, p.most, [&] { return p.ended; });
 }
 
 // Now, or when somebody waits, or when the recording that is made of the stream runs.
@@ -405,7 +422,7 @@ inline int enqueue(Driver& d, void* stream, Work work) {
 
 inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t lds,
                void* stream, void** args) {
-  interrupt_recording(stream);
+  pause_in_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
@@ -491,7 +508,7 @@ inline int unpin(void* memory) {
 }
 
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
-  interrupt_recording(stream);
+  pause_in_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (stream != nullptr && !known(d, from)) {
@@ -641,10 +658,25 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   stand_in::driver().failure = status;
 }
 
-// Calls this once, in the thread that next adds work to a recording.
-STAND_IN_EXPORT void stand_in_meanwhile(void (*call)()) {
-  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
-  stand_in::driver().meanwhile = call;
+// The thread that next adds work to a recording is to wait, so many milliseconds at most.
+STAND_IN_EXPORT void stand_in_pause(int milliseconds) {
+  stand_in::Pause& p = stand_in::pause();
+  const std::lock_guard<std::mutex> lock(p.mutex);
+  p.wanted = true;
+  p.begun = p.ended = false;
+  p.most = std::chrono::milliseconds(milliseconds);
+}
+// Waits until it does; false when that has not happened within so many milliseconds.
+STAND_IN_EXPORT bool stand_in_await_pause(int milliseconds) {
+  stand_in::Pause& p = stand_in::pause();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  return p.changed.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return p.begun; });
+}
+STAND_IN_EXPORT void stand_in_end_pause() {
+  stand_in::Pause& p = stand_in::pause();
+  const std::lock_guard<std::mutex> lock(p.mutex);
+  p.ended = true;
+  p.changed.notify_all();
 }
 
 // Device memory that is left, together with what is in use.
@@ -674,7 +706,7 @@ STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = devi
 STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
                                      const std::vector<const void*>& addresses,
                                      const std::function<int()>& work, bool refuses) {
-  stand_in::interrupt_recording(stream);
+  stand_in::pause_in_recording(stream);
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   if (refuses) stand_in::is_captured(d, stream);
