@@ -147,10 +147,17 @@ def waits_for_the_device() -> dict[str, Any]:
 def fails_in_a_capture() -> dict[str, Any]:
     """Runs of a session whose first capture is lost: another thread, which is not ours, waits for the device."""
     driver = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
-    synchronize = driver.hipDeviceSynchronize if hasattr(driver, "hipDeviceSynchronize") else driver.cuCtxSynchronize
+
+    def wait() -> None:
+        if hasattr(driver, "hipDeviceSynchronize"):
+            driver.hipDeviceSynchronize()
+            driver.hipGetLastError()
+        else:
+            driver.cuCtxSynchronize()
+
     session = new_session()
     session.run(None, {"x": X})
-    before, meanwhile = counts(), Meanwhile(synchronize)
+    before, meanwhile = counts(), Meanwhile(wait)
     error: list[float] = []
     messages = [message_of(lambda: error.append(error_of_runs(session, 1))) for _ in range(6)]
     meanwhile.end()

@@ -51,7 +51,7 @@ def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captu
     """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
     found = captures.run("fails_in_a_capture", arch, driver).value
     assert not found["messages"] and found["error"] < 1e-6, found
-    assert found["refused"] == 1 and found["captured"] == 1, found
+    assert found["refused"] == 1 and found["captured"] > 0, found
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
