@@ -15,8 +15,10 @@ constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, k
 }  // namespace
 
 bool Staging::Block::is_free() {
-  if (context != nullptr && context->is_done(event)) context = nullptr;
-  return context == nullptr;
+  const auto of = context.lock();
+  if (of != nullptr && !of->is_done(event)) return false;
+  context.reset();
+  return true;
 }
 
 Staging::Block* Staging::take(size_t bytes) {

@@ -29,8 +29,8 @@ class Staging {
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
-    void* event = nullptr;                        // recorded behind the last copy from it
-    std::shared_ptr<gpu::StreamContext> context;  // of that copy, which may not be done; null: it is
+    void* event = nullptr;                      // recorded behind the last copy from it
+    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expired when it is done
 
     bool is_free();
   };
