@@ -100,7 +100,7 @@ struct Cuda : DriverFunctions {
     if (status == 0) return;
     const char* text = "unknown";
     error_string(status, &text);
-    throw std::runtime_error(std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
+    throw DriverError(status, std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
   }
 
   int handle(int number) const {

@@ -36,6 +36,13 @@ void resolve_if_there(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
+// What a driver's call has returned.
+class DriverError : public std::runtime_error {
+ public:
+  DriverError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
+  int status;
+};
+
 // What is called alike in both, under names of its own in each. Whoever derives looks them up.
 struct DriverFunctions {
   using Module = void*;
@@ -170,7 +177,12 @@ class DriverDevice final : public Device {
   void* enter() override {
     refuse_fork();
     if (lost_) throw DeviceLost(why_lost_);
-    return driver_.enter(number_);
+    try {
+      return driver_.enter(number_);
+    } catch (const DriverError& e) {
+      lose_if_final(e);
+      throw;
+    }
   }
   void leave(void* before) noexcept override { driver_.leave(before); }
   void forget_errors() noexcept override { driver_.forget_error(); }
@@ -406,8 +418,8 @@ class DriverDevice final : public Device {
     if (status == 0) return;
     try {
       driver_.check(status, what);
-    } catch (const std::exception& e) {
-      if (is_final(status)) lose(e.what());
+    } catch (const DriverError& e) {
+      lose_if_final(e);
       throw;
     }
   }
@@ -420,10 +432,11 @@ class DriverDevice final : public Device {
            (status >= 714 && status <= 719);
   }
 
-  [[noreturn]] void lose(const std::string& error) {
+  void lose_if_final(const DriverError& error) {
+    if (!is_final(error.status)) return;
     const std::lock_guard<std::mutex> lock(lost_mutex_);
     if (!lost_) {
-      why_lost_ = "the GPU " + facts_.name + " (" + facts_.bus_id + ") has failed, " + error +
+      why_lost_ = "the GPU " + facts_.name + " (" + facts_.bus_id + ") has failed, " + error.what() +
                   ": restart the process, none of its sessions can use this GPU any more";
       std::fprintf(stderr, "graphopt: %s\n", why_lost_.c_str());
       lost_ = true;

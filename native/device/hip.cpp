@@ -114,8 +114,8 @@ struct Hip : DriverFunctions {
   void check(int status, const char* what) const {
     if (status == 0) return;
     forget_error();
-    throw std::runtime_error(std::string(what) + ": HIP error " + std::to_string(status) + ", " +
-                             error_string(status));
+    throw DriverError(
+        status, std::string(what) + ": HIP error " + std::to_string(status) + ", " + error_string(status));
   }
 
   // 10,000,000 major + 100,000 minor + patch

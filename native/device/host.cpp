@@ -170,12 +170,10 @@ class HostDevice final : public Device {
   // Everything among the arguments that may be an address.
   std::vector<const void*> addresses_in(const char* kernel, void** args) const {
     std::vector<const void*> found;
-    for (const auto& [arg, bytes] : parameters(kernel, args)) {
-      for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
-        const void* address = nullptr;
-        std::memcpy(&address, static_cast<const char*>(arg) + at, sizeof address);
-        found.push_back(address);
-      }
+    const auto all = parameters(kernel, args);
+    for (size_t i = 1; i < all.size();
+         ++i) {  // the first is a struct of numbers, two of which may look like one
+      if (all[i].second == sizeof(void*)) std::memcpy(&found.emplace_back(), all[i].first, sizeof(void*));
     }
     return found;
   }

@@ -19,19 +19,13 @@ from tests.provider.driver_cases import X, check_thread
 from tests.provider.worker import model_of
 
 NODES = 400
-OPS = {
-    "Neg": np.negative,
-    "Relu": lambda x: np.maximum(x, 0),
-    "Tanh": np.tanh,
-    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-CHAIN = [[*OPS][i % len(OPS)] for i in range(NODES)]
+CHAIN = ["Tanh" if i % 100 == 0 else "Neg" for i in range(NODES)]
 
 
 def reference(x: Any) -> Any:
     y = x.astype(np.float64)
     for op in CHAIN:
-        y = OPS[op](y)  # type: ignore[operator]
+        y = np.tanh(y) if op == "Tanh" else -y
     return y
 
 

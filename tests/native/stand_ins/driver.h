@@ -438,9 +438,8 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     for (int i = 0; i < count; ++i) {
       values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(values.back().data(), args[i], sizes[i]);
-      for (size_t at = 0; at + sizeof(void*) <= sizes[i]; at += sizeof(void*)) {
-        std::memcpy(&addresses.emplace_back(), static_cast<char*>(args[i]) + at, sizeof(void*));
-      }
+      // The first is a struct of numbers, two of which may look like an address.
+      if (i > 0 && sizes[i] == sizeof(void*)) std::memcpy(&addresses.emplace_back(), args[i], sizeof(void*));
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]},
                                   items = {block[0], block[1], block[2]};
