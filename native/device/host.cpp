@@ -20,8 +20,7 @@
 namespace graphopt::gpu {
 namespace {
 
-// Of all devices, between which copies go. Only kernels and copies can access it: elsewhere an access faults, as it
-// would to a GPU's memory.
+// The memory of all host devices. Only kernels and copies can access it, as with a GPU's memory.
 GuardedMemory& guarded_memory() {
   static auto& memory = *new GuardedMemory(PROT_NONE);
   return memory;
@@ -167,7 +166,7 @@ class HostDevice final : public Device {
     return found;
   }
 
-  // Everything among the arguments that may be an address.
+  // All aligned words of the arguments: any of them can be an address.
   std::vector<const void*> addresses_in(const char* kernel, void** args) const {
     std::vector<const void*> found;
     const auto all = parameters(kernel, args);

@@ -71,7 +71,7 @@ TEST_CASE("an address of freed memory is refused and not handed out again") {
   CHECK(memory.free(freed).find("freed is no block") == 0);
 }
 
-TEST_CASE("what is written into a red zone is found") {
+TEST_CASE("a write into a red zone is found") {
   for (const ptrdiff_t at : {-1, 100}) {
     GuardedMemory memory(PROT_READ | PROT_WRITE);
     auto* block = static_cast<char*>(memory.allocate(100));

@@ -1,4 +1,4 @@
-"""Captured graphs, streams and handles: each function runs in a process of its own (test_captures.py)."""
+"""Cases about captured graphs, streams and handles, each for a separate process (test_captures.py)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def counts() -> dict[str, int]:
 
 
 class Meanwhile:
-    """Runs an action in another thread while this process captures a stream, and keeps what it raised.
+    """Runs an action in another thread while this process captures a stream.
 
-    The capturing thread waits in the driver, where it needs no lock of Python's.
+    The capturing thread waits inside the driver, without Python's lock.
     """
 
     def __init__(self, action: Callable[[], object]) -> None:
@@ -56,7 +56,7 @@ class Meanwhile:
         return message
 
     def end(self) -> str:
-        """The message of what the action raised."""
+        """Returns the message of the action's exception, or an empty string."""
         return self._raised.result()
 
 
@@ -65,7 +65,7 @@ def error_of_runs(session: Any, count: int = 3) -> float:
 
 
 def during_a_capture(action: Callable[[], object]) -> dict[str, Any]:
-    """A session's first three runs, the second of which captures; meanwhile another thread does something."""
+    """Runs a session three times. During the capture, in the second run, another thread runs the action."""
     session = new_session()
     session.run(None, {"x": X})
     before, meanwhile, error = counts(), Meanwhile(action), []
@@ -98,7 +98,7 @@ def pinned() -> Any:
 
 
 def begins_with_weights() -> None:
-    """A session with a constant that goes to the device, and a run."""
+    """Creates and runs a session with a constant in device memory."""
     w = np.ones((64, 32), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     model = model_of(nodes, {"x": X}, ["y"], {"w": w})
@@ -115,7 +115,7 @@ def uses_the_null_stream_and_events() -> dict[str, Any]:
 
 
 def waits_for_the_device() -> dict[str, Any]:
-    """What other threads of a server do while one captures."""
+    """Typical actions of other server threads during a capture."""
     import onnxruntime as ort
 
     kept = {"tensor": on_device(), "pinned tensor": pinned(), "session": new_session()}
@@ -145,7 +145,7 @@ def waits_for_the_device() -> dict[str, Any]:
 
 
 def fails_in_a_capture() -> dict[str, Any]:
-    """Runs of a session whose first capture is lost: another thread, which is not ours, waits for the device."""
+    """Runs a session. During its first capture another library waits for the device, which ends the capture."""
     driver = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
 
     def wait() -> None:
@@ -171,7 +171,7 @@ def fails_in_a_capture() -> dict[str, Any]:
 
 
 class OtherLibrary:
-    """Captures a stream of its own in the mode `global`, as PyTorch does, in a thread of its own."""
+    """Captures a private stream in the mode `global`, as PyTorch does, in a separate thread."""
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
@@ -193,7 +193,7 @@ class OtherLibrary:
         status = self._call(name, self._stream, ctypes.byref(graph))
         if status == 0:
             self._call("hipGraphDestroy" if self._is_hip else "cuGraphDestroy", graph)
-        else:  # so that the next capture can be ended with success
+        else:  # an empty capture recovers the stream
             self.begin()
             self._call(name, self._stream, ctypes.byref(graph))
         return status
@@ -247,7 +247,7 @@ def beside_another_library() -> dict[str, Any]:
 
 
 def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
-    """Products of some sizes, three times each, in one session: their errors, and what the regions did."""
+    """Computes products of some sizes in one session, three times each. Returns errors and counts of regions."""
     session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
     before, errors, message = counts(), [], ""
     for size in sizes:
@@ -352,7 +352,7 @@ def layers_of_one_input() -> dict[str, Any]:
 
 
 def refuses_once() -> dict[str, Any]:
-    """Products by the library of a session whose first product it refuses, and of another one."""
+    """Counts products by the library: of a session with a refused product, then of another session."""
     library = epilogues()
     errors, done = [], []
     for refusals in (100, 0):

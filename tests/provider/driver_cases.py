@@ -375,7 +375,7 @@ def records() -> dict[str, Any]:
     options = json.loads(os.environ.get("STAND_IN_OPTIONS", "{}"))
     session = graphopt.session(model, [(DEVICE_PROVIDER, options)], require_device=True, log_severity_level=4)
     errors = []
-    for i in range(8):  # each with an input of its own: memory may hold the values of the run before
+    for i in range(8):  # inputs differ, since stale memory holds the values of the previous run
         feeds = {"x": x + np.float32(i / 8)}
         errors.append(float(np.abs(session.run(None, feeds)[0] - cpu.run(None, feeds)[0]).max()))
         check_thread()

@@ -1,8 +1,4 @@
-"""Many sessions in one process, made, run and ended in a random order: each function runs in a process of its own.
-
-With STAND_IN_LATE work is done as late as a device may do it. With GRAPHOPT_GUARD_MEMORY memory is given back as soon
-as it is freed, so that no access to it is missed.
-"""
+"""Creates, runs and destroys many sessions in random order, each case in a separate process (test_sequence.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ OPTIONS: tuple[dict[str, Any], ...] = ({}, {"memory_limit": 64 << 20}, {"capture
 
 @dataclass
 class Case:
-    """Inputs of a model, what the CPU computes of them, and the first outputs on the device for each set of options."""
+    """Inputs of a model, the CPU's outputs, and the first outputs on the device for each set of options."""
 
     feeds: dict[str, Array]
     expected: list[Array]
@@ -65,7 +61,7 @@ def optimized(name: str, content: onnx.ModelProto, feeds: Sequence[dict[str, Arr
 
 
 def rows() -> Model:
-    """Of any number of rows, so that memory grows, and with two inputs of one size."""
+    """A model with a dynamic number of rows, for growing memory, and two inputs of equal size."""
     rng = np.random.default_rng(5)
     w = rng.standard_normal((64, 48)).astype(np.float32)
     nodes = [
@@ -96,7 +92,7 @@ def check(running: Running, case: Case, outputs: list[Array]) -> None:
 
 
 def began(model: Model, options: int) -> Running:
-    """A session that has run and whose libraries have loaded: from then on it runs with the same implementations."""
+    """Creates a session and runs it until its libraries are loaded: later runs have the same implementations."""
     where = [(DEVICE_PROVIDER, OPTIONS[options])]
     session = graphopt.session(model.content, where, require_device=True, log_severity_level=4)
     for case in model.cases:
@@ -118,7 +114,7 @@ def run(running: Running, number: int, on_device: bool) -> list[Array]:
 
 
 def steps(models: Sequence[Model], seed: int, count: int) -> Counter[str]:
-    """So many random steps of one thread; what they were."""
+    """Takes random steps in one thread. Returns the number of each kind."""
     rng = np.random.default_rng(seed)
     alive: list[Running] = []
     done: Counter[str] = Counter()
@@ -126,7 +122,7 @@ def steps(models: Sequence[Model], seed: int, count: int) -> Counter[str]:
         action = str(rng.choice(["begin", "host", "device", "end"], p=[0.25, 0.3, 0.35, 0.1]))
         if not alive or (action == "begin" and len(alive) < MOST_ALIVE):
             action = "begin"
-            # One in three is the model whose sizes change.
+            # The model with dynamic sizes is more frequent.
             model = models[0] if rng.integers(3) == 0 else models[int(rng.integers(len(models)))]
             alive.append(began(model, int(rng.integers(len(OPTIONS)))))
         elif action in ("begin", "end"):
@@ -144,7 +140,7 @@ def steps(models: Sequence[Model], seed: int, count: int) -> Counter[str]:
 
 
 def sessions_in_any_order() -> dict[str, Any]:
-    """What was done, of how many threads each, and the bytes and streams that are alive after it."""
+    """Returns the steps of each thread, and the bytes and streams that are alive at the end."""
     seed, count, threads = (int(os.environ[f"SEQUENCE_{name}"]) for name in ("SEED", "STEPS", "THREADS"))
     zoo = [(name, ZOO[name](small=True)) for name in ZOO]
     models = [rows(), *(optimized(name, model, [feeds_of(model)]) for name, model in zoo)]

@@ -1,4 +1,4 @@
-"""What ROCm and CUDA allow beside a captured stream, in a graph, and with the handles of their libraries.
+"""Rules of ROCm and CUDA for captured streams, graphs and the handles of libraries.
 
 The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds which.
 """
@@ -101,7 +101,7 @@ def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..
 
 @WITH_BLAS_LT
 def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """Another one asks for the same product again, and the refusal is said once."""
+    """Another session tries the same product again, and the refusal is logged once."""
     outcome = blas_lt("refuses_once", driver, arch)
     assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
     assert outcome.said.count("BLASLt") == 1, outcome.said
@@ -109,7 +109,7 @@ def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, bl
 
 @pytest.mark.parametrize("more", [{"STAND_IN_HIP_VERSION": "70051831"}, {"GRAPHOPT_LIBRARIES": "miopen=find"}])
 def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captures: StandIn, tmp_path: Path) -> None:
-    """Up to ROCm 7.0.1 a graph has only a part of its kernels; what has measured ends captures."""
+    """Up to ROCm 7.0.1 a graph contains only part of its kernels. After a measurement its calls end captures."""
     kernels = with_kernels(tmp_path, "gfx942")
     drivers = replace(captures, module="tests.provider.driver_cases")
     environment = {**rocblas(captures), "ROCBLAS_TENSILE_LIBPATH": kernels, "MIOPEN_SYSTEM_DB_PATH": kernels, **more}

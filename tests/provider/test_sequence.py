@@ -1,6 +1,6 @@
-"""Many models in one process, as on a server: sessions begin, run and end in a random order, on guarded memory.
+"""Many models in one process, as on a server: sessions begin, run and end in random order, on guarded memory.
 
-Work is done as late as a device may do it, and memory is given back as soon as it is freed.
+STAND_IN_LATE delays all work as far as a device can, and with GRAPHOPT_GUARD_MEMORY the allocators cache nothing.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-// Device memory for tests, in the address space of the process: the host device (host.cpp) and the stand-ins of drivers
-// (tests/native/stand_ins/driver.h) allocate from it, so that an invalid access is found where it happens and without
-// a GPU.
+// Device memory for tests, in the address space of the process. The host device (host.cpp) and the stand-ins of drivers
+// (tests/native/stand_ins/driver.h) allocate from it. An invalid access is found at once, without a GPU.
 //
 // A new block is filled with NaN (bytes 0xff: NaN in every floating-point type, -1 in every integer type). Freed memory
-// is inaccessible, and its addresses are not used again. Blocks that are allocated one after the other are far apart, as
-// they may be on a device: a distance of addresses fits no 32 bits. A block has a red zone on either side: whole pages that are
-// inaccessible, and between these and the block, whose end is aligned to 256 bytes, a pattern that is compared when it
-// is freed.
+// is inaccessible, and its addresses are not reused. Consecutive allocations are terabytes apart, as they can be on a
+// device: the distance of two blocks does not fit 32 bits. The end of a block is aligned to 256 bytes. Red zones
+// surround it: inaccessible pages, and a pattern in the rest of its own pages, which is compared when it is freed.
 //
-// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that keep memory for later requests must give it back at
-// once, so that the rules above hold for each of their blocks.
+// With GRAPHOPT_GUARD_MEMORY in the environment, allocators that cache memory must return it at once. The rules above
+// then hold for each of their blocks.
 #pragma once
 
 #include <signal.h>
@@ -32,7 +30,7 @@
 
 namespace graphopt::gpu {
 
-// Whether allocators give memory back at once.
+// Whether allocators return memory at once.
 inline bool guards_memory() {
   static const bool guards = std::getenv("GRAPHOPT_GUARD_MEMORY") != nullptr;
   return guards;
@@ -41,7 +39,7 @@ inline bool guards_memory() {
 // Thread-safe, unless it says otherwise.
 class GuardedMemory {
  public:
-  // `protection` of blocks that no Access has opened.
+  // `protection` of blocks without an Access.
   explicit GuardedMemory(int protection) : protection_(protection) {
     while (reserved_ > 0 && base_ == nullptr) {
       void* pages = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -80,7 +78,7 @@ class GuardedMemory {
     return memory;
   }
 
-  // What is wrong with the block or its red zones; empty when nothing is.
+  // Returns a description of an invalid free or a damaged red zone, else an empty string.
   std::string free(void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = blocks_.find(static_cast<char*>(memory));
@@ -90,12 +88,12 @@ class GuardedMemory {
     std::string problem = damage(found->first, block);
     blocks_.erase(found);
     freed_[frees_++ % freed_.size()] = {static_cast<char*>(memory), block.bytes};
-    // New pages in place of the old ones, so that the system has its memory back.
+    // Unused pages replace those of the block, which returns their memory to the system.
     mmap(block.pages, block.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     return problem;
   }
 
-  // What is wrong with the red zones of all blocks; empty when nothing is.
+  // Returns a description of the first damaged red zone, else an empty string.
   std::string check() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::string problem;
@@ -107,7 +105,7 @@ class GuardedMemory {
     return problem;
   }
 
-  // What `what` (a kernel, "copy") may access while one lives: blocks that hold one of these addresses. It has the mutex.
+  // Makes the blocks that hold these addresses accessible during its lifetime. It holds the mutex.
   class Access {
    public:
     // Throws std::runtime_error when an address of this memory is in no block.
@@ -151,7 +149,7 @@ class GuardedMemory {
   struct Block {
     size_t bytes;
     char* pages;
-    size_t size;  // of the pages
+    size_t size;  // bytes of pages
   };
   struct Freed {
     char* memory = nullptr;
@@ -164,7 +162,7 @@ class GuardedMemory {
     return at >= base_ && at < base_ + reserved_;
   }
 
-  // The block that holds the address or ends at it: what is empty may lie there. The mutex is held.
+  // The block that holds the address or ends at it, where empty tensors are. The mutex is held.
   Blocks::const_iterator find(const void* address) const {
     auto after = blocks_.upper_bound(static_cast<char*>(const_cast<void*>(address)));
     if (after == blocks_.begin()) return blocks_.end();
@@ -184,7 +182,7 @@ class GuardedMemory {
            std::to_string(block.bytes) + " bytes";
   }
 
-  // Where an address that no block holds is. The mutex is held.
+  // Describes an address outside all blocks. The mutex is held.
   std::string describe(const void* address) const {
     const auto* at = static_cast<const char*>(address);
     if (!owns(address)) return "memory that is not the device's";
@@ -210,7 +208,7 @@ class GuardedMemory {
     return "in freed memory";
   }
 
-  // Of this thread.
+  // The access of the calling thread.
   static const Access*& current() {
     static thread_local const Access* access = nullptr;
     return access;
@@ -235,7 +233,7 @@ class GuardedMemory {
   const int protection_;
   mutable std::mutex mutex_;
   size_t reserved_ = size_t{1} << 45;
-  char *base_ = nullptr, *next_[kParts] = {};  // where the next block of each part of it goes
+  char *base_ = nullptr, *next_[kParts] = {};  // the first unused page of each part
   size_t allocations_ = 0;
   Blocks blocks_;
   std::array<Freed, 1024> freed_ = {};  // the last ones

@@ -53,7 +53,7 @@ namespace {
 constexpr size_t kFlagsBytes = 4096;
 struct Handle {
   void* flags = nullptr;
-  std::optional<void*> stream;  // of its first product
+  std::optional<void*> stream;  // that the first product used
 };
 
 int products = 0, shared_handles = 0;
@@ -61,7 +61,7 @@ std::atomic<int> refusals{0};
 std::mutex mutex;
 std::map<void*, Handle> handles;
 
-// What a product on this stream reads and writes besides its tensors; nothing when it can't be done.
+// The flags of the handle; nothing when it cannot serve this stream.
 std::optional<void*> flags_for(void* handle, void* stream) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = handles.find(handle);
@@ -143,7 +143,7 @@ STAND_IN_EXPORT int NAME(Destroy)(void* handle) {
 #ifdef STAND_IN_HIP
   hipFree(found->second.flags);
 #endif
-  handles.erase(found);  // whose address is not used again
+  handles.erase(found);  // the address is leaked: it must not be reused
   return 0;
 }
 STAND_IN_EXPORT int NAME(MatmulDescCreate)(void** product, int compute, int scale) {
@@ -241,7 +241,7 @@ STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, con
   if (refusals > 0 && refusals-- > 0) return kNotSupported;
   const std::optional<void*> flags = flags_for(of, stream);
   if (!flags) return kNotSupported;
-  // What the caller has described may be gone when a captured graph runs.
+  // The caller may destroy its descriptors before a captured graph runs.
   const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows), ld->batch, product->bias_step};
   std::vector<const void*> addresses = {workspace, *flags};
   for (int32_t i = 0; i < ld->batch; ++i) {

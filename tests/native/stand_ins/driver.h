@@ -113,7 +113,7 @@ extern const bool kEachCallWrites;
 // Whether captures follow the rules that are HIP's alone.
 extern const bool kCapturesAsHip;
 
-// What the calling thread has to spare of other threads' captures.
+// The capture mode of the calling thread (hipThreadExchangeStreamCaptureMode).
 inline thread_local int mode = kGlobal;
 
 struct Driver;
@@ -177,7 +177,7 @@ struct Driver {
     launch_64 = kernels("STAND_IN_KERNELS_64");
   }
 
-  // After an invalid access every call fails. What it was is said on stderr.
+  // Prints an invalid access. Every later call fails.
   int fault(const std::string& what) {
     if (what.empty()) return 0;
     std::fprintf(stderr, "stand-in: %s\n", what.c_str());
@@ -185,7 +185,7 @@ struct Driver {
     return failure = kIllegalAddress;
   }
 
-  // Runs what may access the blocks that hold these addresses.
+  // Runs work with access to the blocks that hold these addresses.
   template <class Do>
   int access(const char* what, const std::vector<const void*>& addresses, const Do& work) {
     try {
@@ -196,7 +196,7 @@ struct Driver {
     }
   }
 
-  // Does what the stream has been given, or so many pieces of all that it ever was.
+  // Runs the work of the stream, up to the piece with this number.
   int finish(void* stream, uint64_t until = UINT64_MAX) {
     const auto found = late.find(stream);
     if (found == late.end()) return 0;
@@ -295,7 +295,7 @@ inline int destroy(std::map<void*, int>& handles, void* handle) {
   return 0;
 }
 
-// Whether the stream is or was captured so that it can't be waited for; that ends the capture.
+// Whether the stream refuses waits because of a capture, which the attempt ends.
 inline bool is_captured(Driver& d, void* stream) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) return false;
@@ -377,8 +377,8 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
-// Lets another thread act while a stream is captured: whoever next adds work to a recording waits for it, but not for ever,
-// since the other one may wait for the end of the capture.
+// Lets another thread act while a stream is captured: the thread that next adds work to a capture waits for it. The wait
+// has a limit, since the other thread may itself wait for the end of the capture.
 struct Pause {
   std::mutex mutex;
   std::condition_variable changed;
@@ -616,7 +616,7 @@ inline int record(void* handle, void* stream) {
   });
 }
 
-// Of a stream, or with null of the caller, who may also only ask.
+// The stream waits, or with null the caller. `asks`: a query instead of a wait.
 inline int wait_for_event(void* handle, void* stream, bool asks = false) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
@@ -657,7 +657,7 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   stand_in::driver().failure = status;
 }
 
-// The thread that next adds work to a recording is to wait, so many milliseconds at most.
+// Requests a pause of at most so many milliseconds in the thread that next adds work to a capture.
 STAND_IN_EXPORT void stand_in_pause(int milliseconds) {
   stand_in::Pause& p = stand_in::pause();
   const std::lock_guard<std::mutex> lock(p.mutex);
@@ -665,7 +665,7 @@ STAND_IN_EXPORT void stand_in_pause(int milliseconds) {
   p.begun = p.ended = false;
   p.most = std::chrono::milliseconds(milliseconds);
 }
-// Waits until it does; false when that has not happened within so many milliseconds.
+// Waits for its begin; false after so many milliseconds.
 STAND_IN_EXPORT bool stand_in_await_pause(int milliseconds) {
   stand_in::Pause& p = stand_in::pause();
   std::unique_lock<std::mutex> lock(p.mutex);
