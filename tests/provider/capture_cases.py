@@ -213,7 +213,7 @@ def beside_another_library() -> dict[str, Any]:
         )
 
     def bind() -> float:
-        binding = bound_runner(kept["session"], {"x": X}, runtime.memory_of(kept["session"]))()
+        binding: Any = bound_runner(kept["session"], {"x": X}, runtime.memory_of(kept["session"]))()
         return float(np.abs(binding.copy_outputs_to_cpu()[0] - Y).max())
 
     def bind_pinned() -> float:
