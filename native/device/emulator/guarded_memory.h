@@ -30,12 +30,6 @@
 
 namespace graphopt::gpu {
 
-// Whether allocators return memory at once.
-inline bool guards_memory() {
-  static const bool guards = std::getenv("GRAPHOPT_GUARD_MEMORY") != nullptr;
-  return guards;
-}
-
 // Thread-safe, unless it says otherwise.
 class GuardedMemory {
  public:

@@ -6,6 +6,7 @@
 
 #include "blocks/half.h"
 #include "runtime/provider/region.h"
+#include "runtime/provider/staging.h"
 
 namespace graphopt::provider {
 namespace {
@@ -15,8 +16,7 @@ constexpr size_t kPatternBytes = size_t{1} << 20;
 // Bytes that are NaN in every floating-point type.
 void fill_with_nan(gpu::Device& device, void* memory, size_t bytes, void* stream) {
   const std::vector<unsigned char> pattern(std::min(bytes, kPatternBytes), 0xff);
-  device.copy(memory, pattern.data(), pattern.size(), stream);
-  device.synchronize(stream);  // the pattern is read
+  staging(device).upload(memory, pattern.data(), pattern.size(), stream);
   for (size_t done = pattern.size(); done < bytes; done *= 2) {
     device.copy(static_cast<char*>(memory) + done, memory, std::min(done, bytes - done), stream);
   }
@@ -95,8 +95,7 @@ bool Region::verify(RegionPlan& plan, const std::vector<void*>& addresses, void*
       std::vector<unsigned char> content = read(device_, captured.addresses[i], plan.bytes[i], stream);
       if (content.empty()) continue;
       alter(content, plan.types[i]);
-      device_.copy(captured.addresses[i], content.data(), content.size(), stream);
-      device_.synchronize(stream);  // the content is read
+      staging(device_).upload(captured.addresses[i], content.data(), content.size(), stream);
     }
     return replays_as_launched(plan, captured, stream);
   });
