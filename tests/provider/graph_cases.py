@@ -43,7 +43,7 @@ def runs() -> dict[str, Any]:
         errors.append(np.abs(session.run(None, {"x": x})[0] - reference(x)).max())
         check_thread()
     for x in inputs[:2]:
-        run = bound_runner(session, {"x": x}, runtime.memory_of(session))
+        run: Any = bound_runner(session, {"x": x}, runtime.memory_of(session))
         errors += [np.abs(run().copy_outputs_to_cpu()[0] - reference(x)).max() for _ in range(3)]
     done = counts()
     return {
