@@ -166,14 +166,11 @@ class HostDevice final : public Device {
     return found;
   }
 
-  // All aligned words of the arguments: any of them can be an address.
+  // The pointers among the arguments: all but the first, which has a kernel's sizes (Device::run).
   std::vector<const void*> addresses_in(const char* kernel, void** args) const {
     std::vector<const void*> found;
     const auto all = parameters(kernel, args);
-    for (size_t i = 1; i < all.size();
-         ++i) {  // the first is a struct of numbers, two of which may look like one
-      if (all[i].second == sizeof(void*)) std::memcpy(&found.emplace_back(), all[i].first, sizeof(void*));
-    }
+    for (size_t i = 1; i < all.size(); ++i) found.push_back(*static_cast<const void* const*>(all[i].first));
     return found;
   }
 

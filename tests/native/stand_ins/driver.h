@@ -434,12 +434,11 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     if (count < 0) return kNotFound;
     // A driver copies the arguments.
     std::vector<std::vector<std::max_align_t>> values;
-    std::vector<const void*> addresses;  // everything that may be one
+    std::vector<const void*> addresses;  // all arguments but the first, which has the kernel's sizes
     for (int i = 0; i < count; ++i) {
       values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(values.back().data(), args[i], sizes[i]);
-      // The first is a struct of numbers, two of which may look like an address.
-      if (i > 0 && sizes[i] == sizeof(void*)) std::memcpy(&addresses.emplace_back(), args[i], sizeof(void*));
+      if (i > 0) addresses.push_back(*static_cast<const void* const*>(args[i]));
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]},
                                   items = {block[0], block[1], block[2]};
