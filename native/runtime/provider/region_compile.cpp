@@ -289,31 +289,36 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
   }
 }
 
+namespace {
+
+// A constant in channels last, in host memory.
+struct Relaid {
+  std::unique_ptr<uint16_t[]> memory;
+  Tensor tensor;
+  explicit Relaid(const Tensor& from) : tensor(from) {
+    const Shape& s = from.shape;
+    tensor.shape = to_channels_last(s);
+    memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
+    tensor.data = memory.get();
+    const auto* x = from.as<const uint16_t>();
+    const int64_t pixels = s[2] * s[3];
+    for (int64_t n = 0; n < s[0]; ++n) {
+      for (int64_t i = 0; i < pixels; ++i) {
+        for (int64_t c = 0; c < s[1]; ++c) {
+          memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
 // Each once, though several nodes read it. The runtime may let go of its own.
 void Region::add_constants(const std::vector<StepSource>& sources) {
   struct Constant {
     Tensor tensor;
     size_t block = 0, offset = 0;
-  };
-  // In channels last, in host memory.
-  struct Relaid {
-    std::unique_ptr<uint16_t[]> memory;
-    Tensor tensor;
-    explicit Relaid(const Tensor& from) : tensor(from) {
-      const Shape& s = from.shape;
-      tensor.shape = to_channels_last(s);
-      memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
-      tensor.data = memory.get();
-      const auto* x = from.as<const uint16_t>();
-      const int64_t pixels = s[2] * s[3];
-      for (int64_t n = 0; n < s[0]; ++n) {
-        for (int64_t i = 0; i < pixels; ++i) {
-          for (int64_t c = 0; c < s[1]; ++c) {
-            memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
-          }
-        }
-      }
-    }
   };
   std::vector<Relaid> relaid;
   std::vector<Constant> on_device;
