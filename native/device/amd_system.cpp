@@ -225,7 +225,12 @@ AmdSystem look_around(const std::string& root_folder) {
   system.wsl = kernel.find("microsoft") != kernel.npos;
   system.container = is_there(root / ".dockerenv") || is_there(root / "run/.containerenv") ||
                      std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
-  std::vector<fs::path> folders = entries(root / "opt", "rocm");
+  std::vector<fs::path> folders;
+  for (const fs::path& rocm : entries(root / "opt", "rocm")) {
+    folders.push_back(rocm);
+    // From 7.14 on each version has its own folder, and only the meta package brings /opt/rocm/lib.
+    for (const fs::path& core : entries(rocm, "core-")) folders.push_back(core);
+  }
   if (const char* given = std::getenv("ROCM_PATH"); given != nullptr && *given != '\0')
     folders.emplace_back(given);
   for (const fs::path& folder : folders) {

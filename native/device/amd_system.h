@@ -23,7 +23,8 @@ struct AmdSystem {
   bool wsl = false;
   bool container = false;
   std::vector<std::string> unreadable;  // nodes of the compute driver's topology: GPUs of others
-  std::vector<std::string> rocm;        // folders that hold the HIP runtime: /opt/rocm*/lib, $ROCM_PATH/lib
+  std::vector<std::string>
+      rocm;  // folders that hold the HIP runtime: /opt/rocm*/lib and core-*/lib there, $ROCM_PATH/lib
 
   bool may_have_gpu() const { return gpus > 0 || kfd || dxg; }
 };

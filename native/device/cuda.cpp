@@ -49,7 +49,6 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuDriverGetVersion", get_version);
     resolve(library.handle, "cuDevicePrimaryCtxRetain", retain_context);
     resolve(library.handle, "cuCtxSetCurrent", set_context);
-    resolve(library.handle, "cuCtxSynchronize", synchronize_device);
     resolve(library.handle, "cuMemcpyAsync", copy_);
     resolve(library.handle, "cuStreamCreate", stream_create);
     resolve(library.handle, "cuStreamDestroy_v2", stream_destroy);
@@ -60,9 +59,11 @@ struct Cuda : DriverFunctions {
     resolve(library.handle, "cuEventSynchronize", event_synchronize);
     resolve(library.handle, "cuEventQuery", event_query);
     resolve(library.handle, "cuMemHostAlloc", malloc_pinned);
+    resolve_if_there(library.handle, "cuMemGetInfo_v2", memory_info);
     resolve_if_there(library.handle, "cuStreamBeginCapture_v2", capture_begin);
     resolve_if_there(library.handle, "cuStreamEndCapture", capture_end);
     resolve_if_there(library.handle, "cuStreamIsCapturing", capture_state);
+    resolve_if_there(library.handle, "cuThreadExchangeStreamCaptureMode", capture_mode);
     resolve_if_there(library.handle, "cuGraphInstantiateWithFlags", graph_instantiate_);
     resolve_if_there(library.handle, "cuGraphLaunch", graph_launch);
     resolve_if_there(library.handle, "cuGraphDestroy", graph_destroy);
@@ -99,7 +100,7 @@ struct Cuda : DriverFunctions {
     if (status == 0) return;
     const char* text = "unknown";
     error_string(status, &text);
-    throw std::runtime_error(std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
+    throw DriverError(status, std::string(what) + ": CUDA error " + std::to_string(status) + ", " + text);
   }
 
   int handle(int number) const {
@@ -140,6 +141,8 @@ struct Cuda : DriverFunctions {
     check(get_version(&v), "cuDriverGetVersion");
     return "CUDA " + std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
   }
+
+  static GraphRules graph_rules() { return {}; }
 
   // What the names of its architectures begin with.
   static const char* prefix() { return "sm_"; }

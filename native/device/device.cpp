@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "blocks/half.h"
+#include "device/allocations.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -94,11 +95,12 @@ void* constant_vector(Device& device, float value, bool half, int64_t count) {
   // Vectors that are too short stay: a recording may read them.
   const int64_t enough = std::max<int64_t>(count, 2048);
   const size_t bytes = static_cast<size_t>(enough) * (half ? 2 : 4);
-  void* memory = device.allocate(bytes);
+  void* memory = allocate(device, bytes, Holder::kWeights);
   const auto fill = [&](auto element) {
     const std::vector<decltype(element)> values(static_cast<size_t>(enough), element);
-    device.copy(memory, values.data(), bytes, nullptr);
-    device.synchronize(nullptr);
+    const WorkStream stream(device);
+    device.copy(memory, values.data(), bytes, stream.get());
+    stream.synchronize();
   };
   if (half) {
     fill(graphopt::half(value));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -51,16 +52,34 @@ class OutOfMemory : public std::runtime_error {
 
 enum class Backend { kHip, kCuda, kHost };
 
-// Launches and copies that were recorded, to be enqueued as one. The device must be current where one is
-// destroyed, and no longer run it.
+// The device has failed: no call of its driver succeeds in this process any more.
+class DeviceLost : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Launches and copies that were captured, to be enqueued as one: a sequence of the driver's graphs. The device must be
+// current where one is destroyed, and no longer run it.
 class Graph {
  public:
   virtual ~Graph() = default;
   virtual void launch(void* stream) = 0;
 };
 
-// Methods throw std::runtime_error with the runtime's name for the status. Thread-safe. Streams and events
-// are the runtime's own (hipStream_t, CUevent, ...).
+// Launches that one call of a vendor's library adds to a graph, at most.
+constexpr size_t kNodesOfLibraryCall = 8;
+
+// How far graphs of a driver can be relied on (docs/amd_behaviour.md).
+struct GraphRules {
+  bool by_default = true;  // used unless the session's options say otherwise
+  size_t most_nodes = 0;   // of one graph; 0: any number
+  bool verified = false;   // results are compared with those of launches before a graph is used
+  bool whole_ext_launches =
+      true;  // hipExtModuleLaunchKernel, which MIOpen calls, is captured with its whole grid
+};
+
+// Methods throw std::runtime_error with the runtime's name for the status, and DeviceLost from the first failure on that
+// no call survives. Thread-safe. Streams and events are the runtime's own (hipStream_t, CUevent, ...).
 class Device {
  public:
   virtual ~Device() = default;
@@ -72,12 +91,17 @@ class Device {
   virtual void leave(void* before) noexcept = 0;
   virtual void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds,
                       void** args, void* stream) = 0;
-  virtual void* allocate(size_t bytes) = 0;  // throws OutOfMemory
+  // For gpu::allocate (device/allocations.h) alone, which all others call. Throws OutOfMemory.
+  virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   // Memory of the host from which the device copies on its own; for good. Throws OutOfMemory.
   virtual void* allocate_pinned(size_t bytes) = 0;
+  // Bytes; nothing when they are not known.
+  struct MemoryInfo {
+    size_t free = 0, total = 0;
+  };
+  virtual std::optional<MemoryInfo> memory_info() { return std::nullopt; }
   virtual void synchronize(void* stream) = 0;
-  virtual void synchronize() = 0;  // all streams
 
   // Between any of host and device. When one of them is host memory that is not pinned, the call waits.
   virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
@@ -90,17 +114,26 @@ class Device {
   virtual void wait(void* event) = 0;                // the calling thread waits
   virtual bool is_done(void* event) = 0;
 
-  // What is enqueued on the stream from now on is recorded and not run, until the recording is ended or
-  // abandoned. The stream is not the null stream; in between this thread does nothing with the device but
-  // enqueue on it.
+  // Work that is enqueued on the stream from now on is captured and not run, until the capture is ended or abandoned.
+  // The stream is not the null stream; in between this thread does nothing with the device but enqueue on it. Call
+  // through Capture (device/stream_context.h).
   virtual void begin_capture(void* stream) = 0;
-  // Throws, and ends it all the same, when something was called that can't be recorded.
+  // Throws when something was called that can't be captured. The stream can be used again all the same.
   virtual std::unique_ptr<Graph> end_capture(void* stream) = 0;
   virtual void abandon_capture(void* stream) noexcept = 0;
-  // Whether the stream records; also after something was called that can't be recorded.
+  // Whether the stream is captured; also after something was called that can't be captured.
   virtual bool is_capturing(void* stream) = 0;
-  // Throws when a recording on the stream has come to nothing.
+  // Throws when a capture on the stream has failed.
   virtual void check_capture(void* stream) = 0;
+  // The graphs of this thread's capture get at most so many nodes each; 0: any number.
+  virtual void limit_capture(size_t nodes) { (void)nodes; }
+  // Reserves room for `nodes` launches in the current graph of this thread's capture; begins the next graph when there
+  // is none. Does nothing without a capture.
+  virtual void reserve_nodes(size_t nodes) { (void)nodes; }
+  virtual GraphRules graph_rules() const { return {}; }
+  // Sets how the calling thread's calls meet captures of other threads (hipStreamCaptureMode); returns the mode before.
+  // Call through RelaxedCapture.
+  virtual int exchange_capture_mode(int mode) noexcept { return mode; }
 
   // After a call of one of the vendor's libraries, which may have left an error in the thread: others would
   // take it for theirs.
@@ -122,6 +155,39 @@ class OnDevice {
  private:
   Device& device_;
   void* before_;
+};
+
+// While one lives, the calling thread may allocate and wait though another library (PyTorch) captures on another thread:
+// the driver would refuse the call otherwise, and end that capture.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(Device& device)
+      : device_(device), before_(device.exchange_capture_mode(kRelaxed)) {}
+  ~RelaxedCapture() { device_.exchange_capture_mode(before_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  static constexpr int kRelaxed = 2;  // in HIP and in CUDA
+  Device& device_;
+  int before_;
+};
+
+// A stream for work that belongs to no run: constants, weights, checks of libraries. Work on the null stream would end
+// every capture of the process on ROCm. The device must be current.
+class WorkStream {
+ public:
+  explicit WorkStream(Device& device) : device_(device), stream_(device.create_stream()) {}
+  ~WorkStream() { device_.destroy_stream(stream_); }
+  WorkStream(const WorkStream&) = delete;
+  WorkStream& operator=(const WorkStream&) = delete;
+
+  void* get() const { return stream_; }
+  void synchronize() const { device_.synchronize(stream_); }
+
+ private:
+  Device& device_;
+  void* stream_;
 };
 
 // Why something is not there: a word for programs (report.h lists them), a sentence for people, and a command

@@ -19,10 +19,10 @@ class DeviceWeights {
  public:
   static DeviceWeights& process();
 
-  // Device memory as `write` fills it on the null stream, complete; or memory that holds the same bytes in the same
+  // Device memory as `write` fills it on a stream, complete; or memory that holds the same bytes in the same
   // layout and that someone still has. The device must be current here and where the last user lets go.
   std::shared_ptr<void> get(Device& device, const std::string& layout, size_t bytes,
-                            const std::function<void(void* memory)>& write);
+                            const std::function<void(void* memory, void* stream)>& write);
 
   // Entries that someone holds.
   size_t size();

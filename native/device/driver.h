@@ -5,12 +5,17 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "device/allocations.h"
 #include "device/device.h"
@@ -31,6 +36,13 @@ void resolve_if_there(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
+// What a driver's call has returned.
+class DriverError : public std::runtime_error {
+ public:
+  DriverError(int code, const std::string& what) : std::runtime_error(what), status(code) {}
+  int status;
+};
+
 // What is called alike in both, under names of its own in each. Whoever derives looks them up.
 struct DriverFunctions {
   using Module = void*;
@@ -41,7 +53,6 @@ struct DriverFunctions {
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                 void**);
   int (*synchronize)(void*);
-  int (*synchronize_device)();
   // A CUdeviceptr is an integer as wide as a pointer.
   int (*malloc_)(void**, size_t);
   int (*free_)(void*);
@@ -63,9 +74,11 @@ struct DriverFunctions {
   int (*event_query)(void*);
 
   // Null in old drivers.
+  int (*memory_info)(size_t*, size_t*);
   int (*capture_begin)(void*, int);
   int (*capture_end)(void*, void**);
   int (*capture_state)(void*, int*);
+  int (*capture_mode)(int*);
   int (*graph_launch)(void*, void*);
   int (*graph_destroy)(void*);
   int (*graph_exec_destroy)(void*);
@@ -79,28 +92,13 @@ struct DriverFunctions {
   }
 };
 
-// A recording, made ready to run. Driver supplies graph_launch and the functions that destroy one.
-template <class Driver>
-class DriverGraph final : public Graph {
- public:
-  DriverGraph(Driver& driver, void* recorded) : driver_(driver) {
-    const int status = driver.graph_instantiate(&ready_, recorded);
-    if (driver.graph_destroy(recorded) != 0) driver.forget_error();
-    driver.check(status, "make a graph ready");
-    allocations().add_recording();
-  }
-  ~DriverGraph() override {
-    allocations().remove_recording();
-    if (driver_.graph_exec_destroy(ready_) != 0) driver_.forget_error();
-  }
-  void launch(void* stream) override {
-    driver_.check(driver_.graph_launch(ready_, stream), "launch a graph");
-  }
-
- private:
-  Driver& driver_;
-  void* ready_ = nullptr;
+// The capture of the calling thread: the graphs that are complete, and the nodes of the current one.
+struct OpenCapture {
+  void* stream = nullptr;
+  size_t most = 0, nodes = 0;
+  std::vector<void*> graphs;
 };
+inline thread_local OpenCapture* open_capture = nullptr;
 
 // What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
 inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
@@ -164,10 +162,11 @@ class DriverDevice final : public Device {
   DriverDevice(Driver& driver, int number, const DeviceFacts& facts)
       : driver_(driver), number_(number), facts_(facts) {
     const OnDevice on(*this);
+    const RelaxedCapture relaxed(*this);  // loading a module allocates
     for (const CodeObject& object : code_objects()) {
       if (object.arch != facts_.code) continue;
       DriverFunctions::Module module{};
-      driver_.check(driver_.module_load(&module, object.data), object.module);
+      check(driver_.module_load(&module, object.data), object.module);
       modules_[object.module] = module;
     }
   }
@@ -177,89 +176,137 @@ class DriverDevice final : public Device {
 
   void* enter() override {
     refuse_fork();
-    return driver_.enter(number_);
+    if (lost_) throw DeviceLost(why_lost_);
+    try {
+      return driver_.enter(number_);
+    } catch (const DriverError& e) {
+      lose_if_final(e);
+      throw;
+    }
   }
   void leave(void* before) noexcept override { driver_.leave(before); }
   void forget_errors() noexcept override { driver_.forget_error(); }
 
   void launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
               void* stream) override {
-    driver_.check(
-        driver_.launch(function(kernel), grid[0], grid[1], grid[2], block, 1, 1, lds, stream, args, nullptr),
-        kernel);
+    const DriverFunctions::Function f = function(kernel);
+    reserve_nodes(1);
+    check(driver_.launch(f, grid[0], grid[1], grid[2], block, 1, 1, lds, stream, args, nullptr), kernel);
   }
 
   void* allocate(size_t bytes) override {
+    const RelaxedCapture relaxed(*this);
     void* memory = nullptr;
     const int status = driver_.malloc_(&memory, bytes);
     if (status == Driver::kOutOfMemory) {
       driver_.forget_error();
       throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
     }
-    driver_.check(status, "allocate");
-    allocations().add(memory, bytes);
+    check(status, "allocate");
+    allocations().add(*this, memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override {
+    const RelaxedCapture relaxed(*this);
     void* memory = nullptr;
     const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
     if (status == Driver::kOutOfMemory) {
       driver_.forget_error();
       throw OutOfMemory("out of memory that can be pinned: " + std::to_string(bytes) + " bytes");
     }
-    driver_.check(status, "allocate pinned memory");
+    check(status, "allocate pinned memory");
     return memory;
   }
   void free(void* memory) noexcept override {
     allocations().remove(memory);
+    const RelaxedCapture relaxed(*this);
     ignore(driver_.free_(memory));
   }
-  void synchronize(void* stream) override { driver_.check(driver_.synchronize(stream), "synchronize"); }
-  void synchronize() override { driver_.check(driver_.synchronize_device(), "synchronize"); }
+  std::optional<MemoryInfo> memory_info() override {
+    MemoryInfo info;
+    if (driver_.memory_info == nullptr) return std::nullopt;
+    if (driver_.memory_info(&info.free, &info.total) == 0) return info;
+    driver_.forget_error();
+    return std::nullopt;
+  }
+  void synchronize(void* stream) override {
+    const RelaxedCapture relaxed(*this);
+    check(driver_.synchronize(stream), "synchronize");
+  }
 
   void copy(void* to, const void* from, size_t bytes, void* stream) override {
-    driver_.check(driver_.copy(to, from, bytes, stream), "copy");
+    reserve_nodes(1);
+    check(driver_.copy(to, from, bytes, stream), "copy");
   }
   void* create_stream() override {
     void* stream = nullptr;
-    driver_.check(driver_.stream_create(&stream, kNonBlocking), "create a stream");
+    check(driver_.stream_create(&stream, kNonBlocking), "create a stream");
     return stream;
   }
   void destroy_stream(void* stream) noexcept override { ignore(driver_.stream_destroy(stream)); }
   void* create_event() override {
     void* event = nullptr;
-    driver_.check(driver_.event_create(&event, kDisableTiming), "create an event");
+    check(driver_.event_create(&event, kDisableTiming), "create an event");
     return event;
   }
   void destroy_event(void* event) noexcept override { ignore(driver_.event_destroy(event)); }
   void record(void* event, void* stream) override {
-    driver_.check(driver_.event_record(event, stream), "record an event");
+    check(driver_.event_record(event, stream), "record an event");
   }
   void wait(void* stream, void* event) override {
-    driver_.check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
+    check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
   }
   bool is_done(void* event) override {
+    const RelaxedCapture relaxed(*this);
     const int status = driver_.event_query(event);
     if (status == kNotReady) return false;
-    driver_.check(status, "ask for an event");
+    check(status, "ask for an event");
     return true;
   }
-  void wait(void* event) override { driver_.check(driver_.event_synchronize(event), "wait for an event"); }
+  void wait(void* event) override {
+    const RelaxedCapture relaxed(*this);
+    check(driver_.event_synchronize(event), "wait for an event");
+  }
 
   void begin_capture(void* stream) override {
-    if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to record launches");
-    driver_.check(driver_.capture_begin(stream, kThreadLocal), "begin a recording");
+    if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to capture launches");
+    check(driver_.capture_begin(stream, kThreadLocal), "begin a capture");
+    delete std::exchange(open_capture, new OpenCapture{stream, 0, 0, {}});
   }
   std::unique_ptr<Graph> end_capture(void* stream) override {
-    void* recorded = nullptr;
-    driver_.check(driver_.capture_end(stream, &recorded), "end a recording");
-    if (recorded == nullptr) throw std::runtime_error("the recording is empty");
-    return std::make_unique<DriverGraph<Driver>>(driver_, recorded);
+    const std::unique_ptr<OpenCapture> open(std::exchange(open_capture, nullptr));
+    try {
+      open->graphs.push_back(end_graph(stream));
+    } catch (...) {
+      destroy(open->graphs);
+      recover(stream);
+      throw;
+    }
+    return std::make_unique<ReadyGraph>(*this, std::move(open->graphs));
   }
   void abandon_capture(void* stream) noexcept override {
-    void* recorded = nullptr;
-    ignore(driver_.capture_end(stream, &recorded));
-    if (recorded != nullptr) ignore(driver_.graph_destroy(recorded));
+    const std::unique_ptr<OpenCapture> open(std::exchange(open_capture, nullptr));
+    if (open != nullptr) destroy(open->graphs);
+    void* captured = nullptr;
+    const int status = driver_.capture_end(stream, &captured);
+    if (captured != nullptr) ignore(driver_.graph_destroy(captured));
+    if (status != 0) recover(stream);
+  }
+  void limit_capture(size_t nodes) override { open_capture->most = nodes; }
+  void reserve_nodes(size_t nodes) override {
+    OpenCapture* open = open_capture;
+    if (open == nullptr) return;
+    if (open->most > 0 && open->nodes > 0 && open->nodes + nodes > open->most) {
+      open->graphs.push_back(end_graph(open->stream));
+      open->nodes = 0;
+      check(driver_.capture_begin(open->stream, kThreadLocal), "begin a capture");
+    }
+    open->nodes += nodes;
+  }
+  GraphRules graph_rules() const override { return driver_.graph_rules(); }
+  int exchange_capture_mode(int mode) noexcept override {
+    if (driver_.capture_mode != nullptr) ignore(driver_.capture_mode(&mode));
+    return mode;
   }
   bool is_capturing(void* stream) override {
     return stream != nullptr && driver_.has_graphs() && capture_state(stream) != 0;
@@ -277,6 +324,43 @@ class DriverDevice final : public Device {
   static constexpr int kThreadLocal = 1;
   // Before HIP 7 it, too, is the thread's last error until the next call.
   static constexpr int kNotReady = 600;
+
+  // Captured graphs, made ready to be launched one after another.
+  class ReadyGraph final : public Graph {
+   public:
+    // Takes over `captured`.
+    ReadyGraph(DriverDevice& device, std::vector<void*> captured) : device_(device) {
+      int status = 0;
+      for (void* graph : captured) {
+        void* ready = nullptr;
+        if (status == 0) status = device_.driver_.graph_instantiate(&ready, graph);
+        if (ready != nullptr) {
+          ready_.push_back(ready);
+          allocations().add_recording();
+        }
+      }
+      device_.destroy(captured);
+      if (status == 0) return;
+      destroy();
+      device_.check(status, "make a graph ready");
+    }
+    ~ReadyGraph() override { destroy(); }
+    void launch(void* stream) override {
+      for (void* graph : ready_) device_.check(device_.driver_.graph_launch(graph, stream), "launch a graph");
+    }
+
+   private:
+    void destroy() noexcept {
+      for (void* graph : ready_) {
+        allocations().remove_recording();
+        device_.ignore(device_.driver_.graph_exec_destroy(graph));
+      }
+      ready_.clear();
+    }
+
+    DriverDevice& device_;
+    std::vector<void*> ready_;
+  };
 
   // Found by the address of its name, which plans have as a constant, in most calls.
   DriverFunctions::Function function(const char* kernel) {
@@ -296,15 +380,68 @@ class DriverDevice final : public Device {
       throw std::runtime_error(std::string("no kernel ") + kernel + " for " + facts_.code);
     }
     DriverFunctions::Function f{};
-    driver_.check(driver_.get_function(&f, module->second, kernel), kernel);
+    check(driver_.get_function(&f, module->second, kernel), kernel);
     driver_.prepare(f);
     return f;
   }
 
+  void* end_graph(void* stream) {
+    void* captured = nullptr;
+    check(driver_.capture_end(stream, &captured), "end a capture");
+    if (captured == nullptr) throw std::runtime_error("the captured graph is empty");
+    return captured;
+  }
+
+  void destroy(std::vector<void*>& graphs) noexcept {
+    for (void* graph : graphs) ignore(driver_.graph_destroy(graph));
+    graphs.clear();
+  }
+
+  // Before ROCm 7.14 a stream refuses every launch after a failed capture, until an empty capture has succeeded
+  // (rocm-systems issue 6509).
+  void recover(void* stream) noexcept {
+    driver_.forget_error();
+    void* empty = nullptr;
+    if (driver_.capture_begin(stream, kThreadLocal) != 0 || driver_.capture_end(stream, &empty) != 0) {
+      driver_.forget_error();
+    }
+    if (empty != nullptr) ignore(driver_.graph_destroy(empty));
+  }
+
   int capture_state(void* stream) {
     int state = 0;
-    driver_.check(driver_.capture_state(stream, &state), "ask for a recording");
+    check(driver_.capture_state(stream, &state), "ask for a recording");
     return state;
+  }
+
+  void check(int status, const char* what) {
+    if (status == 0) return;
+    try {
+      driver_.check(status, what);
+    } catch (const DriverError& e) {
+      lose_if_final(e);
+      throw;
+    }
+  }
+
+  // Errors after a fault of the device: an uncorrectable error of its memory, a wrong address, a time-out, an assertion,
+  // a wrong instruction, a failed launch. CUDA keeps it for the process, and so does HIP from version 7 on; HIP before 7
+  // ends the process.
+  static bool is_final(int status) {
+    return status == 214 || status == 700 || status == 702 || status == 710 ||
+           (status >= 714 && status <= 719);
+  }
+
+  void lose_if_final(const DriverError& error) {
+    if (!is_final(error.status)) return;
+    const std::lock_guard<std::mutex> lock(lost_mutex_);
+    if (!lost_) {
+      why_lost_ = "the GPU " + facts_.name + " (" + facts_.bus_id + ") has failed, " + error.what() +
+                  ": restart the process, none of its sessions can use this GPU any more";
+      std::fprintf(stderr, "graphopt: %s\n", why_lost_.c_str());
+      lost_ = true;
+    }
+    throw DeviceLost(why_lost_);
   }
 
   void ignore(int status) noexcept {
@@ -316,6 +453,9 @@ class DriverDevice final : public Device {
   DeviceFacts facts_;
   std::map<std::string, DriverFunctions::Module>
       modules_;  // by source file; never unloaded: the device lives as long as the process
+  std::mutex lost_mutex_;
+  std::atomic<bool> lost_{false};
+  std::string why_lost_;  // written once, before lost_
   std::mutex mutex_;
   using Functions = std::map<std::string, DriverFunctions::Function>;
   Functions functions_;

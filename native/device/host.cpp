@@ -2,7 +2,6 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -10,82 +9,20 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/allocations.h"
 #include "device/device.h"
+#include "device/emulator/guarded_memory.h"
 
 namespace graphopt::gpu {
 namespace {
 
-// Memory that only kernels and copies can touch: elsewhere the access faults, as it would to a GPU's memory.
-class GuardedMemory {
- public:
-  // The memory can be touched while one lives.
-  class Access {
-   public:
-    explicit Access(GuardedMemory& memory) : memory_(memory), lock_(memory.mutex_) {
-      memory.protect(PROT_READ | PROT_WRITE);
-    }
-    ~Access() { memory_.protect(PROT_NONE); }
-
-   private:
-    GuardedMemory& memory_;
-    std::lock_guard<std::mutex> lock_;
-  };
-
-  // Null when there is none. The first free block that is large enough, else one of new pages.
-  void* allocate(size_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto size = static_cast<size_t>(round_up(static_cast<int64_t>(bytes), kPage));
-    auto block = free_.begin();
-    while (block != free_.end() && block->second < size) ++block;
-    if (block == free_.end()) {
-      const size_t more = std::max(size, kLeast);
-      void* pages = mmap(nullptr, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (pages == MAP_FAILED) return nullptr;
-      pages_.emplace_back(pages, more);
-      block = free_.emplace(static_cast<char*>(pages), more).first;
-    }
-    const auto [memory, room] = *block;
-    free_.erase(block);
-    if (room > size) free_[memory + size] = room - size;
-    used_[memory] = size;
-    return memory;
-  }
-
-  void free(void* memory) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto used = used_.find(static_cast<char*>(memory));
-    if (used == used_.end()) return;
-    auto block = free_.emplace(used->first, used->second).first;
-    used_.erase(used);
-    const auto join = [&](auto left) {
-      const auto right = std::next(left);
-      if (right == free_.end() || left->first + left->second != right->first) return;
-      left->second += right->second;
-      free_.erase(right);
-    };
-    join(block);
-    if (block != free_.begin()) join(std::prev(block));
-  }
-
- private:
-  static constexpr int64_t kPage = 4096;
-  static constexpr size_t kLeast = size_t{1} << 24;
-
-  void protect(int how) {
-    for (const auto& [pages, size] : pages_) mprotect(pages, size, how);
-  }
-
-  std::mutex mutex_;
-  std::vector<std::pair<void*, size_t>> pages_;  // never given back
-  std::map<char*, size_t> free_, used_;          // blocks by their address
-};
-
-// One of all devices, between which copies go.
+// The memory of all host devices. Only kernels and copies can access it, as with a GPU's memory.
 GuardedMemory& guarded_memory() {
-  static auto& memory = *new GuardedMemory;
+  static auto& memory = *new GuardedMemory(PROT_NONE);
   return memory;
 }
 
@@ -132,7 +69,7 @@ class HostDevice final : public Device {
       record_launch(kernel, grid, block, lds, args, stream);
       return;
     }
-    const GuardedMemory::Access access(guarded_memory());
+    const GuardedMemory::Access access(guarded_memory(), kernel, addresses_in(kernel, args));
     const uint32_t size[3] = {block, 1, 1};
     if (launch_(kernel, grid, size, lds, args, 0, 0) != 0) {
       throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
@@ -142,19 +79,25 @@ class HostDevice final : public Device {
   void* allocate(size_t bytes) override {
     void* memory = guarded_memory().allocate(bytes);
     if (memory == nullptr) throw OutOfMemory("out of device memory: " + std::to_string(bytes) + " bytes");
-    allocations().add(memory, bytes);
+    allocations().add(*this, memory, bytes);
     return memory;
   }
   void* allocate_pinned(size_t bytes) override { return allocate(bytes); }
   void free(void* memory) noexcept override {
+    if (memory == nullptr) return;
     allocations().remove(memory);
-    guarded_memory().free(memory);
+    const std::string problem = guarded_memory().free(memory);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (damage_.empty()) damage_ = problem;
   }
   // Everything is done when the call returns; a stream or an event is only an address of its own.
-  void synchronize(void*) override { synchronize(); }
-  void synchronize() override {
+  void synchronize(void*) override {
     if (synchronize_ != nullptr && synchronize_() != 0)
       throw std::runtime_error("synchronize: a launch failed");
+    std::string problem = guarded_memory().check();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (problem.empty()) problem.swap(damage_);
+    if (!problem.empty()) throw std::runtime_error("synchronize: " + problem);
   }
   void copy(void* to, const void* from, size_t bytes, void* stream) override {
     if (is_capturing(stream)) {
@@ -162,7 +105,7 @@ class HostDevice final : public Device {
       recordings_[stream].push_back([=] { copy(to, from, bytes, nullptr); });
       return;
     }
-    const GuardedMemory::Access access(guarded_memory());
+    const GuardedMemory::Access access(guarded_memory(), "copy", {to, from});
     std::memcpy(to, from, bytes);
   }
   void* create_stream() override { return new char; }
@@ -198,13 +141,10 @@ class HostDevice final : public Device {
   // The arguments are the caller's only as long as the call lasts.
   void record_launch(const char* kernel, const uint32_t (&grid)[3], uint32_t block, uint32_t lds, void** args,
                      void* stream) {
-    const size_t* sizes = nullptr;
-    const int count = parameters_(kernel, &sizes);
-    if (count < 0) throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
     std::vector<std::vector<std::max_align_t>> values;
-    for (int i = 0; i < count; ++i) {
-      values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
-      std::memcpy(values.back().data(), args[i], sizes[i]);
+    for (const auto& [arg, bytes] : parameters(kernel, args)) {
+      values.emplace_back((bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+      std::memcpy(values.back().data(), arg, bytes);
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]};
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -216,9 +156,28 @@ class HostDevice final : public Device {
     });
   }
 
+  // Each argument with its size in bytes.
+  std::vector<std::pair<const void*, size_t>> parameters(const char* kernel, void** args) const {
+    const size_t* sizes = nullptr;
+    const int count = parameters_(kernel, &sizes);
+    if (count < 0) throw std::runtime_error(std::string("no kernel ") + kernel + " for the CPU");
+    std::vector<std::pair<const void*, size_t>> found;
+    for (int i = 0; i < count; ++i) found.emplace_back(args[i], sizes[i]);
+    return found;
+  }
+
+  // The pointers among the arguments: all but the first, which has a kernel's sizes (Device::run).
+  std::vector<const void*> addresses_in(const char* kernel, void** args) const {
+    std::vector<const void*> found;
+    const auto all = parameters(kernel, args);
+    for (size_t i = 1; i < all.size(); ++i) found.push_back(*static_cast<const void* const*>(all[i].first));
+    return found;
+  }
+
   int (*parameters_)(const char*, const size_t**);
   std::mutex mutex_;
   std::map<void*, std::vector<std::function<void()>>> recordings_;  // by stream
+  std::string damage_;                                              // of a block that was freed
   int (*launch_)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
   int (*synchronize_)();
   DeviceFacts facts_;

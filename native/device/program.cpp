@@ -80,9 +80,9 @@ bool Program::run(Device& device, Call& call) const {
     Addresses a;
     for (size_t i = 0; i < kMostInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
     for (size_t i = 0; i < kMostOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
-    a.stream = call.stream;
     if (step.outputs[0].kind == Ref::Kind::kOutput && a.outputs[0] == nullptr) continue;
     if (step.library) {
+      device.reserve_nodes(kNodesOfLibraryCall);
       if (!step.library(a)) {
         call.failed |= 1u << implementation;
         return false;
@@ -110,6 +110,13 @@ void DeviceKernel::plan(Call& call) const {
   auto& program = call.state.emplace<Program>();
   plan(call, program);
   call.workspace_bytes = program.workspace_bytes();
+}
+
+bool DeviceKernel::avoid_workspace(Call& call) {
+  const uint32_t bit = 1u << call.state.get<Program>().implementation;
+  if (call.workspace_bytes == 0 || (call.failed & bit) != 0) return false;
+  call.failed |= bit;
+  return true;
 }
 
 bool DeviceKernel::run(Call& call) const { return call.state.get<Program>().run(device_, call); }

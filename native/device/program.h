@@ -35,7 +35,6 @@ class Program {
   struct Addresses {
     const void* inputs[kMostInputs];
     void* outputs[kMostOutputs];
-    void* stream;
   };
   // Enqueues what a vendor's library does. False when it refuses: nothing is enqueued then.
   using Library = std::function<bool(const Addresses& addresses)>;
@@ -81,6 +80,9 @@ class DeviceKernel : public Kernel {
   Device* device() const final { return &device_; }
   void plan(Call& call) const final;
   bool run(Call& call) const final;
+  // There is no memory for the workspace of a planned call: its next plan does without the implementation that wants it.
+  // False when it needs none, or has no other implementation left.
+  static bool avoid_workspace(Call& call);
 
  protected:
   // Sets the outputs of the call.

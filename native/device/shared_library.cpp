@@ -6,6 +6,7 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -162,6 +163,9 @@ SharedLibrary find_library(const LibrarySearch& search) {
   for (const std::string& name : search.names) {
     if (auto found = open(name, name)) return *found;
   }
+  std::vector<std::string> versions = matching("/opt", "/rocm*/core-*/lib");
+  std::reverse(versions.begin(), versions.end());  // a newer one first
+  if (auto found = look_in(versions)) return *found;
   throw NoRuntime(search.what + " was not found: " + why);
 }
 

@@ -3,7 +3,7 @@
 // In this order: what the process has loaded already, since two copies of a runtime would not know each
 // other's streams; folders that the caller names; $ROCM_PATH/lib; ROCm from PyPI (_rocm_sdk_*/lib) and
 // PyTorch's (torch/lib) in the site-packages where this library or ONNX Runtime lies; the loader's own search
-// (LD_LIBRARY_PATH, our RUNPATH /opt/rocm/lib, ld.so.conf).
+// (LD_LIBRARY_PATH, our RUNPATH /opt/rocm/lib, ld.so.conf); /opt/rocm*/core-*/lib, where ROCm 7.14 and newer are.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,9 @@
 #include <optional>
 #include <utility>
 
+#include "device/allocations.h"
 #include "device/node_scope.h"
+#include "device/stream_context.h"
 #include "operators/implementations.h"
 
 namespace graphopt::gpu {
@@ -35,45 +37,16 @@ void append(const std::string& path, const std::string& line) {
   if (file >= 0) close(file);
 }
 
-class Scratch {
- public:
-  explicit Scratch(Device& device) : device_(device) {}
-  ~Scratch() {
-    for (void* memory : all_) device_.free(memory);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* of(size_t bytes) {
-    if (bytes == 0) return nullptr;
-    all_.reserve(all_.size() + 1);
-    return all_.emplace_back(device_.allocate(bytes));
-  }
-
- private:
-  Device& device_;
-  std::vector<void*> all_;
-};
-
-// kRuns of the call, as a region enqueues them; null where they can't be recorded, as on the null stream.
+// A graph of kRuns of the call, as a region captures them; null where they can't be captured, as on the null stream.
 std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
-    device.begin_capture(call.stream);
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-  bool fine = true;
-  try {
-    for (int i = 0; i < kRuns && fine; ++i) fine = kernel.run(call);
-  } catch (const std::exception&) {
-    fine = false;
-  }
-  if (!fine) {
-    device.abandon_capture(call.stream);
-    return nullptr;
-  }
-  try {
-    return device.end_capture(call.stream);
+    Capture capture(device, call.stream, device.graph_rules().most_nodes);
+    if (capture.why_not() != nullptr) return nullptr;
+    for (int i = 0; i < kRuns; ++i) {
+      if (!kernel.run(call)) return nullptr;
+    }
+    return capture.end();
   } catch (const std::exception&) {
     return nullptr;
   }
@@ -87,12 +60,15 @@ struct Timed {
 // Of a planned call; nothing when it refuses to run. The host takes longer than the device to call a vendor's library
 // for a small convolution, which a recorded region does once.
 std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
-  Scratch scratch(device);
+  std::vector<DeviceMemory> scratch;
+  const auto allocate = [&](size_t bytes) {
+    return scratch.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+  };
   for (Tensor& t : call.inputs) {
-    if (t.present() && t.place == Place::kDevice) t.data = scratch.of(t.bytes());
+    if (t.present() && t.place == Place::kDevice) t.data = allocate(t.bytes());
   }
-  for (Tensor& t : call.outputs) t.data = scratch.of(t.bytes());
-  call.workspace = scratch.of(call.workspace_bytes);
+  for (Tensor& t : call.outputs) t.data = allocate(t.bytes());
+  call.workspace = allocate(call.workspace_bytes);
   if (!kernel.run(call)) return std::nullopt;
   device.synchronize(call.stream);
   const std::unique_ptr<Graph> graph = recorded(kernel, device, call);

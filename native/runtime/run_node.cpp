@@ -7,6 +7,7 @@
 
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
+#include "device/program.h"
 
 namespace graphopt::runtime {
 namespace {
@@ -66,7 +67,13 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
     if (host) {
       call.workspace = on_host.emplace(context, memory, call.workspace_bytes).data();
     } else {
-      call.workspace = on_device.emplace(context, call.workspace_bytes).data();
+      try {
+        call.workspace = on_device.emplace(context, call.workspace_bytes).data();
+      } catch (const std::exception&) {
+        const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(bound.kernel.get());
+        if (kernel == nullptr || !kernel->avoid_workspace(call)) throw;
+        return false;
+      }
     }
   }
   return bound.kernel->run(call);

@@ -172,6 +172,7 @@ TEST_CASE("what linux shows of amd gpus") {
                        {"dev/kfd", ""},
                        {"dev/dri/renderD128", ""},
                        {"opt/rocm-7.1.0/lib/libamdhip64.so.7", ""},
+                       {"opt/rocm/core-7.14/lib/libamdhip64.so.7", ""},
                        {"proc/sys/kernel/osrelease", "6.8.0-generic\n"}});
   unsetenv("KUBERNETES_SERVICE_HOST");
   const AmdSystem system = look_around(folder);
@@ -181,7 +182,8 @@ TEST_CASE("what linux shows of amd gpus") {
   CHECK(system.render_refusal.empty());
   CHECK(system.render_nodes == std::vector<std::string>{folder / "dev/dri/renderD128"});
   CHECK((system.unbound == std::vector<std::string>{"0000:03:00.0: no driver", "0000:41:00.0: no driver"}));
-  CHECK(system.rocm == std::vector<std::string>{folder / "opt/rocm-7.1.0/lib"});
+  CHECK((system.rocm ==
+         std::vector<std::string>{folder / "opt/rocm-7.1.0/lib", folder / "opt/rocm/core-7.14/lib"}));
   CHECK(system.kfd_gpus == -1);
   CHECK(!system.wsl);
   CHECK(!system.container);

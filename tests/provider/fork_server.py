@@ -17,7 +17,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-MODULES = ("tests.provider.driver_cases", "tests.provider.amd_cases")
+MODULES = (
+    "tests.provider.driver_cases",
+    "tests.provider.amd_cases",
+    "tests.provider.capture_cases",
+    "tests.provider.graph_cases",
+    "tests.provider.sequence_cases",
+)
 
 
 class ForkServer:

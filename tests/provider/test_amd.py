@@ -125,7 +125,7 @@ def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) 
     folder.mkdir(exist_ok=True)
     with_kernels(folder, "gfx1201")
     outcome = on_device.run("product", "gfx1201", ROCBLAS_TENSILE_LIBPATH=str(tmp_path), **products(on_device))
-    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 3
+    assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] >= 3
     assert outcome.value["same"], "atomic additions come in another order each time"
     assert outcome.value["waits_in_run"] == 0, "its kernels are read with the session"
 
@@ -137,7 +137,7 @@ def test_rocblas_s_kernels_beside_it(on_device: StandIn, tmp_path: Path) -> None
     with_kernels(kernels, "gfx90a")
     path = f"{on_device.folder('hip')}:{tmp_path}"
     more = {"LD_LIBRARY_PATH": path, "STAND_IN_BLAS_LIBRARY": str(tmp_path / PRODUCTS)}
-    assert on_device.run("product", "gfx90a", **more).value["by_library"] == 3
+    assert on_device.run("product", "gfx90a", **more).value["by_library"] >= 3
     assert on_device.run("product", "gfx942", **more).value["by_library"] == 0
 
 
@@ -169,7 +169,7 @@ def test_a_library_that_is_switched_off(on_device: StandIn, tmp_path: Path) -> N
     assert done.returncode == 1 and ("runs on CPUExecution" in done.stderr) == (RUNTIME < (1, 32))
     # A session's own choice comes before the machine's.
     both = {"GRAPHOPT_LIBRARIES": "rocblas=off", "OPTION_LIBRARIES": "rocblas=on"}
-    assert on_device.run("product", "gfx1201", **both, **more).value["by_library"] == 3
+    assert on_device.run("product", "gfx1201", **both, **more).value["by_library"] >= 3
 
 
 def test_each_session_chooses_its_libraries(on_device: StandIn, tmp_path: Path) -> None:
@@ -196,8 +196,10 @@ def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
     assert "MIOpen CompileSolution failed, status 7 for a convolution of X [1,4,1,8,8]" in said
 
 
-def test_a_rocblas_that_is_wrong_is_not_used(on_device: StandIn, tmp_path: Path) -> None:
-    more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": "wrong"}
+@pytest.mark.parametrize("wrong", ["wrong", "large", "vectors"])
+def test_a_rocblas_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp_path: Path) -> None:
+    """At all sizes, or at sizes that some versions computed wrongly."""
+    more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": wrong}
     outcome = on_device.run("product", "gfx1201", **more, **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
     assert "rocBLAS: a product is wrong" in outcome.said

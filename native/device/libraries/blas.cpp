@@ -1,16 +1,16 @@
 // cuBLAS and rocBLAS. Their matrices are stored by columns: Y^T = B^T A^T is what they compute.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "blocks/gpu/walk_plan.h"
 #include "blocks/half.h"
+#include "device/allocations.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 
@@ -29,15 +29,33 @@ struct Product {
   float alpha, beta;
 };
 
-// What cuBLAS advises for its largest devices.
+// What cuBLAS advises for its largest devices, and more than rocBLAS has by default.
 constexpr size_t kBlasWorkspace = size_t{32} << 20;
 
 template <class Library>
 class BlasOf final : public Blas {
  public:
-  BlasOf(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {}
+  BlasOf(Device& device, const Library& library, void* stream, size_t workspace, std::atomic<bool>& said)
+      : device_(device), library_(library), stream_(stream), said_(said) {
+    if (library_.create(&handle_) != 0) throw_unusable();
+    // A workspace that was set before the stream would be replaced by the library's own.
+    if (library_.set_stream(handle_, stream) != 0) throw_unusable();
+    if (library_.set_workspace == nullptr || workspace == 0) return;
+    try {
+      workspace_ = allocate_owned(device_, workspace, Holder::kWorkspaces);
+      keeps_workspace_ = library_.set_workspace(handle_, workspace_.get(), workspace) == 0;
+    } catch (const OutOfMemory&) {  // the library has some of its own
+    }
+    device_.forget_errors();
+  }
+  ~BlasOf() override {
+    if (handle_ != nullptr) library_.destroy(handle_);
+  }
 
-  bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) override {
+  // rocBLAS frees its own workspace when it grows, and a graph would go on to use it.
+  bool can_be_captured() const override { return Library::kKeepsWorkspace || keeps_workspace_; }
+
+  bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) override {
     Walk walk(p.batch, {p.a_batch, p.b_batch});
     walk.simplify();
     const Walk::Rows rows = walk.rows();
@@ -59,80 +77,47 @@ class BlasOf final : public Blas {
                        to_i31(rows.length),
                        p.alpha,
                        p.beta};
-    void* handle = handle_of(stream);
     for (size_t r = 0; r < rows.starts.size(); ++r) {
       product.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
       product.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
       product.result = static_cast<char*>(y) + static_cast<int64_t>(r) * rows.length * p.M * p.N * element;
-      const int status = library_.run(handle, product, half);
+      if (r > 0) device_.reserve_nodes(kNodesOfLibraryCall);
+      const int status = library_.run(handle_, product, half);
       if (status == 0) continue;
       device_.forget_errors();
       const std::string what = std::string(Library::kName) + " failed, status " + std::to_string(status);
-      if (device_.is_capturing(stream)) return false;
+      if (device_.is_capturing(stream_)) return false;
       if (r > 0) throw std::runtime_error(what);  // some of the product is on its way
       if (!said_.exchange(true)) {
-        std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", what.c_str());
+        std::fprintf(stderr,
+                     "graphopt: falling back to built-in kernels for a product [%lld,%lld]x[%lld,%lld]: %s\n",
+                     static_cast<long long>(p.M), static_cast<long long>(p.K), static_cast<long long>(p.K),
+                     static_cast<long long>(p.N), what.c_str());
       }
       return false;
     }
     return true;
   }
 
-  void forget(void* stream) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = handles_.find(stream);
-    if (found == handles_.end()) return;
-    handles_.erase(found);
-  }
-
  private:
-  // The library's, with a workspace of ours where it takes one.
-  struct Handle {
-    BlasOf& of;
-    void* handle = nullptr;
-    void* workspace = nullptr;
-
-    explicit Handle(BlasOf& library) : of(library) {}
-    Handle(const Handle&) = delete;
-    Handle& operator=(const Handle&) = delete;
-    ~Handle() {
-      if (handle != nullptr) of.library_.destroy(handle);
-      if (workspace != nullptr) of.device_.free(workspace);
-    }
-  };
-
-  void* handle_of(void* stream) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = handles_.find(stream);
-    if (found != handles_.end()) return found->second->handle;
-    auto owner = std::make_unique<Handle>(*this);
-    Handle& made = *owner;
-    if (library_.create(&made.handle) != 0 || library_.set_stream(made.handle, stream) != 0) {
-      device_.forget_errors();
-      throw std::runtime_error(std::string(Library::kName) + " can't be used");
-    }
-    if (library_.set_workspace != nullptr && stream != nullptr) {
-      try {
-        made.workspace = device_.allocate(kBlasWorkspace);
-        if (library_.set_workspace(made.handle, made.workspace, kBlasWorkspace) != 0) {
-          device_.forget_errors();
-        }
-      } catch (const OutOfMemory&) {  // the library has some of its own
-      }
-    }
-    handles_[stream] = std::move(owner);
-    return made.handle;
+  [[noreturn]] void throw_unusable() {
+    device_.forget_errors();
+    if (handle_ != nullptr) library_.destroy(handle_);
+    throw std::runtime_error(std::string(Library::kName) + " can't be used");
   }
 
   Device& device_;
-  Library library_;
-  std::atomic<bool> said_{false};
-  std::mutex mutex_;
-  std::map<void*, std::unique_ptr<Handle>> handles_;  // by stream
+  const Library& library_;
+  void* stream_;
+  std::atomic<bool>& said_;
+  DeviceMemory workspace_;  // freed after the handle
+  void* handle_ = nullptr;
+  bool keeps_workspace_ = false;
 };
 
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
+  static constexpr bool kKeepsWorkspace = true;  // its own one
   int (*create)(void**);
   int (*destroy)(void*);
   int (*set_stream)(void*, void*);
@@ -172,6 +157,7 @@ bool has_tensile_file(std::string folder, const std::string& arch) {
 // rocBLAS, not hipBLAS, whose numbers for types changed with ROCm 7.
 struct Rocblas {
   static constexpr const char* kName = "rocBLAS";
+  static constexpr bool kKeepsWorkspace = false;
   int (*create_)(void**);
   int (*destroy)(void*);
   int (*set_stream)(void*, void*);
@@ -179,10 +165,11 @@ struct Rocblas {
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*, int,
               int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t, int, int,
               int, int32_t, uint32_t);
-
-  int (*set_workspace)(void*, void*, size_t) = nullptr;  // it has one of its own, from its first product on
+  // It then chooses among the kernels that this workspace is enough for, and allocates none of its own.
+  int (*set_workspace)(void*, void*, size_t);
 
   explicit Rocblas(void* library) {
+    resolve_if_there(library, "rocblas_set_workspace", set_workspace);
     resolve(library, "rocblas_create_handle", create_);
     resolve(library, "rocblas_set_atomics_mode", set_atomics);
     resolve(library, "rocblas_destroy_handle", destroy);
@@ -207,51 +194,78 @@ struct Rocblas {
   }
 };
 
-// A small product of small integers, which no order of summation rounds: with it a library reads what it has
-// for the architecture, and shows that it works.
+// A product of small integers, exact in any order of summation: the library reads its kernels for the architecture, and its
+// result is checked.
 template <class T>
-void require_right_products(Blas& library, Device& device) {
-  constexpr int64_t kSize = 32;
+void require_right_product(Blas& library, Device& device, void* stream, int64_t M, int64_t N, int64_t K) {
   GemmProblem p;
-  p.M = p.N = p.K = kSize;
-  std::vector<T> a, b, y(kSize * kSize);
-  for (int64_t i = 0; i < kSize * kSize; ++i) {
-    a.push_back(T(static_cast<float>(i % 5 - 2)));
-    b.push_back(T(static_cast<float>(i * 3 % 7 - 3)));
-  }
-  const size_t bytes = y.size() * sizeof(T);
-  void* memory = device.allocate(3 * bytes);
-  try {
-    const auto at = [&](size_t i) { return static_cast<char*>(memory) + i * bytes; };
-    device.copy(at(0), a.data(), bytes, nullptr);
-    device.copy(at(1), b.data(), bytes, nullptr);
-    const bool ran = library.gemm(p, sizeof(T) == 2, at(0), at(1), at(2), nullptr);
-    device.copy(y.data(), at(2), bytes, nullptr);
-    device.synchronize(nullptr);
-    for (int64_t i = 0; i < kSize * kSize && ran; ++i) {
-      float want = 0;
-      for (int64_t k = 0; k < kSize; ++k) {
-        want += static_cast<float>(a[static_cast<size_t>(i / kSize * kSize + k)]) *
-                static_cast<float>(b[static_cast<size_t>(k * kSize + i % kSize)]);
-      }
-      if (static_cast<float>(y[static_cast<size_t>(i)]) != want)
-        throw std::runtime_error("a product is wrong");
+  p.M = M;
+  p.N = N;
+  p.K = K;
+  const auto integers = [](int64_t count, int64_t step, int64_t range) {
+    std::vector<T> values;
+    for (int64_t i = 0; i < count; ++i) {
+      values.push_back(T(static_cast<float>(i * step % range - range / 2)));
     }
-  } catch (...) {
-    device.free(memory);
-    throw;
+    return values;
+  };
+  const std::vector<T> a = integers(M * K, 1, 5), b = integers(K * N, 3, 7);
+  std::vector<T> y(static_cast<size_t>(M * N));
+  const auto on_device = [&](const std::vector<T>& values) {
+    DeviceMemory memory = allocate_owned(device, values.size() * sizeof(T), Holder::kWorkspaces);
+    device.copy(memory.get(), values.data(), values.size() * sizeof(T), stream);
+    return memory;
+  };
+  const DeviceMemory at_a = on_device(a), at_b = on_device(b), at_y = on_device(y);
+  const bool ran = library.gemm(p, sizeof(T) == 2, at_a.get(), at_b.get(), at_y.get());
+  device.copy(y.data(), at_y.get(), y.size() * sizeof(T), stream);
+  device.synchronize(stream);
+  std::vector<float> want(static_cast<size_t>(N));
+  for (int64_t m = 0; m < M && ran; ++m) {
+    std::fill(want.begin(), want.end(), 0.0f);
+    for (int64_t k = 0; k < K; ++k) {
+      const auto factor = static_cast<float>(a[static_cast<size_t>(m * K + k)]);
+      const T* row = b.data() + k * N;
+      for (int64_t n = 0; n < N; ++n) want[static_cast<size_t>(n)] += factor * static_cast<float>(row[n]);
+    }
+    for (int64_t n = 0; n < N; ++n) {
+      if (static_cast<float>(y[static_cast<size_t>(m * N + n)]) == want[static_cast<size_t>(n)]) continue;
+      throw std::runtime_error("a product is wrong, [" + std::to_string(M) + "," + std::to_string(K) +
+                               "] x [" + std::to_string(K) + "," + std::to_string(N) + "]");
+    }
   }
-  device.free(memory);
+}
+
+// Sizes have different kernels: float was wrong at 256^3 alone on gfx1151 (rocm-libraries issue 11530), half at
+// one row or column (legacy-rocm-build issue 5640).
+void require_right_products(Blas& library, Device& device, void* stream) {
+  require_right_product<float>(library, device, stream, 32, 32, 32);
+  require_right_product<half>(library, device, stream, 32, 32, 32);
+  if (device.backend() != Backend::kHip) return;
+  require_right_product<float>(library, device, stream, 256, 256, 256);
+  require_right_product<half>(library, device, stream, 1, 64, 64);
+  require_right_product<half>(library, device, stream, 64, 1, 64);
 }
 
 template <class Library>
-std::unique_ptr<Blas> opened(Device& device, const FoundLibrary& found) {
-  auto library = std::make_unique<BlasOf<Library>>(device, found);
-  require_right_products<float>(*library, device);
-  require_right_products<half>(*library, device);
-  library->forget(nullptr);  // its handle on the default stream
-  return library;
-}
+class OpenBlas final : public OpenLibrary<Blas> {
+ public:
+  OpenBlas(Device& device, const FoundLibrary& found) : device_(device), library_(found.file.handle) {
+    const WorkStream stream(device);
+    BlasOf<Library> blas(device_, library_, stream.get(), 0, said_);
+    require_right_products(blas, device_, stream.get());
+  }
+
+  Device& device() const override { return device_; }
+  std::unique_ptr<Blas> create_handle(void* stream) override {
+    return std::make_unique<BlasOf<Library>>(device_, library_, stream, kBlasWorkspace, said_);
+  }
+
+ private:
+  Device& device_;
+  Library library_;
+  std::atomic<bool> said_{false};
+};
 
 }  // namespace
 
@@ -273,11 +287,11 @@ FoundLibrary find_rocblas(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found, Use) {
-  return opened<Cublas>(device, found);
+std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, Use) {
+  return std::make_unique<OpenBlas<Cublas>>(device, found);
 }
-std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found, Use) {
-  return opened<Rocblas>(device, found);
+std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, Use) {
+  return std::make_unique<OpenBlas<Rocblas>>(device, found);
 }
 
 }  // namespace graphopt::gpu

@@ -4,15 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <vector>
 
 #include "blocks/half.h"
+#include "device/allocations.h"
 #include "device/driver.h"
 #include "device/libraries/libraries.h"
 
@@ -25,7 +27,7 @@ constexpr int kMaxWorkspaceBytes = 1;  // of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
 
 struct CublasLt {
-  static constexpr const char* kPrefix = "cublasLt";
+  static constexpr const char *kPrefix = "cublasLt", *kName = "cuBLASLt";
   static constexpr int kCompute32F = 68, kFloat = 0, kHalf = 2;
   static constexpr int kEpilogue = 7, kBiasPointer = 8, kTransposeA = 3;  // of a product
   static constexpr int kBiasStep = 10;                                    // -1: it has none
@@ -38,7 +40,7 @@ struct CublasLt {
 
 // The numbers are those of ROCm 6 and 7; older versions know no such types and say so.
 struct HipblasLt {
-  static constexpr const char* kPrefix = "hipblasLt";
+  static constexpr const char *kPrefix = "hipblasLt", *kName = "hipBLASLt";
   static constexpr int kCompute32F = 2, kFloat = 0, kHalf = 2;
   static constexpr int kEpilogue = 2, kBiasPointer = 3, kTransposeA = 0;
   static constexpr int kBiasStep = -1;
@@ -67,33 +69,77 @@ class Descriptor {
 };
 
 template <class Api>
-class BlasLtOf final : public BlasLt {
- public:
-  BlasLtOf(Device& device, void* library) : device_(device) {
+struct BlasLtFunctions {
+  int (*create)(void**);
+  int (*destroy)(void*);
+  int (*create_product)(void**, int, int);
+  int (*destroy_product)(void*);
+  int (*set_product)(void*, int, const void*, size_t);
+  int (*create_layout)(void**, int, uint64_t, uint64_t, int64_t);
+  int (*destroy_layout)(void*);
+  int (*set_layout)(void*, int, const void*, size_t);
+  int (*create_preference)(void**);
+  int (*destroy_preference)(void*);
+  int (*set_preference)(void*, int, const void*, size_t);
+  int (*choose)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
+  int (*multiply)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*,
+                  void*, void*, void*, const void*, void*, size_t, void*);
+
+  explicit BlasLtFunctions(void* library) {
     const auto find = [library](const char* name, auto& function) {
       resolve(library, (std::string(Api::kPrefix) + name).c_str(), function);
     };
-    int (*create)(void**);
     find("Create", create);
-    find("MatmulDescCreate", create_product_);
-    find("MatmulDescDestroy", destroy_product_);
-    find("MatmulDescSetAttribute", set_product_);
-    find("MatrixLayoutCreate", create_layout_);
-    find("MatrixLayoutDestroy", destroy_layout_);
-    find("MatrixLayoutSetAttribute", set_layout_);
-    find("MatmulPreferenceCreate", create_preference_);
-    find("MatmulPreferenceDestroy", destroy_preference_);
-    find("MatmulPreferenceSetAttribute", set_preference_);
-    find("MatmulAlgoGetHeuristic", choose_);
-    find("Matmul", multiply_);
-    if (create(&handle_) != 0) throw std::runtime_error(std::string(Api::kPrefix) + " can't be used");
+    find("Destroy", destroy);
+    find("MatmulDescCreate", create_product);
+    find("MatmulDescDestroy", destroy_product);
+    find("MatmulDescSetAttribute", set_product);
+    find("MatrixLayoutCreate", create_layout);
+    find("MatrixLayoutDestroy", destroy_layout);
+    find("MatrixLayoutSetAttribute", set_layout);
+    find("MatmulPreferenceCreate", create_preference);
+    find("MatmulPreferenceDestroy", destroy_preference);
+    find("MatmulPreferenceSetAttribute", set_preference);
+    find("MatmulAlgoGetHeuristic", choose);
+    find("Matmul", multiply);
   }
+};
 
-  // It has computed several layers in one product, and wrongly.
-  void refuse_layers() { takes_layers_ = false; }
+// State shared by the handles of a library.
+template <class Api>
+struct BlasLtShared {
+  Device& device;
+  BlasLtFunctions<Api> call;
+  bool takes_layers = Api::kBiasStep >= 0;  // unless it has computed several layers in one product wrongly
+  std::mutex mutex;
+  std::set<std::string> said;  // refusals
+
+  BlasLtShared(Device& of, void* library) : device(of), call(library) {}
+  // Says a refusal once for each problem.
+  void refuse(const LinearProblem& p, int status) {
+    const std::string what = "X [" + std::to_string(p.rows) + "," + std::to_string(p.K) + "], W [" +
+                             std::to_string(p.K) + "," + std::to_string(p.N) + "]";
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!said.insert(what).second) return;
+    std::fprintf(stderr, "graphopt: %s refused %s, status %d: another algorithm or a built-in kernel runs\n",
+                 Api::kName, what.c_str(), status);
+  }
+};
+
+template <class Api>
+class BlasLtOf final : public BlasLt {
+ public:
+  BlasLtOf(BlasLtShared<Api>& shared, void* stream)
+      : shared_(shared), device_(shared.device), call_(shared.call), stream_(stream) {
+    if (call_.create(&handle_) != 0) {
+      handle_ = nullptr;
+      throw std::runtime_error(std::string(Api::kName) + " can't be used");
+    }
+  }
+  ~BlasLtOf() override { call_.destroy(handle_); }
 
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
-    if (p.layers > 1 && !takes_layers_) return std::nullopt;
+    if (p.layers > 1 && !shared_.takes_layers) return std::nullopt;
     const Choice& choice = choice_of(p, half);
     std::optional<size_t> most;
     for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
@@ -103,26 +149,24 @@ class BlasLtOf final : public BlasLt {
   }
 
   bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b, const void* r,
-              void* y, void* workspace, void* stream) override {
+              void* y, void* workspace) override {
     for (const void* pointer : {x, w, b, r, static_cast<const void*>(y)}) {
       if (reinterpret_cast<uintptr_t>(pointer) % kAlignment != 0) return false;
     }
-    Descriptors d(*this);
+    Descriptors d(call_);
     if (!describe(p, half, b, d)) return false;
     const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
     Choice& choice = choice_of(p, half);
-    // The first may be refused when it is to run, and stays refused.
-    for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
-      const Algorithm& algorithm = choice.algorithms[i];
-      if (multiply_(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(), &beta,
-                    r != nullptr ? r : y, d.result.get(), y, d.result.get(), algorithm.data(), workspace,
-                    bytes_of(algorithm), stream) == 0) {
-        return true;
-      }
+    // The first may be refused when it is to run, and stays refused for this problem on this stream.
+    for (; choice.first < choice.algorithms.size(); ++choice.first) {
+      const Algorithm& algorithm = choice.algorithms[choice.first];
+      const int status = call_.multiply(handle_, d.product.get(), &one, w, d.weights.get(), x, d.rows.get(),
+                                        &beta, r != nullptr ? r : y, d.result.get(), y, d.result.get(),
+                                        algorithm.data(), workspace, bytes_of(algorithm), stream_);
+      if (status == 0) return true;
       device_.forget_errors();
-      if (device_.is_capturing(stream)) return false;
-      size_t first = i;
-      choice.first.compare_exchange_strong(first, i + 1);  // unless others have come further
+      if (device_.is_capturing(stream_)) return false;
+      shared_.refuse(p, status);
     }
     return false;
   }
@@ -133,7 +177,7 @@ class BlasLtOf final : public BlasLt {
   static constexpr int kMostAlgorithms = 8;
   struct Choice {
     std::vector<Algorithm> algorithms;  // best first
-    std::atomic<size_t> first{0};       // those before it were refused
+    size_t first = 0;                   // those before it were refused
   };
   using Key =
       std::tuple<int64_t, int64_t, int64_t, bool, uint32_t, bool, bool, int64_t, int64_t, int64_t, int64_t>;
@@ -153,11 +197,11 @@ class BlasLtOf final : public BlasLt {
 
   struct Descriptors {
     Descriptor product, weights, rows, result;
-    explicit Descriptors(const BlasLtOf& library)
-        : product(library.destroy_product_),
-          weights(library.destroy_layout_),
-          rows(library.destroy_layout_),
-          result(library.destroy_layout_) {}
+    explicit Descriptors(const BlasLtFunctions<Api>& call)
+        : product(call.destroy_product),
+          weights(call.destroy_layout),
+          rows(call.destroy_layout),
+          result(call.destroy_layout) {}
   };
 
   static size_t bytes_of(const Algorithm& algorithm) {
@@ -173,15 +217,15 @@ class BlasLtOf final : public BlasLt {
     const int type = half ? Api::kHalf : Api::kFloat;
     const auto layout = [&](Descriptor& layout, int64_t height, int64_t width, int64_t step) {
       const auto layers = static_cast<int32_t>(p.layers);
-      return create_layout_(layout.address(), type, static_cast<uint64_t>(height),
-                            static_cast<uint64_t>(width), height) == 0 &&
-             (layers == 1 || (set_layout_(layout.get(), Api::kBatchCount, &layers, sizeof layers) == 0 &&
-                              set_layout_(layout.get(), Api::kBatchStep, &step, sizeof step) == 0));
+      return call_.create_layout(layout.address(), type, static_cast<uint64_t>(height),
+                                 static_cast<uint64_t>(width), height) == 0 &&
+             (layers == 1 || (call_.set_layout(layout.get(), Api::kBatchCount, &layers, sizeof layers) == 0 &&
+                              call_.set_layout(layout.get(), Api::kBatchStep, &step, sizeof step) == 0));
     };
     const auto set = [&](int attribute, const auto& value) {
-      return set_product_(d.product.get(), attribute, &value, sizeof value) == 0;
+      return call_.set_product(d.product.get(), attribute, &value, sizeof value) == 0;
     };
-    return create_product_(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
+    return call_.create_product(d.product.address(), Api::kCompute32F, Api::kFloat) == 0 &&
            set(Api::kEpilogue, epilogue) && set(Api::kBiasPointer, b) &&
            (Api::kBiasType < 0 || set(Api::kBiasType, int32_t{type})) &&
            (p.layers == 1 || set(Api::kBiasStep, p.b_step)) &&
@@ -194,23 +238,22 @@ class BlasLtOf final : public BlasLt {
   Choice& choice_of(const LinearProblem& p, bool half) {
     uint32_t epilogue = 0;
     const bool known = epilogue_of(p.act.kind, half, epilogue);
-    const std::lock_guard<std::mutex> lock(mutex_);
     auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual, p.transposed,
                              p.layers, p.w_step, p.b_step, p.y_step}];
     if (choice != nullptr) return *choice;
     choice = std::make_unique<Choice>();
     if (!known) return *choice;
-    Descriptors d(*this);
-    Descriptor preference(destroy_preference_);
+    Descriptors d(call_);
+    Descriptor preference(call_.destroy_preference);
     const uint64_t bytes = kMostWorkspace;
     int count = 0;
     std::vector<Algorithm> found(kMostAlgorithms);
     // Which bias it will be does not matter to the choice, but that it is aligned.
     const void* const bias = reinterpret_cast<const void*>(kAlignment);
-    if (describe(p, half, bias, d) && create_preference_(preference.address()) == 0 &&
-        set_preference_(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
-        choose_(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
-                preference.get(), kMostAlgorithms, found.data(), &count) == 0) {
+    if (describe(p, half, bias, d) && call_.create_preference(preference.address()) == 0 &&
+        call_.set_preference(preference.get(), kMaxWorkspaceBytes, &bytes, sizeof bytes) == 0 &&
+        call_.choose(handle_, d.product.get(), d.weights.get(), d.rows.get(), d.result.get(), d.result.get(),
+                     preference.get(), kMostAlgorithms, found.data(), &count) == 0) {
       for (int i = 0; i < count; ++i) {
         if (bytes_of(found[static_cast<size_t>(i)]) <= kMostWorkspace) {
           choice->algorithms.push_back(found[static_cast<size_t>(i)]);
@@ -221,28 +264,17 @@ class BlasLtOf final : public BlasLt {
     return *choice;
   }
 
+  BlasLtShared<Api>& shared_;
   Device& device_;
+  const BlasLtFunctions<Api>& call_;
+  void* stream_;
   void* handle_ = nullptr;
-  int (*create_product_)(void**, int, int);
-  int (*destroy_product_)(void*);
-  int (*set_product_)(void*, int, const void*, size_t);
-  int (*create_layout_)(void**, int, uint64_t, uint64_t, int64_t);
-  int (*destroy_layout_)(void*);
-  int (*set_layout_)(void*, int, const void*, size_t);
-  int (*create_preference_)(void**);
-  int (*destroy_preference_)(void*);
-  int (*set_preference_)(void*, int, const void*, size_t);
-  int (*choose_)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
-  int (*multiply_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
-                   const void*, void*, void*, void*, const void*, void*, size_t, void*);
-  bool takes_layers_ = Api::kBiasStep >= 0;
-  std::mutex mutex_;
   std::map<Key, std::unique_ptr<Choice>> choices_;
 };
 
 // Small layers of small integers, which no order of summation rounds.
 template <class T>
-void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
+void require_right_results(BlasLt& library, Device& device, void* stream, LinearProblem p) {
   p.rows = 16;
   p.K = 32;
   p.N = 64;
@@ -257,26 +289,21 @@ void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
   const std::vector<T> host[] = {filled(p.rows * p.K, 1), filled(p.layers * p.w_step, 3),
                                  filled(p.layers * p.b_step, 1), filled(p.y_step, 2)};
   std::vector<T> got(static_cast<size_t>(p.layers * p.y_step));
-  struct Memory {
-    Device& device;
-    std::vector<void*> blocks;
-    void* add(size_t bytes) { return blocks.emplace_back(device.allocate(bytes)); }
-    ~Memory() {
-      for (void* block : blocks) device.free(block);
-    }
-  } memory{device, {}};
+  std::vector<DeviceMemory> memory;
+  const auto add = [&](size_t bytes) {
+    return memory.emplace_back(allocate_owned(device, bytes, Holder::kWorkspaces)).get();
+  };
   void* inputs[4];
   for (int i = 0; i < 4; ++i) {
-    inputs[i] = memory.add(host[i].size() * sizeof(T));
-    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), nullptr);
+    inputs[i] = add(host[i].size() * sizeof(T));
+    device.copy(inputs[i], host[i].data(), host[i].size() * sizeof(T), stream);
   }
-  void* y = memory.add(got.size() * sizeof(T));
+  void* y = add(got.size() * sizeof(T));
   const std::optional<size_t> bytes = library.linear_workspace(p, sizeof(T) == 2);
   const bool ran = bytes && library.linear(p, sizeof(T) == 2, inputs[0], inputs[1], inputs[2],
-                                           p.has_residual ? inputs[3] : nullptr, y,
-                                           *bytes > 0 ? memory.add(*bytes) : nullptr, nullptr);
-  device.copy(got.data(), y, got.size() * sizeof(T), nullptr);
-  device.synchronize(nullptr);
+                                           p.has_residual ? inputs[3] : nullptr, y, add(*bytes));
+  device.copy(got.data(), y, got.size() * sizeof(T), stream);
+  device.synchronize(stream);
   if (!ran) return;
   const auto at = [&](int tensor, int64_t index) {
     return static_cast<float>(host[tensor][static_cast<size_t>(index)]);
@@ -299,29 +326,40 @@ void require_right_results(BlasLt& library, Device& device, LinearProblem p) {
 }
 
 template <class Api>
-std::unique_ptr<BlasLt> open(Device& device, const FoundLibrary& found) {
-  auto library = std::make_unique<BlasLtOf<Api>>(device, found.file.handle);
-  const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
-    LinearProblem p;
-    p.act.kind = kind;
-    p.has_residual = residual;
-    p.transposed = transposed;
-    p.layers = layers;
-    require_right_results<float>(*library, device, p);
-    require_right_results<half>(*library, device, p);
-  };
-  using A = ActivationKind;
-  require(A::kNone, true, false, 1);
-  require(A::kRelu, false, false, 1);
-  require(A::kRelu, true, true, 1);
-  require(A::kGeluTanh, false, false, 1);
-  try {
-    require(A::kNone, false, false, 3);
-  } catch (const std::exception&) {
-    library->refuse_layers();
+class OpenBlasLt final : public OpenLibrary<BlasLt> {
+ public:
+  OpenBlasLt(Device& device, const FoundLibrary& found) : shared_(device, found.file.handle) {
+    const WorkStream stream(device);
+    BlasLtOf<Api> library(shared_, stream.get());
+    const auto require = [&](ActivationKind kind, bool residual, bool transposed, int64_t layers) {
+      LinearProblem p;
+      p.act.kind = kind;
+      p.has_residual = residual;
+      p.transposed = transposed;
+      p.layers = layers;
+      require_right_results<float>(library, device, stream.get(), p);
+      require_right_results<half>(library, device, stream.get(), p);
+    };
+    using A = ActivationKind;
+    require(A::kNone, true, false, 1);
+    require(A::kRelu, false, false, 1);
+    require(A::kRelu, true, true, 1);
+    require(A::kGeluTanh, false, false, 1);
+    try {
+      require(A::kNone, false, false, 3);
+    } catch (const std::exception&) {
+      shared_.takes_layers = false;
+    }
   }
-  return library;
-}
+
+  Device& device() const override { return shared_.device; }
+  std::unique_ptr<BlasLt> create_handle(void* stream) override {
+    return std::make_unique<BlasLtOf<Api>>(shared_, stream);
+  }
+
+ private:
+  BlasLtShared<Api> shared_;
+};
 
 }  // namespace
 
@@ -356,11 +394,11 @@ FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found, Use) {
-  return open<CublasLt>(device, found);
+std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use) {
+  return std::make_unique<OpenBlasLt<CublasLt>>(device, found);
 }
-std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found, Use) {
-  return open<HipblasLt>(device, found);
+std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use) {
+  return std::make_unique<OpenBlasLt<HipblasLt>>(device, found);
 }
 
 }  // namespace graphopt::gpu

@@ -105,6 +105,8 @@ struct Cudnn {
     return handle;
   }
 
+  bool can_be_captured(const Device&) const { return true; }
+
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half, Device&) const {
     constexpr int kNchw = 0, kNhwc = 1, kFloat = 0, kHalf = 2, kCrossCorrelation = 1, kTensorOps = 1,
                   kFma = 3, kMost = 8;
@@ -177,8 +179,8 @@ FoundLibrary find_cudnn(const DeviceFacts&, Use use) {
   return find_vendor_library("cuDNN", use, {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"});
 }
 
-std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found, Use use) {
-  return std::make_unique<DnnOf<Cudnn>>(device, found, use);
+std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<OpenDnn<Cudnn>>(device, found, use);
 }
 
 }  // namespace graphopt::gpu

@@ -126,77 +126,56 @@ void describe_tensors(const Library& library, int type, const Arrays& a, bool ch
   c.flat_y = describe(library, type, a.flat_y, 4, channels_last);
 }
 
-// What the libraries have in common: a handle for each stream, and descriptors and the chosen algorithm for
-// each problem. They are kept, since making them costs more than the convolution of a small image.
+// A handle with the descriptors and the chosen algorithm of each problem. They are kept: creating them costs more than the
+// convolution of a small image.
 //
 // Where a library reads databases and loads or builds kernels for a problem (kBesideRuns), a thread of its
-// own does all of that, one for each stream, and has the stream's handle as long as it does: until it is
-// done, what would wait for it runs on kernels of our own.
+// own does all of that and holds the handle as long as it does: until it is done, whatever would wait for it runs on
+// kernels of our own.
 template <class Library>
 class DnnOf final : public Dnn {
  public:
-  DnnOf(Device& device, const FoundLibrary& found, Use use)
-      : device_(device), library_(found.file.handle, use) {}
+  DnnOf(Device& device, const Library& library, void* stream)
+      : device_(device), library_(library), stream_(stream) {}
+  ~DnnOf() override {
+    if (loader_.joinable()) loader_.join();
+  }
 
-  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
-                                       const char*& why) override {
-    Stream& of = stream_of(stream);
-    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
+  std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, const char*& why) override {
+    const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     why = kBusy;
     if (!lock.owns_lock()) return std::nullopt;
-    const Known& known = convolution_of(of, p, half, stream);
+    const Known& known = convolution_of(p, half);
     if (known.ready) return known.convolution->workspace;
     why = known.why.empty() ? kBusy : known.why.c_str();  // what is there once stays
     return std::nullopt;
   }
 
   bool has_relu() const override { return Library::kHasRelu; }
+  bool can_be_captured() const override { return library_.can_be_captured(device_); }
 
   bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
-            const void* residual, void* y, void* workspace, void* stream) override {
-    Stream& of = stream_of(stream);
-    const std::unique_lock<StreamLock> lock(of.lock, std::try_to_lock);
+            const void* residual, void* y, void* workspace) override {
+    const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    Known& known = convolution_of(of, p, half, stream);
-    if (!known.ready) return false;
+    const auto found = convolutions_.find(key_of(p, half));  // set by conv_workspace
+    if (found == convolutions_.end() || !found->second.ready) return false;
+    Known& known = found->second;
     try {
-      library_.run(of.handle.get(), *known.convolution, x, w, bias, residual, y, workspace);
+      library_.run(handle_.get(), *known.convolution, x, w, bias, residual, y, workspace);
       return true;
     } catch (const std::exception& e) {  // refused when it is to run: it stays refused
       device_.forget_errors();
-      if (device_.is_capturing(stream)) return false;
+      if (device_.is_capturing(stream_)) return false;
       refuse(known, p, e.what());
       return false;
     }
   }
 
   size_t finish_loading() override {
-    std::vector<std::shared_ptr<Stream>> all;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (const auto& [stream, of] : streams_) all.push_back(of);
-    }
-    size_t loaded = 0;
-    for (const auto& of : all) {
-      std::unique_lock<StreamLock> lock(of->lock);
-      of->idle.wait(lock, [&] { return !of->loading; });
-      loaded += std::exchange(of->loaded, 0);
-    }
-    return loaded;
-  }
-
-  void forget(void* stream) noexcept override {
-    std::shared_ptr<Stream> gone;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = streams_.find(stream);
-      if (found == streams_.end()) return;
-      gone = std::move(found->second);
-      streams_.erase(found);
-    }
-    if (gone->loader.joinable()) gone->loader.join();
-    gone->convolutions.clear();
-    gone->handle.reset();
+    std::unique_lock<StreamLock> lock(lock_);
+    idle_.wait(lock, [&] { return !loading_; });
+    return std::exchange(loaded_, 0);
   }
 
  private:
@@ -212,63 +191,47 @@ class DnnOf final : public Dnn {
     ConvolutionProblem p;
     bool half;
   };
-  struct Stream {
-    StreamLock lock;  // of all that follows
-    Made handle;
-    std::map<ConvolutionKey, Known> convolutions;
-    std::thread loader;
-    bool loading = false;
-    std::vector<Wanted> wanted;  // of the loader
-    size_t loaded = 0;           // since somebody asked
-    std::condition_variable_any idle;
-  };
 
-  Stream& stream_of(void* stream) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    auto& slot = streams_[stream];
-    if (slot == nullptr) slot = std::make_shared<Stream>();
-    return *slot;
-  }
-
-  // The convolution of a stream whose lock is held.
-  Known& convolution_of(Stream& of, const ConvolutionProblem& p, bool half, void* stream) {
-    const ConvolutionKey key = key_of(p, half);
-    const auto found = of.convolutions.find(key);
-    if (found != of.convolutions.end()) return found->second;
-    Known& known = of.convolutions[key];
+  // The lock must be held.
+  Known& convolution_of(const ConvolutionProblem& p, bool half) {
+    const auto [found, added] = convolutions_.try_emplace(key_of(p, half));
+    Known& known = found->second;
+    if (!added) return known;
     if (Library::kBesideRuns) {
-      of.wanted.push_back({&known, p, half});
-      start(of, stream);
+      wanted_.push_back({&known, p, half});
+      start();
     } else {
-      prepare(of, {&known, p, half}, stream);
+      prepare({&known, p, half});
     }
     return known;
   }
 
-  void start(Stream& of, void* stream) {
-    if (of.loading) return;
-    if (of.loader.joinable()) of.loader.join();  // it has done its last work
-    of.loader = std::thread([this, &of, stream] {
-      const std::lock_guard<StreamLock> lock(of.lock);  // which whoever starts it holds
-      while (!of.wanted.empty()) {
-        const Wanted one = std::move(of.wanted.back());
-        of.wanted.pop_back();
-        prepare(of, one, stream);
-        if (one.known->ready) ++of.loaded;
+  void start() {
+    if (loading_) return;
+    if (loader_.joinable()) loader_.join();  // it has done its last work
+    loader_ = std::thread([this] {
+      const std::lock_guard<StreamLock> lock(lock_);  // its caller holds it until it returns
+      while (!wanted_.empty()) {
+        const Wanted one = std::move(wanted_.back());
+        wanted_.pop_back();
+        prepare(one);
+        if (one.known->ready) ++loaded_;
       }
-      of.loading = false;
+      loading_ = false;
       raise_library_generation();
-      of.idle.notify_all();
+      idle_.notify_all();
     });
     // Not before there is a thread: where none can be made, nobody is to wait for its end.
-    of.loading = true;
+    loading_ = true;
   }
 
-  void prepare(Stream& of, const Wanted& one, void* stream) {
+  void prepare(const Wanted& one) {
     try {
       const OnDevice on(device_);
-      if (of.handle == nullptr) of.handle = library_.create(stream);
-      one.known->convolution = library_.prepare(of.handle.get(), one.p, one.half, device_);
+      const NoCaptures none;
+      const RelaxedCapture relaxed(device_);
+      if (handle_ == nullptr) handle_ = library_.create(stream_);
+      one.known->convolution = library_.prepare(handle_.get(), one.p, one.half, device_);
       one.known->ready = one.known->convolution.has_value();
       if (!one.known->ready) refuse(*one.known, one.p, "has no algorithm");
     } catch (const std::exception& e) {
@@ -289,9 +252,32 @@ class DnnOf final : public Dnn {
   }
 
   Device& device_;
+  const Library& library_;
+  void* stream_;
+  StreamLock lock_;  // guards the members below
+  Made handle_;      // destroyed after the descriptors
+  std::map<ConvolutionKey, Known> convolutions_;
+  std::thread loader_;
+  bool loading_ = false;
+  std::vector<Wanted> wanted_;  // of the loader
+  size_t loaded_ = 0;           // since finish_loading
+  std::condition_variable_any idle_;
+};
+
+template <class Library>
+class OpenDnn final : public OpenLibrary<Dnn> {
+ public:
+  OpenDnn(Device& device, const FoundLibrary& found, Use use)
+      : device_(device), library_(found.file.handle, use) {}
+
+  Device& device() const override { return device_; }
+  std::unique_ptr<Dnn> create_handle(void* stream) override {
+    return std::make_unique<DnnOf<Library>>(device_, library_, stream);
+  }
+
+ private:
+  Device& device_;
   Library library_;
-  std::mutex mutex_;
-  std::map<void*, std::shared_ptr<Stream>> streams_;
 };
 
 }  // namespace graphopt::gpu

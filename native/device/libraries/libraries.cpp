@@ -21,14 +21,14 @@ constexpr std::pair<const char*, Use> kUses[] = {
 template <class Library>
 struct All {
   struct Slot {
-    std::unique_ptr<Library> library;  // null: there is none, and `why` says why
+    std::unique_ptr<OpenLibrary<Library>> library;  // null: there is none, and `why` says why
     std::string why;
   };
   std::mutex mutex;
   std::map<std::pair<const Device*, Use>, Slot> slots;
 
   using Find = FoundLibrary(const DeviceFacts&, Use);
-  using Open = std::unique_ptr<Library>(Device&, const FoundLibrary&, Use);
+  using Open = std::unique_ptr<OpenLibrary<Library>>(Device&, const FoundLibrary&, Use);
 
   Opened<Library> get(Device& device, Use use, Find* find, Open* open) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -46,6 +46,8 @@ struct All {
       found = find(device.facts(), use);
       slot.why = found.problem.text;
       if (slot.why.empty()) {
+        const NoCaptures none;
+        const RelaxedCapture relaxed(device);
         slot.library = open(device, found, use);
       } else {
         // Two launches of our own do what cuBLASLt and hipBLASLt do: that these are not there is no news.
@@ -57,14 +59,6 @@ struct All {
     device.forget_errors();
     if (slot.library == nullptr && mendable) {
       std::fprintf(stderr, "graphopt: slower kernels of our own take its place: %s\n", slot.why.c_str());
-    }
-  }
-
-  // Asks the libraries that keep something for each stream.
-  void forget(const Device& device, void* stream) noexcept {
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (const auto& [key, slot] : slots) {
-      if (key.first == &device && slot.library != nullptr) slot.library->forget(stream);
     }
   }
 };
@@ -189,29 +183,15 @@ Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices) {
 }
 
 size_t finish_loading() {
-  std::vector<Dnn*> libraries;
-  {
-    const std::lock_guard<std::mutex> lock(all<Dnn>().mutex);
-    for (const auto& [key, slot] : all<Dnn>().slots) {
-      if (slot.library != nullptr) libraries.push_back(slot.library.get());
-    }
-  }
   size_t count = 0;
-  for (Dnn* library : libraries) count += library->finish_loading();
+  for (const auto& context : StreamContext::all()) count += context->finish_loading();
   return count;
 }
 
 namespace {
-std::atomic<uint64_t> generation{0}, ended_streams{0};
+std::atomic<uint64_t> generation{0};
 }  // namespace
 uint64_t library_generation() { return generation; }
 void raise_library_generation() { ++generation; }
-uint64_t stream_generation() { return ended_streams; }
-
-void forget_stream(const Device& device, void* stream) noexcept {
-  all<Blas>().forget(device, stream);
-  all<Dnn>().forget(device, stream);
-  ++ended_streams;
-}
 
 }  // namespace graphopt::gpu

@@ -2,7 +2,7 @@
 // rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem,
 // kernels of our own run (operators/matmul/op.h, operators/convolution/op.h).
 //
-// A call that fails while its stream is recorded (Device::begin_capture) is not held against the library.
+// A call that fails while its stream is captured (Capture) is not held against the library.
 //
 // float32 products are float32 all through: no TF32. float16 ones accumulate in float32. Results are the same
 // in each run: no library may use atomic additions.
@@ -19,6 +19,7 @@
 
 #include "device/device.h"
 #include "device/shared_library.h"
+#include "device/stream_context.h"
 #include "operators/convolution/problem.h"
 #include "operators/linear/problem.h"
 #include "operators/matmul/problem.h"
@@ -59,80 +60,94 @@ FoundLibrary find_rocblas(const DeviceFacts& device, Use use);
 FoundLibrary find_hipblaslt(const DeviceFacts& device, Use use);
 FoundLibrary find_miopen(const DeviceFacts& device, Use use);
 
-// Methods may be called by many threads at once, but by one at a time for each stream. They throw
-// std::runtime_error.
-class Blas {
+// Handles on one stream (StreamContext): methods are called by one thread at a time. They throw std::runtime_error.
+
+// cuBLAS, rocBLAS.
+class Blas : public VendorHandle {
  public:
-  virtual ~Blas() = default;
   // False when the library refuses the product: nothing is enqueued then.
-  virtual bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y, void* stream) = 0;
-  // The stream is about to be destroyed.
-  virtual void forget(void* stream) noexcept = 0;
+  virtual bool gemm(const GemmProblem& p, bool half, const void* a, const void* b, void* y) = 0;
 };
 
-// A product with its epilogue in one launch: cuBLASLt, hipBLASLt. Methods may be called by many threads at
-// once.
-class BlasLt {
+// A product with its epilogue in one launch: cuBLASLt, hipBLASLt.
+class BlasLt : public VendorHandle {
  public:
   // Memory of tensors that linear takes is aligned to this.
   static constexpr size_t kAlignment = 256;
-  virtual ~BlasLt() = default;
   // Bytes of scratch memory that linear needs; nothing when the library has nothing for the problem.
   virtual std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) = 0;
   // False when the library failed: nothing is enqueued then. `r` is null without a residual.
   virtual bool linear(const LinearProblem& p, bool half, const void* x, const void* w, const void* b,
-                      const void* r, void* y, void* workspace, void* stream) = 0;
+                      const void* r, void* y, void* workspace) = 0;
 };
 
-class Dnn {
+// cuDNN, MIOpen.
+class Dnn : public VendorHandle {
  public:
-  virtual ~Dnn() = default;
   // Bytes of scratch memory that conv needs; nothing when the library does not run the problem, or not yet,
   // and why.
-  virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, void* stream,
-                                               const char*& why) = 0;
+  virtual std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, const char*& why) = 0;
   // Whether it has Relu, and a residual before it, in the same call: no other activation, and neither
   // residual nor, in channels last, a bias without Relu.
   virtual bool has_relu() const = 0;
   // `bias` and `residual` may be null. The padding must be the same at both ends. False when the library
   // refuses it after all: what is in y is of no use then.
   virtual bool conv(const ConvolutionProblem& p, bool half, const void* x, const void* w, const void* bias,
-                    const void* residual, void* y, void* workspace, void* stream) = 0;
-  // Waits until everything that convolutions have asked for is ready; how much that was since the last call.
-  virtual size_t finish_loading() = 0;
-  virtual void forget(void* stream) noexcept = 0;
+                    const void* residual, void* y, void* workspace) = 0;
+};
+
+// A library that was opened for a device: its functions, and what all its handles share.
+template <class Handle>
+class OpenLibrary {
+ public:
+  virtual ~OpenLibrary() = default;
+  virtual Device& device() const = 0;
+  // Throws std::runtime_error.
+  virtual std::unique_ptr<Handle> create_handle(void* stream) = 0;
 };
 
 // What find_... has found.
-std::unique_ptr<Blas> open_cublas(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<Blas> open_rocblas(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<Dnn> open_cudnn(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<BlasLt> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
-std::unique_ptr<BlasLt> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<Blas>> open_cublas(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<Blas>> open_rocblas(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<Dnn>> open_cudnn(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<BlasLt>> open_cublaslt(Device& device, const FoundLibrary& found, Use use);
+std::unique_ptr<OpenLibrary<BlasLt>> open_hipblaslt(Device& device, const FoundLibrary& found, Use use);
 
-// A library of a device, opened when first asked for. Where it is null there is a reason, which stays valid,
-// and which is also said on stderr, once, where somebody could mend it.
-template <class Library>
-struct Opened {
-  Library* library;
+// A library's handle on a stream. `why` is set where the handle is null, and valid as long as the stream.
+template <class Handle>
+struct OnStream {
+  Handle* handle;
   const char* why;
 
-  const char* why_not() const { return library == nullptr ? why : nullptr; }
+  const char* why_not() const { return handle == nullptr ? why : nullptr; }
+};
+
+// A library of a device, opened when first asked for. `why` is set where the library is null, valid for the life
+// of the process, and written to stderr once where the user could mend it.
+template <class Handle>
+struct Opened {
+  OpenLibrary<Handle>* library;
+  const char* why;
+
+  // Its handle on a stream, created by the first plan that needs it, before anything is captured there.
+  OnStream<Handle> on(void* stream) const {
+    if (library == nullptr) return {nullptr, why};
+    const auto found = StreamContext::of(library->device(), stream)->handle(library, [this, stream] {
+      return library->create_handle(stream);
+    });
+    return {static_cast<Handle*>(found.handle), found.why};
+  }
 };
 // Choices that are null are those of the environment alone.
 Opened<Blas> blas(Device& device, const LibraryChoices* choices);
 Opened<Dnn> dnn(Device& device, const LibraryChoices* choices);
 Opened<BlasLt> blas_lt(Device& device, const LibraryChoices* choices);
-// Waits until what the libraries of all devices load beside the runs is there; gives the number of kernels.
+// Waits until everything that libraries of the device load beside the runs is ready; returns the number of kernels.
 size_t finish_loading();
 // Grows when something has been loaded: what was planned before may have a better implementation now.
 uint64_t library_generation();
 void raise_library_generation();
-// Grows when a stream has ended: the next one may have its address, and libraries know nothing of it.
-uint64_t stream_generation();
-// In all, a stream of the device that is about to be destroyed.
-void forget_stream(const Device& device, void* stream) noexcept;
 
 // A library of AMD's or NVIDIA's for find_...: its problem is set when it is switched off or not there.
 FoundLibrary find_vendor_library(const std::string& name, Use use, std::vector<std::string> sonames);

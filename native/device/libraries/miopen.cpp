@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "device/allocations.h"
 #include "device/libraries/dnn.h"
 
 namespace graphopt::gpu {
@@ -92,6 +93,12 @@ struct Miopen {
     return {handle, {destroy_}};
   }
 
+  // Its kernels are launched by hipExtModuleLaunchKernel. After it has measured (miopenFind...) it polls the stream, which
+  // ends a capture (rocm-libraries issue 12121).
+  bool can_be_captured(const Device& device) const {
+    return device.graph_rules().whole_ext_launches && !measures_;
+  }
+
   // Reads MIOpen's databases, and builds the kernel where none of them has it.
   std::optional<Convolution> prepare(void* handle, const ConvolutionProblem& p, bool half,
                                      Device& device) const {
@@ -141,15 +148,14 @@ struct Miopen {
                 *const of_y = c.y.get();
     void* stream = device.create_stream();
     Made handle;
-    void* memory = nullptr;
     size_t workspace = 0;
     try {
       handle = create(stream);
       check(c.transposed ? workspace_size_backward(handle.get(), of_x, of_w, of_conv, of_y, &workspace)
                          : workspace_size(handle.get(), of_w, of_x, of_conv, of_y, &workspace),
             "GetWorkSpaceSize");
-      memory = device.allocate(x + w + y + workspace);
-      char* at = static_cast<char*>(memory);
+      const DeviceMemory memory = allocate_owned(device, x + w + y + workspace, Holder::kWorkspaces);
+      char* at = static_cast<char*>(memory.get());
       Performance found = {};
       int count = 0;
       (c.transposed ? measure_backward : measure)(handle.get(), of_x, at, of_w, at + x, of_conv, of_y,
@@ -159,7 +165,6 @@ struct Miopen {
     } catch (const std::exception&) {  // no memory for it: the library's own order has to do
       device.forget_errors();
     }
-    if (memory != nullptr) device.free(memory);
     handle.reset();
     device.destroy_stream(stream);
   }
@@ -217,8 +222,8 @@ FoundLibrary find_miopen(const DeviceFacts& device, Use use) {
   return found;
 }
 
-std::unique_ptr<Dnn> open_miopen(Device& device, const FoundLibrary& found, Use use) {
-  return std::make_unique<DnnOf<Miopen>>(device, found, use);
+std::unique_ptr<OpenLibrary<Dnn>> open_miopen(Device& device, const FoundLibrary& found, Use use) {
+  return std::make_unique<OpenDnn<Miopen>>(device, found, use);
 }
 
 }  // namespace graphopt::gpu

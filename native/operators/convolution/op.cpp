@@ -78,7 +78,7 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
 // `why` the convolution is no product; else why the library takes none.
 template <class AnyWork>
 const char* refuse_by_library(AnyWork& work, const char* why) {
-  return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).why_not();
+  return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
 }
 
 const char* refuse_pixels_by_library(Work& work) {
@@ -175,11 +175,11 @@ template <class AnyWork>
 const char* refuse_dnn_of(AnyWork& work, const ConvolutionProblem& p, bool half) {
   if (work.call.input(0).shape.elements() == 0) return "X is empty";
   if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
-  const auto opened = gpu::dnn(work.device, work.call.libraries);
-  if (opened.library == nullptr) return opened.why;
-  if (p.act.kind != ActivationKind::kNone && !opened.library->has_relu()) return "it has no activations";
+  const auto dnn = gpu::dnn(work.device, work.call.libraries).on(work.call.stream);
+  if (dnn.handle == nullptr) return dnn.why;
+  if (p.act.kind != ActivationKind::kNone && !dnn.handle->has_relu()) return "it has no activations";
   const char* why = nullptr;
-  const auto bytes = opened.library->conv_workspace(p, half, work.call.stream, why);
+  const auto bytes = dnn.handle->conv_workspace(p, half, why);
   if (!bytes) return why;
   work.library_bytes = *bytes;
   return nullptr;
@@ -190,9 +190,10 @@ void plan_dnn_of(AnyWork& work, const ConvolutionProblem& p, bool half, Ref bias
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::dnn(work.device, work.call.libraries).library, p, half](const Program::Addresses& at) {
-        return library->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
-                             at.outputs[1], at.stream);
+      [handle = gpu::dnn(work.device, work.call.libraries).on(work.call.stream).handle, p,
+       half](const Program::Addresses& at) {
+        return handle->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                            at.outputs[1]);
       },
       {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), workspace});
 }
@@ -288,9 +289,9 @@ const char* refuse_last_epilogue(LastWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
-  const auto opened = gpu::blas_lt(work.device, work.call.libraries);
-  if (opened.library == nullptr) return opened.why;
-  const auto bytes = opened.library->linear_workspace(work.layer(), true);
+  const auto blas_lt = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream);
+  if (blas_lt.handle == nullptr) return blas_lt.why;
+  const auto bytes = blas_lt.handle->linear_workspace(work.layer(), true);
   if (!bytes) return "it has no such product";
   work.library_bytes = *bytes;
   return nullptr;
@@ -301,10 +302,10 @@ void plan_last_epilogue(LastWork& work) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::blas_lt(work.device, work.call.libraries).library,
+      [handle = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream).handle,
        layer = work.layer()](const Program::Addresses& at) {
-        return library->linear(layer, true, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3],
-                               at.outputs[0], at.outputs[1], at.stream);
+        return handle->linear(layer, true, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3],
+                              at.outputs[0], at.outputs[1]);
       },
       {pixels, Ref::input(1), work.bias(), work.residual()}, {Ref::output(0), workspace});
 }

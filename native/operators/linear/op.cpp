@@ -88,9 +88,9 @@ struct Work {
 const char* refuse_epilogue_of(Work& work, const LinearProblem& p) {
   if (p.K == 0) return "there is nothing to add up";
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
-  const auto opened = gpu::blas_lt(work.device, work.call.libraries);
-  if (opened.library == nullptr) return opened.why;
-  const auto bytes = opened.library->linear_workspace(p, work.half);
+  const auto blas_lt = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream);
+  if (blas_lt.handle == nullptr) return blas_lt.why;
+  const auto bytes = blas_lt.handle->linear_workspace(p, work.half);
   if (!bytes) return "it has no such product";
   work.library_bytes = *bytes;
   return nullptr;
@@ -100,10 +100,10 @@ void plan_epilogue_of(Work& work, const LinearProblem& p, const Work::Layer& lay
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
-      [library = gpu::blas_lt(work.device, work.call.libraries).library, p,
+      [handle = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream).handle, p,
        half = work.half](const Program::Addresses& at) {
-        return library->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
-                               at.outputs[1], at.stream);
+        return handle->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                              at.outputs[1]);
       },
       {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y, workspace});
 }
@@ -127,15 +127,15 @@ void plan_epilogue(Work& work) {
 
 const char* refuse_library(Work& work) {
   if (work.p.K == 0) return "there is nothing to add up";
-  return gpu::blas(work.device, work.call.libraries).why_not();
+  return gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
 }
 
 void plan_library(Work& work) {
   for (const Work::Layer& layer : work.layers) {
     work.program.call(
-        [library = gpu::blas(work.device, work.call.libraries).library, product = gpu::linear_product(work.p),
-         half = work.half](const Program::Addresses& at) {
-          return library->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+        [handle = gpu::blas(work.device, work.call.libraries).on(work.call.stream).handle,
+         product = gpu::linear_product(work.p), half = work.half](const Program::Addresses& at) {
+          return handle->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0]);
         },
         {Ref::input(0), layer.w}, {layer.y});
     work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()),

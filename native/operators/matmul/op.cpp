@@ -12,16 +12,16 @@ using gpu::GemmProblem;
 
 const char* refuse_library(Product& product) {
   if (product.problem.K == 0) return "there is nothing to add up";
-  return gpu::blas(product.device, product.call.libraries).why_not();
+  return gpu::blas(product.device, product.call.libraries).on(product.call.stream).why_not();
 }
 
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
 void plan_library(Product& product) {
   product.program.call(
-      [library = gpu::blas(product.device, product.call.libraries).library,
+      [handle = gpu::blas(product.device, product.call.libraries).on(product.call.stream).handle,
        problem = std::move(product.problem), half = product.half](const Program::Addresses& at) {
-        return library->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0], at.stream);
+        return handle->gemm(problem, half, at.inputs[0], at.inputs[1], at.outputs[0]);
       },
       {product.a, product.b}, {product.y});
 }

@@ -216,9 +216,9 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
       const std::string layout = "3x3 weights, algorithm " + std::to_string(static_cast<int>(algorithm)) +
                                  ", of " + element_type_name(w->type) + w->shape.text();
       weights_[algorithm] = gpu::DeviceWeights::process().get(
-          device_, layout, static_cast<size_t>(prepare.weights), [&](void* memory) {
+          device_, layout, static_cast<size_t>(prepare.weights), [&](void* memory, void* stream) {
             const void* inputs[] = {nullptr, w->data};
-            device_.run(prepare, {inputs, nullptr, nullptr, memory}, nullptr);
+            device_.run(prepare, {inputs, nullptr, nullptr, memory}, stream);
           });
     }
   }

@@ -1,7 +1,9 @@
 #include "runtime/provider/memory.h"
 
+#include <optional>
+
 #include "device/devices.h"
-#include "device/libraries/libraries.h"
+#include "device/stream_context.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/guarded.h"
 #include "runtime/provider/staging.h"
@@ -19,13 +21,13 @@ struct Stream final : abi::OrtSyncStreamImpl {
   const OrtApi24* api;
   std::shared_ptr<SessionMemory> memory;
   gpu::Device& device;
-  std::function<void(void*)> forget;
+  std::shared_ptr<gpu::StreamContext> context;
   void* handle;
 
-  Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m, std::function<void(void*)> f);
+  Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m);
   void flush() const {
     const gpu::OnDevice on(device);
-    device.synchronize(handle);
+    context->synchronize();
     memory->retire(handle);
   }
 };
@@ -68,14 +70,11 @@ struct Notification final : abi::OrtSyncNotificationImpl {
   static Notification& self(OrtSyncNotificationImpl* p) { return *static_cast<Notification*>(p); }
 };
 
-Stream::Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m, std::function<void(void*)> f)
-    : OrtSyncStreamImpl{},
-      api(a),
-      memory(std::move(m)),
-      device(memory->pool().device()),
-      forget(std::move(f)) {
+Stream::Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m)
+    : OrtSyncStreamImpl{}, api(a), memory(std::move(m)), device(memory->pool().device()) {
   const gpu::OnDevice on(device);
-  handle = device.create_stream();
+  context = gpu::StreamContext::create(device);
+  handle = context->stream();
   version = abi::kEpApiRevision;
   Release = [](OrtSyncStreamImpl* s) {
     Stream& stream = *static_cast<Stream*>(s);
@@ -84,12 +83,10 @@ Stream::Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m, std::functio
     } catch (const std::exception&) {  // a broken device
     }
     try {
-      if (stream.forget) stream.forget(stream.handle);
+      stream.context->close();
       stream.memory->forget(stream.handle);
     } catch (const std::exception&) {
     }
-    gpu::forget_stream(stream.device, stream.handle);
-    stream.device.destroy_stream(stream.handle);
     delete &stream;
   };
   GetHandle = [](OrtSyncStreamImpl* s) { return static_cast<Stream*>(s)->handle; };
@@ -159,9 +156,10 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     }
     gpu::Device& device = gpu::device(source >= 0 ? source : target);
     const gpu::OnDevice on(device);
-    void* handle = stream_handle(api, stream);
-    // Our streams do not wait for the default one, nor it for them: whatever makes what is read may be on its way.
-    if (stream == nullptr && source >= 0) device.synchronize();
+    std::optional<gpu::WorkStream> own;
+    void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();
+    // Our streams do not wait for the default one, nor it for them: the source may still be written on any of them.
+    if (stream == nullptr && source >= 0) gpu::StreamContext::synchronize_all(device);
     if (source < 0 && stream != nullptr) {
       staging(device).upload(out, in, bytes, handle);
     } else {
@@ -195,10 +193,10 @@ Allocator& Allocator::self(const OrtAllocatorImpl* p) {
   return *const_cast<Allocator*>(static_cast<const Allocator*>(p));
 }
 
-void* SessionMemory::allocate(size_t bytes, const void* stream) {
+void* SessionMemory::allocate(size_t bytes, const void* stream, gpu::Holder holder) {
   for (;;) {
     try {
-      return pool_.allocate(bytes, stream);
+      return pool_.allocate(bytes, stream, holder);
     } catch (const gpu::OutOfMemory&) {
       std::function<bool()> give_back;
       {
@@ -254,7 +252,7 @@ void PinnedMemory::free(void* memory) noexcept {
     gpu::Device& device = gpu::device(number_);
     {
       const gpu::OnDevice on(device);
-      device.synchronize();
+      gpu::StreamContext::synchronize_all(device);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = used_.find(memory);
@@ -324,9 +322,8 @@ void Allocator::release(void* memory) noexcept {
   pinned_ != nullptr ? pinned_->free(memory) : memory_->free(memory);
 }
 
-abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
-                                      std::function<void(void*)> forget) {
-  return new Stream(api, std::move(memory), std::move(forget));
+abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<SessionMemory> memory) {
+  return new Stream(api, std::move(memory));
 }
 
 // Not through SyncStream_GetImpl: the stream need not be one of ours. Before 1.29 the runtime allocates what a graph

@@ -27,7 +27,7 @@ class SessionMemory {
 
   Pool& pool() const { return pool_; }
   // As Pool::allocate.
-  void* allocate(size_t bytes, const void* stream);
+  void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
   void free(void* memory) noexcept;
   // Called before an allocation fails, as long as it says that it has given something back.
   void on_shortage(std::function<bool()> give_back);
@@ -85,9 +85,8 @@ class Allocator final : public abi::OrtAllocatorImpl {
 // Why an allocation of this thread failed; empty when none has since the last call.
 std::string last_failure();
 
-// `forget` is called with the stream's handle before it is destroyed, when its work is done.
-abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory,
-                                      std::function<void(void*)> forget = nullptr);
+// A stream for work on the device of `memory`, with its gpu::StreamContext.
+abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory);
 // The device's, of a stream of create_stream; null for null and for streams of the runtime's own.
 void* stream_handle(const abi::OrtApi24* api, const abi::OrtSyncStream* stream);
 

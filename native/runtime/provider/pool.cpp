@@ -1,33 +1,87 @@
 #include "runtime/provider/pool.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "device/allocations.h"
 #include "device/devices.h"
+#include "device/stream_context.h"
 
 namespace graphopt::provider {
 namespace {
 
 // Those of the process, never freed: sessions may outlive static objects.
-struct Pools {
-  std::mutex mutex;
+class Pools final : public gpu::MemoryKeeper {
+ public:
+  Pools() { gpu::set_memory_keeper(*this); }
+
+  // Idle memory of pools first, then plans and arenas of idle sessions, which return to their pools.
+  bool give_back(gpu::Device& device) noexcept override {
+    try {
+      if (trim(device)) return true;
+      std::vector<Session> asked;
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        asked = sessions;
+      }
+      for (const auto& [weak, ask] : asked) {
+        if (const auto owner = weak.lock(); owner != nullptr && ask()) return true;
+      }
+    } catch (const std::exception&) {  // a broken device, or no memory on the host
+    }
+    return false;
+  }
+
+  gpu::BytesByHolder bytes(const gpu::Device& device) const override {
+    gpu::BytesByHolder sum = {};
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const Pool* pool : all) {
+      if (!pool->is_of(device)) continue;
+      const gpu::BytesByHolder bytes = pool->bytes();
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += bytes[i];
+    }
+    return sum;
+  }
+
+  using Session = std::pair<std::weak_ptr<void>, std::function<bool()>>;
+  mutable std::mutex mutex;
   std::set<Pool*> all;
+  std::vector<Session> sessions;
+
+ private:
+  bool trim(const gpu::Device& device) {
+    bool any = false;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (Pool* pool : all) {
+      if (pool->is_of(device) && pool->trim()) any = true;
+    }
+    return any;
+  }
 };
 Pools& pools() {
   static auto& one = *new Pools;
   return one;
 }
 
-// It is not the limit that is in the way.
-class DeviceFull final : public gpu::OutOfMemory {
- public:
-  using OutOfMemory::OutOfMemory;
-};
+// GRAPHOPT_GUARD_MEMORY, for tests: freed blocks go back to the device at once, where a guarded one watches them
+// (device/emulator/guarded_memory.h).
+bool keeps_nothing() {
+  static const bool guards = std::getenv("GRAPHOPT_GUARD_MEMORY") != nullptr;
+  return guards;
+}
 
 }  // namespace
+
+void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back) {
+  const std::lock_guard<std::mutex> lock(pools().mutex);
+  auto& all = pools().sessions;
+  all.erase(std::remove_if(all.begin(), all.end(), [](const auto& s) { return s.first.expired(); }),
+            all.end());
+  all.emplace_back(std::move(owner), std::move(give_back));
+}
 
 size_t few_sizes(size_t bytes, size_t least, size_t steps) {
   constexpr size_t kMost = size_t{1} << 56;  // so that no size that is made of it overflows
@@ -53,7 +107,7 @@ Pool::~Pool() {
     pools().all.erase(this);
   }
   try {
-    if (statistics_.kept > 0) trim();
+    trim();
   } catch (const std::exception&) {  // a broken device
   }
 }
@@ -64,49 +118,52 @@ gpu::Device& Pool::device() const {
   return *known;
 }
 
-void* Pool::take(FreeBlocks& blocks, size_t least, size_t most, const void* stream) {
+void* Pool::take(FreeBlocks& blocks, size_t least, size_t most) {
   const auto found = blocks.lower_bound(least);
   if (found == blocks.end() || found->first > most) return nullptr;
-  const size_t size = found->first;
   void* memory = found->second.memory;
+  used_[memory].bytes = found->first;
+  statistics_.kept -= found->first;
+  statistics_.in_use += found->first;
   blocks.erase(found);
-  used_[memory] = {size, stream};
-  statistics_.in_use += size;
-  statistics_.kept -= size;
   return memory;
 }
 
-void* Pool::allocate(size_t requested, const void* stream) {
-  try {
-    return allocate_once(requested, stream);
-  } catch (const DeviceFull&) {
-    trim_all(number_);
-    return allocate_once(requested, stream);
-  }
+void* Pool::take(size_t least, size_t most, const void* stream) {
+  void* memory = take(free_[stream], least, most);
+  return memory != nullptr ? memory : take(free_[nullptr], least, most);
 }
 
-void* Pool::allocate_once(size_t requested, const void* stream) {
+void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
   const size_t bytes = block_size(requested), most = limit_ > 0 ? bytes : 2 * bytes;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   if (limit_ > 0 && (bytes > limit_ || statistics_.in_use > limit_ - bytes)) {
     throw gpu::OutOfMemory("out of device memory: " + std::to_string(requested) + " bytes, of the limit of " +
                            std::to_string(limit_) + " bytes " + std::to_string(statistics_.in_use) +
                            " are in use");
   }
-  if (void* memory = take(free_[stream], bytes, most, stream)) return memory;
-  if (void* memory = take(free_[nullptr], bytes, most, stream)) return memory;
-  make_room(bytes);
-  const gpu::OnDevice on(device());
-  void* memory = nullptr;
-  try {
-    memory = device().allocate(bytes);
-  } catch (const gpu::OutOfMemory& e) {
-    throw DeviceFull(e.what());
+  void* memory = take(bytes, most, stream);
+  if (memory == nullptr) {
+    make_room(bytes);
+    const gpu::OnDevice on(device());
+    statistics_.in_use += bytes;  // reserved within the limit during the call
+    statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
+    lock.unlock();  // on exhaustion all pools are trimmed
+    try {
+      memory = gpu::allocate(device(), bytes, holder);
+    } catch (...) {
+      lock.lock();
+      statistics_.in_use -= bytes;
+      throw;
+    }
+    lock.lock();
+    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // the pool knows its use
+    ++statistics_.device_allocations;
+    used_[memory].bytes = bytes;
   }
-  ++statistics_.device_allocations;
-  statistics_.in_use += bytes;
-  statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
-  used_[memory] = {bytes, stream};
+  Block& block = used_[memory];
+  block.stream = stream;
+  block.holder = holder;
   return memory;
 }
 
@@ -118,7 +175,13 @@ void Pool::free(void* memory) {
   used_.erase(found);
   if (block.stream == nullptr) {  // nobody knows which work may still use it
     const gpu::OnDevice on(device());
-    device().synchronize();
+    gpu::StreamContext::synchronize_all(device());
+  }
+  if (keeps_nothing()) {
+    const gpu::OnDevice on(device());
+    device().free(memory);
+    statistics_.in_use -= block.bytes;
+    return;
   }
   // The last one of its size is the first to be handed out again: a session that does the same again gets the
   // same addresses, and region.h can use its recordings.
@@ -148,28 +211,31 @@ void Pool::retire_locked(const void* stream) {
   free_.erase(found);
 }
 
-void Pool::trim() {
+bool Pool::trim() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (statistics_.kept == 0) return false;
   const gpu::OnDevice on(device());
-  device().synchronize();
+  gpu::StreamContext::synchronize_all(device());
   for (auto& [stream, blocks] : free_) {
     for (const auto& [size, block] : blocks) device().free(block.memory);
   }
   free_.clear();
   statistics_.kept = 0;
+  return true;
 }
 
-void Pool::trim_all(int number) {
-  const std::lock_guard<std::mutex> lock(pools().mutex);
-  for (Pool* pool : pools().all) {
-    if (pool->number_ == number) pool->trim();
-  }
+gpu::BytesByHolder Pool::bytes() const {
+  gpu::BytesByHolder bytes = {};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [memory, block] : used_) bytes[static_cast<size_t>(block.holder)] += block.bytes;
+  bytes[static_cast<size_t>(gpu::Holder::kIdle)] += statistics_.kept;
+  return bytes;
 }
 
 void Pool::make_room(size_t bytes) {
   if (limit_ == 0 || statistics_.in_use + statistics_.kept + bytes <= limit_) return;
   const gpu::OnDevice on(device());
-  device().synchronize();
+  gpu::StreamContext::synchronize_all(device());
   while (statistics_.kept > 0 && statistics_.in_use + statistics_.kept + bytes > limit_) {
     FreeBlocks* of = nullptr;
     FreeBlocks::iterator oldest;

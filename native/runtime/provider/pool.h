@@ -10,11 +10,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 
+#include "device/allocations.h"
 #include "device/device.h"
 
 namespace graphopt::provider {
@@ -37,16 +40,17 @@ class Pool {
   int number() const { return number_; }
   size_t limit() const { return limit_; }
   gpu::Device& device() const;
+  bool is_of(const gpu::Device& device) const { return device_ == &device; }
 
   // The size of the smallest block that serves a request: an eighth more at most, of 4 KiB and up. Throws
   // gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
-  // For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at most, and with
+  // `holder`: its use. For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at most, and with
   // a limit exactly of that size, so that the limit holds or not by what is asked for and not by what was kept. Throws
   // gpu::OutOfMemory beyond the limit, and when the device has no memory left even after all pools have given back what
   // they keep.
-  void* allocate(size_t bytes, const void* stream);
+  void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
 
   void free(void* memory);
 
@@ -61,11 +65,16 @@ class Pool {
     size_t most = 0;  // in use and kept, at once
   };
   Statistics statistics() const;
+  // In use, and kept (Holder::kIdle).
+  gpu::BytesByHolder bytes() const;
+  // Waits for the device and frees idle blocks; false when there are none.
+  bool trim();
 
  private:
   struct Block {
     size_t bytes = 0;
     const void* stream = nullptr;
+    gpu::Holder holder = gpu::Holder::kTensors;
   };
   struct FreeBlock {
     void* memory;
@@ -73,13 +82,10 @@ class Pool {
   };
   using FreeBlocks = std::multimap<size_t, FreeBlock>;
 
-  void* take(FreeBlocks& blocks, size_t least, size_t most, const void* stream);
-  void* allocate_once(size_t bytes, const void* stream);
+  void* take(FreeBlocks& blocks, size_t least, size_t most);
+  // A block that was kept; null when there is none.
+  void* take(size_t least, size_t most, const void* stream);
   void retire_locked(const void* stream);
-  // Gives back to the device what no one uses; waits for it.
-  void trim();
-  // As trim, of all pools of a device.
-  static void trim_all(int number);
   // Gives back those that have been kept for the longest time, until so many bytes more are within the limit.
   void make_room(size_t bytes);
 
@@ -92,6 +98,10 @@ class Pool {
   uint64_t clock_ = 0;
   Statistics statistics_;
 };
+
+// Registers a session's function that gives idle memory back when a device is exhausted, and returns false when there is
+// none. Called until `owner` is gone.
+void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back);
 
 // The pool of a device of gpu::device(number) that all sessions without a limit share.
 Pool& pool(int number);

@@ -87,12 +87,8 @@ struct Provider final : abi::OrtEp {
     };
     CreateSyncStreamForDevice = [](OrtEp* p, const abi::OrtMemoryDevice*, abi::OrtSyncStreamImpl** out) {
       auto* self = static_cast<Provider*>(p);
-      return guarded(self->api, {kProviderName, ", stream"}, [&] {
-        *out =
-            create_stream(self->api, self->memory, [weak = std::weak_ptr<RegionCache>(self->cache)](void* s) {
-              if (const auto cache = weak.lock()) cache->forget(s);
-            });
-      });
+      return guarded(self->api, {kProviderName, ", stream"},
+                     [&] { *out = create_stream(self->api, self->memory); });
     };
     Compile = [](OrtEp* p, const abi::OrtGraph** graphs, const abi::OrtNode** nodes, size_t count,
                  abi::OrtNodeComputeInfo** infos, abi::OrtNode**) {
@@ -198,7 +194,10 @@ struct Factory final : abi::OrtEpFactory {
         if (count != 1) throw Error("one device for each session, please");
         const char* number = abi::GetKeyValue(self->api, metadata[0], kNumberKey);
         const int device = number != nullptr ? std::atoi(number) : 0;
-        *out = new Provider(self->api, self->registry(device), pool(device), logger, self->read(options));
+        const Registry& of = self->registry(device);
+        const gpu::OnDevice on(of.device());  // throws for a device that has failed
+        *out =
+            new Provider(self->api, of, pool(device), logger, self->read(options, of.device().graph_rules()));
       });
     };
     ReleaseEp = [](OrtEpFactory*, abi::OrtEp* ep) { delete static_cast<Provider*>(ep); };
@@ -333,13 +332,16 @@ struct Factory final : abi::OrtEpFactory {
     return device.release();
   }
 
-  Options read(const abi::OrtSessionOptions* session) const {
+  Options read(const abi::OrtSessionOptions* session, const gpu::GraphRules& graphs) const {
     Options options;
     read(session, "memory_limit", options.memory_limit);
     read(session, "min_nodes", options.choice.min_nodes);
-    size_t regions = 1, capture = 1, implementation = 0;
+    size_t regions = 1, capture = graphs.by_default ? 1 : 0, implementation = 0;
+    options.region.graph_nodes = graphs.most_nodes;
+    options.region.verify_graphs = graphs.verified;
     read(session, "regions", regions);
     read(session, "capture", capture);
+    read(session, "graph_nodes", options.region.graph_nodes);
     options.regions = regions != 0 && abi::config_entry(api, session, "ep.context_enable") != "1";
     options.region.capture = capture != 0;
     if (!text(session, "implementation").empty()) {

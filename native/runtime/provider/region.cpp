@@ -9,6 +9,8 @@
 
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
+#include "device/program.h"
+#include "device/stream_context.h"
 #include "operators/implementations.h"
 #include "runtime/abi/error.h"
 #include "runtime/provider/addresses.h"
@@ -31,6 +33,8 @@ constexpr int kMostOwn = 16;
 
 constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
                                        "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
+// A graph of this process gave other results than the same launches: none is used any more.
+std::atomic<bool> graphs_differ{false};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
 
 size_t alignment_of(void* const* addresses, size_t count) {
@@ -76,6 +80,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
 }  // namespace
 
 void count_region(RegionEvent event) { ++event_counts[static_cast<size_t>(event)]; }
+
+bool disable_graphs() { return !graphs_differ.exchange(true); }
 
 std::string describe_regions() {
   std::string text;
@@ -181,7 +187,10 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
       rethrow_of(describe(step, call));
     }
   }
-  for (const Tensor& t : inputs) plan.bytes.push_back(t.bytes());
+  for (const Tensor& t : inputs) {
+    plan.bytes.push_back(t.bytes());
+    plan.types.push_back(t.type);
+  }
   set_addresses(steps_, upload(plan, written, stream), plan);
   count_region(RegionEvent::kPlanned);
   const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
@@ -213,7 +222,7 @@ std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tens
   }
   if (total == 0) return uploads;
   const auto bytes = std::make_unique<unsigned char[]>(total);
-  plan.uploads = std::make_unique<Block>(memory_, total, stream);
+  plan.uploads = std::make_unique<Block>(memory_, total, stream, gpu::Holder::kConstants);
   for (size_t v = 0; v < steps_.values.size(); ++v) {
     if (!steps_.values[v].uploaded) continue;
     if (written[v]->bytes() > 0) std::memcpy(bytes.get() + offsets[v], written[v]->data, written[v]->bytes());
@@ -224,7 +233,7 @@ std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tens
 }
 
 bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
-                     bool recording) const {
+                     bool capturing) const {
   for (const RegionPlan::Slot& slot : plan.slots) {
     const Address& a = slot.address;
     void* base = a.base == Address::Base::kArena   ? arena
@@ -239,7 +248,7 @@ bool Region::enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& ad
     try {
       gpu::NodeScope scope(device_, step.name);
       if (!step.kernel->run(call)) return false;
-      if (recording) {
+      if (capturing) {
         device_.check_capture(stream);
       } else {
         scope.finish(stream);
@@ -255,58 +264,53 @@ void Region::refuse(RegionPlan& plan, const std::string& why) const {
   ++plan.refusals;
   ++refusals_;
   count_region(RegionEvent::kRefused);
+  say_refusal(why);
+}
+
+void Region::say_refusal(const std::string& why) const {
   if (!log_enabled() || refused_said_.exchange(true)) return;
   std::fprintf(stderr, "graphopt: %s runs launch by launch: %s\n", name_.c_str(), why.c_str());
 }
 
-// What can't be recorded leaves the plan as it was.
+// A failed capture leaves the plan unchanged.
 bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) const {
   std::vector<uint32_t> failed(steps_.all.size());
   for (size_t s = 0; s < steps_.all.size(); ++s) failed[s] = plan.calls[s].failed;
   std::string why;
   try {
-    device_.begin_capture(stream);
-  } catch (const std::exception& e) {
-    refuse(plan, e.what());
-    return false;
-  }
-  try {
+    gpu::Capture capture(device_, stream, options_.graph_nodes);
+    if (capture.why_not() != nullptr) {  // no refusal of the driver's: it may start in a later run
+      say_refusal(capture.why_not());
+      return false;
+    }
     void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
-    if (!enqueue(plan, arena, captured.addresses, stream, true)) why = "a library of the vendor's refuses";
-  } catch (const std::exception& e) {
-    why = e.what();
-  }
-  if (why.empty()) {
-    try {
-      captured.graph = device_.end_capture(stream);
+    if (enqueue(plan, arena, captured.addresses, stream, true)) {
+      captured.graph = capture.end();
       count_region(RegionEvent::kCaptured);
       if (log_enabled() && !captured_said_.exchange(true)) {
         std::fprintf(stderr, "graphopt: %s is captured\n", name_.c_str());
       }
       return true;
-    } catch (const std::exception& e) {
-      why = e.what();
     }
-  } else {
-    device_.abandon_capture(stream);
+    why = "a vendor library can't be captured";
+  } catch (const std::exception& e) {
+    why = e.what();
   }
   for (size_t s = 0; s < steps_.all.size(); ++s) plan.calls[s].failed = failed[s];
   refuse(plan, why);
   return false;
 }
 
-// The recording for these addresses, or the one with copies, made now if need be; null when there is none.
+// The graph for these addresses, or the one with copies, captured now if need be; null when there is none.
 Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                            bool apart, bool again, void* stream) const {
-  const auto arena = [&](size_t bytes) -> std::shared_ptr<Block> {
-    try {
-      return lane.arena(bytes);
-    } catch (const gpu::OutOfMemory& e) {
-      if (bytes == plan.arena_bytes) throw;  // no more than the run needs anyhow
-      refuse(plan, e.what());
+  if (options_.verify_graphs && !plan.verified) {
+    if (staged(plan, lane, addresses, stream) == nullptr) return nullptr;
+    if (!verify(plan, addresses, stream)) {
+      plan.staged = {};
       return nullptr;
     }
-  };
+  }
   if (!apart) {
     for (Captured& captured : plan.captured) {
       if (captured.addresses != addresses) continue;
@@ -316,9 +320,13 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
     if (again && plan.own < kMostOwn) {
       Captured captured;
       captured.addresses = addresses;
-      captured.arena = arena(plan.arena_bytes);
+      captured.arena = lane.arena(plan.arena_bytes);
       captured.used = plan.runs;
       if (!try_capture(plan, captured, stream)) return nullptr;
+      if (options_.verify_graphs &&
+          !trust(plan, [&] { return replays_as_launched(plan, captured, stream); })) {
+        return nullptr;
+      }
       ++plan.own;
       lane.trim(*this);
       if (plan.captured.size() == kMostCaptured) {
@@ -329,16 +337,26 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
       return &plan.captured.emplace_back(std::move(captured));
     }
   }
-  if (plan.staged.graph == nullptr) {
-    plan.staged.arena = arena(plan.arena_bytes_with_copies);
-    if (plan.staged.arena == nullptr && plan.arena_bytes_with_copies > 0) return nullptr;
-    plan.staged.addresses = copies_of(plan, plan.staged.arena.get(), addresses);
-    if (!try_capture(plan, plan.staged, stream)) {
-      plan.staged = {};
-      return nullptr;
-    }
-    lane.trim(*this);
+  return staged(plan, lane, addresses, stream);
+}
+
+// The graph with copies of inputs and outputs, captured now if need be; null when there is none.
+Captured* Region::staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+                         void* stream) const {
+  if (plan.staged.graph != nullptr) return &plan.staged;
+  try {
+    plan.staged.arena = lane.arena(plan.arena_bytes_with_copies);
+  } catch (const gpu::OutOfMemory& e) {
+    if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // no more than the run needs anyhow
+    refuse(plan, e.what());
+    return nullptr;
   }
+  plan.staged.addresses = copies_of(plan, plan.staged.arena.get(), addresses);
+  if (!try_capture(plan, plan.staged, stream)) {
+    plan.staged = {};
+    return nullptr;
+  }
+  lane.trim(*this);
   return &plan.staged;
 }
 
@@ -374,7 +392,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   plan.last = addresses;
   // The null stream can't be recorded.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMostRefusals &&
-      refusals_ < kMostRefusalsOfAll && !gpu::synchronous()) {
+      refusals_ < kMostRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
     if (const Captured* found = recorded(plan, lane, addresses, apart, again, stream)) {
       const bool staged = found == &plan.staged;
       if (staged) copy(plan, found->addresses, addresses, 0, steps_.inputs, stream);
@@ -429,7 +447,16 @@ void Region::run(const abi::Context& context) const {
     lane.drop(*plan);
     plan = &lane.add(std::move(other));
   }
-  while (!run_planned(*plan, lane, addresses, stream)) {
+  const auto run = [&] {
+    try {
+      return run_planned(*plan, lane, addresses, stream);
+    } catch (const gpu::OutOfMemory&) {
+      const auto* kernel = dynamic_cast<const gpu::DeviceKernel*>(steps_.all[plan->fullest].kernel.get());
+      if (kernel == nullptr || !kernel->avoid_workspace(plan->calls[plan->fullest])) throw;
+      return false;
+    }
+  };
+  while (!run()) {
     RegionPlan other = this->plan(inputs, alignment, plan->output_alignment, stream, plan);
     other.refusals = plan->refusals;
     lane.drop(*plan);

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,12 +46,16 @@ enum class RegionEvent {
   kCopyOut,
 };
 void count_region(RegionEvent event);
+// From now on no region uses graphs; whether that is new.
+bool disable_graphs();
 // JSON, by the names of the events in small letters, and how long the host has planned, what libraries of the vendor's
 // were asked included.
 std::string describe_regions();
 
 struct RegionOptions {
   bool capture = true;
+  size_t graph_nodes = 0;                                // of one graph at most; 0: any number
+  bool verify_graphs = false;                            // against launches, before a graph is used
   int implementation = -1;                               // Call::only, of operators with several
   std::optional<bool> channels_last;                     // for float16; not given: where it is known to gain
   std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
@@ -99,15 +104,23 @@ class Region final : public abi::OrtNodeComputeInfo {
   bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
-               bool recording) const;
+               bool capturing) const;
   Captured* recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                      bool apart, bool again, void* stream) const;
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
+  Captured* staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
+                   void* stream) const;
+  // Whether graphs of the plan can be relied on: true where options say nothing else. May overwrite the arena, and the
+  // outputs of `captured`.
+  bool verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const;
+  bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
+  bool trust(RegionPlan& plan, const std::function<bool()>& equal) const;
   std::vector<void*> copies_of(const RegionPlan& plan, const Block* arena,
                                const std::vector<void*>& addresses) const;
   void copy(const RegionPlan& plan, const std::vector<void*>& to, const std::vector<void*>& from,
             size_t begin, size_t end, void* stream) const;
   void refuse(RegionPlan& plan, const std::string& why) const;
+  void say_refusal(const std::string& why) const;
   std::string describe(const Step& step, const Call& call) const;
 
   const abi::OrtApi24* api_;

@@ -17,10 +17,12 @@ size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 std::shared_ptr<RegionCache> RegionCache::create(std::shared_ptr<SessionMemory> memory) {
   auto cache = std::make_shared<RegionCache>(std::move(memory));
-  cache->memory_->on_shortage([weak = std::weak_ptr<RegionCache>(cache)] {
+  const auto call = [weak = std::weak_ptr<RegionCache>(cache)](bool (RegionCache::*give_back)() noexcept) {
     const auto self = weak.lock();
-    return self != nullptr && self->reclaim();
-  });
+    return self != nullptr && (self.get()->*give_back)();
+  };
+  on_shortage(cache, [call] { return call(&RegionCache::reclaim_idle); });
+  cache->memory_->on_shortage([call] { return call(&RegionCache::reclaim); });
   return cache;
 }
 
@@ -29,8 +31,10 @@ RegionCache::Held::Held(RegionCache& cache, void* stream) : cache_(cache), outer
     const std::lock_guard<std::mutex> lock(cache.mutex_);
     auto& slot = cache.lanes_[stream];
     if (slot == nullptr) {
-      slot = std::make_shared<Lane>();
-      slot->stream = stream;
+      auto lane = std::make_shared<Lane>();
+      lane->stream = stream;
+      gpu::StreamContext::of(cache.memory_->pool().device(), stream)->attach(cache.weak_from_this());
+      slot = std::move(lane);
     }
     lane_ = slot;
   }
@@ -97,7 +101,7 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
   if (bytes == 0 || (arena != nullptr && arena->bytes() >= bytes)) return arena;
   arena.reset();
   const auto allocate = [&](size_t wanted) {
-    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream);
+    arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream, gpu::Holder::kArenas);
   };
   gives_back_ = false;  // what the lane keeps is worth more than room for what may come
   try {
@@ -168,7 +172,7 @@ bool RegionCache::reclaim_idle() noexcept {
   return true;
 }
 
-void RegionCache::forget(void* stream) noexcept {
+void RegionCache::release(void* stream) noexcept {
   std::shared_ptr<Lane> lane;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/stream_context.h"
 #include "operators/kernel.h"
 #include "runtime/provider/memory.h"
 
@@ -25,8 +26,8 @@ class Region;
 class Block {
  public:
   // Throws gpu::OutOfMemory.
-  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream)
-      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream)), bytes_(bytes) {}
+  Block(std::shared_ptr<SessionMemory> memory, size_t bytes, const void* stream, gpu::Holder holder)
+      : memory_(std::move(memory)), data_(memory_->allocate(bytes, stream, holder)), bytes_(bytes) {}
   ~Block() { memory_->free(data_); }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -84,13 +85,15 @@ struct RegionPlan {
   uint64_t runs = 0, used = 0;
   int refusals = 0;                // of a driver or a library to record
   int own = 0;                     // recordings with addresses of callers, so far
+  std::vector<ElementType> types;  // of the inputs
+  bool verified = false;           // its graph and its launches gave the same results
   std::vector<void*> last;         // addresses of the run before
   std::vector<Captured> captured;  // for addresses of callers
   Captured staged;                 // for copies in the arena
 };
 
-// One for each session. Thread-safe.
-class RegionCache {
+// One for each session. Thread-safe. The end of a stream (gpu::StreamContext) ends its lane.
+class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from_this<RegionCache> {
  public:
   // Plans leave when the session's memory is short.
   static std::shared_ptr<RegionCache> create(std::shared_ptr<SessionMemory> memory);
@@ -138,8 +141,7 @@ class RegionCache {
     bool gives_back_ = true;
   };
 
-  // The stream is about to be destroyed, its work is done.
-  void forget(void* stream) noexcept;
+  void release(void* stream) noexcept override;
   void forget(const Region& region) noexcept;
 
  private:

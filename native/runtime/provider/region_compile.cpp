@@ -287,34 +287,38 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
                   "': " + e.what());
     }
   }
-  device_.synchronize(nullptr);
 }
+
+namespace {
+
+// A constant in channels last, in host memory.
+struct Relaid {
+  std::unique_ptr<uint16_t[]> memory;
+  Tensor tensor;
+  explicit Relaid(const Tensor& from) : tensor(from) {
+    const Shape& s = from.shape;
+    tensor.shape = to_channels_last(s);
+    memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
+    tensor.data = memory.get();
+    const auto* x = from.as<const uint16_t>();
+    const int64_t pixels = s[2] * s[3];
+    for (int64_t n = 0; n < s[0]; ++n) {
+      for (int64_t i = 0; i < pixels; ++i) {
+        for (int64_t c = 0; c < s[1]; ++c) {
+          memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
 
 // Each once, though several nodes read it. The runtime may let go of its own.
 void Region::add_constants(const std::vector<StepSource>& sources) {
   struct Constant {
     Tensor tensor;
     size_t block = 0, offset = 0;
-  };
-  // In channels last, in host memory.
-  struct Relaid {
-    std::unique_ptr<uint16_t[]> memory;
-    Tensor tensor;
-    explicit Relaid(const Tensor& from) : tensor(from) {
-      const Shape& s = from.shape;
-      tensor.shape = to_channels_last(s);
-      memory = std::make_unique<uint16_t[]>(static_cast<size_t>(s.elements()));
-      tensor.data = memory.get();
-      const auto* x = from.as<const uint16_t>();
-      const int64_t pixels = s[2] * s[3];
-      for (int64_t n = 0; n < s[0]; ++n) {
-        for (int64_t i = 0; i < pixels; ++i) {
-          for (int64_t c = 0; c < s[1]; ++c) {
-            memory[static_cast<size_t>((n * pixels + i) * s[1] + c)] = x[(n * s[1] + c) * pixels + i];
-          }
-        }
-      }
-    }
   };
   std::vector<Relaid> relaid;
   std::vector<Constant> on_device;
@@ -364,17 +368,19 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
     }
   }
   for (const size_t bytes : blocks) {
-    blocks_.push_back(std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr));
+    blocks_.push_back(
+        std::make_unique<Block>(memory_, std::max(bytes, kArenaAlignment), nullptr, gpu::Holder::kConstants));
   }
+  const gpu::WorkStream stream(device_);
   size_t next = 0;
   for (Tensor& constant : steps_.constants) {
     if (constant.place == Place::kHost) continue;
     const Constant& from = on_device[next++];
     const size_t bytes = constant.bytes();
     constant.data = static_cast<char*>(blocks_[from.block]->data()) + from.offset;
-    if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, nullptr);
+    if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, stream.get());
   }
-  device_.synchronize(nullptr);  // the runtime's copies are read
+  stream.synchronize();  // the runtime's copies are read
 }
 
 }  // namespace graphopt::provider

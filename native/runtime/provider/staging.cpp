@@ -14,12 +14,17 @@ constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, k
 
 }  // namespace
 
+bool Staging::Block::is_free() {
+  const auto of = context.lock();
+  if (of != nullptr && !of->is_done(event)) return false;
+  context.reset();
+  return true;
+}
+
 Staging::Block* Staging::take(size_t bytes) {
   for (Block& block : blocks_) {
     if (block.bytes < bytes || block.bytes / 4 > bytes) continue;
-    if (block.used && !device_.is_done(block.event)) continue;
-    block.used = false;
-    return &block;
+    if (block.is_free()) return &block;
   }
   const size_t size = few_sizes(bytes, kLeastBytes, 1);
   if (total_ + size > kMostTotal) return nullptr;
@@ -49,7 +54,7 @@ void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
     if (block != nullptr) {
       std::memcpy(block->memory, from, bytes);
       device_.copy(to, block->memory, bytes, stream);
-      block->used = true;
+      block->context = gpu::StreamContext::of(device_, stream);
       device_.record(block->event, stream);
       return;
     }

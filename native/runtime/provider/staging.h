@@ -6,10 +6,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <vector>
 
-#include "device/device.h"
+#include "device/stream_context.h"
 
 namespace graphopt::provider {
 
@@ -28,8 +29,10 @@ class Staging {
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
-    void* event = nullptr;  // recorded behind the last copy from it
-    bool used = false;      // the copy may not be done
+    void* event = nullptr;                      // recorded behind the last copy from it
+    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expired when it is done
+
+    bool is_free();
   };
 
   // Null when there is none and no more may be made.

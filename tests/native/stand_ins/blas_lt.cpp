@@ -6,17 +6,24 @@
 // without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it says so on stderr and has no products
 // (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
 // 2420); it reads them when it is first asked for an algorithm (the same file:1457 and 2376);
-// what it offers first may be refused.
+// what it offers first may be refused; a handle has flags in the device's memory, by which work-groups of a product wait for
+// each other, so that products of two streams on one handle may wait for ever (rocm-libraries, PR 10951: a stream more than
+// a handle has room for is refused; the stand-in refuses the second); they are allocated and set when the handle is
+// created, and where that fails, as it does while a stream is captured, the process ends (rocm-libraries, issue 11838).
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "blocks/half.h"
 #include "recording.h"
@@ -43,7 +50,36 @@ constexpr size_t kWorkspace = 512;
 
 namespace {
 
-int products = 0;
+constexpr size_t kFlagsBytes = 4096;
+struct Handle {
+  void* flags = nullptr;
+  std::optional<void*> stream;  // that the first product used
+};
+
+int products = 0, shared_handles = 0;
+std::atomic<int> refusals{0};
+std::mutex mutex;
+std::map<void*, Handle> handles;
+
+// The flags of the handle; nothing when it cannot serve this stream.
+std::optional<void*> flags_for(void* handle, void* stream) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = handles.find(handle);
+  if (found == handles.end()) {
+    std::fprintf(stderr, "stand-in: a product on a destroyed handle\n");
+    return std::nullopt;
+  }
+  const void* first = found->second.stream.emplace(found->second.stream.value_or(stream));
+#ifdef STAND_IN_HIP
+  if (first != stream) {
+    ++shared_handles;
+    return std::nullopt;
+  }
+#else
+  (void)first;
+#endif
+  return found->second.flags;
+}
 
 struct Product {
   int epilogue = 1, bias_type = -1, transpose_a = 0;
@@ -58,9 +94,10 @@ struct Layout {
   int32_t batch = 1;
   int64_t step = 0;
 
+  // As seen with cuBLASLt 13 on an H100: distances in bytes are computed in 32 bits.
   template <class Byte>  // char, perhaps const
   Byte* at(Byte* data, int32_t i) const {
-    return data + i * step * (type == kFloat ? 4 : 2);
+    return data + static_cast<int32_t>(i * step * (type == kFloat ? 4 : 2));
   }
   float read(const void* data, uint64_t row, uint64_t column) const {
     const size_t i = row + column * static_cast<size_t>(ld);
@@ -80,10 +117,34 @@ struct Layout {
 }  // namespace
 
 STAND_IN_EXPORT int stand_in_products() { return products; }
+// Products that were refused since their handle serves another stream.
+STAND_IN_EXPORT int stand_in_shared_handles() { return shared_handles; }
+// So many products are refused from now on, whatever the algorithm.
+STAND_IN_EXPORT void stand_in_refuse_products(int count) { refusals = count; }
+STAND_IN_EXPORT int stand_in_blas_lt_handles() { return static_cast<int>(handles.size()); }
 
-STAND_IN_EXPORT int NAME(Create)(void** handle) {
-  static int one;
-  return *handle = &one, 0;
+STAND_IN_EXPORT int NAME(Create)(void** made) {
+  Handle handle;
+#ifdef STAND_IN_HIP
+  if (hipMalloc(&handle.flags, kFlagsBytes) != 0 || hipMemset(handle.flags, 0, kFlagsBytes) != 0) {
+    std::fprintf(stderr, "hipBLASLt: the synchronizer cannot be allocated\n");
+    std::exit(1);
+  }
+#endif
+  const std::lock_guard<std::mutex> lock(mutex);
+  *made = new char;
+  handles.emplace(*made, handle);
+  return 0;
+}
+STAND_IN_EXPORT int NAME(Destroy)(void* handle) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = handles.find(handle);
+  if (found == handles.end()) return kNotSupported;
+#ifdef STAND_IN_HIP
+  hipFree(found->second.flags);
+#endif
+  handles.erase(found);  // the address is leaked: it must not be reused
+  return 0;
 }
 STAND_IN_EXPORT int NAME(MatmulDescCreate)(void** product, int compute, int scale) {
   if (compute != kCompute32F || scale != kFloat) return kNotSupported;
@@ -161,7 +222,7 @@ STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, voi
 }
 
 // D = epilogue(alpha A B + beta C + bias), stored by columns.
-STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const void* a, void* a_layout,
+STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, const void* a, void* a_layout,
                                  const void* b, void* b_layout, const float* beta, const void* c,
                                  void* c_layout, void* d, void* d_layout, const unsigned char* algorithm,
                                  void* workspace, size_t workspace_bytes, void* stream) {
@@ -177,33 +238,45 @@ STAND_IN_EXPORT int NAME(Matmul)(void*, void* handle, const float* alpha, const 
       lb->batch != ld->batch || lc->batch != ld->batch) {
     return kNotSupported;
   }
-  // What the caller has described may be gone when a recording runs.
-  return stand_in::enqueue(stream, [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc,
-                                    d_of = *ld, of = *product] {
-    ++products;
-    std::memset(workspace, 0xff, workspace_bytes);
-    const Layout bias{d_of.type, d_of.rows, 1, static_cast<int64_t>(d_of.rows), d_of.batch, of.bias_step};
-    for (int32_t i = 0; i < d_of.batch; ++i) {
-      const auto *ai = a_of.at(static_cast<const char*>(a), i), *bi = b_of.at(static_cast<const char*>(b), i),
-                 *ci = c_of.at(static_cast<const char*>(c), i),
-                 *bias_i = bias.at(static_cast<const char*>(of.bias), i);
-      for (uint64_t column = 0; column < d_of.columns; ++column) {
-        for (uint64_t row = 0; row < d_of.rows; ++row) {
-          float sum = 0;
-          for (uint64_t k = 0; k < b_of.rows; ++k) {
-            sum += (across ? a_of.read(ai, k, row) : a_of.read(ai, row, k)) * b_of.read(bi, k, column);
+  if (refusals > 0 && refusals-- > 0) return kNotSupported;
+  const std::optional<void*> flags = flags_for(of, stream);
+  if (!flags) return kNotSupported;
+  // The caller may destroy its descriptors before a captured graph runs.
+  const Layout bias{ld->type, ld->rows, 1, static_cast<int64_t>(ld->rows), ld->batch, product->bias_step};
+  std::vector<const void*> addresses = {workspace, *flags};
+  for (int32_t i = 0; i < ld->batch; ++i) {
+    addresses.insert(addresses.end(),
+                     {la->at(static_cast<const char*>(a), i), lb->at(static_cast<const char*>(b), i),
+                      lc->at(static_cast<const char*>(c), i), ld->at(static_cast<const char*>(d), i),
+                      bias.at(static_cast<const char*>(product->bias), i)});
+  }
+  return stand_in::enqueue(
+      stream, "a product with an epilogue", addresses,
+      [=, scale = *alpha, add = *beta, a_of = *la, b_of = *lb, c_of = *lc, d_of = *ld, of = *product] {
+        ++products;
+        std::memset(workspace, 0xff, workspace_bytes);
+        for (int32_t i = 0; i < d_of.batch; ++i) {
+          const auto *ai = a_of.at(static_cast<const char*>(a), i),
+                     *bi = b_of.at(static_cast<const char*>(b), i),
+                     *ci = c_of.at(static_cast<const char*>(c), i),
+                     *bias_i = bias.at(static_cast<const char*>(of.bias), i);
+          for (uint64_t column = 0; column < d_of.columns; ++column) {
+            for (uint64_t row = 0; row < d_of.rows; ++row) {
+              float sum = 0;
+              for (uint64_t k = 0; k < b_of.rows; ++k) {
+                sum += (across ? a_of.read(ai, k, row) : a_of.read(ai, row, k)) * b_of.read(bi, k, column);
+              }
+              float y = scale * sum;
+              if (add != 0) y += add * c_of.read(ci, row, column);
+              if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
+              if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
+              if ((of.epilogue & 32) != 0) {
+                y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
+              }
+              d_of.write(d_of.at(static_cast<char*>(d), i), row, column, y);
+            }
           }
-          float y = scale * sum;
-          if (add != 0) y += add * c_of.read(ci, row, column);
-          if ((of.epilogue & 4) != 0 && how != "wrong") y += bias.read(bias_i, row, 0);
-          if ((of.epilogue & 2) != 0) y = std::max(y, 0.0f);
-          if ((of.epilogue & 32) != 0) {
-            y *= 0.5f * (1.0f + std::tanh(0.79788456f * (y + 0.044715f * y * y * y)));
-          }
-          d_of.write(d_of.at(static_cast<char*>(d), i), row, column, y);
         }
-      }
-    }
-    return 0;
-  });
+        return 0;
+      });
 }

@@ -5,6 +5,7 @@ using namespace stand_in;
 const char* const stand_in::kArchitectures = "sm_";
 const uint64_t stand_in::kMostItems = UINT64_MAX;
 const bool stand_in::kEachCallWrites = false;
+const bool stand_in::kCapturesAsHip = false;
 const int stand_in::kTooLarge = 1;
 
 namespace {
@@ -90,9 +91,10 @@ STAND_IN_EXPORT int cuEventCreate(void** handle, unsigned) {
 }
 STAND_IN_EXPORT int cuEventDestroy_v2(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int cuEventRecord(void* handle, void* stream) { return record(handle, stream); }
-STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
+STAND_IN_EXPORT int cuEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
 STAND_IN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
-STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int) { return begin_recording(stream); }
+STAND_IN_EXPORT int cuStreamBeginCapture_v2(void* stream, int how) { return begin_recording(stream, how); }
+STAND_IN_EXPORT int cuThreadExchangeStreamCaptureMode(int* how) { return exchange_mode(how); }
 STAND_IN_EXPORT int cuStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
 STAND_IN_EXPORT int cuStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }
 STAND_IN_EXPORT int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long) {

@@ -8,11 +8,16 @@
 //                        has those of its own kind (kArchitectures). After a slash the generic target whose
 //                        code runs there too, if the driver knows generic targets.
 //   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
-//   STAND_IN_LATE        work on a stream is done when somebody waits for it and no sooner; the default stream waits
-//                        for none of ours, which are made so. Else work is done when it is enqueued.
+//   STAND_IN_REPLAY      what is wrong with graphs, as on some versions of ROCm (clr issue 279, hip issue 3887): "drops",
+//                        the last node is lost; "remembers", every launch but a graph's first leaves what the first did
+//   STAND_IN_LATE        work on a stream is done when it is waited for and no sooner, an event's up to where it was
+//                        recorded; each query for an event does one piece of work. The default stream waits for
+//                        none of ours, which are made so. Else work is done when it is enqueued.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
-// twice, work on a stream of another device than the current one. All of these give kInvalidHandle.
+// twice, work on a stream of another device than the current one. All of these give kInvalidHandle. Memory is guarded
+// (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress, and what was accessed
+// is on stderr.
 //
 // What it does as ROCm does, with the place in AMD's sources (clr: github.com/ROCm/clr at rocm-6.2.0;
 // systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
@@ -36,22 +41,42 @@
 //                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name has its features behind it
 //                        clr hipamd/src/hip_device.cpp:706
-//   while a stream is recorded, its thread may neither allocate nor wait; whoever does ends the recording,
-//   and what is enqueued on the stream fails until it is taken
+//   while a stream is captured, its thread may neither allocate nor wait, nor, if the capture's mode is global, may any
+//   other: such a call fails and ends the capture, and what is enqueued on the stream then fails until the capture is
+//   ended; a thread whose own mode is relaxed may do all of this
 //                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph.cpp:980
+//   a stream whose capture has failed refuses work and waits until another capture of it has succeeded, be it empty
+//                        clr hipamd/src/hip_graph.cpp (hipStreamEndCapture_common, which resets the state after
+//                        a success alone), hip_internal.hpp (STREAM_CAPTURE), hip_stream.cpp
+//                        (StreamCaptureOngoing); rocm-systems issue 6509; from 7.14 on it does not
+//   work on the null stream ends every capture of the process and fails
+//                        clr hipamd/src/hip_internal.hpp (STREAM_CAPTURE, CHECK_STREAM_CAPTURING)
+//   an event that was last recorded on a stream that is captured by now can't be asked for, which ends that
+//   capture, nor can another stream wait for it
+//                        clr hipamd/src/hip_event.cpp (hipEventSynchronize, ihipEventQuery), hip_stream.cpp
+//                        (hipStreamWaitEvent_common); up to ROCm 7.2.0
+//   a wait for the device ends every capture of the process, in whatever mode and thread it is
+//                        clr hipamd/src/hip_internal.hpp (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime.cpp
+//                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
+//                        "Prohibited and Unhandled Operations" of stream capture
 #pragma once
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -59,13 +84,18 @@
 #include <utility>
 #include <vector>
 
+#include "device/emulator/guarded_memory.h"
+
 #define STAND_IN_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace stand_in {
 
 // The same numbers in HIP and CUDA.
-constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901;
-constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500;
+enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed };
+constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kIsolatedCapture = 905,
+              kCapturedEvent = 907, kWrongThread = 908;
+constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500,
+              kNotReady = 600, kIllegalAddress = 700;
 
 // What HIP does about a wrong address on the device.
 constexpr int kAbort = -1;
@@ -80,32 +110,56 @@ extern const uint64_t kMostItems;
 extern const int kTooLarge;
 // Whether a call that succeeds takes the last error away.
 extern const bool kEachCallWrites;
+// Whether captures follow the rules that are HIP's alone.
+extern const bool kCapturesAsHip;
+
+// The capture mode of the calling thread (hipThreadExchangeStreamCaptureMode).
+inline thread_local int mode = kGlobal;
 
 struct Driver;
 using Work = std::function<int(Driver&)>;
 struct Recording {
   std::thread::id thread;
+  int mode = kThreadLocal;
   std::vector<Work> work;
   bool valid = true;
+  bool ended = false;  // without success
 };
 struct Graph {
+  // After the first launch, for STAND_IN_REPLAY=remembers: what was in each block of memory.
+  struct Memory {
+    bool known = false;
+    std::map<void*, std::vector<char>> blocks;
+  };
   std::vector<Work> work;
   int device = 0;
+  std::shared_ptr<Memory> first = std::make_shared<Memory>();
 };
 
 struct Driver {
   std::mutex mutex;
   std::map<void*, Recording> recordings;  // by stream
   const bool is_late = std::getenv("STAND_IN_LATE") != nullptr;
-  std::map<void*, std::vector<Work>> late;  // by stream
-  std::map<void*, void*> recorded;          // by event: its stream
-  std::map<void*, Graph> graphs;            // recorded, and made ready
+  const std::string replay = std::getenv("STAND_IN_REPLAY") != nullptr ? std::getenv("STAND_IN_REPLAY") : "";
+  size_t most_nodes = 0;  // of a graph so far
+  struct Queue {
+    std::deque<Work> todo;
+    uint64_t given = 0, done = 0;  // pieces of work
+  };
+  struct Event {
+    void* stream = nullptr;
+    uint64_t given = 0;  // to the stream before it
+  };
+  std::map<void*, Queue> late;      // by stream
+  std::map<void*, Event> recorded;  // by event
+  std::map<void*, Graph> graphs;    // recorded, and made ready
   Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
   std::map<void*, int> streams, events, modules;  // by handle: its device
-  std::map<void*, size_t> memory, pinned;         // bytes
-  long waits = 0;                                 // copies on a stream that the caller had to wait for
+  graphopt::gpu::GuardedMemory guarded{PROT_READ | PROT_WRITE};
+  std::map<void*, size_t> memory, pinned;  // bytes
+  long waits = 0;                          // copies on a stream that the caller had to wait for
   size_t in_use = 0, most = SIZE_MAX;
   long until_failure = -1;  // calls that still succeed; -1: all
   int failure = 0;
@@ -123,10 +177,34 @@ struct Driver {
     launch_64 = kernels("STAND_IN_KERNELS_64");
   }
 
-  // Does what the stream has been given.
-  int finish(void* stream) {
-    const std::vector<Work> todo = std::exchange(late[stream], {});
-    for (const Work& work : todo) {
+  // Prints an invalid access. Every later call fails.
+  int fault(const std::string& what) {
+    if (what.empty()) return 0;
+    std::fprintf(stderr, "stand-in: %s\n", what.c_str());
+    until_failure = 0;
+    return failure = kIllegalAddress;
+  }
+
+  // Runs work with access to the blocks that hold these addresses.
+  template <class Do>
+  int access(const char* what, const std::vector<const void*>& addresses, const Do& work) {
+    try {
+      const graphopt::gpu::GuardedMemory::Access access(guarded, what, addresses);
+      return work();
+    } catch (const std::exception& e) {
+      return fault(e.what());
+    }
+  }
+
+  // Runs the work of the stream, up to the piece with this number.
+  int finish(void* stream, uint64_t until = UINT64_MAX) {
+    const auto found = late.find(stream);
+    if (found == late.end()) return 0;
+    Queue& queue = found->second;
+    while (!queue.todo.empty() && queue.done < until) {
+      const Work work = std::move(queue.todo.front());
+      queue.todo.pop_front();
+      ++queue.done;
       if (const int status = work(*this)) return status;
     }
     return 0;
@@ -138,15 +216,28 @@ struct Driver {
     return 0;
   }
 
-  // What ends a recording of the calling thread.
-  bool disturbs_recording() {
+  // Ends the recordings that `which` selects; whether there are any.
+  template <class Which>
+  bool invalidate(const Which& which) {
     bool any = false;
     for (auto& [stream, recording] : recordings) {
-      if (recording.thread != std::this_thread::get_id()) continue;
+      if (recording.ended || !which(recording)) continue;
       recording.valid = false;
       any = true;
     }
     return any;
+  }
+  bool invalidate_all() {
+    return invalidate([](const Recording&) { return true; });
+  }
+
+  // What ends captures that the calling thread has to spare.
+  bool disturbs_recording() {
+    if (mode == kRelaxed) return false;
+    return invalidate([](const Recording& r) {
+      return r.mode != kRelaxed &&
+             (r.thread == std::this_thread::get_id() || (r.mode == kGlobal && mode == kGlobal));
+    });
   }
 
   static Launch kernels(const char* variable) {
@@ -186,6 +277,7 @@ int call(Do&& work) {
     if (d.until_failure > 0) --d.until_failure;
     status = d.devices.empty() ? kNoDevice : work(d);
   }
+  if (status == kNotReady) return status;  // which is not kept
   if (status != 0) ++d.failures;
   if (status != 0 || kEachCallWrites) last_error = status;
   return status;
@@ -203,6 +295,14 @@ inline int destroy(std::map<void*, int>& handles, void* handle) {
   return 0;
 }
 
+// Whether the stream refuses waits because of a capture, which the attempt ends.
+inline bool is_captured(Driver& d, void* stream) {
+  const auto found = d.recordings.find(stream);
+  if (found == d.recordings.end()) return false;
+  found->second.valid = false;
+  return true;
+}
+
 // The default stream is of every device.
 inline bool usable(const Driver& d, void* stream) {
   const auto found = d.streams.find(stream);
@@ -213,7 +313,8 @@ inline int allocate(void** memory, size_t bytes) {
   return call([&](Driver& d) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
     if (bytes > d.most - d.in_use) return kOutOfMemory;
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    *memory = d.guarded.allocate(bytes);
+    if (*memory == nullptr) return kOutOfMemory;
     d.memory[*memory] = bytes;
     d.in_use += bytes;
     return 0;
@@ -228,8 +329,7 @@ inline int release(void* memory) {
     if (const int status = d.finish()) return status;
     d.in_use -= found->second;
     d.memory.erase(found);
-    std::free(memory);
-    return 0;
+    return d.fault(d.guarded.free(memory));
   });
 }
 
@@ -277,12 +377,42 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
+// Lets another thread act while a stream is captured: the thread that next adds work to a capture waits for it. The wait
+// has a limit, since the other thread may itself wait for the end of the capture.
+struct Pause {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool wanted = false, begun = false, ended = false;
+  std::chrono::milliseconds most{0};
+};
+inline Pause& pause() {
+  static auto& one = *new Pause;
+  return one;
+}
+
+inline void pause_in_recording(void* stream) {
+  {
+    Driver& d = driver();
+    const std::lock_guard<std::mutex> lock(d.mutex);
+    if (d.recordings.count(stream) == 0) return;
+  }
+  Pause& p = pause();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  if (!std::exchange(p.wanted, false)) return;
+  p.begun = true;
+  p.changed.notify_all();
+  p.changed.wait_for(lock, p.most, [&] { return p.ended; });
+}
+
 // Now, or when somebody waits, or when the recording that is made of the stream runs.
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) {
+    if (stream == nullptr && kCapturesAsHip && d.invalidate_all()) return kUnsupportedInCapture;
     if (!d.is_late || stream == nullptr) return work(d);
-    d.late[stream].push_back(std::move(work));
+    Driver::Queue& queue = d.late[stream];
+    queue.todo.push_back(std::move(work));
+    ++queue.given;
     return 0;
   }
   if (!found->second.valid) return kInvalidatedCapture;
@@ -292,6 +422,7 @@ inline int enqueue(Driver& d, void* stream, Work work) {
 
 inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t lds,
                void* stream, void** args) {
+  pause_in_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
@@ -303,35 +434,43 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     if (count < 0) return kNotFound;
     // A driver copies the arguments.
     std::vector<std::vector<std::max_align_t>> values;
+    std::vector<const void*> addresses;  // all arguments but the first, which has the kernel's sizes
     for (int i = 0; i < count; ++i) {
       values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(values.back().data(), args[i], sizes[i]);
+      if (i > 0) addresses.push_back(*static_cast<const void* const*>(args[i]));
     }
     const std::array<uint32_t, 3> groups = {grid[0], grid[1], grid[2]},
                                   items = {block[0], block[1], block[2]};
-    return enqueue(d, stream, [=](Driver&) mutable {
+    return enqueue(d, stream, [=](Driver& later) mutable {
       std::vector<void*> pointers;
       for (auto& value : values) pointers.push_back(value.data());
-      return launch(name, groups.data(), items.data(), lds, pointers.data(), 0, 0) == 0 ? 0 : kNotFound;
+      return later.access(name, addresses, [&] {
+        return launch(name, groups.data(), items.data(), lds, pointers.data(), 0, 0) == 0 ? 0 : kNotFound;
+      });
     });
   });
 }
 
 inline int wait(void* stream) {
   return call([&](Driver& d) {
-    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (is_captured(d, stream) || d.disturbs_recording()) return kUnsupportedInCapture;
     return usable(d, stream) ? d.finish(stream) : kInvalidHandle;
   });
 }
 
 inline int wait_for_device() {
-  return call([&](Driver& d) { return d.disturbs_recording() ? kUnsupportedInCapture : d.finish(); });
+  return call([&](Driver& d) { return d.invalidate_all() ? kUnsupportedInCapture : d.finish(); });
 }
 
 inline int destroy_stream(void* stream) {
   return call([&](Driver& d) {
     if (const int status = d.finish(stream)) return status;
     d.late.erase(stream);
+    d.recordings.erase(stream);
+    for (auto& [event, where] : d.recorded) {
+      if (where.stream == stream) where = {};  // another stream may get the address
+    }
     return destroy(d.streams, stream);
   });
 }
@@ -349,7 +488,9 @@ inline bool known(const Driver& d, const void* address) {
 
 inline int pin(void** memory, size_t bytes) {
   return call([&](Driver& d) {
-    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    *memory = d.guarded.allocate(bytes);
+    if (*memory == nullptr) return kOutOfMemory;
     d.pinned[*memory] = bytes;
     return 0;
   });
@@ -360,30 +501,38 @@ inline int unpin(void* memory) {
     if (d.disturbs_recording()) return kUnsupportedInCapture;
     if (const int status = d.finish()) return status;
     if (d.pinned.erase(memory) == 0) return memory == nullptr ? 0 : kInvalidHandle;
-    std::free(memory);
-    return 0;
+    return d.fault(d.guarded.free(memory));
   });
 }
 
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
+  pause_in_recording(stream);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (stream != nullptr && !known(d, from)) {
       ++d.waits;
       if (d.recordings.count(stream) > 0 && d.disturbs_recording()) return kUnsupportedInCapture;
       if (const int status = d.finish(stream)) return status;
-      return std::memcpy(to, from, bytes), 0;
+      return d.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
     }
-    return enqueue(d, stream, [=](Driver&) { return std::memcpy(to, from, bytes), 0; });
+    return enqueue(d, stream, [=](Driver& later) {
+      return later.access("copy", {to, from}, [&] { return std::memcpy(to, from, bytes), 0; });
+    });
   });
 }
 
-inline int begin_recording(void* stream) {
+inline int begin_recording(void* stream, int how) {
   return call([&](Driver& d) {
-    if (stream == nullptr || !usable(d, stream) || d.recordings.count(stream) > 0) return kInvalidHandle;
-    d.recordings[stream].thread = std::this_thread::get_id();
+    if (stream == nullptr || !usable(d, stream)) return kInvalidHandle;
+    Recording& recording = d.recordings[stream];
+    if (recording.thread != std::thread::id() && !recording.ended) return kInvalidHandle;
+    recording = {std::this_thread::get_id(), how, {}};
     return 0;
   });
+}
+
+inline int exchange_mode(int* other) {
+  return call([&](Driver&) { return std::swap(mode, *other), 0; });
 }
 
 inline int end_recording(void* stream, void** graph) {
@@ -391,11 +540,21 @@ inline int end_recording(void* stream, void** graph) {
     *graph = nullptr;
     const auto found = d.recordings.find(stream);
     if (found == d.recordings.end()) return kInvalidHandle;
-    Recording recording = std::move(found->second);
-    d.recordings.erase(found);
-    if (!recording.valid) return kInvalidatedCapture;
+    const Recording& r = found->second;
+    if (r.ended || (r.mode != kRelaxed && r.thread != std::this_thread::get_id())) return kWrongThread;
+    if (!found->second.valid) {
+      if (kCapturesAsHip) {
+        found->second.ended = true;
+        found->second.work.clear();
+      } else {
+        d.recordings.erase(found);
+      }
+      return kInvalidatedCapture;
+    }
     *graph = std::malloc(1);
-    d.graphs[*graph] = {std::move(recording.work), current};
+    d.most_nodes = std::max(d.most_nodes, found->second.work.size());
+    d.graphs[*graph] = {std::move(found->second.work), current};
+    d.recordings.erase(found);
     return 0;
   });
 }
@@ -423,10 +582,18 @@ inline int launch_graph(void* ready, void* stream) {
     const auto found = d.graphs.find(ready);
     if (found == d.graphs.end() || !usable(d, stream) || found->second.device != current)
       return kInvalidHandle;
-    return enqueue(d, stream, [todo = found->second.work](Driver& later) {
-      for (const Work& work : todo) {
-        if (const int status = work(later)) return status;
+    return enqueue(d, stream, [todo = found->second.work, first = found->second.first](Driver& later) {
+      const size_t lost = later.replay == "drops" ? 1 : 0;
+      for (size_t i = 0; i + lost < todo.size(); ++i) {
+        if (const int status = todo[i](later)) return status;
       }
+      if (later.replay != "remembers") return 0;
+      for (const auto& [block, bytes] : later.memory) {
+        std::vector<char>& content = first->blocks[block];
+        if (first->known && content.size() == bytes) std::memcpy(block, content.data(), bytes);
+        content.assign(static_cast<char*>(block), static_cast<char*>(block) + bytes);
+      }
+      first->known = true;
       return 0;
     });
   });
@@ -443,17 +610,32 @@ inline int destroy_graph(void* graph) {
 inline int record(void* handle, void* stream) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
-    d.recorded[handle] = stream;
+    d.recorded[handle] = {stream, d.late[stream].given};
     return 0;
   });
 }
 
-// Of a stream, or with null of the caller. What the event's stream has been given since is done as well.
-inline int wait_for_event(void* handle, void* stream) {
+// The stream waits, or with null the caller. `asks`: a query instead of a wait.
+inline int wait_for_event(void* handle, void* stream, bool asks = false) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
     const auto found = d.recorded.find(handle);
-    return found == d.recorded.end() ? 0 : d.finish(found->second);
+    if (found == d.recorded.end()) return 0;
+    const Driver::Event event = found->second;
+    const auto captured = d.recordings.find(event.stream);
+    if (kCapturesAsHip && captured != d.recordings.end() && captured->second.valid) {
+      if (stream != nullptr) return kIsolatedCapture;
+      captured->second.valid = false;
+      return kCapturedEvent;
+    }
+    const auto wait = [event](Driver& later) { return later.finish(event.stream, event.given); };
+    if (stream != nullptr) return enqueue(d, stream, wait);
+    if (d.disturbs_recording()) return kUnsupportedInCapture;
+    if (!asks) return wait(d);
+    const auto queue = d.late.find(event.stream);
+    if (queue == d.late.end() || queue->second.done >= event.given) return 0;
+    const int status = d.finish(event.stream, queue->second.done + 1);
+    return status != 0 ? status : kNotReady;
   });
 }
 
@@ -472,6 +654,27 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().until_failure = calls;
   stand_in::driver().failure = status;
+}
+
+// Requests a pause of at most so many milliseconds in the thread that next adds work to a capture.
+STAND_IN_EXPORT void stand_in_pause(int milliseconds) {
+  stand_in::Pause& p = stand_in::pause();
+  const std::lock_guard<std::mutex> lock(p.mutex);
+  p.wanted = true;
+  p.begun = p.ended = false;
+  p.most = std::chrono::milliseconds(milliseconds);
+}
+// Waits for its begin; false after so many milliseconds.
+STAND_IN_EXPORT bool stand_in_await_pause(int milliseconds) {
+  stand_in::Pause& p = stand_in::pause();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  return p.changed.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return p.begun; });
+}
+STAND_IN_EXPORT void stand_in_end_pause() {
+  stand_in::Pause& p = stand_in::pause();
+  const std::lock_guard<std::mutex> lock(p.mutex);
+  p.ended = true;
+  p.changed.notify_all();
 }
 
 // Device memory that is left, together with what is in use.
@@ -497,20 +700,22 @@ STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
 STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
 STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
 
-// For libraries: 1 when the work is recorded or will be done, 0 when it is to be done now, -1 when it can't be recorded.
-STAND_IN_EXPORT int stand_in_record(void* stream, std::function<int()>* work, bool refuses) {
+// For libraries: as launches are enqueued. `refuses`: the work can't be captured.
+STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
+                                     const std::vector<const void*>& addresses,
+                                     const std::function<int()>& work, bool refuses) {
+  stand_in::pause_in_recording(stream);
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
-  const auto found = d.recordings.find(stream);
-  if (found == d.recordings.end()) {
-    if (!d.is_late || stream == nullptr) return 0;
-    d.late[stream].push_back([run = *work](stand_in::Driver&) { return run(); });
-    return 1;
-  }
-  if (refuses) found->second.valid = false;
-  if (!found->second.valid) return -1;
-  found->second.work.push_back([run = *work](stand_in::Driver&) { return run(); });
-  return 1;
+  if (refuses) stand_in::is_captured(d, stream);
+  return stand_in::enqueue(d, stream,
+                           [=](stand_in::Driver& later) { return later.access(what, addresses, work); });
+}
+
+// Nodes of the largest graph so far.
+STAND_IN_EXPORT size_t stand_in_most_nodes() {
+  const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
+  return stand_in::driver().most_nodes;
 }
 
 // Graphs that are alive.

@@ -12,6 +12,7 @@ using namespace stand_in;
 
 const char* const stand_in::kArchitectures = "gfx";
 const uint64_t stand_in::kMostItems = UINT32_MAX;
+const bool stand_in::kCapturesAsHip = true;
 const int stand_in::kTooLarge = 9;
 #ifdef STAND_IN_HIP5
 const bool stand_in::kEachCallWrites = true;
@@ -125,11 +126,19 @@ STAND_IN_EXPORT int hipModuleLaunchKernel(void* function, unsigned x, unsigned y
 }
 STAND_IN_EXPORT int hipMalloc(void** memory, size_t bytes) { return allocate(memory, bytes); }
 STAND_IN_EXPORT int hipFree(void* memory) { return release(memory); }
+STAND_IN_EXPORT int hipMemset(void* memory, int value, size_t bytes) {
+  return call([&](Driver& d) {
+    if (d.invalidate_all()) return kUnsupportedInCapture;
+    if (const int status = d.finish()) return status;
+    return d.access("a memset", {memory}, [&] { return std::memset(memory, value, bytes), 0; });
+  });
+}
 STAND_IN_EXPORT int hipMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
   return copy(to, from, bytes, stream);
 }
 STAND_IN_EXPORT int hipDeviceSynchronize() { return wait_for_device(); }
 STAND_IN_EXPORT int hipStreamSynchronize(void* stream) { return wait(stream); }
+STAND_IN_EXPORT int hipStreamQuery(void* stream) { return wait(stream); }
 STAND_IN_EXPORT int hipStreamCreateWithFlags(void** stream, unsigned) {
   return call([&](Driver& d) { return create(d.streams, stream); });
 }
@@ -142,10 +151,11 @@ STAND_IN_EXPORT int hipEventCreateWithFlags(void** handle, unsigned) {
 }
 STAND_IN_EXPORT int hipEventDestroy(void* handle) { return destroy_event(handle); }
 STAND_IN_EXPORT int hipEventRecord(void* handle, void* stream) { return record(handle, stream); }
-STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr); }
+STAND_IN_EXPORT int hipEventQuery(void* handle) { return wait_for_event(handle, nullptr, true); }
 STAND_IN_EXPORT int hipHostMalloc(void** memory, size_t bytes, unsigned) { return pin(memory, bytes); }
 STAND_IN_EXPORT int hipHostFree(void* memory) { return unpin(memory); }
-STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int) { return begin_recording(stream); }
+STAND_IN_EXPORT int hipStreamBeginCapture(void* stream, int how) { return begin_recording(stream, how); }
+STAND_IN_EXPORT int hipThreadExchangeStreamCaptureMode(int* how) { return exchange_mode(how); }
 STAND_IN_EXPORT int hipStreamEndCapture(void* stream, void** graph) { return end_recording(stream, graph); }
 STAND_IN_EXPORT int hipStreamIsCapturing(void* stream, int* state) { return recording_state(stream, state); }
 STAND_IN_EXPORT int hipGraphInstantiate(void** ready, void* graph, void**, char*, size_t) {

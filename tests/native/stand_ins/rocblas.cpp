@@ -6,16 +6,21 @@
 //                    library/src/tensile_host.cpp:726-842
 //   with TensileLibrary_lazy files it reads the kernels of a type in the first product of that type
 //                    library/src/tensile_host.cpp:954
+//   it frees and allocates its workspace again when a product needs more, unless it was given one
+//                    library/src/include/handle.hpp (ROCBLAS_REALLOC_ON_DEMAND), library/src/handle.cpp
 //   unless it is told otherwise, it may add in another order each time
 //                    library/src/include/handle.hpp:343
-// STAND_IN_BLAS, read at each call: "fails" or "wrong", which products do; "no stream" or "no mode", of which none can be
-// set. Products on the default stream are not counted.
+// STAND_IN_BLAS, read at each call: "fails" or "wrong", which products do; "large" or "vectors": those of float of 256^3
+// (github.com/ROCm/rocm-libraries, issue 11530), those of half of one row or column (ROCm/legacy-rocm-build, issue 5640)
+// are wrong; "no stream" or "no mode", of which none can be
+// set. Products of handles without a workspace are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
@@ -30,18 +35,41 @@
 
 namespace {
 
-constexpr int kNotSupported = 2, kTranspose = 112, kHalf = 150, kFloat = 151;
+constexpr int kNotSupported = 2, kMemoryError = 5, kTranspose = 112, kHalf = 150, kFloat = 151;
 int products = 0, handles = 0;
 void (*waits_for)() = nullptr;
 
 struct Handle {
   bool atomics = true;
   void* stream = nullptr;
+  void* workspace = nullptr;
+  size_t bytes = 0;
+  bool is_own = true;  // the workspace
+
+  // Whether there are so many bytes.
+  bool reserve(size_t needed) {
+    if (needed <= bytes || !is_own) return needed <= bytes;
+    release();
+    if (hipMalloc(&workspace, needed) != 0) return false;
+    bytes = needed;
+    return true;
+  }
+  void release() {
+    if (is_own && workspace != nullptr) hipFree(workspace);
+    workspace = nullptr;
+    bytes = 0;
+  }
 };
 
 std::string told() {
   const char* mode = std::getenv("STAND_IN_BLAS");
   return mode != nullptr ? mode : "";
+}
+
+bool is_wrong(int type, int m, int n, int k) {
+  if (told() == "large") return type == kFloat && m == 256 && n == 256 && k == 256;
+  if (told() == "vectors") return type == kHalf && (m == 1 || n == 1);
+  return told() == "wrong";
 }
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -89,7 +117,16 @@ STAND_IN_EXPORT int stand_in_blas_handles() { return handles; }
 
 STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, ++handles, 0; }
 STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) {
+  static_cast<Handle*>(handle)->release();
   return delete static_cast<Handle*>(handle), --handles, 0;
+}
+STAND_IN_EXPORT int rocblas_set_workspace(void* handle, void* workspace, size_t bytes) {
+  Handle& h = *static_cast<Handle*>(handle);
+  h.release();
+  h.workspace = workspace;
+  h.bytes = bytes;
+  h.is_own = workspace == nullptr;
+  return 0;
 }
 STAND_IN_EXPORT int rocblas_set_stream(void* handle, void* stream) {
   return static_cast<Handle*>(handle)->stream = stream, told() == "no stream" ? kNotSupported : 0;
@@ -114,30 +151,36 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
     return kNotSupported;
   }
   if (compute != kFloat || (type != kFloat && type != kHalf)) return kNotSupported;
+  const size_t scratch =
+      sizeof(float) * static_cast<size_t>(m) * static_cast<size_t>(n) * static_cast<size_t>(batch);
+  if (!static_cast<Handle*>(handle)->reserve(scratch)) return kMemoryError;
   const Handle how = *static_cast<Handle*>(handle);
-  return stand_in::enqueue(how.stream, [=, scale = *alpha, add = *beta, wrong = told() == "wrong"] {
-    if (how.stream != nullptr) ++products;
-    for (int64_t i = 0; i < batch; ++i) {
-      for (int64_t column = 0; column < n; ++column) {
-        for (int64_t row = 0; row < m; ++row) {
-          float sum = 0;
-          for (int64_t l = 0; l < k; ++l) {
-            sum += read(a, type, i * step_a + (ta == kTranspose ? l + row * lda : row + l * lda)) *
-                   read(b, type, i * step_b + (tb == kTranspose ? column + l * ldb : l + column * ldb));
-          }
-          float y = scale * sum;
-          if (add != 0) y += add * read(c, type, i * step_c + row + column * ldc);
-          if (wrong) y += 1;
-          if (how.atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
-          const int64_t at = i * step_d + row + column * ldd;
-          if (type == kFloat) {
-            static_cast<float*>(d)[at] = y;
-          } else {
-            static_cast<graphopt::half*>(d)[at] = y;
+  const std::vector<const void*> addresses = {a, b, c, d, how.workspace};
+  return stand_in::enqueue(
+      how.stream, "a product", addresses, [=, scale = *alpha, add = *beta, wrong = is_wrong(type, m, n, k)] {
+        std::memset(how.workspace, 0xff, scratch);
+        if (!how.is_own) ++products;  // checks of the library set no workspace
+        for (int64_t i = 0; i < batch; ++i) {
+          for (int64_t column = 0; column < n; ++column) {
+            for (int64_t row = 0; row < m; ++row) {
+              float sum = 0;
+              for (int64_t l = 0; l < k; ++l) {
+                sum += read(a, type, i * step_a + (ta == kTranspose ? l + row * lda : row + l * lda)) *
+                       read(b, type, i * step_b + (tb == kTranspose ? column + l * ldb : l + column * ldb));
+              }
+              float y = scale * sum;
+              if (add != 0) y += add * read(c, type, i * step_c + row + column * ldc);
+              if (wrong) y += 1;
+              if (how.atomics) y *= 1.0f + 1e-6f * static_cast<float>(products);
+              const int64_t at = i * step_d + row + column * ldd;
+              if (type == kFloat) {
+                static_cast<float*>(d)[at] = y;
+              } else {
+                static_cast<graphopt::half*>(d)[at] = y;
+              }
+            }
           }
         }
-      }
-    }
-    return 0;
-  });
+        return 0;
+      });
 }

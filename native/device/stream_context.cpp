@@ -1,0 +1,235 @@
+#include "device/stream_context.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <utility>
+
+namespace graphopt::gpu {
+namespace {
+
+// Never freed: sessions may outlive static objects.
+struct Contexts {
+  std::mutex mutex;
+  std::map<std::pair<const Device*, void*>, std::shared_ptr<StreamContext>> all;
+};
+Contexts& contexts() {
+  static auto& one = *new Contexts;
+  return one;
+}
+
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int captures = 0, refusing = 0;
+};
+Gate& gate() {
+  static auto& one = *new Gate;
+  return one;
+}
+
+std::atomic<uint64_t> ended{0};
+
+}  // namespace
+
+uint64_t stream_generation() { return ended; }
+
+NoCaptures::NoCaptures() {
+  std::unique_lock<std::mutex> lock(gate().mutex);
+  ++gate().refusing;
+  gate().changed.wait(lock, [] { return gate().captures == 0; });
+}
+
+NoCaptures::~NoCaptures() {
+  const std::lock_guard<std::mutex> lock(gate().mutex);
+  --gate().refusing;
+}
+
+std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
+  std::shared_ptr<StreamContext> made(new StreamContext(device, device.create_stream(), true));
+  // A stream of another library may have had this address; its end was not announced.
+  std::shared_ptr<StreamContext> other = made;
+  {
+    const std::lock_guard<std::mutex> lock(contexts().mutex);
+    contexts().all[{&device, made->stream_}].swap(other);
+  }
+  if (other != nullptr) other->close();
+  return made;
+}
+
+std::shared_ptr<StreamContext> StreamContext::of(Device& device, void* stream) {
+  const std::lock_guard<std::mutex> lock(contexts().mutex);
+  auto& slot = contexts().all[{&device, stream}];
+  if (slot == nullptr) slot.reset(new StreamContext(device, stream, false));
+  return slot;
+}
+
+std::vector<std::shared_ptr<StreamContext>> StreamContext::all() {
+  std::vector<std::shared_ptr<StreamContext>> found;
+  const std::lock_guard<std::mutex> lock(contexts().mutex);
+  for (const auto& [key, context] : contexts().all) found.push_back(context);
+  return found;
+}
+
+void StreamContext::synchronize_all(Device& device) {
+  for (const auto& context : all()) {
+    if (&context->device_ == &device && context->owns_) context->synchronize();
+  }
+}
+
+StreamContext::~StreamContext() {
+  try {
+    const OnDevice on(device_);
+    handles_.clear();
+    if (owns_) device_.destroy_stream(stream_);
+  } catch (const std::exception&) {  // a broken device
+  }
+}
+
+void StreamContext::synchronize() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (captured_) return;
+  ++waiting_;
+  lock.unlock();
+  const auto leave = [&] {
+    lock.lock();
+    if (--waiting_ == 0) idle_.notify_all();
+  };
+  try {
+    device_.synchronize(stream_);
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+bool StreamContext::is_done(void* event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return captured_ || device_.is_done(event);
+}
+
+void StreamContext::close() {
+  std::shared_ptr<StreamContext> self;
+  {
+    const std::lock_guard<std::mutex> lock(contexts().mutex);
+    const auto found = contexts().all.find({&device_, stream_});
+    if (found != contexts().all.end() && found->second.get() == this) {
+      self = std::move(found->second);
+      contexts().all.erase(found);
+    }
+  }
+  std::vector<std::weak_ptr<GraphOwner>> graphs;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    graphs.swap(graphs_);
+  }
+  for (const auto& weak : graphs) {
+    if (const auto owner = weak.lock()) owner->release(stream_);
+  }
+  ++ended;
+}
+
+void StreamContext::attach(std::weak_ptr<GraphOwner> owner) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  graphs_.erase(std::remove_if(graphs_.begin(), graphs_.end(), [](const auto& o) { return o.expired(); }),
+                graphs_.end());
+  graphs_.push_back(std::move(owner));
+}
+
+StreamContext::Handle StreamContext::handle(const void* library,
+                                            const std::function<std::unique_ptr<VendorHandle>()>& create) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = handles_.find(library);
+    if (known != handles_.end()) return {known->second.handle.get(), known->second.why.c_str()};
+  }
+  if (device_.is_capturing(stream_))
+    return {nullptr, "its handle can't be created while the stream is captured"};
+  Slot made;
+  try {
+    const NoCaptures none;
+    const RelaxedCapture relaxed(device_);
+    made.handle = create();
+  } catch (const std::exception& e) {
+    made.why = e.what();
+    std::fprintf(stderr, "graphopt: falling back to built-in kernels on one stream: %s\n", e.what());
+  }
+  device_.forget_errors();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Slot& slot = handles_.try_emplace(library, std::move(made)).first->second;
+  return {slot.handle.get(), slot.why.c_str()};
+}
+
+bool StreamContext::can_be_captured() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::all_of(handles_.begin(), handles_.end(), [](const auto& slot) {
+    return slot.second.handle == nullptr || slot.second.handle->can_be_captured();
+  });
+}
+
+size_t StreamContext::finish_loading() {
+  std::vector<VendorHandle*> handles;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [library, slot] : handles_) {
+      if (slot.handle != nullptr) handles.push_back(slot.handle.get());
+    }
+  }
+  size_t count = 0;
+  for (VendorHandle* handle : handles) count += handle->finish_loading();
+  return count;
+}
+
+Capture::Capture(Device& device, void* stream, size_t nodes)
+    : device_(device), context_(StreamContext::of(device, stream)) {
+  if (!context_->can_be_captured()) {
+    why_not_ = "a library that it uses can't be captured";
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(gate().mutex);
+    if (gate().refusing > 0) {
+      why_not_ = "a library is loading";
+      return;
+    }
+    ++gate().captures;
+  }
+  {
+    std::unique_lock<std::mutex> lock(context_->mutex_);
+    context_->captured_ = true;
+    context_->idle_.wait(lock, [this] { return context_->waiting_ == 0; });
+  }
+  try {
+    device_.synchronize(stream);
+    device_.begin_capture(stream);
+    if (nodes > 0) device_.limit_capture(nodes);
+    open_ = true;
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+Capture::~Capture() {
+  if (why_not_ != nullptr) return;
+  if (open_) device_.abandon_capture(context_->stream());
+  leave();
+}
+
+void Capture::leave() noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(context_->mutex_);
+    context_->captured_ = false;
+  }
+  const std::lock_guard<std::mutex> lock(gate().mutex);
+  if (--gate().captures == 0) gate().changed.notify_all();
+}
+
+std::unique_ptr<Graph> Capture::end() {
+  open_ = false;
+  return device_.end_capture(context_->stream());
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,124 @@
+"""Rules of ROCm and CUDA for captured streams, graphs and the handles of libraries.
+
+The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.provider.stand_in import EPILOGUES, Outcome, StandIn
+from tests.provider.test_amd import products as rocblas
+from tests.provider.test_amd import with_kernels
+
+DRIVERS = [("hip", "gfx1100"), ("cuda", "sm_90")]
+
+
+@pytest.fixture(scope="module")
+def captures(gpu: StandIn) -> StandIn:
+    return replace(gpu, module="tests.provider.capture_cases")
+
+
+def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
+    """Both threads are right, and the capture was not lost."""
+    wrong = [
+        f"{name}: {one}"
+        for name, one in found.items()
+        if one["messages"] or not one["error"] < 1e-6 or not one["captured"] or one["refused"]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, arch: str, captures: StandIn) -> None:
+    """A wait for the device fails then, and ends every capture of the process."""
+    assert_undisturbed(captures.run("waits_for_the_device", arch, driver).value)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: str, captures: StandIn) -> None:
+    """In HIP, work on the null stream ends every capture; a query for an event ends that of the event's stream."""
+    assert_undisturbed(captures.run("uses_the_null_stream_and_events", arch, driver).value)
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
+    """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
+    found = captures.run("fails_in_a_capture", arch, driver).value
+    assert not found["messages"] and found["error"] < 1e-6, found
+    assert found["refused"] == 1 and found["captured"] > 0, found
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: StandIn) -> None:
+    """PyTorch captures in the mode `global`: other threads may not allocate or wait then, unless theirs is relaxed."""
+    found = captures.run("beside_another_library", arch, driver).value
+    wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path: Path) -> None:
+    """RocBLAS replaces its own workspace by a larger one when a product needs that."""
+    kernels = with_kernels(tmp_path, "gfx1201")
+    outcome = captures.run("grows_a_workspace", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures))
+    assert not outcome.value["message"] and outcome.value["error"] < 1e-4, outcome
+    assert outcome.value["captured"] >= 2 and outcome.value["refused"] == 0, outcome
+
+
+@pytest.fixture
+def blas_lt(captures: StandIn, tmp_path: Path) -> Callable[..., Outcome]:
+    """Runs a case with cuBLASLt or hipBLASLt."""
+
+    def run(name: str, driver: str, arch: str) -> Outcome:
+        library = str(captures.folder(driver) / EPILOGUES[driver])
+        more = {"STAND_IN_BLAS_LT_LIBRARY": library, "HIPBLASLT_TENSILE_LIBPATH": with_kernels(tmp_path, arch)}
+        return captures.run(name, arch, driver, **more)
+
+    return run
+
+
+WITH_BLAS_LT = pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), ("cuda", "sm_90")])
+
+
+@WITH_BLAS_LT
+def test_no_handle_is_made_beside_a_capture(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """HipBLASLt ends the process where the memory of a handle cannot be allocated and set."""
+    assert_undisturbed(blas_lt("makes_a_handle", driver, arch).value)
+
+
+@WITH_BLAS_LT
+def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Two streams on one handle of hipBLASLt may wait for each other for ever."""
+    found = blas_lt("two_streams", driver, arch).value
+    assert found["error"] < 1e-4 and found["products"] == [8, 8] and found["shared"] == 0, found
+    assert found["handles"][0] == found["handles"][1], found
+
+
+@WITH_BLAS_LT
+def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Another session tries the same product again, and the refusal is logged once."""
+    outcome = blas_lt("refuses_once", driver, arch)
+    assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
+    assert outcome.said.count("BLASLt") == 1, outcome.said
+
+
+@pytest.mark.parametrize("more", [{"STAND_IN_HIP_VERSION": "70051831"}, {"GRAPHOPT_LIBRARIES": "miopen=find"}])
+def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captures: StandIn, tmp_path: Path) -> None:
+    """Up to ROCm 7.0.1 a graph contains only part of its kernels. After a measurement its calls end captures."""
+    kernels = with_kernels(tmp_path, "gfx942")
+    drivers = replace(captures, module="tests.provider.driver_cases")
+    environment = {**rocblas(captures), "ROCBLAS_TENSILE_LIBPATH": kernels, "MIOPEN_SYSTEM_DB_PATH": kernels, **more}
+    found = drivers.run("records", "gfx942", **environment).value
+    assert found["error"] < 1e-4 and found["regions"]["refused"] == 0, found
+
+
+@WITH_BLAS_LT
+def test_distances_of_constants_fit_the_library(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
+    """Layers in one product of cuBLASLt, which computes their distances in 32 bits: constants may lie anywhere."""
+    outcome = blas_lt("layers_of_one_input", driver, arch)
+    assert not outcome.value["messages"] and outcome.value["error"] < 1e-3, outcome

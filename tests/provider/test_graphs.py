@@ -1,0 +1,53 @@
+"""Graphs of AMD's driver are short, and compared with launches before they are used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.provider.graph_cases import NODES
+from tests.provider.stand_in import StandIn
+
+DIFFERS = "gave other results than its launches"
+
+
+@pytest.fixture(scope="module")
+def graphs(gpu: StandIn) -> StandIn:
+    return replace(gpu, module="tests.provider.graph_cases")
+
+
+@pytest.mark.parametrize(
+    ("driver", "arch", "options", "most"),
+    [("hip", "gfx1100", {}, 150), ("hip", "gfx1100", {"graph_nodes": 7}, 7), ("cuda", "sm_90", {}, NODES)],
+)
+def test_a_long_region_is_several_graphs(
+    driver: str, arch: str, options: dict[str, int], most: int, graphs: StandIn
+) -> None:
+    outcome = graphs.run("runs", arch, driver, STAND_IN_OPTIONS=json.dumps(options))
+    found = outcome.value
+    assert found["error"] < 1e-6 and found["refused"] == 0, found
+    assert found["most_nodes"] == most and found["replayed"] > 0 and found["copied"] > 0, found
+    assert DIFFERS not in outcome.said
+
+
+@pytest.mark.parametrize("replay", ["drops", "remembers"])
+def test_a_graph_that_differs_from_its_launches_is_not_used(replay: str, graphs: StandIn) -> None:
+    """A lost node shows in outputs of NaN, the values of an earlier launch with the second input."""
+    outcome = graphs.run("runs", STAND_IN_REPLAY=replay)
+    found = outcome.value
+    assert found["error"] < 1e-6, found
+    assert found["captured"] == 1 and found["replayed"] == found["copied"] == 0, found
+    assert outcome.said.count(DIFFERS) == 1
+
+
+@pytest.mark.parametrize(("version", "captures"), [("70253210", False), ("70253213", False), ("70253214", True)])
+def test_versions_whose_graphs_corrupt_results_do_not_capture(version: str, captures: bool, graphs: StandIn) -> None:
+    found = graphs.run("runs", STAND_IN_HIP_VERSION=version).value
+    assert found["error"] < 1e-6 and (found["captured"] > 0) == captures, found
+
+
+def test_capture_can_be_asked_for(graphs: StandIn) -> None:
+    more = {"STAND_IN_HIP_VERSION": "70253210", "STAND_IN_OPTIONS": json.dumps({"capture": 1})}
+    assert graphs.run("runs", **more).value["captured"] > 0
