@@ -132,7 +132,8 @@ class Device {
   virtual void reserve_nodes(size_t nodes) { (void)nodes; }
   virtual GraphRules graph_rules() const { return {}; }
   // Sets how the calling thread's calls meet captures of other threads (hipStreamCaptureMode); returns the mode before.
-  // Call through RelaxedCapture.
+  // Call through OnDevice. The numbers are the same in HIP and in CUDA.
+  static constexpr int kRelaxed = 2;
   virtual int exchange_capture_mode(int mode) noexcept { return mode; }
 
   // After a call of one of the vendor's libraries, which may have left an error in the thread: others would
@@ -143,34 +144,24 @@ class Device {
   void run(const Plan& plan, const Memory& memory, void* stream);
 };
 
-// A device is current in the calling thread while one lives, and then what was before: the thread is the
-// caller's.
+// While one lives, a device is current in the calling thread, and captures of other threads do not concern it: without
+// that the driver refuses calls that allocate or wait, those inside vendor libraries included, while PyTorch captures on
+// another thread, and ends that capture. Both are then as before: the thread is the caller's.
 class OnDevice {
  public:
-  explicit OnDevice(Device& device) : device_(device), before_(device.enter()) {}
-  ~OnDevice() { device_.leave(before_); }
+  explicit OnDevice(Device& device)
+      : device_(device), before_(device.enter()), mode_(device.exchange_capture_mode(Device::kRelaxed)) {}
+  ~OnDevice() {
+    device_.exchange_capture_mode(mode_);
+    device_.leave(before_);
+  }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
   Device& device_;
   void* before_;
-};
-
-// While one lives, the calling thread may allocate and wait though another library (PyTorch) captures on another thread:
-// the driver would refuse the call otherwise, and end that capture.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(Device& device)
-      : device_(device), before_(device.exchange_capture_mode(kRelaxed)) {}
-  ~RelaxedCapture() { device_.exchange_capture_mode(before_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  static constexpr int kRelaxed = 2;  // in HIP and in CUDA
-  Device& device_;
-  int before_;
+  int mode_;
 };
 
 // A stream for work that belongs to no run: constants, weights, checks of libraries. Work on the null stream would end

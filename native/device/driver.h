@@ -162,7 +162,6 @@ class DriverDevice final : public Device {
   DriverDevice(Driver& driver, int number, const DeviceFacts& facts)
       : driver_(driver), number_(number), facts_(facts) {
     const OnDevice on(*this);
-    const RelaxedCapture relaxed(*this);  // loading a module allocates
     for (const CodeObject& object : code_objects()) {
       if (object.arch != facts_.code) continue;
       DriverFunctions::Module module{};
@@ -195,7 +194,6 @@ class DriverDevice final : public Device {
   }
 
   void* allocate(size_t bytes) override {
-    const RelaxedCapture relaxed(*this);
     void* memory = nullptr;
     const int status = driver_.malloc_(&memory, bytes);
     if (status == Driver::kOutOfMemory) {
@@ -207,7 +205,6 @@ class DriverDevice final : public Device {
     return memory;
   }
   void* allocate_pinned(size_t bytes) override {
-    const RelaxedCapture relaxed(*this);
     void* memory = nullptr;
     const int status = driver_.malloc_pinned(&memory, bytes, kPortable);
     if (status == Driver::kOutOfMemory) {
@@ -219,7 +216,6 @@ class DriverDevice final : public Device {
   }
   void free(void* memory) noexcept override {
     allocations().remove(memory);
-    const RelaxedCapture relaxed(*this);
     ignore(driver_.free_(memory));
   }
   std::optional<MemoryInfo> memory_info() override {
@@ -229,10 +225,7 @@ class DriverDevice final : public Device {
     driver_.forget_error();
     return std::nullopt;
   }
-  void synchronize(void* stream) override {
-    const RelaxedCapture relaxed(*this);
-    check(driver_.synchronize(stream), "synchronize");
-  }
+  void synchronize(void* stream) override { check(driver_.synchronize(stream), "synchronize"); }
 
   void copy(void* to, const void* from, size_t bytes, void* stream) override {
     reserve_nodes(1);
@@ -257,24 +250,22 @@ class DriverDevice final : public Device {
     check(driver_.stream_wait_event(stream, event, 0), "wait for an event");
   }
   bool is_done(void* event) override {
-    const RelaxedCapture relaxed(*this);
     const int status = driver_.event_query(event);
     if (status == kNotReady) return false;
     check(status, "ask for an event");
     return true;
   }
-  void wait(void* event) override {
-    const RelaxedCapture relaxed(*this);
-    check(driver_.event_synchronize(event), "wait for an event");
-  }
+  void wait(void* event) override { check(driver_.event_synchronize(event), "wait for an event"); }
 
   void begin_capture(void* stream) override {
     if (!driver_.has_graphs()) throw std::runtime_error("this driver is too old to capture launches");
     check(driver_.capture_begin(stream, kThreadLocal), "begin a capture");
+    exchange_capture_mode(kThreadLocal);  // this thread may neither allocate nor wait until it ends
     delete std::exchange(open_capture, new OpenCapture{stream, 0, 0, {}});
   }
   std::unique_ptr<Graph> end_capture(void* stream) override {
     const std::unique_ptr<OpenCapture> open(std::exchange(open_capture, nullptr));
+    exchange_capture_mode(kRelaxed);
     try {
       open->graphs.push_back(end_graph(stream));
     } catch (...) {
@@ -286,6 +277,7 @@ class DriverDevice final : public Device {
   }
   void abandon_capture(void* stream) noexcept override {
     const std::unique_ptr<OpenCapture> open(std::exchange(open_capture, nullptr));
+    exchange_capture_mode(kRelaxed);
     if (open != nullptr) destroy(open->graphs);
     void* captured = nullptr;
     const int status = driver_.capture_end(stream, &captured);

@@ -150,7 +150,6 @@ StreamContext::Handle StreamContext::handle(const void* library,
   Slot made;
   try {
     const NoCaptures none;
-    const RelaxedCapture relaxed(device_);
     made.handle = create();
   } catch (const std::exception& e) {
     made.why = e.what();

@@ -229,7 +229,6 @@ class DnnOf final : public Dnn {
     try {
       const OnDevice on(device_);
       const NoCaptures none;
-      const RelaxedCapture relaxed(device_);
       if (handle_ == nullptr) handle_ = library_.create(stream_);
       one.known->convolution = library_.prepare(handle_.get(), one.p, one.half, device_);
       one.known->ready = one.known->convolution.has_value();

@@ -47,7 +47,6 @@ struct All {
       slot.why = found.problem.text;
       if (slot.why.empty()) {
         const NoCaptures none;
-        const RelaxedCapture relaxed(device);
         slot.library = open(device, found, use);
       } else {
         // Two launches of our own do what cuBLASLt and hipBLASLt do: that these are not there is no news.
