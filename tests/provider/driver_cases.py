@@ -250,6 +250,32 @@ def binds_on_each() -> list[dict[str, Any]]:
     return found
 
 
+def binds_on_the_wrong_device() -> dict[str, Any]:
+    """What a session on the second device says of an input, or an output, in the memory of the first; and then how far its
+    outputs are from the CPU's, of inputs in its own memory and in memory of the host that the first has pinned.
+    """
+    import onnxruntime as ort
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
+
+    first, second = (runtime.memory_of(new_session(n)) for n in range(2))
+    session = new_session(1)
+    info = runtime._devices()[0].memory_info(OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    pinned = ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, memory_info=info)
+    ctypes.memmove(pinned.data_ptr(), X.ctypes.data, X.nbytes)
+
+    def bound(x: Any, place: tuple[Any, ...]) -> Array:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, *place))
+        session.run_with_iobinding(binding)
+        outputs: list[Array] = binding.copy_outputs_to_cpu()
+        return outputs[0]
+
+    there, here = (ort.OrtValue.ortvalue_from_numpy(X, *place) for place in (first, second))
+    said = [message_of(lambda: bound(there, second)), message_of(lambda: bound(here, first))]
+    return {"said": said, "errors": [float(np.abs(bound(x, second) - Y).max()) for x in (here, pinned)]}
+
+
 def copies_without_a_stream() -> list[float]:
     """How far what a run has left on the device is from the CPU's, copied to the host without a stream, while the run's
     work is still on its way.
