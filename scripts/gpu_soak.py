@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import functools
 import gc
 import json
 import multiprocessing
@@ -57,8 +58,9 @@ from models import ZOO
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# Of the outputs' root mean square, as in scripts/gpu_session.py.
-ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
+# Of the outputs' root mean square: wide enough for the rounding of every model, so that what is equal is not equally
+# wrong. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and models.
+ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
 MOST_SESSIONS = 5  # of a thread
@@ -117,8 +119,9 @@ def _register_large() -> None:
     def whisper(batch: int, length: int) -> Any:
         import torch
 
-        sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 1, "encoder_attention_heads": 8}
-        network = exports.made("WhisperModel", {**sizes, "encoder_ffn_dim": 2048}).encoder
+        heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+        sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 1, "encoder_ffn_dim": 2048, **heads}
+        network = exports.made("WhisperModel", sizes).encoder
         features = torch.randn(batch, 80, 3000)
         module = exports.wrap(network, ("input_features",))
         return exports.Case(module, {"input_features": features}, {"input_features": {0: "batch"}})
@@ -206,7 +209,12 @@ class Model:
             outputs.append([arrays[k] for k in sorted(arrays) if k.startswith(f"{i}:out:")])
         return cls(name, {p: folder / f"{name}-{p}.onnx" for p in ERROR_LIMIT}, inputs, outputs)
 
-    @property
+    @functools.cached_property
+    def nothing(self) -> list[list[Array]]:
+        """What outputs hold before a run on the device: what it does not write shows."""
+        return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
+
+    @functools.cached_property
     def largest(self) -> int:
         """Which inputs have the most elements."""
         return max(range(len(self.inputs)), key=lambda i: sum(x.size for x in self.inputs[i].values()))
@@ -380,15 +388,15 @@ class Soak:
 
     def run_bound(self, live: Live, size: int, times: int, anew: bool) -> None:
         """On the device, so often with the same addresses; `anew`: with others than before."""
+        import onnxruntime as ort
+
         self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
         with self._turn(live):
             if anew or size not in live.bindings:
                 live.bindings[size] = self.bind(live, size)
             binding = live.bindings[size]
-            for value in binding.get_outputs():
-                if value.element_type() in (1, 10):  # float, float16: what is not written shows
-                    dtype = np.float32 if value.element_type() == 1 else np.float16
-                    value.update_inplace(np.full(value.shape(), np.nan, dtype))
+            values = binding.get_outputs()
+            ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(y) for y in live.model.nothing[size]], values)
             for _ in range(times):
                 live.session.run_with_iobinding(binding)
             outputs = binding.copy_outputs_to_cpu()
@@ -613,8 +621,7 @@ class Worker(threading.Thread):
                 errors.append(error)
 
         threads = [
-            threading.Thread(target=do, args=(work,), name=f"{self.name}{letter}")
-            for work, letter in zip(works, "ab")
+            threading.Thread(target=do, args=(work,), name=f"{self.name}{letter}") for work, letter in zip(works, "ab")
         ]
         for thread in threads:
             thread.start()
