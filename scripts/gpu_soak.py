@@ -1,10 +1,10 @@
-"""Sessions that come and go on GPUs for as long as it is told: results stay the same to the last bit, and no memory is lost.
+"""Sessions that come and go on GPUs: for hours if asked, results keep their bits and no memory is lost.
 
     python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
 
-Models: the zoo, what scripts/export_models.py exports, and models of torchvision and transformers in their own sizes,
-all with random weights and symbolic sizes, in float32 and float16. They are exported and optimized by a process for each
-core first; `--folder` keeps the exports for the next call. The seconds count from then on:
+Models: the zoo, some of those that scripts/export_models.py exports, and models of torchvision and transformers in
+their own sizes, all with random weights and symbolic sizes, in float32 and float16. A process for each core exports and
+optimizes them first; `--folder` keeps the exports for the next call. The seconds count from then on:
 
 1. Three rounds, on one thread: every model is created, run, and destroyed. The device's memory after the third is
    compared with that after the second. Rounds have at most half of the time.
@@ -12,9 +12,9 @@ core first; `--folder` keeps the exports for the next call. The seconds count fr
    input needs), inputs in host memory and on the device, several sizes, two sessions of a model at once, one session on
    two threads, a session that another thread destroys. PyTorch computes and captures CUDA graphs on the same threads.
 
-The first output of a model for an input, a precision, a device, and with or without a limit, is compared with the CPU's;
-each later one is equal to it, bit by bit. Other bits are taken only after the library has said on stderr that it uses
-another implementation. Stops at the first failure and prints it with the operations before it; the seed gives each
+The first output of a model for an input, a precision, a device, and with or without a limit is compared with the CPU's;
+each later one is equal to it, bit by bit. Other bits are accepted only after the library has said on stderr that it
+uses another implementation. Stops at the first failure and prints it with the operations before it; the seed gives each
 thread the same operations again. Ends with one line of counts; exit code 1 for a failure.
 
 Without a GPU it runs the small models of the zoo on host memory, with the kernels compiled for the CPU.
@@ -39,7 +39,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,7 +168,7 @@ def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
-    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; what is wrong with it, if anything."""
+    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns why it cannot, else ""."""
     import onnxruntime as ort
 
     faulthandler.enable()
