@@ -15,9 +15,10 @@ optimizes them first; `--folder` keeps the exports for the next call. The second
 The first output of a model for an input, a precision, a device, and with or without a limit is compared with the CPU's;
 each later one is equal to it, bit by bit. Other bits are accepted only after the library has said on stderr that it
 uses another implementation. Stops at the first failure and prints it with the operations before it; the seed gives each
-thread the same operations again. Ends with one line of counts; exit code 1 for a failure.
+thread the same operations again; operations.txt in the folder of the exports has all of them, also of a process that
+was killed. Ends with one line of counts; exit code 1 for a failure.
 
-Without a GPU it runs the small models of the zoo on host memory, with the kernels compiled for the CPU.
+Without a GPU it runs the small models of the zoo on guarded host memory, with the kernels compiled for the CPU.
 """
 
 from __future__ import annotations
@@ -92,11 +93,8 @@ def names(small: bool) -> list[str]:
     if small:
         return zoo
     whole = [f"{name}-whole" for name in ZOO_WHOLE]
-    return [*(f"{name}-dynamo20" for name in (*TRANSFORMERS, *TORCHVISION)), *whole, *exported_names(), *zoo]
-
-
-def exported_names() -> list[str]:
-    return [f"{name}-torchscript17" for name in EXPORTED]
+    large = [f"{name}-dynamo20" for name in (*TRANSFORMERS, *TORCHVISION)]
+    return [*large, *whole, *(f"{name}-torchscript17" for name in EXPORTED), *zoo]
 
 
 def _register_large() -> None:
@@ -214,11 +212,6 @@ class Model:
         """What outputs hold before a run on the device: what it does not write shows."""
         return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
 
-    @functools.cached_property
-    def largest(self) -> int:
-        """Which inputs have the most elements."""
-        return max(range(len(self.inputs)), key=lambda i: sum(x.size for x in self.inputs[i].values()))
-
 
 def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
     """The models that can be made, in the order of their names; says which can't."""
@@ -317,8 +310,11 @@ class First:
 class Soak:
     """What all threads share: the first outputs, the log, and the first failure."""
 
-    def __init__(self, models: Sequence[Model], devices: Sequence[int], seed: int, torch: Any, stderr: Stderr) -> None:
+    def __init__(
+        self, models: Sequence[Model], devices: Sequence[int], seed: int, torch: Any, stderr: Stderr, operations: Path
+    ) -> None:
         self.models, self.devices, self.seed, self.torch, self.stderr = models, devices, seed, torch, stderr
+        self.file = operations.open("wb", buffering=0)
         self.firsts: dict[tuple[str, str, int, bool, int], list[First]] = {}
         self.limits: dict[tuple[str, str, int], int] = {}
         self.lock = threading.Lock()
@@ -338,7 +334,9 @@ class Soak:
             self.operations += 1
             self.last = time.monotonic()
             self.counts[what.split()[0]] += 1
-            self.log.append(f"{self.operations} {threading.current_thread().name}: {what}")
+            line = f"{self.operations} {threading.current_thread().name}: {what}"
+            self.log.append(line)
+            self.file.write(f"{line}\n".encode())
             return self.operations
 
     def fail(self, error: BaseException) -> None:
@@ -367,16 +365,19 @@ class Soak:
         return Live(session, model, precision, device, limit)
 
     def limit_of(self, model: Model, precision: str, device: int) -> int:
-        """The memory that a session takes for its largest input, and an eighth."""
+        """The most memory that a session takes for one of its inputs, and an eighth."""
         key = (model.name, precision, device)
         with self.limiting:
             if key not in self.limits:
-                generous = (1 << 36) + len(self.limits)  # by which its pool is found
                 self.begin(f"measure {model.name} {precision} on {device}")
-                live = self._open(model, precision, device, generous)
-                live.session.run(None, model.inputs[model.largest])
-                pools = [p for p in told("GraphoptMemory")["pools"] if p["limit"] == generous]
-                self.limits[key] = pools[0]["most"] * 9 // 8 + (4 << 20)
+                most = 0
+                for i, feeds in enumerate(model.inputs):
+                    generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # its pool is known by it
+                    live = self._open(model, precision, device, generous)
+                    live.session.run(None, feeds)
+                    pools = told("GraphoptMemory")["pools"]
+                    most = max(most, *(pool["most"] for pool in pools if pool["limit"] == generous))
+                self.limits[key] = most * 9 // 8 + (4 << 20)
             return self.limits[key]
 
     def run(self, live: Live, size: int) -> None:
@@ -516,9 +517,9 @@ class Soak:
                     if time.monotonic() > until or self.stop.is_set():
                         return after
                     live = self.open(model, precision, self.devices[i % len(self.devices)], False)
-                    for size in range(len(model.inputs)):
-                        self.run(live, size)
-                        self.run_bound(live, size, 3, anew=True)
+                    size = i % len(model.inputs)
+                    self.run(live, size)
+                    self.run_bound(live, size, 3, anew=True)
                     self.begin(f"close {live}")
                     del live
             after.append(self.memory())
@@ -670,6 +671,7 @@ def choose_device(torch: Any) -> bool:
         from tests.provider.worker import kernels_on_the_cpu
 
         os.environ["GRAPHOPT_HOST_KERNELS"] = kernels_on_the_cpu()
+        os.environ["GRAPHOPT_GUARD_MEMORY"] = "1"
         return False
     if torch is not None and torch.version.cuda is not None:
         from tests.hip.harness import ROOT, build_for_cuda
@@ -680,32 +682,38 @@ def choose_device(torch: Any) -> bool:
     return True
 
 
-def start_torch(torch: Any, devices: Sequence[int]) -> None:
+def start_torch(torch: Any) -> None:
     """Loads the vendor's libraries, which then serve ours, too."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    for device in devices:
+    for device in range(torch.cuda.device_count()):
         x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
         torch.nn.functional.conv2d(x, x) @ x[0, 0, :1, :1]
 
 
+def watch(soak: Soak) -> None:
+    """Says now and then how far the threads are, and ends the process when none gets on."""
+    said = time.monotonic()
+    while True:
+        time.sleep(1.0)
+        now = time.monotonic()
+        if now - said > 20:
+            said = now
+            print(progress(soak), flush=True)
+        if now - soak.last > STALLED:
+            faulthandler.dump_traceback(soak.stderr.original)
+            soak.fail(SoakError(f"no operation in {STALLED:.0f} seconds: the stacks are on stderr"))
+            os._exit(1)
+
+
 def random_phase(soak: Soak, threads: int, until: float) -> None:
-    """Threads at work until the time is over, one fails, or none gets on."""
+    """Threads at work until the time is over or one fails."""
     workers = [Worker(soak, number) for number in range(threads)]
     for worker in workers:
         worker.start()
-    said = time.monotonic()
-    while time.monotonic() < until and not soak.stop.wait(0.5):
-        if time.monotonic() - soak.last > STALLED:
-            break
-        if time.monotonic() - said > 20:
-            said = time.monotonic()
-            print(progress(soak), flush=True)
+    soak.stop.wait(max(until - time.monotonic(), 0.0))
     soak.stop.set()
     for worker in workers:
-        worker.join(max(STALLED - (time.monotonic() - soak.last), 1.0))
-    if any(worker.is_alive() for worker in workers) and not soak.failure:
-        faulthandler.dump_traceback(soak.stderr.original)
-        soak.fail(SoakError(f"no operation in {STALLED:.0f} seconds: the stacks are on stderr"))
+        worker.join()
 
 
 def judge(soak: Soak, after: list[list[int]], before: dict[str, Any]) -> str:
@@ -735,9 +743,9 @@ def main() -> int:
     options = parser.parse_args()
     torch = import_torch()
     on_gpu = choose_device(torch)
-    devices = options.device or [*range(device_count())]
     if torch is not None:
-        start_torch(torch, devices)
+        start_torch(torch)
+    devices = options.device or [*range(device_count())]
     stderr = Stderr()
     faulthandler.enable(stderr.original)
     arch = device_of((DEVICE_PROVIDER, {"device": devices[0]})).arch
@@ -748,7 +756,8 @@ def main() -> int:
         models = prepare_all(names(small=not on_gpu), options.folder.resolve(), Path(folder), target)
         took = time.monotonic() - begin
         print(f"{len(models)} models in {took:.0f} s, devices {devices} ({arch}), seed {options.seed}", flush=True)
-        soak = Soak(models, devices, options.seed, torch, stderr)
+        soak = Soak(models, devices, options.seed, torch, stderr, options.folder / "operations.txt")
+        threading.Thread(target=watch, args=(soak,), daemon=True).start()
         begin = time.monotonic()
         said = ""
         try:
