@@ -345,8 +345,9 @@ class Soak:
             if self.failure:
                 return
             mine = [line for line in self.log if f" {threading.current_thread().name}: " in line]
-            self.failure = f"{mine[-1] if mine else 'at the beginning'}: {type(error).__name__}: {error}"
-            print(f"FAILED, seed {self.seed}, operation {self.failure}", flush=True)
+            where = f"operation {mine[-1]}" if mine else f"after operation {self.operations}"
+            self.failure = f"{where}: {type(error).__name__}: {error}"
+            print(f"FAILED, seed {self.seed}, {self.failure}", flush=True)
             print("".join(traceback.format_exception(error)), end="", flush=True)
             print("operations before it:", *self.log, sep="\n  ", flush=True)
         self.stop.set()
@@ -508,6 +509,13 @@ class Soak:
         with self.using_torch:
             return [total - free for free, total in map(self.torch.cuda.mem_get_info, self.devices)]
 
+    def require_idle(self) -> None:
+        """Without sessions no block is in use and no captured graph is left."""
+        self.sweep_out()
+        found = told("GraphoptMemory")
+        if found["recordings"] or any(pool["in_use"] for pool in found["pools"]):
+            raise SoakError(f"no session is open, and the library says {found}")
+
     def rounds(self, until: float) -> list[list[int]]:
         """Creates, runs and destroys every model three times; the memory after each round that was not cut off."""
         after: list[list[int]] = []
@@ -523,6 +531,7 @@ class Soak:
                     self.begin(f"close {live}")
                     del live
             after.append(self.memory())
+            self.require_idle()
             print(f"round {number + 1}: {progress(self)}, in use {mib(after[-1])}", flush=True)
         return after
 
@@ -716,21 +725,14 @@ def random_phase(soak: Soak, threads: int, until: float) -> None:
         worker.join()
 
 
-def judge(soak: Soak, after: list[list[int]], before: dict[str, Any]) -> str:
-    """What is said of memory; raises SoakError where some was lost."""
-    soak.sweep_out()
-    left = told("GraphoptMemory")
-    in_use = [sum(pool["in_use"] for pool in memory["pools"]) for memory in (before, left)]
-    if in_use[1] > in_use[0] or left["recordings"] > before["recordings"]:
-        raise SoakError(
-            f"without sessions {in_use[1]} bytes are in use and {left['recordings']} graphs are there, "
-            f"before the threads {in_use[0]} and {before['recordings']}"
-        )
+def judge(after: Sequence[Sequence[int]]) -> str:
+    """What is said of the memory after each round; raises SoakError where the third has taken more than the second."""
     if len(after) < 3:
         return f"memory not compared: {len(after)} of 3 rounds"
-    if any(third > second + MOST_GROWTH for second, third in zip(after[1], after[2])):
-        raise SoakError(f"memory in use after the second round {mib(after[1])}, after the third {mib(after[2])}")
-    return f"memory after rounds 2 and 3 {mib(after[1])}, {mib(after[2])}"
+    said = f"memory after the second round {mib(after[1])}, after the third {mib(after[2])}"
+    if any(third > second + MOST_GROWTH for second, third in zip(after[1], after[2], strict=True)):
+        raise SoakError(said)
+    return said
 
 
 def main() -> int:
@@ -764,14 +766,14 @@ def main() -> int:
             if on_gpu and len(models) < LEAST_MODELS:
                 raise SoakError(f"{len(models)} models are fewer than {LEAST_MODELS}")
             after = soak.rounds(begin + options.seconds / 2)
-            before = told("GraphoptMemory")
+            said = judge(after)
             random_phase(soak, options.threads, begin + options.seconds)
             if not soak.failure:
-                said = judge(soak, after, before)
+                soak.require_idle()
         except Exception as error:
             soak.fail(error)
         kinds = ", ".join(f"{kind} {n}" for kind, n in soak.counts.most_common())
-        result = f"failed in operation {soak.failure}" if soak.failure else f"0 failures, {said}"
+        result = f"failed, {soak.failure}" if soak.failure else f"0 failures, {said}"
         print(f"soak: {time.monotonic() - begin:.0f} s, seed {options.seed}, {len(models)} models, {kinds}: {result}")
         sys.stdout.flush()
         if soak.failure:  # a device that is lost may hold up destructors for ever
