@@ -6,8 +6,8 @@ Models: the zoo, some of those that scripts/export_models.py exports, and models
 their own sizes, all with random weights and symbolic sizes, in float32 and float16. A process for each core exports and
 optimizes them first; `--folder` keeps the exports for the next call. The seconds count from then on:
 
-1. Three rounds, on one thread: every model is created, run, and destroyed. The device's memory after the third is
-   compared with that after the second. Rounds have at most half of the time.
+1. Three rounds, on one thread: every model is created, run, and destroyed, every other one in float16. The device's
+   memory after the third is compared with that after the second. Rounds have at most half of the time.
 2. Threads that create, run and destroy sessions at random: with and without a memory limit (as much as the largest
    input needs), inputs in host memory and on the device, several sizes, two sessions of a model at once, one session on
    two threads, a session that another thread destroys. PyTorch computes and captures CUDA graphs on the same threads.
@@ -165,6 +165,11 @@ def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
     return model, inputs
 
 
+def _hide_gpus() -> None:
+    """PyTorch exports on the CPU."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
+
+
 def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
     """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns why it cannot, else ""."""
     import onnxruntime as ort
@@ -217,7 +222,7 @@ def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str)
     """The models that can be made, in the order of their names; says which can't."""
     made = []
     spawn = multiprocessing.get_context("spawn")  # no worker has a GPU's runtime of this process
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), mp_context=spawn) as workers:
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), spawn, _hide_gpus) as workers:
         tasks = {workers.submit(prepare, name, exports, folder, target): name for name in wanted}
         for task in as_completed(tasks):
             if why := task.result():
@@ -521,15 +526,16 @@ class Soak:
         after: list[list[int]] = []
         for number in range(3):
             for i, model in enumerate(self.models):
-                for precision in ERROR_LIMIT:
-                    if time.monotonic() > until or self.stop.is_set():
-                        return after
-                    live = self.open(model, precision, self.devices[i % len(self.devices)], False)
-                    size = i % len(model.inputs)
-                    self.run(live, size)
-                    self.run_bound(live, size, 3, anew=True)
-                    self.begin(f"close {live}")
-                    del live
+                if time.monotonic() > until or self.stop.is_set():
+                    return after
+                turn = i // len(self.devices)
+                precision = [*ERROR_LIMIT][turn % len(ERROR_LIMIT)]
+                live = self.open(model, precision, self.devices[i % len(self.devices)], False)
+                size = turn // len(ERROR_LIMIT) % len(model.inputs)
+                self.run(live, size)
+                self.run_bound(live, size, 3, anew=True)
+                self.begin(f"close {live}")
+                del live
             after.append(self.memory())
             self.require_idle()
             print(f"round {number + 1}: {progress(self)}, in use {mib(after[-1])}", flush=True)
