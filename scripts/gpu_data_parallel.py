@@ -1,14 +1,17 @@
-"""Two GPUs in one process: sessions on both beside PyTorch, and a batch that is split between them.
+"""Checks two GPUs in one process: sessions on both beside PyTorch, and a batch split between them.
 
     python scripts/gpu_data_parallel.py
 
-Builds the library with nvcc into graphopt/lib first. Prints a line for each check: a session on the second device while
-the first is the caller's current one and PyTorch computes there; sessions of one model on both, of which one is closed
-first; an input and an output bound on the wrong device, which is an error that names both; and
-`graphopt.DataParallel` over all devices against a session on one, for ResNet-50 and BERT-base in float32 from host
-memory, with the medians of interleaved runs. Exit code 1 when a check fails, when outputs differ by more than rounding,
-when ResNet-50 is less than 1.7 times as fast as on one device, or when there are fewer than two. The soak test on both:
-scripts/gpu_soak.py.
+Builds the library with nvcc into graphopt/lib first and prints a line for each check:
+
+- a session on the second device while the first is current for the caller and PyTorch computes there;
+- sessions of one model on both devices, one of which is closed first;
+- `graphopt.DataParallel` over all devices against a session on one, for ResNet-50 and BERT-base in float32 from host
+  memory, with the medians of interleaved runs;
+- an input and an output bound on the wrong device: an error that names both devices.
+
+The exit code is 1 when a check fails: other bits, or an error above rounding; a speedup of ResNet-50 below 1.7; fewer
+than two devices. scripts/gpu_soak.py is the soak test on both.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ from models import ZOO
 from tests.hip.harness import ROOT, build_for_cuda
 
 ROUNDS = 15
-LIMIT = 1e-5  # of the root mean square
+LIMIT = 1e-5  # largest error over the root mean square of an output
 BATCHES = {"resnet50": 64, "bert": 64}
 LEAST_SPEEDUP = {"resnet50": 1.7}
-RUNS = 5  # with the same addresses: the last ones replay a captured graph
+RUNS = 5  # at the same addresses: the last ones replay a captured graph
 
 
 def optimized(name: str, small: bool = False) -> bytes:
@@ -67,7 +70,7 @@ def feeds_of(session: Any, batch: int) -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """What the library has of the devices' memory."""
+    """The library's statistics of device memory (docs/native_library.md)."""
     describe = ctypes.CDLL(str(library_path())).GraphoptMemory
     describe.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(describe())
@@ -84,17 +87,17 @@ def require(condition: bool, why: str) -> None:
 
 
 def require_same(got: Sequence[Any], want: Sequence[Any], what: str) -> None:
-    """Equal bits."""
+    """Raises AssertionError unless all bits are equal."""
     require(all(g.tobytes() == w.tobytes() for g, w in zip(got, want, strict=True)), f"{what}: other bits")
 
 
 def error_of(got: Sequence[Any], want: Sequence[Any]) -> float:
-    """The largest difference, of the root mean square."""
+    """Returns the largest difference over the root mean square of an output."""
     return max(float(np.abs(g - w).max() / np.sqrt(np.mean(w.astype(np.float64) ** 2))) for g, w in zip(got, want))
 
 
 def run_on_device(session: Any, feeds: dict[str, Any], like: Sequence[Any]) -> list[Any]:
-    """With inputs and outputs in the memory of the session's device, several times."""
+    """Runs a session RUNS times with inputs and outputs in the memory of its device; returns the last outputs."""
     place = memory_of(session)
     binding = session.io_binding()
     for key, x in feeds.items():
@@ -109,7 +112,7 @@ def run_on_device(session: Any, feeds: dict[str, Any], like: Sequence[Any]) -> l
 
 
 def beside_pytorch() -> str:
-    """PyTorch computes on the first device, which is current, while a session is made, run and closed on the second."""
+    """Creates, runs and closes sessions on the second device while PyTorch computes on the first, the current one."""
     torch.cuda.set_device(0)
     model = optimized("resnet18")
     first = session_on(model, 0)
@@ -148,7 +151,7 @@ def beside_pytorch() -> str:
 
 
 def kept_apart() -> str:
-    """Sessions of one model on both devices run by turns on different inputs; one outlives the other."""
+    """Runs sessions of one model on both devices by turns, and one of them after the other is closed."""
     model = optimized("resnet50")
     before = [in_use(device) for device in range(2)]
     sessions = [session_on(model, device) for device in range(2)]
@@ -172,7 +175,7 @@ def kept_apart() -> str:
 
 
 def wrong_device() -> str:
-    """A tensor of the first device is bound to a session on the second."""
+    """Binds tensors of the first device to a session on the second."""
     model = optimized("resnet18", small=True)
     places = [memory_of(session_on(model, device)) for device in range(2)]
     session = session_on(model, 1)
@@ -202,7 +205,7 @@ def wrong_device() -> str:
 
 
 def split_batch(name: str) -> str:
-    """A batch over all devices against one."""
+    """Compares a batch over all devices with a session on one, and times both."""
     batch = BATCHES[name]
     model = optimized(name)
     one, every = session_on(model, 0), DataParallel(model, log_severity_level=3)
@@ -245,7 +248,7 @@ def main() -> int:
     for name, check in checks.items():
         try:
             print(f"{name}: {check()}", flush=True)
-        except Exception as error:  # the other checks still count
+        except Exception as error:  # the other checks still run
             failed += 1
             print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
     print(f"{len(checks)} checks, {failed} failures")

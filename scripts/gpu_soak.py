@@ -1,24 +1,25 @@
-"""Sessions that come and go on GPUs: for hours if asked, results keep their bits and no memory is lost.
+"""Soak test: sessions are created, run and destroyed on GPUs, results keep their bits, and no memory is lost.
 
     python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
 
-Models: the zoo, some of those that scripts/export_models.py exports, and models of torchvision and transformers in
-their own sizes, all with random weights and symbolic sizes, in float32 and float16. A process for each core exports and
-optimizes them first; `--folder` keeps the exports for the next call. The seconds count from then on:
+Models: the zoo, small exports of scripts/export_models.py, and torchvision and transformers models of full size, all
+with random weights and symbolic sizes, in float32 and float16. They are first exported and optimized, one process per
+core; `--folder` keeps the exports for the next call. `--seconds` counts after that:
 
 1. Three rounds, on one thread: every model is created, run, and destroyed, every other one in float16. The device's
    memory after the third is compared with that after the second. Rounds have at most half of the time.
-2. Threads that create, run and destroy sessions at random: with and without a memory limit (as much as the largest
-   input needs), inputs in host memory and on the device, several sizes, two sessions of a model at once, one session on
-   two threads, a session that another thread destroys. PyTorch computes and captures CUDA graphs on the same threads.
+2. Threads create, run and destroy sessions at random: with and without a memory limit (enough for the largest input),
+   inputs in host memory and on the device, several sizes, two sessions of one model at once, one session on two
+   threads, a session destroyed by another thread. PyTorch computes and captures CUDA graphs on the same threads.
 
-The first output of a model for an input, a precision, a device, and with or without a limit is compared with the CPU's;
-each later one is equal to it, bit by bit. Other bits are accepted only after the library has said on stderr that it
-uses another implementation. Stops at the first failure and prints it with the operations before it; the seed gives each
-thread the same operations again; operations.txt in the folder of the exports has all of them, also of a process that
-was killed. Ends with one line of counts; exit code 1 for a failure.
+For each model, input, precision, device, and with or without a limit, the first output is compared with the CPU's.
+Every later output equals the first one bit by bit, unless the library has reported another implementation on stderr.
 
-Without a GPU it runs the small models of the zoo on guarded host memory, with the kernels compiled for the CPU.
+The first failure stops the run and is printed with the seed and the operations before it. The same seed gives each
+thread the same operations. operations.txt in the folder of the exports lists all of them, even if the process is
+killed. The last line has the counts; the exit code is 1 after a failure.
+
+Without a GPU the small models of the zoo run on guarded host memory, with the kernels compiled for the CPU.
 """
 
 from __future__ import annotations
@@ -53,24 +54,33 @@ import numpy.typing as npt
 import onnx
 
 import graphopt
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, device_count, device_of, library_path, memory_of
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    Provider,
+    device_count,
+    device_of,
+    library_path,
+    memory_of,
+)
 from models import ZOO
 
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# Of the outputs' root mean square: wide enough for the rounding of every model, so that what is equal is not equally
-# wrong. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and models.
+# Largest error over the root mean square of an output. Wider than the rounding of any of these models: it only shows
+# that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and
+# models.
 ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
-MOST_SESSIONS = 5  # of a thread
-STALLED = 300.0  # seconds without an operation: threads wait for each other
-# Batch, and length of a sequence, of the zoo's models.
+MOST_SESSIONS = 5  # per thread
+STALLED = 300.0  # seconds without an operation, taken for a deadlock
+# Batch and sequence length for the zoo's models.
 SIZES = ((1, 16), (3, 32), (8, 24))
 
 ZOO_WHOLE = ("resnet50", "bert", "unet", "sd_block")
-# Out of scripts/export_models.py and scripts/export_attention.py.
+# Names in scripts/export_models.py and scripts/export_attention.py.
 EXPORTED = (
     "bert_tagger", "deberta_classifier", "gpt2_with_past", "llama_with_past", "qwen3_with_past", "t5_encoder",
     "t5_decoder_with_past", "whisper_encoder", "whisper_decoder_with_past", "hifigan", "encodec_decoder",
@@ -80,7 +90,7 @@ EXPORTED = (
 )  # fmt: skip
 TORCHVISION = ("resnext50_32x4d", "swin_t", "convnext_tiny", "efficientnet_b0")
 TRANSFORMERS = ("distilbert_base", "whisper_base_encoder")
-# What the library says on stderr when another implementation takes over.
+# Lines on stderr that report another implementation.
 OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernels|falling back)")
 
 
@@ -88,7 +98,7 @@ OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in ke
 
 
 def names(small: bool) -> list[str]:
-    """The models, those that take longest to make first."""
+    """The models, the slowest to prepare first."""
     zoo = [f"{name}-small" for name in ZOO]
     if small:
         return zoo
@@ -98,8 +108,9 @@ def names(small: bool) -> list[str]:
 
 
 def _register_large() -> None:
-    """Adds models in their own sizes to those of scripts/export_models.py."""
+    """Adds models of full size to the builders of scripts/export_models.py."""
     from scripts import export_models as exports
+    from scripts.export_attention import Case, text_case, wrap
 
     for published in TORCHVISION:
 
@@ -111,7 +122,7 @@ def _register_large() -> None:
 
     @exports.whole("distilbert_base")
     def distilbert(batch: int, length: int) -> Any:
-        return exports.text_case(exports.made("DistilBertModel", {}), batch, 16 * length)
+        return text_case(exports.made("DistilBertModel", {}), batch, 16 * length)
 
     @exports.whole("whisper_base_encoder")
     def whisper(batch: int, length: int) -> Any:
@@ -121,12 +132,12 @@ def _register_large() -> None:
         sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 1, "encoder_ffn_dim": 2048, **heads}
         network = exports.made("WhisperModel", sizes).encoder
         features = torch.randn(batch, 80, 3000)
-        module = exports.wrap(network, ("input_features",))
-        return exports.Case(module, {"input_features": features}, {"input_features": {0: "batch"}})
+        module = wrap(network, ("input_features",))
+        return Case(module, {"input_features": features}, {"input_features": {0: "batch"}})
 
 
 def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
-    """A model that PyTorch writes, and its inputs, of two sizes; kept in the folder."""
+    """Exports a model, unless the folder has it, and returns it with inputs of two sizes."""
     import torch
 
     from scripts.export_attention import BUILDERS, Cell, export
@@ -166,7 +177,7 @@ def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def _hide_gpus() -> None:
-    """PyTorch exports on the CPU."""
+    """Keeps an export from using a GPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
 
 
@@ -189,8 +200,8 @@ def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
             wanted: dict[str, Any] = {"precision": "fp16"} if precision == "float16" else {}
             optimized, _ = graphopt.optimize(model, target=target, **wanted)
             onnx.save(optimized, folder / f"{name}-{precision}.onnx")
-        np.savez(folder / f"{name}.npz", **arrays)
-    except Exception as error:  # whatever a package raises: the model is left out
+        np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    except Exception as error:  # any package may fail to export: the model is left out
         return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0][:160]}"
     return ""
 
@@ -200,7 +211,7 @@ class Model:
     name: str
     files: dict[str, Path]  # by precision
     inputs: list[Feeds]
-    outputs: list[list[Array]]  # of the CPU, as exported
+    outputs: list[list[Array]]  # the exported model's, on the CPU
 
     @classmethod
     def read(cls, name: str, folder: Path) -> Model:
@@ -214,14 +225,14 @@ class Model:
 
     @functools.cached_property
     def nothing(self) -> list[list[Array]]:
-        """What outputs hold before a run on the device: what it does not write shows."""
+        """Contents of the outputs before a run on the device, which show unwritten elements."""
         return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
 
 
 def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
-    """The models that can be made, in the order of their names; says which can't."""
+    """Returns the models that can be prepared, in the order of `wanted`, and prints the others."""
     made = []
-    spawn = multiprocessing.get_context("spawn")  # no worker has a GPU's runtime of this process
+    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), spawn, _hide_gpus) as workers:
         tasks = {workers.submit(prepare, name, exports, folder, target): name for name in wanted}
         for task in as_completed(tasks):
@@ -232,15 +243,15 @@ def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str)
     return [Model.read(name, folder) for name in wanted if name in made]
 
 
-# -- what is compared --------------------------------------------------------------------------------------------------
+# -- comparison --------------------------------------------------------------------------------------------------------
 
 
 class SoakError(Exception):
-    """What must not happen did."""
+    """A failure that the soak test found itself."""
 
 
 def error_of(got: Sequence[Array], want: Sequence[Array], limit: float) -> str:
-    """Where the outputs differ from the CPU's by more than the limit, of their root mean square."""
+    """Describes the first difference above the limit; "" if there is none."""
     if [a.shape for a in got] != [a.shape for a in want]:
         return f"shapes {[a.shape for a in got]}, not {[a.shape for a in want]}"
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
@@ -266,7 +277,7 @@ def same_bits(a: Sequence[Array], b: Sequence[Array]) -> bool:
 
 
 class Stderr:
-    """Passes on what the process writes to stderr, and counts the lines about another implementation."""
+    """Forwards the stderr of the process and counts the lines that report another implementation."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -289,7 +300,7 @@ class Stderr:
 
 @dataclass
 class Live:
-    """A session with what it computes."""
+    """An open session."""
 
     session: Any
     model: Model
@@ -297,7 +308,7 @@ class Live:
     device: int
     limit: int  # bytes, 0: none
     bindings: dict[int, Any] = field(default_factory=dict)  # by input
-    turn: threading.Lock = field(default_factory=threading.Lock)  # with a limit there is room for one run
+    turn: threading.Lock = field(default_factory=threading.Lock)  # for a limit, which holds one run at a time
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.precision} on {self.device}{', limited' if self.limit else ''}"
@@ -305,15 +316,15 @@ class Live:
 
 @dataclass
 class First:
-    """Outputs that others must equal, and what the library had said about implementations until then."""
+    """The reference outputs of one implementation."""
 
     outputs: list[Array]
-    said: int
+    reports: int  # lines about another implementation until then
     operation: int
 
 
 class Soak:
-    """What all threads share: the first outputs, the log, and the first failure."""
+    """State shared by all threads: reference outputs, the log of operations, the first failure."""
 
     def __init__(
         self, models: Sequence[Model], devices: Sequence[int], seed: int, torch: Any, stderr: Stderr, operations: Path
@@ -334,7 +345,7 @@ class Soak:
         self.failure = ""
 
     def begin(self, what: str) -> int:
-        """Notes an operation."""
+        """Logs an operation and returns its number."""
         with self.lock:
             self.operations += 1
             self.last = time.monotonic()
@@ -345,7 +356,7 @@ class Soak:
             return self.operations
 
     def fail(self, error: BaseException) -> None:
-        """Prints the first failure; later ones follow from it."""
+        """Prints the first failure and stops all threads; later failures are usually its consequences."""
         with self.lock:
             if self.failure:
                 return
@@ -364,21 +375,21 @@ class Soak:
 
     def _open(self, model: Model, precision: str, device: int, limit: int) -> Live:
         options: dict[str, Any] = {"device": device} | ({"memory_limit": limit} if limit else {})
-        providers = [(DEVICE_PROVIDER, options), CPU]
+        providers: list[Provider] = [(DEVICE_PROVIDER, options), CPU]
         session = graphopt.session(str(model.files[precision]), providers, log_severity_level=3)
         if DEVICE_PROVIDER not in session.get_providers():
             raise SoakError(f"the session runs on {session.get_providers()}")
         return Live(session, model, precision, device, limit)
 
     def limit_of(self, model: Model, precision: str, device: int) -> int:
-        """The most memory that a session takes for one of its inputs, and an eighth."""
+        """Returns 9/8 of the memory that a session needs for its largest input, in bytes."""
         key = (model.name, precision, device)
         with self.limiting:
             if key not in self.limits:
                 self.begin(f"measure {model.name} {precision} on {device}")
                 most = 0
                 for i, feeds in enumerate(model.inputs):
-                    generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # its pool is known by it
+                    generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # unique: it identifies the pool
                     live = self._open(model, precision, device, generous)
                     live.session.run(None, feeds)
                     pools = told("GraphoptMemory")["pools"]
@@ -387,14 +398,14 @@ class Soak:
             return self.limits[key]
 
     def run(self, live: Live, size: int) -> None:
-        """Inputs and outputs in host memory."""
+        """Runs a session once with inputs and outputs in host memory."""
         self.begin(f"run {live}, input {size}")
         with self._turn(live):
             outputs = live.session.run(None, live.model.inputs[size])
         self.compare(live, size, outputs)
 
     def run_bound(self, live: Live, size: int, times: int, anew: bool) -> None:
-        """On the device, so often with the same addresses; `anew`: with others than before."""
+        """Runs a session `times` times with inputs and outputs on the device, at new addresses if `anew`."""
         import onnxruntime as ort
 
         self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
@@ -426,11 +437,11 @@ class Soak:
         return live.turn if live.limit else threading.Lock()
 
     def compare(self, live: Live, size: int, outputs: Sequence[Array]) -> None:
-        """Holds outputs to the first ones, and the first ones to the CPU's."""
+        """Raises SoakError unless the outputs equal the first ones, or, if they are the first, match the CPU's."""
         key = (live.model.name, live.precision, size, live.limit > 0, live.device)
         with self.lock:
             self.counts["compared"] += 1
-            said, operation = self.stderr.count, self.operations
+            reports, operation = self.stderr.count, self.operations
             known = list(self.firsts.get(key, ()))
         if any(same_bits(first.outputs, outputs) for first in known):
             return
@@ -438,20 +449,20 @@ class Soak:
             raise SoakError(f"{live}, input {size}, differs from the CPU: {wrong}")
         with self.lock:
             firsts = self.firsts.setdefault(key, [])
-            if any(same_bits(first.outputs, outputs) for first in firsts):  # of another thread, meanwhile
+            if any(same_bits(first.outputs, outputs) for first in firsts):  # another thread was faster
                 return
-            if firsts and firsts[-1].said == said:
+            if firsts and firsts[-1].reports == reports:
                 first = firsts[-1]
                 worst = error_of(outputs, first.outputs, 0.0)
                 raise SoakError(f"{live}, input {size}, has other bits than in operation {first.operation}: {worst}")
             if firsts:
                 print(f"another implementation: {live}, input {size}", flush=True)
-            firsts.append(First([np.array(y) for y in outputs], said, operation))
+            firsts.append(First([np.array(y) for y in outputs], reports, operation))
 
     # -- PyTorch ---------------------------------------------------------------------------------------------------
 
     def _step(self, device: int) -> tuple[Any, Callable[[], Any]]:
-        """A stream, and work on tensors that are always the same."""
+        """A stream, and a computation with fixed inputs."""
         torch = self.torch
         made = torch.Generator().manual_seed(0)
         x, w = (torch.randn(2, 16, 32, 32, generator=made).cuda(device) for _ in range(2))
@@ -464,7 +475,7 @@ class Soak:
         return torch.cuda.Stream(device), step
 
     def compute(self, device: int) -> None:
-        """PyTorch computes while sessions run on other threads."""
+        """Lets PyTorch compute while other threads run sessions."""
         self.begin(f"torch computes on {device}")
         with self.using_torch, self.torch.cuda.device(device), self.torch.no_grad():
             stream, step = self._step(device)
@@ -475,7 +486,7 @@ class Soak:
             self._same_as_first("computes", device, y)
 
     def capture(self, device: int) -> None:
-        """PyTorch captures and replays a CUDA graph."""
+        """Lets PyTorch capture a CUDA graph, in its default mode, and replay it."""
         self.begin(f"torch captures on {device}")
         torch = self.torch
         with self.using_torch, torch.cuda.device(device), torch.no_grad():
@@ -499,30 +510,30 @@ class Soak:
         if got.tobytes() != first.tobytes():
             raise SoakError(f"PyTorch {what} other bits on {device}: error {np.abs(got - first).max():.1e}")
 
-    def sweep_out(self) -> None:
-        """Gives back what nobody uses."""
+    def release_idle(self) -> None:
+        """Collects garbage and empties PyTorch's cache."""
         gc.collect()
         if self.torch is not None:
             with self.using_torch:
                 self.torch.cuda.empty_cache()
 
     def memory(self) -> list[int]:
-        """Bytes of each device that are not free; of host memory, those that the library has."""
-        self.sweep_out()
+        """Bytes in use on each device; without PyTorch the bytes that the library has allocated."""
+        self.release_idle()
         if self.torch is None:
             return [int(told("GraphoptMemory")["bytes"])]
         with self.using_torch:
             return [total - free for free, total in map(self.torch.cuda.mem_get_info, self.devices)]
 
     def require_idle(self) -> None:
-        """Without sessions no block is in use and no captured graph is left."""
-        self.sweep_out()
+        """Raises SoakError if a block is in use or a captured graph exists while no session is open."""
+        self.release_idle()
         found = told("GraphoptMemory")
         if found["recordings"] or any(pool["in_use"] for pool in found["pools"]):
             raise SoakError(f"no session is open, and the library says {found}")
 
     def rounds(self, until: float) -> list[list[int]]:
-        """Creates, runs and destroys every model three times; the memory after each round that was not cut off."""
+        """Creates, runs and destroys every model three times; returns the memory after each complete round."""
         after: list[list[int]] = []
         for number in range(3):
             for i, model in enumerate(self.models):
@@ -543,7 +554,7 @@ class Soak:
 
 
 class Worker(threading.Thread):
-    """One thread's operations, which follow from the seed alone."""
+    """A thread with random operations that depend on the seed and its number only."""
 
     def __init__(self, soak: Soak, number: int) -> None:
         super().__init__(name=f"thread {number}", daemon=True)
@@ -600,19 +611,19 @@ class Worker(threading.Thread):
     def close(self) -> None:
         live = self.live.pop(self.rng.randrange(len(self.live)))
         self.soak.begin(f"close {live}")
-        if self.rng.random() < 0.5:  # by a thread that has used no device
+        if self.rng.random() < 0.5:  # on a thread without a current device
             gone = [live]
             del live
             self.together(gone.clear)
 
     def share(self) -> None:
-        """One session on two threads."""
+        """Runs one session on two threads."""
         live = self.rng.choice(self.live)
         sizes = [self.rng.randrange(len(live.model.inputs)) for _ in range(2)]
         self.together(*(lambda size=size: self.soak.run(live, size) for size in sizes))
 
     def twins(self) -> None:
-        """Two sessions of one model, on two devices where there are two, on two threads."""
+        """Runs two sessions of one model on two threads, and on two devices if there are two."""
         model, precision = self.rng.choice(self.soak.models), self.rng.choice([*ERROR_LIMIT])
         first = self.rng.randrange(len(self.soak.devices))
         devices = [self.soak.devices[(first + i) % len(self.soak.devices)] for i in range(2)]
@@ -627,7 +638,7 @@ class Worker(threading.Thread):
         self.soak.begin(f"close two of {model.name} {precision}")
 
     def together(self, *works: Callable[[], None]) -> None:
-        """Each on a thread of its own; raises what the first of them raised."""
+        """Runs each function on a thread of its own and raises the first error."""
         errors: list[BaseException] = []
 
         def do(work: Callable[[], None]) -> None:
@@ -651,7 +662,7 @@ class Worker(threading.Thread):
 
 
 def told(function: str) -> dict[str, Any]:
-    """What a function of the library that takes nothing and gives JSON says (docs/native_library.md)."""
+    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
     describe = getattr(ctypes.CDLL(str(library_path())), function)
     describe.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(describe())
@@ -670,7 +681,7 @@ def progress(soak: Soak) -> str:
 
 
 def import_torch() -> Any:
-    """PyTorch with a GPU; None where there is none of the two."""
+    """Returns PyTorch, or None if it is not installed or has no GPU."""
     try:
         import torch
     except ImportError:
@@ -679,7 +690,10 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any) -> bool:
-    """Whether there is a GPU; else host memory takes its place. To be called before the library is loaded."""
+    """Builds the library for the GPU, or selects host memory if there is none; returns whether there is a GPU.
+
+    Must be called before the library is loaded.
+    """
     if "GRAPHOPT_HOST_KERNELS" in os.environ:
         return False
     if torch is None and not Path("/dev/kfd").exists():
@@ -698,7 +712,7 @@ def choose_device(torch: Any) -> bool:
 
 
 def start_torch(torch: Any) -> None:
-    """Loads the vendor's libraries, which then serve ours, too."""
+    """Makes PyTorch load the vendor's libraries, which ours then finds."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     for device in range(torch.cuda.device_count()):
         x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
@@ -706,7 +720,7 @@ def start_torch(torch: Any) -> None:
 
 
 def watch(soak: Soak) -> None:
-    """Says now and then how far the threads are, and ends the process when none gets on."""
+    """Prints the progress every 20 seconds, and ends the process after STALLED seconds without an operation."""
     said = time.monotonic()
     while True:
         time.sleep(1.0)
@@ -721,7 +735,7 @@ def watch(soak: Soak) -> None:
 
 
 def random_phase(soak: Soak, threads: int, until: float) -> None:
-    """Threads at work until the time is over or one fails."""
+    """Runs the threads until the time is over or one fails."""
     workers = [Worker(soak, number) for number in range(threads)]
     for worker in workers:
         worker.start()
@@ -732,7 +746,7 @@ def random_phase(soak: Soak, threads: int, until: float) -> None:
 
 
 def judge(after: Sequence[Sequence[int]]) -> str:
-    """What is said of the memory after each round; raises SoakError where the third has taken more than the second."""
+    """Describes the memory after the rounds; raises SoakError if the third round has added more than MOST_GROWTH."""
     if len(after) < 3:
         return f"memory not compared: {len(after)} of 3 rounds"
     said = f"memory after the second round {mib(after[1])}, after the third {mib(after[2])}"
@@ -746,8 +760,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", type=int, nargs="+", help="by default all")
-    parser.add_argument("--folder", type=Path, default=Path("build/soak"), help="of the exports (%(default)s)")
+    parser.add_argument("--device", type=int, nargs="+", help="default: all")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/soak"), help="folder of the exports (default: %(default)s)"
+    )
     options = parser.parse_args()
     torch = import_torch()
     on_gpu = choose_device(torch)

@@ -26,7 +26,7 @@ from graphopt.runtime import selftest_record
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.selftest import selftest
 from graphopt.runtime.sessions import DEVICE_PROVIDER
-from tests.provider.worker import model_of
+from tests.provider.worker import Array, model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
 Y = np.tanh(np.maximum(X, 0))
@@ -251,8 +251,10 @@ def binds_on_each() -> list[dict[str, Any]]:
 
 
 def binds_on_the_wrong_device() -> dict[str, Any]:
-    """What a session on the second device says of an input, or an output, in the memory of the first; and then how far its
-    outputs are from the CPU's, of inputs in its own memory and in memory of the host that the first has pinned.
+    """Binds an input, then an output, of the first device to a session on the second.
+
+    Returns the two messages, and the errors of later runs on an input of its own device and on one in host memory that the
+    first device has pinned.
     """
     import onnxruntime as ort
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
