@@ -253,8 +253,8 @@ def binds_on_each() -> list[dict[str, Any]]:
 def binds_on_the_wrong_device() -> dict[str, Any]:
     """Binds an input, then an output, of the first device to a session on the second.
 
-    Returns the two messages, and the errors of later runs on an input of its own device and on one in host memory that the
-    first device has pinned.
+    Returns the two messages, and the errors of later runs with an input on the second device and with one in host
+    memory that the first device has pinned.
     """
     import onnxruntime as ort
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
