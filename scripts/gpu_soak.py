@@ -91,7 +91,7 @@ EXPORTED = (
 TORCHVISION = ("resnext50_32x4d", "swin_t", "convnext_tiny", "efficientnet_b0")
 TRANSFORMERS = ("distilbert_base", "whisper_base_encoder")
 # Lines on stderr that report another implementation.
-OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernels|falling back)")
+OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernel|falling back)")
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
