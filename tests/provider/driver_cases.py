@@ -26,7 +26,7 @@ from graphopt.runtime import selftest_record
 from graphopt.runtime import sessions as runtime
 from graphopt.runtime.selftest import selftest
 from graphopt.runtime.sessions import DEVICE_PROVIDER
-from tests.provider.worker import model_of
+from tests.provider.worker import Array, model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
 Y = np.tanh(np.maximum(X, 0))
@@ -258,6 +258,34 @@ def binds_on_each() -> list[dict[str, Any]]:
         (y,) = binding.copy_outputs_to_cpu()
         found.append({"memory": list(memory), "error": float(np.abs(y - Y).max())})
     return found
+
+
+def binds_on_the_wrong_device() -> dict[str, Any]:
+    """Binds an input, then an output, of the first device to a session on the second.
+
+    Returns the two messages, and the errors of later runs with an input on the second device and with one in host
+    memory that the first device has pinned.
+    """
+    import onnxruntime as ort
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
+
+    first, second = (runtime.memory_of(new_session(n)) for n in range(2))
+    session = new_session(1)
+    info = runtime._devices()[0].memory_info(OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    pinned = ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, memory_info=info)
+    ctypes.memmove(pinned.data_ptr(), X.ctypes.data, X.nbytes)
+
+    def bound(x: Any, place: tuple[Any, ...]) -> Array:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, *place))
+        session.run_with_iobinding(binding)
+        outputs: list[Array] = binding.copy_outputs_to_cpu()
+        return outputs[0]
+
+    there, here = (ort.OrtValue.ortvalue_from_numpy(X, *place) for place in (first, second))
+    said = [message_of(lambda: bound(there, second)), message_of(lambda: bound(here, first))]
+    return {"said": said, "errors": [float(np.abs(bound(x, second) - Y).max()) for x in (here, pinned)]}
 
 
 def copies_without_a_stream() -> list[float]:

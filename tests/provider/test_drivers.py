@@ -7,6 +7,7 @@ under test is ours with the stand-in's device code, so that everything but the m
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -216,6 +217,18 @@ def test_inputs_and_outputs_on_the_session_s_device(gpu: StandIn) -> None:
     found = gpu.run("binds_on_each", "gfx1100,gfx1201,sm_90", "hip cuda").value
     assert [f["memory"] for f in found] == [["gpu", 0, 0x1002], ["gpu", 1, 0x1002], ["gpu", 2, 0x10DE]]
     assert max(f["error"] for f in found) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("devices", "drivers"), [("gfx1100,gfx1201", "hip"), ("sm_90,sm_90", "cuda"), ("gfx1100,sm_90", "hip cuda")]
+)
+def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) -> None:
+    """An error names both devices, and the session can still be used; pinned memory is of no device."""
+    found = gpu.run("binds_on_the_wrong_device", devices, drivers).value
+    for said, first, second in zip(found["said"], (0, 1), (1, 0), strict=True):
+        pattern = rf"memory of device {first} \(.+\) and is needed in that of device {second} \(.+\)"
+        assert re.search(pattern, said), said
+    assert max(found["errors"]) < 1e-6
 
 
 def test_a_disabled_operator_runs_by_its_body(gpu: StandIn) -> None:

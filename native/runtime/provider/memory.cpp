@@ -101,6 +101,11 @@ Stream::Stream(const OrtApi24* a, std::shared_ptr<SessionMemory> m)
   OnSessionRunEnd = [](OrtSyncStreamImpl*) -> OrtStatus* { return nullptr; };
 }
 
+std::string text_of(int number) {
+  const gpu::DeviceFacts* facts = gpu::usable_device(number);
+  return "device " + std::to_string(number) + (facts != nullptr ? " (" + facts->name + ")" : "");
+}
+
 struct DataTransfer final : abi::OrtDataTransferImpl {
   const OrtApi24* api;
 
@@ -114,7 +119,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       if (source < 0 && target < 0) return false;
       if (source < 0) return self.on_host(from);
       if (target < 0) return self.on_host(to);
-      return gpu::backend(source) == gpu::backend(target);  // no driver knows another's memory
+      return true;  // copy refuses two different devices by their names
     };
     CopyTensors = [](OrtDataTransferImpl* p, const abi::OrtValue** from, abi::OrtValue** to,
                      abi::OrtSyncStream** streams, size_t count) {
@@ -131,6 +136,10 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     return abi::MemoryDevice_GetDeviceType(abi::GetEpApi(api), d) == abi::MemoryDeviceType::kCpu;
   }
 
+  bool is_pinned(const abi::OrtMemoryDevice* d) const {
+    return abi::MemoryDevice_GetMemoryType(abi::GetEpApi(api), d) == abi::DeviceMemoryType::kHostAccessible;
+  }
+
   // -1 when the memory is not ours.
   int number(const abi::OrtMemoryDevice* d) const {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
@@ -144,6 +153,14 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     const int source = number(abi::Value_GetMemoryDevice(ep, from));
     const int target = number(abi::Value_GetMemoryDevice(ep, to));
+    // The runtime copies a tensor that was bound on the wrong device, on a stream of the other one. Pinned memory is every
+    // device's.
+    const bool apart = source >= 0 && target >= 0 && source != target;
+    const bool from_pinned = is_pinned(abi::Value_GetMemoryDevice(ep, from));
+    if (apart && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
+      throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
+                  text_of(target) + ": make it there, or copy it through host memory");
+    }
     size_t bytes = 0;
     abi::check(api, abi::GetTensorSizeInBytes(api, from, &bytes));
     if (bytes == 0) return;
@@ -154,7 +171,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       const std::string reason = last_failure();
       throw Error(reason.empty() ? "no memory of " + std::to_string(bytes) + " bytes" : reason);
     }
-    gpu::Device& device = gpu::device(source >= 0 ? source : target);
+    gpu::Device& device = gpu::device(source < 0 || (apart && from_pinned) ? target : source);
     const gpu::OnDevice on(device);
     std::optional<gpu::WorkStream> own;
     void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();

@@ -1,0 +1,808 @@
+"""Soak test: sessions are created, run and destroyed on GPUs, results keep their bits, and no memory is lost.
+
+    python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
+
+Models: the zoo, small exports of scripts/export_models.py, and torchvision and transformers models of full size, all
+with random weights and symbolic sizes, in float32 and float16. They are first exported and optimized, one process per
+core; `--folder` keeps the exports for the next call. `--seconds` counts after that:
+
+1. Three rounds, on one thread: every model is created, run, and destroyed, every other one in float16. The device's
+   memory after the third is compared with that after the second. Rounds have at most half of the time.
+2. Threads create, run and destroy sessions at random: with and without a memory limit (enough for the largest input),
+   inputs in host memory and on the device, several sizes, two sessions of one model at once, one session on two
+   threads, a session destroyed by another thread. PyTorch computes and captures CUDA graphs on the same threads.
+
+For each model, input, precision, device, and with or without a limit, the first output is compared with the CPU's.
+Every later output equals the first one bit by bit, unless the library has reported another implementation on stderr.
+
+The first failure stops the run and is printed with the seed and the operations before it. The same seed gives each
+thread the same operations. operations.txt in the folder of the exports lists all of them, even if the process is
+killed. The last line has the counts; the exit code is 1 after a failure.
+
+Without a GPU the small models of the zoo run on guarded host memory, with the kernels compiled for the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import functools
+import gc
+import json
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+import graphopt
+from graphopt.runtime.sessions import (
+    CPU,
+    DEVICE_PROVIDER,
+    Provider,
+    device_count,
+    device_of,
+    library_path,
+    memory_of,
+)
+from models import ZOO
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+
+# Largest error over the root mean square of an output. Wider than the rounding of any of these models: it only shows
+# that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and
+# models.
+ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
+MOST_GROWTH = 64 << 20  # bytes, from round to round
+LEAST_MODELS = 30
+MOST_SESSIONS = 5  # per thread
+STALLED = 300.0  # seconds without an operation, taken for a deadlock
+# Batch and sequence length for the zoo's models.
+SIZES = ((1, 16), (3, 32), (8, 24))
+
+ZOO_WHOLE = ("resnet50", "bert", "unet", "sd_block")
+# Names in scripts/export_models.py and scripts/export_attention.py.
+EXPORTED = (
+    "bert_tagger", "deberta_classifier", "gpt2_with_past", "llama_with_past", "qwen3_with_past", "t5_encoder",
+    "t5_decoder_with_past", "whisper_encoder", "whisper_decoder_with_past", "hifigan", "encodec_decoder",
+    "istft_vocoder", "swin_classifier", "convnext", "segformer", "mobilevit", "sam_encoder", "depth_anything",
+    "efficientnet", "mobilenet_v3", "shufflenet", "regnet", "tiny_vit", "edgenext", "repvit", "ocr_detector",
+    "modernbert", "gemma2", "swinv2",
+)  # fmt: skip
+TORCHVISION = ("resnext50_32x4d", "swin_t", "convnext_tiny", "efficientnet_b0")
+TRANSFORMERS = ("distilbert_base", "whisper_base_encoder")
+# Lines on stderr that report another implementation.
+OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernel|falling back)")
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def names(small: bool) -> list[str]:
+    """The models, the slowest to prepare first."""
+    zoo = [f"{name}-small" for name in ZOO]
+    if small:
+        return zoo
+    whole = [f"{name}-whole" for name in ZOO_WHOLE]
+    large = [f"{name}-dynamo20" for name in (*TRANSFORMERS, *TORCHVISION)]
+    return [*large, *whole, *(f"{name}-torchscript17" for name in EXPORTED), *zoo]
+
+
+def _register_large() -> None:
+    """Adds models of full size to the builders of scripts/export_models.py."""
+    from scripts import export_models as exports
+    from scripts.export_attention import Case, text_case, wrap
+
+    for published in TORCHVISION:
+
+        @exports.whole(published)
+        def of_torchvision(batch: int, length: int, published: str = published) -> Any:
+            import torchvision
+
+            return exports.images(getattr(torchvision.models, published)(weights=None), batch, 224, 224)
+
+    @exports.whole("distilbert_base")
+    def distilbert(batch: int, length: int) -> Any:
+        return text_case(exports.made("DistilBertModel", {}), batch, 16 * length)
+
+    @exports.whole("whisper_base_encoder")
+    def whisper(batch: int, length: int) -> Any:
+        import torch
+
+        heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
+        sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 1, "encoder_ffn_dim": 2048, **heads}
+        network = exports.made("WhisperModel", sizes).encoder
+        features = torch.randn(batch, 80, 3000)
+        module = wrap(network, ("input_features",))
+        return Case(module, {"input_features": features}, {"input_features": {0: "batch"}})
+
+
+def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
+    """Exports a model, unless the folder has it, and returns it with inputs of two sizes."""
+    import torch
+
+    from scripts.export_attention import BUILDERS, Cell, export
+
+    torch.set_num_threads(1)
+    published, exporter, opset = re.fullmatch(r"(\w+)-([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
+    if "swin_t" not in BUILDERS:
+        _register_large()
+    cell = Cell(published, "eager", exporter, int(opset), True)
+    file, error = folder / f"{cell.name}.onnx", folder / f"{cell.name}.error"
+    if not file.exists():
+        error.unlink(missing_ok=True)
+        export(folder, cell, {})
+    if error.exists():
+        raise RuntimeError(error.read_text().splitlines()[0])
+    model, arrays = onnx.load(file), np.load(file.with_suffix(".npz"))
+    read = {i.name for i in model.graph.input}
+    return model, [{k[2:]: arrays[k] for k in arrays if k[:2] == f"{i}:" and k[2:] in read} for i in range(2)]
+
+
+def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
+    published, kind = name.split("-")
+    model = ZOO[published](small=kind == "small", dynamic=True)
+    rng = np.random.default_rng(0)
+    inputs: list[Feeds] = []
+    for batch, length in SIZES if kind == "small" else SIZES[:2]:
+        inputs.append({})
+        for value in model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            shape = [d.dim_value or (batch if i == 0 else length) for i, d in enumerate(dims)]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            if np.issubdtype(dtype, np.floating):
+                inputs[-1][value.name] = rng.standard_normal(shape).astype(dtype)
+            else:
+                inputs[-1][value.name] = np.ones(shape, dtype) if "mask" in value.name else rng.integers(0, 2, shape)
+    return model, inputs
+
+
+def _hide_gpus() -> None:
+    """Keeps an export from using a GPU."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
+
+
+def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
+    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns why it cannot, else ""."""
+    import onnxruntime as ort
+
+    faulthandler.enable()
+    try:
+        model, inputs = _of_zoo(name) if name.endswith(("-small", "-whole")) else _exported(name, exports)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 2
+        options.log_severity_level = 3
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        arrays: Feeds = {}
+        for i, feeds in enumerate(inputs):
+            arrays |= {f"{i}:in:{key}": x for key, x in feeds.items()}
+            arrays |= {f"{i}:out:{n:03}": y for n, y in enumerate(session.run(None, feeds))}
+        for precision in ERROR_LIMIT:
+            wanted: dict[str, Any] = {"precision": "fp16"} if precision == "float16" else {}
+            optimized, _ = graphopt.optimize(model, target=target, **wanted)
+            onnx.save(optimized, folder / f"{name}-{precision}.onnx")
+        np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    except Exception as error:  # any package may fail to export: the model is left out
+        return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0][:160]}"
+    return ""
+
+
+@dataclass
+class Model:
+    name: str
+    files: dict[str, Path]  # by precision
+    inputs: list[Feeds]
+    outputs: list[list[Array]]  # the exported model's, on the CPU
+
+    @classmethod
+    def read(cls, name: str, folder: Path) -> Model:
+        arrays = dict(np.load(folder / f"{name}.npz"))
+        inputs: list[Feeds] = []
+        outputs: list[list[Array]] = []
+        for i in range(len({key.split(":")[0] for key in arrays})):
+            inputs.append({k.split(":", 2)[2]: x for k, x in arrays.items() if k.startswith(f"{i}:in:")})
+            outputs.append([arrays[k] for k in sorted(arrays) if k.startswith(f"{i}:out:")])
+        return cls(name, {p: folder / f"{name}-{p}.onnx" for p in ERROR_LIMIT}, inputs, outputs)
+
+    @functools.cached_property
+    def nothing(self) -> list[list[Array]]:
+        """Contents of the outputs before a run on the device, which show unwritten elements."""
+        return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
+
+
+def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
+    """Returns the models that can be prepared, in the order of `wanted`, and prints the others."""
+    made = []
+    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), spawn, _hide_gpus) as workers:
+        tasks = {workers.submit(prepare, name, exports, folder, target): name for name in wanted}
+        for task in as_completed(tasks):
+            if why := task.result():
+                print(f"left out: {tasks[task]}: {why}", flush=True)
+            else:
+                made.append(tasks[task])
+    return [Model.read(name, folder) for name in wanted if name in made]
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+class SoakError(Exception):
+    """A failure that the soak test found itself."""
+
+
+def error_of(got: Sequence[Array], want: Sequence[Array], limit: float) -> str:
+    """Describes the first difference above the limit; "" if there is none."""
+    if [a.shape for a in got] != [a.shape for a in want]:
+        return f"shapes {[a.shape for a in got]}, not {[a.shape for a in want]}"
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        if not np.issubdtype(w.dtype, np.floating):
+            if not np.array_equal(g, w):
+                return f"output {i}: {np.count_nonzero(g != w)} of {w.size} elements are wrong"
+            continue
+        finite = np.isfinite(w)
+        if not np.array_equal(finite, np.isfinite(g)):
+            return f"output {i}: {np.count_nonzero(finite != np.isfinite(g))} elements are not finite, or should not be"
+        x, y = w[finite].astype(np.float64), g[finite].astype(np.float64)
+        scale = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
+        error = float(np.abs(x - y).max()) / (scale or 1.0) if x.size else 0.0
+        if error > limit:
+            return f"output {i}: error {error:.1e} of the root mean square"
+    return ""
+
+
+def same_bits(a: Sequence[Array], b: Sequence[Array]) -> bool:
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b)
+    )
+
+
+class Stderr:
+    """Forwards the stderr of the process and counts the lines that report another implementation."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.original = os.dup(2)
+        read, write = os.pipe()
+        os.dup2(write, 2)
+        os.close(write)
+        threading.Thread(target=self._pass_on, args=(read,), daemon=True).start()
+
+    def _pass_on(self, read: int) -> None:
+        rest = b""
+        while data := os.read(read, 1 << 16):
+            os.write(self.original, data)
+            *lines, rest = (rest + data).split(b"\n")
+            self.count += sum(OTHER_IMPLEMENTATION.match(line) is not None for line in lines)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Live:
+    """An open session."""
+
+    session: Any
+    model: Model
+    precision: str
+    device: int
+    limit: int  # bytes, 0: none
+    bindings: dict[int, Any] = field(default_factory=dict)  # by input
+    turn: threading.Lock = field(default_factory=threading.Lock)  # for a limit, which holds one run at a time
+
+    def __str__(self) -> str:
+        return f"{self.model.name} {self.precision} on {self.device}{', limited' if self.limit else ''}"
+
+
+@dataclass
+class First:
+    """The reference outputs of one implementation."""
+
+    outputs: list[Array]
+    reports: int  # lines about another implementation until then
+    operation: int
+
+
+class Soak:
+    """State shared by all threads: reference outputs, the log of operations, the first failure."""
+
+    def __init__(
+        self, models: Sequence[Model], devices: Sequence[int], seed: int, torch: Any, stderr: Stderr, operations: Path
+    ) -> None:
+        self.models, self.devices, self.seed, self.torch, self.stderr = models, devices, seed, torch, stderr
+        self.file = operations.open("wb", buffering=0)
+        self.firsts: dict[tuple[str, str, int, bool, int], list[First]] = {}
+        self.limits: dict[tuple[str, str, int], int] = {}
+        self.lock = threading.Lock()
+        self.limiting = threading.Lock()
+        self.using_torch = threading.Lock()  # PyTorch captures on one thread at a time
+        self.torch_first: dict[tuple[str, int], Array] = {}
+        self.log: deque[str] = deque(maxlen=40)
+        self.operations = 0
+        self.last = time.monotonic()
+        self.counts: Counter[str] = Counter()
+        self.stop = threading.Event()
+        self.failure = ""
+
+    def begin(self, what: str) -> int:
+        """Logs an operation and returns its number."""
+        with self.lock:
+            self.operations += 1
+            self.last = time.monotonic()
+            self.counts[what.split()[0]] += 1
+            line = f"{self.operations} {threading.current_thread().name}: {what}"
+            self.log.append(line)
+            self.file.write(f"{line}\n".encode())
+            return self.operations
+
+    def fail(self, error: BaseException) -> None:
+        """Prints the first failure and stops all threads; later failures are usually its consequences."""
+        with self.lock:
+            if self.failure:
+                return
+            mine = [line for line in self.log if f" {threading.current_thread().name}: " in line]
+            where = f"operation {mine[-1]}" if mine else f"after operation {self.operations}"
+            self.failure = f"{where}: {type(error).__name__}: {error}"
+            print(f"FAILED, seed {self.seed}, {self.failure}", flush=True)
+            print("".join(traceback.format_exception(error)), end="", flush=True)
+            print("operations before it:", *self.log, sep="\n  ", flush=True)
+        self.stop.set()
+
+    def open(self, model: Model, precision: str, device: int, limited: bool) -> Live:
+        limit = self.limit_of(model, precision, device) if limited else 0
+        self.begin(f"open {model.name} {precision} on {device}{f', limit {limit}' if limit else ''}")
+        return self._open(model, precision, device, limit)
+
+    def _open(self, model: Model, precision: str, device: int, limit: int) -> Live:
+        options: dict[str, Any] = {"device": device} | ({"memory_limit": limit} if limit else {})
+        providers: list[Provider] = [(DEVICE_PROVIDER, options), CPU]
+        session = graphopt.session(str(model.files[precision]), providers, log_severity_level=3)
+        if DEVICE_PROVIDER not in session.get_providers():
+            raise SoakError(f"the session runs on {session.get_providers()}")
+        return Live(session, model, precision, device, limit)
+
+    def limit_of(self, model: Model, precision: str, device: int) -> int:
+        """Returns 9/8 of the memory that a session needs for its largest input, in bytes."""
+        key = (model.name, precision, device)
+        with self.limiting:
+            if key not in self.limits:
+                self.begin(f"measure {model.name} {precision} on {device}")
+                most = 0
+                for i, feeds in enumerate(model.inputs):
+                    generous = (1 << 36) + len(model.inputs) * len(self.limits) + i  # unique: it identifies the pool
+                    live = self._open(model, precision, device, generous)
+                    live.session.run(None, feeds)
+                    pools = told("GraphoptMemory")["pools"]
+                    most = max(most, *(pool["most"] for pool in pools if pool["limit"] == generous))
+                self.limits[key] = most * 9 // 8 + (4 << 20)
+            return self.limits[key]
+
+    def run(self, live: Live, size: int) -> None:
+        """Runs a session once with inputs and outputs in host memory."""
+        self.begin(f"run {live}, input {size}")
+        with self._turn(live):
+            outputs = live.session.run(None, live.model.inputs[size])
+        self.compare(live, size, outputs)
+
+    def run_bound(self, live: Live, size: int, times: int, anew: bool) -> None:
+        """Runs a session `times` times with inputs and outputs on the device, at new addresses if `anew`."""
+        import onnxruntime as ort
+
+        self.begin(f"bound {live}, input {size}, {times} times{', anew' if anew else ''}")
+        with self._turn(live):
+            if anew or size not in live.bindings:
+                live.bindings[size] = self.bind(live, size)
+            binding = live.bindings[size]
+            values = binding.get_outputs()
+            ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(y) for y in live.model.nothing[size]], values)
+            for _ in range(times):
+                live.session.run_with_iobinding(binding)
+            outputs = binding.copy_outputs_to_cpu()
+        self.compare(live, size, outputs)
+
+    def bind(self, live: Live, size: int) -> Any:
+        import onnxruntime as ort
+
+        place = memory_of(live.session)
+        binding = live.session.io_binding()
+        for key, x in live.model.inputs[size].items():
+            binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(x, *place))
+        for given, y in zip(live.session.get_outputs(), live.model.outputs[size], strict=True):
+            value = ort.OrtValue.ortvalue_from_shape_and_type(y.shape, y.dtype.type, *place)
+            binding.bind_ortvalue_output(given.name, value)
+        return binding
+
+    @staticmethod
+    def _turn(live: Live) -> threading.Lock:
+        return live.turn if live.limit else threading.Lock()
+
+    def compare(self, live: Live, size: int, outputs: Sequence[Array]) -> None:
+        """Raises SoakError unless the outputs equal the first ones, or, if they are the first, match the CPU's."""
+        key = (live.model.name, live.precision, size, live.limit > 0, live.device)
+        with self.lock:
+            self.counts["compared"] += 1
+            reports, operation = self.stderr.count, self.operations
+            known = list(self.firsts.get(key, ()))
+        if any(same_bits(first.outputs, outputs) for first in known):
+            return
+        if wrong := error_of(outputs, live.model.outputs[size], ERROR_LIMIT[live.precision]):
+            raise SoakError(f"{live}, input {size}, differs from the CPU: {wrong}")
+        with self.lock:
+            firsts = self.firsts.setdefault(key, [])
+            if any(same_bits(first.outputs, outputs) for first in firsts):  # another thread was faster
+                return
+            if firsts and firsts[-1].reports == reports:
+                first = firsts[-1]
+                worst = error_of(outputs, first.outputs, 0.0)
+                raise SoakError(f"{live}, input {size}, has other bits than in operation {first.operation}: {worst}")
+            if firsts:
+                print(f"another implementation: {live}, input {size}", flush=True)
+            firsts.append(First([np.array(y) for y in outputs], reports, operation))
+
+    # -- PyTorch ---------------------------------------------------------------------------------------------------
+
+    def _step(self, device: int) -> tuple[Any, Callable[[], Any]]:
+        """A stream, and a computation with fixed inputs."""
+        torch = self.torch
+        made = torch.Generator().manual_seed(0)
+        x, w = (torch.randn(2, 16, 32, 32, generator=made).cuda(device) for _ in range(2))
+        k = torch.randn(16, 16, 3, 3, generator=made).cuda(device)
+
+        def step() -> Any:
+            y = torch.nn.functional.conv2d(x, k, padding=1).relu()
+            return (y @ w).softmax(-1)
+
+        return torch.cuda.Stream(device), step
+
+    def compute(self, device: int) -> None:
+        """Lets PyTorch compute while other threads run sessions."""
+        self.begin(f"torch computes on {device}")
+        with self.using_torch, self.torch.cuda.device(device), self.torch.no_grad():
+            stream, step = self._step(device)
+            stream.wait_stream(self.torch.cuda.current_stream())
+            with self.torch.cuda.stream(stream):
+                y = step()
+            stream.synchronize()
+            self._same_as_first("computes", device, y)
+
+    def capture(self, device: int) -> None:
+        """Lets PyTorch capture a CUDA graph, in its default mode, and replay it."""
+        self.begin(f"torch captures on {device}")
+        torch = self.torch
+        with self.using_torch, torch.cuda.device(device), torch.no_grad():
+            stream, step = self._step(device)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                step()
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                y = step()
+            with torch.cuda.stream(stream):
+                graph.replay()
+                graph.replay()
+            stream.synchronize()
+            self._same_as_first("captures", device, y)
+
+    def _same_as_first(self, what: str, device: int, y: Any) -> None:
+        got = y.cpu().numpy()
+        first = self.torch_first.setdefault((what, device), got)
+        if got.tobytes() != first.tobytes():
+            raise SoakError(f"PyTorch {what} other bits on {device}: error {np.abs(got - first).max():.1e}")
+
+    def release_idle(self) -> None:
+        """Collects garbage and empties PyTorch's cache."""
+        gc.collect()
+        if self.torch is not None:
+            with self.using_torch:
+                self.torch.cuda.empty_cache()
+
+    def memory(self) -> list[int]:
+        """Bytes in use on each device; without PyTorch the bytes that the library has allocated."""
+        self.release_idle()
+        if self.torch is None:
+            return [int(told("GraphoptMemory")["bytes"])]
+        with self.using_torch:
+            return [total - free for free, total in map(self.torch.cuda.mem_get_info, self.devices)]
+
+    def require_idle(self) -> None:
+        """Raises SoakError if a block is in use or a captured graph exists while no session is open."""
+        self.release_idle()
+        found = told("GraphoptMemory")
+        if found["recordings"] or any(pool["in_use"] for pool in found["pools"]):
+            raise SoakError(f"no session is open, and the library says {found}")
+
+    def rounds(self, until: float) -> list[list[int]]:
+        """Creates, runs and destroys every model three times; returns the memory after each complete round."""
+        after: list[list[int]] = []
+        for number in range(3):
+            for i, model in enumerate(self.models):
+                if time.monotonic() > until or self.stop.is_set():
+                    return after
+                turn = i // len(self.devices)
+                precision = [*ERROR_LIMIT][turn % len(ERROR_LIMIT)]
+                live = self.open(model, precision, self.devices[i % len(self.devices)], False)
+                size = turn // len(ERROR_LIMIT) % len(model.inputs)
+                self.run(live, size)
+                self.run_bound(live, size, 3, anew=True)
+                self.begin(f"close {live}")
+                del live
+            after.append(self.memory())
+            self.require_idle()
+            print(f"round {number + 1}: {progress(self)}, in use {mib(after[-1])}", flush=True)
+        return after
+
+
+class Worker(threading.Thread):
+    """A thread with random operations that depend on the seed and its number only."""
+
+    def __init__(self, soak: Soak, number: int) -> None:
+        super().__init__(name=f"thread {number}", daemon=True)
+        self.soak = soak
+        self.rng = random.Random(f"{soak.seed} {number}")
+        self.live: list[Live] = []
+
+    def run(self) -> None:
+        try:
+            while not self.soak.stop.is_set():
+                self.step()
+            self.live.clear()
+        except BaseException as error:
+            self.soak.fail(error)
+
+    def step(self) -> None:
+        rng, soak = self.rng, self.soak
+        work: list[tuple[Callable[[], None], int]] = [
+            (self.open, 5 if len(self.live) < MOST_SESSIONS else 0),
+            (self.use, 12 if self.live else 0),
+            (self.close, 4 if self.live else 0),
+            (self.share, 2 if self.live else 0),
+            (self.twins, 2),
+        ]
+        if soak.torch is not None:
+            work.append((lambda: soak.compute(rng.choice(soak.devices)), 2))
+            work.append((lambda: soak.capture(rng.choice(soak.devices)), 1))
+        actions, weights = zip(*work)
+        rng.choices(actions, weights)[0]()
+
+    def made(self, model: Model | None = None, precision: str = "", device: int | None = None) -> Live:
+        rng = self.rng
+        return self.soak.open(
+            model or rng.choice(self.soak.models),
+            precision or rng.choice([*ERROR_LIMIT]),
+            rng.choice(self.soak.devices) if device is None else device,
+            rng.random() < 0.3,
+        )
+
+    def open(self) -> None:
+        self.live.append(self.made())
+        self.use_one(self.live[-1])
+
+    def use(self) -> None:
+        self.use_one(self.rng.choice(self.live))
+
+    def use_one(self, live: Live) -> None:
+        size = self.rng.randrange(len(live.model.inputs))
+        if self.rng.random() < 0.5:
+            self.soak.run(live, size)
+        else:
+            self.soak.run_bound(live, size, self.rng.randint(1, 6), self.rng.random() < 0.3)
+
+    def close(self) -> None:
+        live = self.live.pop(self.rng.randrange(len(self.live)))
+        self.soak.begin(f"close {live}")
+        if self.rng.random() < 0.5:  # on a thread without a current device
+            gone = [live]
+            del live
+            self.together(gone.clear)
+
+    def share(self) -> None:
+        """Runs one session on two threads."""
+        live = self.rng.choice(self.live)
+        sizes = [self.rng.randrange(len(live.model.inputs)) for _ in range(2)]
+        self.together(*(lambda size=size: self.soak.run(live, size) for size in sizes))
+
+    def twins(self) -> None:
+        """Runs two sessions of one model on two threads, and on two devices if there are two."""
+        model, precision = self.rng.choice(self.soak.models), self.rng.choice([*ERROR_LIMIT])
+        first = self.rng.randrange(len(self.soak.devices))
+        devices = [self.soak.devices[(first + i) % len(self.soak.devices)] for i in range(2)]
+        size = self.rng.randrange(len(model.inputs))
+        pair = [self.made(model, precision, device) for device in devices]
+
+        def both(live: Live) -> None:
+            self.soak.run(live, size)
+            self.soak.run_bound(live, size, 3, anew=True)
+
+        self.together(*(lambda live=live: both(live) for live in pair))
+        self.soak.begin(f"close two of {model.name} {precision}")
+
+    def together(self, *works: Callable[[], None]) -> None:
+        """Runs each function on a thread of its own and raises the first error."""
+        errors: list[BaseException] = []
+
+        def do(work: Callable[[], None]) -> None:
+            try:
+                work()
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=do, args=(work,), name=f"{self.name}{letter}") for work, letter in zip(works, "ab")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def told(function: str) -> dict[str, Any]:
+    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
+    describe = getattr(ctypes.CDLL(str(library_path())), function)
+    describe.restype = ctypes.c_char_p
+    found: dict[str, Any] = json.loads(describe())
+    return found
+
+
+def mib(sizes: Sequence[int]) -> str:
+    return " and ".join(f"{size / 2**20:.0f}" for size in sizes) + " MiB"
+
+
+def progress(soak: Soak) -> str:
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    counts = soak.counts
+    runs = counts["run"] + counts["bound"]
+    return f"{soak.operations} operations, {counts['open']} sessions, {runs} runs, host memory {mib([resident])}"
+
+
+def import_torch() -> Any:
+    """Returns PyTorch, or None if it is not installed or has no GPU."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def choose_device(torch: Any) -> bool:
+    """Builds the library for the GPU, or selects host memory if there is none; returns whether there is a GPU.
+
+    Must be called before the library is loaded.
+    """
+    if "GRAPHOPT_HOST_KERNELS" in os.environ:
+        return False
+    if torch is None and not Path("/dev/kfd").exists():
+        from tests.provider.worker import kernels_on_the_cpu
+
+        os.environ["GRAPHOPT_HOST_KERNELS"] = kernels_on_the_cpu()
+        os.environ["GRAPHOPT_GUARD_MEMORY"] = "1"
+        return False
+    if torch is not None and torch.version.cuda is not None:
+        from tests.hip.harness import ROOT, build_for_cuda
+
+        library = build_for_cuda("graphopt")
+        (ROOT / "graphopt" / "lib").mkdir(exist_ok=True)
+        shutil.copy(library, ROOT / "graphopt" / "lib")
+    return True
+
+
+def start_torch(torch: Any) -> None:
+    """Makes PyTorch load the vendor's libraries, which ours then finds."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    for device in range(torch.cuda.device_count()):
+        x = torch.zeros(1, 1, 3, 3, device=f"cuda:{device}")
+        torch.nn.functional.conv2d(x, x) @ x[0, 0, :1, :1]
+
+
+def watch(soak: Soak) -> None:
+    """Prints the progress every 20 seconds, and ends the process after STALLED seconds without an operation."""
+    said = time.monotonic()
+    while True:
+        time.sleep(1.0)
+        now = time.monotonic()
+        if now - said > 20:
+            said = now
+            print(progress(soak), flush=True)
+        if now - soak.last > STALLED:
+            faulthandler.dump_traceback(soak.stderr.original)
+            soak.fail(SoakError(f"no operation in {STALLED:.0f} seconds: the stacks are on stderr"))
+            os._exit(1)
+
+
+def random_phase(soak: Soak, threads: int, until: float) -> None:
+    """Runs the threads until the time is over or one fails."""
+    workers = [Worker(soak, number) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    soak.stop.wait(max(until - time.monotonic(), 0.0))
+    soak.stop.set()
+    for worker in workers:
+        worker.join()
+
+
+def judge(after: Sequence[Sequence[int]]) -> str:
+    """Describes the memory after the rounds; raises SoakError if the third round has added more than MOST_GROWTH."""
+    if len(after) < 3:
+        return f"memory not compared: {len(after)} of 3 rounds"
+    said = f"memory after the second round {mib(after[1])}, after the third {mib(after[2])}"
+    if any(third > second + MOST_GROWTH for second, third in zip(after[1], after[2], strict=True)):
+        raise SoakError(said)
+    return said
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", type=int, nargs="+", help="default: all")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/soak"), help="folder of the exports (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    torch = import_torch()
+    on_gpu = choose_device(torch)
+    if torch is not None:
+        start_torch(torch)
+    devices = options.device or [*range(device_count())]
+    stderr = Stderr()
+    faulthandler.enable(stderr.original)
+    arch = device_of((DEVICE_PROVIDER, {"device": devices[0]})).arch
+    begin = time.monotonic()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        target = "rocm" if arch.startswith("gfx") else "cuda"
+        models = prepare_all(names(small=not on_gpu), options.folder.resolve(), Path(folder), target)
+        took = time.monotonic() - begin
+        print(f"{len(models)} models in {took:.0f} s, devices {devices} ({arch}), seed {options.seed}", flush=True)
+        soak = Soak(models, devices, options.seed, torch, stderr, options.folder / "operations.txt")
+        threading.Thread(target=watch, args=(soak,), daemon=True).start()
+        begin = time.monotonic()
+        said = ""
+        try:
+            if on_gpu and len(models) < LEAST_MODELS:
+                raise SoakError(f"{len(models)} models are fewer than {LEAST_MODELS}")
+            after = soak.rounds(begin + options.seconds / 2)
+            said = judge(after)
+            random_phase(soak, options.threads, begin + options.seconds)
+            if not soak.failure:
+                soak.require_idle()
+        except Exception as error:
+            soak.fail(error)
+        kinds = ", ".join(f"{kind} {n}" for kind, n in soak.counts.most_common())
+        result = f"failed, {soak.failure}" if soak.failure else f"0 failures, {said}"
+        print(f"soak: {time.monotonic() - begin:.0f} s, seed {options.seed}, {len(models)} models, {kinds}: {result}")
+        sys.stdout.flush()
+        if soak.failure:  # a device that is lost may hold up destructors for ever
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
