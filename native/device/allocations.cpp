@@ -4,6 +4,8 @@
 #include <atomic>
 #include <string>
 
+#include "device/stream_context.h"
+
 namespace graphopt::gpu {
 namespace {
 
@@ -44,8 +46,8 @@ void* allocate(Device& device, size_t bytes, Holder holder) {
       return memory;
     } catch (const OutOfMemory&) {
       MemoryKeeper* keeper = memory_keeper;
-      if (keeper == nullptr || !keeper->give_back(device))
-        throw OutOfMemory(describe_shortage(device, bytes));
+      if (keeper != nullptr && keeper->give_back(device)) continue;
+      if (!StreamContext::destroy_idle(device)) throw OutOfMemory(describe_shortage(device, bytes));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 namespace graphopt::gpu {
@@ -13,6 +14,16 @@ namespace {
 struct Contexts {
   std::mutex mutex;
   std::map<std::pair<const Device*, void*>, std::shared_ptr<StreamContext>> all;
+  std::vector<std::unique_ptr<StreamContext>> idle;
+
+  std::unique_ptr<StreamContext> take_idle(const Device& device) {
+    const auto found = std::find_if(idle.rbegin(), idle.rend(),
+                                    [&](const auto& context) { return &context->device() == &device; });
+    if (found == idle.rend()) return nullptr;
+    std::unique_ptr<StreamContext> taken = std::move(*found);
+    idle.erase(std::prev(found.base()));
+    return taken;
+  }
 };
 Contexts& contexts() {
   static auto& one = *new Contexts;
@@ -47,7 +58,13 @@ NoCaptures::~NoCaptures() {
 }
 
 std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
-  std::shared_ptr<StreamContext> made(new StreamContext(device, device.create_stream(), true));
+  std::unique_ptr<StreamContext> next;
+  {
+    const std::lock_guard<std::mutex> lock(contexts().mutex);
+    next = contexts().take_idle(device);
+  }
+  if (next == nullptr) next.reset(new StreamContext(device, device.create_stream(), true));
+  const std::shared_ptr<StreamContext> made(next.release(), keep);
   // A stream of another library may have had this address; its end was not announced.
   std::shared_ptr<StreamContext> other = made;
   {
@@ -56,6 +73,33 @@ std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   }
   if (other != nullptr) other->close();
   return made;
+}
+
+void StreamContext::keep(StreamContext* context) noexcept {
+  std::unique_ptr<StreamContext> owned(context);
+  for (auto at = owned->handles_.begin(); at != owned->handles_.end();) {
+    const auto slot = at++;
+    if (slot->second.handle != nullptr) {
+      slot->second.handle->forget_problems();
+    } else {
+      owned->handles_.erase(slot);  // the next session tries again
+    }
+  }
+  const std::lock_guard<std::mutex> lock(contexts().mutex);
+  contexts().idle.push_back(std::move(owned));
+}
+
+bool StreamContext::destroy_idle(const Device& device) noexcept {
+  bool any = false;
+  for (;;) {
+    std::unique_ptr<StreamContext> taken;
+    {
+      const std::lock_guard<std::mutex> lock(contexts().mutex);
+      taken = contexts().take_idle(device);
+    }
+    if (taken == nullptr) return any;
+    any = true;
+  }
 }
 
 std::shared_ptr<StreamContext> StreamContext::of(Device& device, void* stream) {

@@ -1,15 +1,16 @@
-// Objects that belong to one stream of a device. They are made before anything is captured on the stream, and destroyed
-// together, in the order of this table:
+// Objects that belong to one stream of a device. They are made before anything is captured on the stream, and end in the
+// order of this table:
 //
-// | object                                 | created                                 | owner
+// | object                                 | created                                 | ends
 // |----------------------------------------|-----------------------------------------|--------------------------
-// | 1. captured graphs, plans, their arena | by the runs of a session                | GraphOwner, attached here
-// | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library     | StreamContext
-// | 3. the workspace of a handle           | with the handle                         | the handle, freed last
-// | 4. the stream                          | create(); a stream of `of` is another's | StreamContext
+// | 1. captured graphs, plans, their arena | by the runs of a session                | close(): GraphOwner::release
+// | 2. handles of BLAS, BLAS-Lt and DNN    | when a plan first needs the library     | with the context
+// | 3. the workspace of a handle           | with the handle                         | after the handle
+// | 4. the stream                          | create(); a stream of `of` is another's | after the handles
 //
 // No handle serves two streams: libraries share no state between them, and a graph keeps the workspace with which it was
-// captured.
+// captured. A context without a session is kept for the next one: libraries wait for the whole device where a handle is
+// destroyed (cublasDestroy, rocblas_destroy_handle), which ends captures of other threads, PyTorch's among them.
 #pragma once
 
 #include <condition_variable>
@@ -32,6 +33,8 @@ class VendorHandle {
   virtual ~VendorHandle() = default;
   // Waits until everything that it loads beside the runs is ready; returns how many kernels came since the last call.
   virtual size_t finish_loading() { return 0; }
+  // The session of its stream has ended: no problem that it knows comes again.
+  virtual void forget_problems() noexcept {}
   // Whether its calls can be captured. If not, nothing is captured on its stream.
   virtual bool can_be_captured() const { return true; }
 };
@@ -47,8 +50,11 @@ class GraphOwner {
 // Thread-safe.
 class StreamContext {
  public:
-  // Creates a stream that does not wait for the default stream. The device must be current.
+  // A stream that does not wait for the default stream: one whose session has ended, or a new one. It is kept when the
+  // last reference goes, after close(). The device must be current.
   static std::shared_ptr<StreamContext> create(Device& device);
+  // Destroys the contexts of the device that no session has; false when there were none. Waits for the device.
+  static bool destroy_idle(const Device& device) noexcept;
   // The context of a stream. That of another library's stream lives as long as the process: its end is not announced.
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);
   // All that there are, on any device.
@@ -68,7 +74,7 @@ class StreamContext {
   void synchronize();
   // Whether the work up to an event of the stream is done.
   bool is_done(void* event);
-  // Releases the graphs, when the stream's work is done. Handles and stream follow with the last reference.
+  // Releases the graphs, when the stream's work is done.
   void close();
 
   // `release` is called before handles are destroyed. An owner that ends first detaches itself.
@@ -87,6 +93,7 @@ class StreamContext {
  private:
   friend class Capture;
   StreamContext(Device& device, void* stream, bool owns) : device_(device), stream_(stream), owns_(owns) {}
+  static void keep(StreamContext* context) noexcept;
 
   struct Slot {
     std::unique_ptr<VendorHandle> handle;

@@ -12,7 +12,17 @@ namespace {
 using gpu::Capture;
 using gpu::StreamContext;
 
-std::unique_ptr<gpu::Device> open_device() { return gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS); }
+// Takes along the contexts that were kept for it.
+struct CloseDevice {
+  void operator()(gpu::Device* device) const {
+    StreamContext::destroy_idle(*device);
+    delete device;
+  }
+};
+
+std::unique_ptr<gpu::Device, CloseDevice> open_device() {
+  return std::unique_ptr<gpu::Device, CloseDevice>(gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS).release());
+}
 
 class Handle final : public gpu::VendorHandle {
  public:
@@ -39,8 +49,8 @@ class Graphs final : public gpu::GraphOwner {
 };
 
 TEST_CASE("graphs of a stream end before the handles that they use") {
+  std::vector<std::string> ended;  // outlives the handles
   const auto device = open_device();
-  std::vector<std::string> ended;
   const auto graphs = std::make_shared<Graphs>(ended);
   auto context = StreamContext::create(*device);
   void* stream = context->stream();
@@ -61,12 +71,42 @@ TEST_CASE("graphs of a stream end before the handles that they use") {
   CHECK(gpu::stream_generation() == generation + 1);
   CHECK(ended == std::vector<std::string>{"graphs"});
   context.reset();
+  CHECK(StreamContext::destroy_idle(*device));
   CHECK((ended == std::vector<std::string>{"graphs", "handle"}));
+  CHECK(!StreamContext::destroy_idle(*device));
+}
+
+TEST_CASE("the next session has the stream and the handles of one that has ended") {
+  std::vector<std::string> ended;  // outlives the handles
+  const auto device = open_device(), other = open_device();
+  int library = 0, broken = 0, calls = 0;
+  auto context = StreamContext::create(*device);
+  void* const stream = context->stream();
+  const auto made = context->handle(&library, [&] { return std::make_unique<Handle>(ended, "handle"); });
+  const auto fails = [&]() -> std::unique_ptr<gpu::VendorHandle> {
+    ++calls;
+    throw std::runtime_error("no room");
+  };
+  context->handle(&broken, fails);
+  context->close();
+  const auto beside = StreamContext::create(*device);
+  CHECK(beside->stream() != stream);
+  context.reset();
+  CHECK(StreamContext::create(*other)->stream() != stream);
+  const auto again = StreamContext::create(*device);
+  CHECK(again->stream() == stream);
+  CHECK(again->handle(&library, fails).handle == made.handle);
+  CHECK(calls == 1);
+  CHECK(again->handle(&broken, fails).handle == nullptr);
+  CHECK(calls == 2);
+  CHECK(ended.empty());
+  again->close();
+  beside->close();
 }
 
 TEST_CASE("each stream has its own handle") {
+  std::vector<std::string> ended;  // outlives the handles
   const auto device = open_device();
-  std::vector<std::string> ended;
   int library = 0;
   auto a = StreamContext::create(*device), b = StreamContext::create(*device);
   const auto named = [&](const char* name) {
@@ -74,14 +114,12 @@ TEST_CASE("each stream has its own handle") {
   };
   CHECK(a->handle(&library, named("a")).handle != b->handle(&library, named("b")).handle);
   a->close();
-  a.reset();
-  CHECK(ended == std::vector<std::string>{"a"});
   b->close();
 }
 
 TEST_CASE("a handle that could not be created stays away from its stream alone") {
+  std::vector<std::string> ended;  // outlives the handles
   const auto device = open_device();
-  std::vector<std::string> ended;
   int library = 0, calls = 0;
   const auto a = StreamContext::create(*device), b = StreamContext::create(*device);
   const auto fails = [&]() -> std::unique_ptr<gpu::VendorHandle> {
@@ -100,8 +138,8 @@ TEST_CASE("a handle that could not be created stays away from its stream alone")
 }
 
 TEST_CASE("no handle is created on a stream that is captured") {
+  std::vector<std::string> ended;  // outlives the handles
   const auto device = open_device();
-  std::vector<std::string> ended;
   int library = 0;
   const auto context = StreamContext::create(*device);
   const auto create = [&] { return std::make_unique<Handle>(ended, "handle"); };
@@ -119,8 +157,8 @@ TEST_CASE("no handle is created on a stream that is captured") {
 }
 
 TEST_CASE("a stream with a handle that can't be captured is not") {
+  std::vector<std::string> ended;  // outlives the handles
   const auto device = open_device();
-  std::vector<std::string> ended;
   int library = 0;
   const auto a = StreamContext::create(*device), b = StreamContext::create(*device);
   a->handle(&library, [&] { return std::make_unique<Handle>(ended, "never captured"); });

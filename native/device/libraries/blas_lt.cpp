@@ -138,6 +138,8 @@ class BlasLtOf final : public BlasLt {
   }
   ~BlasLtOf() override { call_.destroy(handle_); }
 
+  void forget_problems() noexcept override { choices_.clear(); }
+
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
     if (p.layers > 1 && !shared_.takes_layers) return std::nullopt;
     const Choice& choice = choice_of(p, half);

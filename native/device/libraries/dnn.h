@@ -141,6 +141,11 @@ class DnnOf final : public Dnn {
     if (loader_.joinable()) loader_.join();
   }
 
+  void forget_problems() noexcept override {
+    if (loader_.joinable()) loader_.join();
+    convolutions_.clear();
+  }
+
   std::optional<size_t> conv_workspace(const ConvolutionProblem& p, bool half, const char*& why) override {
     const std::unique_lock<StreamLock> lock(lock_, std::try_to_lock);
     why = kBusy;
