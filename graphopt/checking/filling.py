@@ -451,7 +451,7 @@ def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
     """Rows of one value each, the same row everywhere, or a single 1 in each row."""
     if kind == "equal rows":
         first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
-        # Their squares add up exactly: the variance E[x^2] - E[x]^2 of some runtimes is negative otherwise, its root NaN.
+        # Squares that add up exactly: otherwise a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
         return np.array(np.broadcast_to(np.round(8 * first) / 8, values.shape))
     if kind == "equal columns":
         first = values[..., :1, :] if values.ndim > 1 else values[:1]
