@@ -496,8 +496,20 @@ class Soak:
                 step()
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                y = step()
+            while True:
+                entered = False
+                try:
+                    with torch.cuda.graph(graph, stream=stream):
+                        entered = True
+                        y = step()
+                    break
+                except RuntimeError as error:
+                    # PyTorch waits for the whole device before it captures, which CUDA refuses while a session captures
+                    # a region (docs/provider.md). A capture that has begun must succeed.
+                    if entered or "not permitted when stream is capturing" not in str(error):
+                        raise
+                    self.counts["waits"] += 1
+                    time.sleep(0.01)
             with torch.cuda.stream(stream):
                 graph.replay()
                 graph.replay()
