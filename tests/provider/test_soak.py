@@ -26,7 +26,7 @@ def soak(tmp_path: Path) -> Soak:
 
 
 def live(limit: int = 0) -> Live:
-    return Live(None, Model("m", {}, [{}], [[Y]]), "float32", 0, limit)
+    return Live(None, Model("m", {}, [{}], [[Y]], [0.0]), "float32", 0, limit)
 
 
 def test_other_bits_are_a_failure(soak: Soak) -> None:
