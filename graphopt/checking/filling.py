@@ -30,7 +30,6 @@ VALUES = {
     "rows": "rows of floats differ in size, from 1e-2 to 1e2",
     "nearly constant": "floats are 3, give or take 1e-2",
     "equal rows": "floats are equal along the last axis (of images along the last two)",
-    "equal columns": "all rows of floats are the same",
     "one-hot": "each row of floats has a single 1",
     "pixels": "floats are integers from 0 to 255",
     "huge": "floats are normal, times 1000",
@@ -434,7 +433,7 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
         values = 3 + 1e-2 * values
     if kind == "far from zero":
         values = 20 + values
-    if kind in ("equal rows", "equal columns", "one-hot") and shape and values.size:
+    if kind in ("equal rows", "one-hot") and shape and values.size:
         values = _patterned(values, kind, rng)
     if kind == "rows" and shape:
         axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
@@ -448,14 +447,11 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Arra
 
 
 def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
-    """Rows of one value each, the same row everywhere, or a single 1 in each row."""
+    """Rows of one value each, or a single 1 in each row."""
     if kind == "equal rows":
         first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
         # Squares that add up exactly: otherwise a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
         return np.array(np.broadcast_to(np.round(8 * first) / 8, values.shape))
-    if kind == "equal columns":
-        first = values[..., :1, :] if values.ndim > 1 else values[:1]
-        return np.array(np.broadcast_to(first, values.shape))
     places = rng.integers(0, values.shape[-1], values.shape[:-1])
     return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
 

@@ -185,6 +185,11 @@ def optimize(
         from graphopt.cli.github import tell
 
         tell(report, accuracy, times, model, shown)
+    _end(accuracy, untimed)
+
+
+def _end(accuracy: VerifyReport | None, untimed: GraphoptError | None) -> None:
+    """Ends with the exit code of the verdict, or with the reason why there are no times."""
     if accuracy is not None:
         exit_with_verdict(accuracy.verdict)
     if untimed is not None:

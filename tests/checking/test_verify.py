@@ -256,7 +256,7 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
 def test_model_that_does_not_run() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Mystery(x) }"
     model = model_from_text(text, check=False)
-    with pytest.raises(VerifyError, match="cannot load it"):
+    with pytest.raises(VerifyError, match=r"has no operator Mystery: .*--custom-ops"):
         verify(model, model)
 
 
@@ -1021,7 +1021,9 @@ def test_a_fixed_limit_does_not_stand_in_without_a_word(
         onnx.save(model_from_text(graph, {"by": by * np.eye(16, dtype=np.float32)}, opset), file)
     report = verify(*files)
     assert report.equal, report.summary
-    assert all(row.unmeasured for row in report.rows if row.slice_error > 1.2e-6), report.rows
+    # The single 1 in each row of "one-hot" may stay positive in all draws.
+    far = [row for row in report.rows if row.slice_error > 1.2e-6 and row.case != "one-hot"]
+    assert len(far) > 3 and all(row.unmeasured for row in far), report.rows
     said = [gap for gap in report.not_covered if "could not be measured" in gap]
     assert len(said) == 1 and "output 'y'" in said[0] and reason in said[0] and "1e-05" in said[0], report.not_covered
     assert not any(row.unmeasured for row in verify(files[0], files[0]).rows)  # nothing to measure

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.provider.sequence_cases import MOST_ALIVE
 from tests.provider.stand_in import StandIn
 from tests.provider.test_amd import products, with_kernels
 
@@ -31,4 +32,6 @@ def test_sessions_in_any_order(threads: int, steps: int, gpu: StandIn, tmp_path:
     done = [sum(one[action] for one in outcome.value["done"]) for action in ("begin", "host", "device", "end")]
     assert min(done) > 4 and sum(done) == threads * steps
     bytes_alive, streams = outcome.value["alive"]
-    assert bytes_alive < 1 << 16 and streams == 0, "constants of the process alone are kept"
+    # Streams with the workspace of their BLAS handle are kept for the next session, as are constants of the process.
+    assert streams <= threads * MOST_ALIVE
+    assert bytes_alive < (1 << 16) + streams * (32 << 20)

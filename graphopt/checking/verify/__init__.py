@@ -100,14 +100,12 @@ def verify(
         MemoryError: AFTER needs more than this machine has.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
-    device = provider_name(provider) if provider is not None else CPU
-    two = two_ways(providers, provider)
+    device, two = provider_name(provider) if provider is not None else CPU, two_ways(providers, provider)
     pair = paired(before, after, rtol, atol, two)
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=pair.fixed, notes=list(pair.notes))
-    wishes = Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan)
-    wishes = wishes_of(pair.before_proto, wishes, effort)
+    wishes = wishes_of(pair.before_proto, Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()

@@ -22,42 +22,42 @@
 // What it does as ROCm does, with the place in AMD's sources (clr: github.com/ROCm/clr at rocm-6.2.0;
 // systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
 //   an error stays in its thread until hipGetLastError, whatever succeeds in between, but hipErrorNotReady
-//                        systems hipamd/src/hip_internal.hpp:179 (HIP_UPDATE_ERROR_STATE), hip_error.cpp:31;
-//                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal.hpp:164
+//                        systems hipamd/src/hip_internal:179 (HIP_UPDATE_ERROR_STATE), hip_error:31;
+//                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal:164
 //   no device is error 100 whatever keeps it away, of the count and then of every other call, and stays
-//                        clr hipamd/src/hip_device.cpp:391, hip_internal.hpp:158-162; what ROCr fails with,
+//                        clr hipamd/src/hip_device:391, hip_internal:158-162; what ROCr fails with,
 //                        out of resources, is no failure there: rocclr/device/rocm/rocdevice.cpp:432-440
 //   a copy from memory that is not pinned is waited for
-//                        clr hipamd/src/hip_memory.cpp:532-551
+//                        clr hipamd/src/hip_memory:532-551
 //   device code of another architecture is error 209
-//                        clr hipamd/src/hip_code_object.cpp:598
+//                        clr hipamd/src/hip_code_object:598
 //   a kernel that a module lacks is error 500
-//                        clr hipamd/src/hip_module.cpp:85
+//                        clr hipamd/src/hip_module:85
 //   a launch of more than 2^32 - 1 work-items along x is error 9
-//                        clr hipamd/src/hip_module.cpp:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
+//                        clr hipamd/src/hip_module:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
 //   work-group processors are counted as one on gfx10 and later, unless GPU_ENABLE_WGP_MODE is 0
-//                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device.cpp:676
+//                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device:676
 //   the memory's clock and width are what the kernel's driver says
-//                        clr hipamd/src/hip_device.cpp:671-672, rocclr/device/rocm/rocdevice.cpp:1254
+//                        clr hipamd/src/hip_device:671-672, rocclr/device/rocm/rocdevice.cpp:1254
 //   the architecture's name has its features behind it
-//                        clr hipamd/src/hip_device.cpp:706
+//                        clr hipamd/src/hip_device:706
 //   while a stream is captured, its thread may neither allocate nor wait, nor, if the capture's mode is global, may any
 //   other: such a call fails and ends the capture, and what is enqueued on the stream then fails until the capture is
 //   ended; a thread whose own mode is relaxed may do all of this
-//                        clr hipamd/src/hip_internal.hpp:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
-//                        hip_graph.cpp:980
+//                        clr hipamd/src/hip_internal:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
+//                        hip_graph:980
 //   a stream whose capture has failed refuses work and waits until another capture of it has succeeded, be it empty
-//                        clr hipamd/src/hip_graph.cpp (hipStreamEndCapture_common, which resets the state after
-//                        a success alone), hip_internal.hpp (STREAM_CAPTURE), hip_stream.cpp
+//                        clr hipamd/src/hip_graph (hipStreamEndCapture_common, which resets the state after
+//                        a success alone), hip_internal (STREAM_CAPTURE), hip_stream
 //                        (StreamCaptureOngoing); rocm-systems issue 6509; from 7.14 on it does not
 //   work on the null stream ends every capture of the process and fails
-//                        clr hipamd/src/hip_internal.hpp (STREAM_CAPTURE, CHECK_STREAM_CAPTURING)
+//                        clr hipamd/src/hip_internal (STREAM_CAPTURE, CHECK_STREAM_CAPTURING)
 //   an event that was last recorded on a stream that is captured by now can't be asked for, which ends that
 //   capture, nor can another stream wait for it
-//                        clr hipamd/src/hip_event.cpp (hipEventSynchronize, ihipEventQuery), hip_stream.cpp
+//                        clr hipamd/src/hip_event (hipEventSynchronize, ihipEventQuery), hip_stream
 //                        (hipStreamWaitEvent_common); up to ROCm 7.2.0
 //   a wait for the device ends every capture of the process, in whatever mode and thread it is
-//                        clr hipamd/src/hip_internal.hpp (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime.cpp
+//                        clr hipamd/src/hip_internal (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime
 //                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
 //                        "Prohibited and Unhandled Operations" of stream capture
 #pragma once
