@@ -100,7 +100,8 @@ def verify(
         MemoryError: AFTER needs more than this machine has.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
-    device, two = provider_name(provider) if provider is not None else CPU, two_ways(providers, provider)
+    device = provider_name(provider) if provider is not None else CPU
+    two = two_ways(providers, provider)
     pair = paired(before, after, rtol, atol, two)
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
@@ -121,8 +122,7 @@ def verify(
     report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
     if not two and all(row.equal for row in [*report.rows, *wrong]):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
-    cases += with_rows(report, wrong, empty)
-    return _conclude(pair, report, cases, honest, wanted, save_inputs)
+    return _conclude(pair, report, [*cases, *with_rows(report, wrong, empty)], honest, wanted, save_inputs)
 
 
 def _conclude(
