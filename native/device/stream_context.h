@@ -43,7 +43,7 @@ class VendorHandle {
 class GraphOwner {
  public:
   virtual ~GraphOwner() = default;
-  // Destroys everything that refers to the stream. Called when its work is done, before the stream ends.
+  // Destroys everything that refers to the stream. Called when its work is done, before another session has the stream.
   virtual void release(void* stream) noexcept = 0;
 };
 
@@ -81,7 +81,7 @@ class StreamContext {
   void attach(std::weak_ptr<GraphOwner> owner);
 
   // The handle of `library`, created by `create` in the first call. Null with the reason if that failed, which is written to
-  // stderr once and final for this stream.
+  // stderr once and final until close().
   struct Handle {
     VendorHandle* handle;
     const char* why;
