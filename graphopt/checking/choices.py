@@ -173,7 +173,7 @@ def mistake(
     draws: Sequence[Mapping[str, Array]],
     slack: float = 0.0,
 ) -> str:
-    """Says which indices BEFORE could not have chosen; "" where it could have chosen all.
+    """Names the indices that BEFORE could not have chosen; "" if it could have chosen all.
 
     Args:
         choice: the node.
