@@ -52,7 +52,7 @@ import graphopt
 from graphopt.runtime.bfloat16_gain import LEAST_GAIN, bfloat16_gain
 from graphopt.targets.target import parse_target
 from models import ZOO, pypi
-from scripts import float64
+from tests.checking.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -264,7 +264,7 @@ def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: P
     """Takes up to a minute, so the second runtime reads what the first one left."""
     path = cache / f"{row.name.replace('/', ' ')}.npz"
     if not path.exists():
-        np.savez(path, *float64.run(model, feeds))
+        np.savez(path, *run_in_float64(model, feeds))
     with np.load(path) as arrays:
         return list(arrays.values())
 

@@ -59,7 +59,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from models import ZOO
-from scripts.gpu_models import CONVOLUTIONAL, twin
+from models.twins import CONVOLUTIONAL, twin
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 

@@ -13,9 +13,9 @@ import pytest
 import graphopt
 from graphopt.placement import forecast, ours
 from models import ZOO
-from scripts import forecast_audit
 from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
+from tests.provider import forecast_audit
 from tests.provider.test_onnx_node_tests import as_known
 from tests.provider.worker import PROVIDER, new_session
 from tests.rewriting import model_from_text

@@ -11,7 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from scripts import element_types
+from tests.provider import element_types
 from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, run
 
@@ -140,4 +140,4 @@ def test_a_remainder_of_floats(worker: ProcessPoolExecutor) -> None:
 
 @pytest.mark.once
 def test_the_page_says_what_the_library_takes() -> None:
-    assert element_types.page() == element_types.PAGE.read_text(), "run python -m scripts.element_types"
+    assert element_types.page() == element_types.PAGE.read_text(), "run python -m tests.provider.element_types"

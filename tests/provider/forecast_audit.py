@@ -7,7 +7,7 @@ foretold to be computed once must be gone; and one without, in which every other
 
 Usage:
 
-    python scripts/forecast_audit.py [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
+    .venv-ort/bin/python -m tests.provider.forecast_audit [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
 
 Prints for each part how many nodes were compared with a session, and each line that is wrong. Exit code 1 when there
 is one. Needs ONNX Runtime 1.24 or newer.
@@ -26,8 +26,6 @@ from pathlib import Path
 
 import onnx
 import onnx.inliner
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import graphopt
 from graphopt.errors import one_line

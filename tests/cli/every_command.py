@@ -1,6 +1,6 @@
 """Puts random files of ONNX's own test corpus through every command: no traceback, each failure one line with the file.
 
-    .venv/bin/python scripts/every_command.py [COUNT [SEED]]
+    .venv/bin/python -m tests.cli.every_command [COUNT [SEED]]
 
 The files are the models of ONNX's backend tests: those that the package onnx brings along, and those that it makes. The
 page of `view` is read once before its Ctrl-C; `optimize-all` takes all files in one run.
@@ -25,8 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from graphopt import cli
 from graphopt.optimize_all import MANIFEST

@@ -1,6 +1,6 @@
 """Which element types of standard operators our provider takes: writes a table of docs/provider.md.
 
-    .venv/bin/python -m scripts.element_types      # tests/provider/test_types.py fails where it would change the page
+    .venv/bin/python -m tests.provider.element_types
 
 The library is asked for ONNX's own node tests of each operator, once for each type that its data may have; the operator
 takes a type where it takes one of them.
@@ -23,7 +23,7 @@ from graphopt.placement import ours
 from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "provider.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "provider.md"
 TYPES = {  # ONNX's names, and the table's
     "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",

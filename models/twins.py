@@ -1,4 +1,4 @@
-"""The zoo's architectures as people write them in PyTorch, with weights of their own, for scripts/gpu_session.py.
+"""The zoo's architectures as people write them in PyTorch, with weights of their own.
 
 `twin(name)` gives the module and the names of its parameters, in the order of the ONNX model's inputs.
 """

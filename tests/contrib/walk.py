@@ -1,15 +1,13 @@
 """Draws many nodes of each contrib operator, and compares definition, reference and the runtime's own kernel.
 
-python scripts/contrib_walk.py NODES [OPERATOR...]
+python -m tests.contrib.walk NODES [OPERATOR...]
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from graphopt.contrib import CONTRIB
 from tests.contrib.nodes import RUNTIME, judge
 from tests.contrib.test_definitions import OPSETS
