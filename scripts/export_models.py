@@ -1,6 +1,6 @@
 """Whole models as PyTorch's exporters write them, with random weights and few layers.
 
-Files for scripts/provider_placement.py. The architectures are those that people deploy, out of transformers, timm,
+The architectures are those that people deploy, out of transformers, timm,
 torchvision and diffusers, which are built from their configurations; where none of these has one, it is written here.
 Nothing is downloaded. Each model is exported by both exporters with symbolic sizes; what an exporter cannot write is
 kept with its error. Exports and their inputs (as exported, and of another size) lie in the cache folder; a second run
@@ -13,7 +13,6 @@ Environment: that of scripts/export_attention.py, with
 Usage:
 
     venv-torch/bin/python scripts/export_models.py CACHE [--only vits,rt_detr] [--exporters torchscript17,dynamo20]
-    python scripts/provider_placement.py CACHE
 """
 
 from __future__ import annotations
