@@ -27,8 +27,9 @@ import onnx_ir as ir
 from graphopt import pipeline
 from graphopt.forms.rounded_weight import rounded
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.vocabulary import QUANTIZATION, is_op, made_by, require_input, sole_reader
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import QUANTIZATION
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, require_input, sole_reader
 from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
@@ -71,9 +72,7 @@ class Products(FeedForward):
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         _require_unkept(self.keep, match.nodes, match.product)
-        dtype = editor.dtype(match.product.inputs[1])
-        if dtype != ir.DataType.FLOAT:
-            raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.product)
+        editor.require_dtype(require_input(match.product, 1), match.product, ir.DataType.FLOAT)
         super().legal(match, editor)
         return match
 
@@ -134,8 +133,7 @@ class Convolutions(Pass[Convolution, Convolution]):
         _require_unkept(self.keep, [match.node], match.node)
         editor.require_op(match.name, match.W, match.node)
         require_conv(match, editor)
-        if (dtype := editor.dtype(match.W)) != ir.DataType.FLOAT:
-            raise Refusal(Code.WRONG_DTYPE, f"the weight is {dtype}", match.node)
+        editor.require_dtype(match.W, match.node, ir.DataType.FLOAT)
         return match
 
     def candidate(self, plan: Convolution, editor: Editor) -> Candidate:
@@ -194,8 +192,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
             raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", node)
         q = require_input(node, 0)
         editor.require_op(match.name, q, node)
-        if (dtype := editor.dtype(q)) != ir.DataType.FLOAT:
-            raise Refusal(Code.WRONG_DTYPE, f"{q.name} is {dtype}", node)
+        editor.require_dtype(q, node, ir.DataType.FLOAT)
         return match
 
     def candidate(self, plan: AttentionMatch, editor: Editor) -> Candidate:
@@ -270,7 +267,7 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         if _sizes(A, editor)[-1:] == [1]:
             return None  # it adds nothing up: above all the angles of rotary positions, which rounding would turn
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
-        factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor.shapes)
+        factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor)
         behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
         return MatrixProduct(node, A, B, behind, alpha)
 
@@ -281,8 +278,7 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
             editor.require_op(MATRIX_PRODUCT, factor.value, node)
             if (source := factor.value.producer()) is not None and source.op_type in QUANTIZATION:
                 raise Refusal(Code.QUANTIZED, f"{factor.value.name} is dequantized: runtimes multiply as it was", node)
-            if (dtype := editor.dtype(factor.value)) != ir.DataType.FLOAT:
-                raise Refusal(Code.WRONG_DTYPE, f"{factor.value.name} is {dtype}", node)
+            editor.require_dtype(factor.value, node, ir.DataType.FLOAT)
             if not factor.perm:
                 raise Refusal(Code.UNKNOWN_RANK, f"of {factor.value.name}", node)
             if len(factor.perm) < 2:

@@ -18,7 +18,7 @@ from graphopt.contrib.schema import DOMAIN as MICROSOFT
 from graphopt.errors import OptionError, one_line
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import is_op
+from graphopt.graph.view import is_op
 from graphopt.ops import DOMAIN
 from graphopt.passes.contrib import Contrib
 from graphopt.remarks import Remark

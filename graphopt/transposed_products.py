@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_ints
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_ints, made_by
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.remarks import node_label

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from graphopt.checking.rounding import Precision
 from graphopt.checking.tolerances import BRAIN, HALF, SINGLE, stored
 from graphopt.graph import traversal
-from graphopt.graph.vocabulary import MOVES, PRODUCTS
+from graphopt.graph.operators.traits import MOVES, PRODUCTS
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
 from graphopt.passes.pairs_of_channels import SUFFIX as PAIRS_SUFFIX

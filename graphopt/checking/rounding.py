@@ -33,8 +33,8 @@ from graphopt.checking.exact_sums import with_exact_sums
 from graphopt.checking.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 from graphopt.contrib.attention import MASK_FILTER
 from graphopt.graph.messages import bodies, opset_of
+from graphopt.graph.operators.traits import MOVES
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
-from graphopt.graph.vocabulary import MOVES
 
 Array = npt.NDArray[Any]
 

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from graphopt.checking.inputs import Case
 from graphopt.checking.rounding import FLOATS
 from graphopt.checking.uses import labels
-from graphopt.graph.vocabulary import MOVES
+from graphopt.graph.operators.traits import MOVES
 
 # Relative to the table's largest number: as much as folding in another order changes, or rounding to bfloat16.
 SAME_TYPE, OTHER_TYPE = 1e-5, 2.0**-7

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import REQUIRED, Call, ContribOp, formal
 from graphopt.contrib.writer import Writer
-from graphopt.graph.editor import Editor, use_count
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import use_count
 from graphopt.remarks import Code, Refusal
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.contrib.schema import MIN_OPSET
-from graphopt.graph.editor import Attribute, Editor, use_count
+from graphopt.graph.editor import Attribute, Editor
+from graphopt.graph.view import use_count
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import AXES_INPUT_OPSET, REDUCE_AXES_INPUT_OPSET, Array
 from graphopt.remarks import Code, Refusal

@@ -20,11 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_float, attribute_string
-from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
-from graphopt.remarks import Code, Refusal
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import (
+    FLOATS,
+    attribute_float,
+    attribute_string,
+    is_op,
+    is_read_once,
+    made_by,
+    other_input,
+    require_contained,
+    require_one_graph,
+    sole_reader,
+)
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 # Operators around which a written-out activation can be found.
 GATES = frozenset(
     ("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Max", "Min", "Relu", "Where", "PRelu")
@@ -70,17 +79,8 @@ class Form:
         """Raises:
         Refusal: GRAPH_OUTPUT, OTHER_USES or ESCAPES unless the values between x and y are read inside only.
         """
-        for node in self.nodes:
-            if node.graph is not self.nodes[-1].graph:
-                raise Refusal(Code.ESCAPES, "a part of it is in another graph", node)
-            value = node.outputs[0]
-            if value is self.y:
-                continue
-            if value.is_graph_output():
-                raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", node)
-            for reader in value.consumers():
-                if reader not in self.nodes:
-                    raise Refusal(Code.OTHER_USES, f"{value.name} is read by {reader.op_type}", node, reader)
+        require_one_graph(self.nodes, self.nodes[-1])
+        require_contained(self.nodes, self.y)
 
 
 def simple_form(node: ir.Node, editor: Editor) -> Form | None:
@@ -472,7 +472,7 @@ def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
         return None
     x = clamp.x
     nodes: list[ir.Node] = list(clamp.nodes)
-    while (node := x.producer()) is not None and len(nodes) < MAX_DEPTH and editor.only_use(x):
+    while (node := x.producer()) is not None and len(nodes) < MAX_DEPTH and is_read_once(x):
         step = next((v for v in node.inputs if v is not None and not editor.is_constant(v)), None)
         if step is None or not is_op(node, "Mul", "Add", "Sub", "Div"):
             break

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_array
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.view import attribute_float, attribute_int, require_input
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+WEIGHT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 ELEMENTWISE = frozenset({("", "Mul"), ("", "Add"), ("", "Sub"), ("", "Div")})
 
 
@@ -101,7 +101,7 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
         return None
     x, c = operands
     tensor = editor.tensor(c)
-    if tensor is None or tensor.dtype not in FLOATS:
+    if tensor is None or tensor.dtype not in WEIGHT_TYPES:
         return None
     number = tensor_array(tensor).astype(np.float64)
     if node.op_type in ("Add", "Sub"):
@@ -146,6 +146,18 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
         raise Refusal(Code.WRONG_SHAPE, f"a constant of shape {array.shape} for {channels} channels", node)
     numbers = array.reshape(-1)
     return numbers if numbers.size == channels else np.broadcast_to(numbers, (channels,))
+
+
+def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) -> Array:
+    """A PRelu's slopes of each channel of an X of that rank as [channels, 1, .., 1]; they may have a leading 1.
+
+    Raises:
+        Refusal: WRONG_SHAPE.
+    """
+    column = (channels, *[1] * (rank - 2))
+    if array.shape not in (column, (1, *column)):
+        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(array.shape)} for {channels} channels", node)
+    return array.reshape(column)
 
 
 def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: ir.Node) -> Array:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_int, made_by
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.affine import FLOATS, per_channel, require_finite
+from graphopt.forms.affine import WEIGHT_TYPES, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
-from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints, attribute_string, use_count
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_dims
-from graphopt.graph.vocabulary import is_op, made_by, other_input, require_input
+from graphopt.graph.view import (
+    attribute_float,
+    attribute_int,
+    attribute_ints,
+    attribute_string,
+    is_op,
+    is_read_once,
+    made_by,
+    other_input,
+    require_input,
+    require_one_graph,
+)
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -106,8 +117,7 @@ class Site:
             if linear is None:
                 continue
             try:
-                if linear.node.graph is not self.node.graph:
-                    raise Refusal(Code.ESCAPES, "the two stand in different graphs", linear.node)
+                require_one_graph([linear.node], self.node)
                 return FoldPlan(self, linear, fold(linear))
             except Refusal as refusal:
                 first = first or refusal
@@ -153,14 +163,14 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
         producer = made_by(operand, "MatMul")
         if producer is None or not editor.is_constant(other):
             continue
-        if producer.graph is node.graph and editor.only_use(producer.outputs[0]):
+        if producer.graph is node.graph and is_read_once(producer.outputs[0]):
             return Linear(producer, node)
     return None
 
 
 def linear_after(value: ir.Value) -> Linear | None:
     """The linear operator that alone reads `value` as its X, or None."""
-    if use_count(value) != 1 or value.is_graph_output():
+    if not is_read_once(value):
         return None
     (use,) = value.uses()
     return Linear(use.node) if (use.node.domain, use.node.op_type) in OPERATORS and use.idx == 0 else None
@@ -185,7 +195,7 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     if tensor is None:
         editor.require_constant(linear.W, "the weight", node)
     assert tensor is not None
-    if tensor.dtype not in FLOATS:
+    if tensor.dtype not in WEIGHT_TYPES:
         raise Refusal(Code.WRONG_DTYPE, f"the weight is {tensor.dtype}", node)
     shape = tensor_dims(tensor)
     if node.op_type in ("Conv", "ConvTranspose"):

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import other_input, sole_reader
+from graphopt.graph.view import other_input, sole_reader
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import attribute_int, attribute_ints
+from graphopt.graph.view import attribute_int, attribute_ints
 
 Window = dict[str, tuple[int, ...]]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.halves import half_of, slice_of_last_axis
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
+from graphopt.graph.view import attribute_int, is_op, made_by, other_input, sole_reader
 
 # What computes a shape.
 SHAPES = ("Shape", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
+from graphopt.graph.editor import Editor
 from graphopt.graph.evaluation import Call, CannotEvaluateError, evaluate
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.view import attribute_int, attribute_ints, attribute_string, made_by
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 

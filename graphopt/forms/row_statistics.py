@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.vocabulary import is_op, made_by, other_input, sole_reader
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, other_input, sole_reader
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections import Counter
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, use_count
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies, tensor_dims
+from graphopt.graph.view import use_count
 
 
 class Branches:

@@ -1,66 +1,44 @@
-"""The only way in which passes read and change a graph."""
+"""Changes of a graph: the only way in which passes make them."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.shapes.engine import Shapes
-from graphopt.graph.traversal import bodies, tensor_array, tensor_dims, with_subgraphs
+from graphopt.graph.traversal import bodies, with_subgraphs
+from graphopt.graph.view import BODY_TYPE, FLOATS, GraphView, has_readers, is_read, use_count
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
-from graphopt.ops.schema import CAST_LIKE_OPSET, Array, Dialect
-from graphopt.remarks import Code, Refusal, node_label
-from graphopt.targets.profit import Candidate, Estimates, Profit, Site
+from graphopt.ops.schema import Array, Dialect
+from graphopt.targets.profit import Profit
 from graphopt.targets.target import Target
 
-# Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
-BODY_TYPE = "graphopt.T"
-BODY_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-# In the place of an operator's name: every operator of a domain other than ONNX's own.
-ANY = "*"
-Dim = int | str | None
 Attribute = int | float | str | Sequence[int] | Sequence[float]
 
 
-class Editor:
-    """A model that is being rewritten: what passes may ask of it and do to it.
+class Editor(GraphView):
+    """A model that is being rewritten.
 
-    Every question is O(1) or linear in the answer. `touched` collects the nodes around each change, which is how the
-    pipeline knows where to look again without scanning the graph; `removed` collects those that went.
+    `touched` collects the nodes around each change, which is how the pipeline knows where to look again without
+    scanning the graph; `removed` collects the removed nodes.
     """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
-        self.model = model
-        self.target = target
-        self.profit = profit or Estimates()
-        self.shapes = Shapes(self)
-        # Products will be computed in float16 (half_precision/), which decides what pays.
-        self.half = half and target.device != "cpu"
+        super().__init__(model, target, profit, half=half)
         self.touched: list[ir.Node] = []
         self.removed: list[ir.Node] = []
         # A change may tell inference more and so open further sites: a node took the place of one whose shape was not
         # known, or a value took a declared shape. Passes set it where their node says more than what it replaces.
         self.shapes_may_follow = False
-        # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
-        self._own_graphs = list(with_subgraphs(model.graph))
         self._names: set[str] = set()
         self._node_names: set[str] = set()
         for function in model.functions.values():
-            graphs = list(with_subgraphs(function.graph))
-            if function.domain != DOMAIN:
-                self._own_graphs += graphs
-            else:
-                self._collect_names(graphs)
+            if function.domain == DOMAIN:
+                self._collect_names(with_subgraphs(function.graph))
         self._collect_names(self._own_graphs)
         self._functions = {f.graph for f in model.functions.values()}
-        self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
 
     def _collect_names(self, graphs: Iterable[ir.Graph]) -> None:
         for graph in graphs:
@@ -73,191 +51,9 @@ class Editor:
                 if node.name:
                     self._node_names.add(node.name)
 
-    # -- questions ---------------------------------------------------------------------------------------------
-
-    def graphs(self) -> Iterator[ir.Graph]:
-        """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
-        yield from self._own_graphs
-
-    def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
-        """All nodes of these operators (domain, op_type), in the order of the graphs; see `ANY` for a whole domain."""
-        index = self._by_operator
-        if index is None:
-            self._by_operator = index = defaultdict(list)
-            for place, node in enumerate(chain.from_iterable(self._own_graphs)):
-                domain = node.domain
-                index[domain, node.op_type].append((place, node))
-                if domain:
-                    index[domain, ANY].append((place, node))
-        found = [index[o] for o in operators if o in index]
-        return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
-
     def changed(self) -> None:
         """Whoever adds or removes nodes without `replace` says so."""
         self._by_operator = None
-
-    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
-        if value is None:
-            return None
-        if (tensor := value.const_value) is not None:
-            return None if value.is_graph_input() else tensor
-        # Asked of every input of every node: only the output of a Constant has more to it.
-        producer = value.producer()
-        if producer is None or producer.op_type != "Constant" or producer.domain != "":
-            return None
-        attribute = producer.attributes.data.get("value")
-        if attribute is not None and not attribute.is_ref():
-            # Not by onnx_ir's function, which writes the value's name into the tensor: a look would change the file.
-            return attribute.as_tensor()
-        return ir.convenience.get_const_tensor(value)
-
-    def is_constant(self, value: ir.Value | None) -> bool:
-        return self.tensor(value) is not None
-
-    def constant(self, value: ir.Value | None) -> Array | None:
-        """The data of a constant value, or None."""
-        tensor = self.tensor(value)
-        return None if tensor is None else tensor_array(tensor)
-
-    def require_constant(self, value: ir.Value | None, what: str, *nodes: ir.Node) -> Array:
-        """The data of a constant value.
-
-        Raises:
-            Refusal: NOT_CONSTANT, QUANTIZED or OVERRIDABLE.
-
-        """
-        array = self.constant(value)
-        if array is None:
-            producer = value.producer() if value is not None else None
-            if producer is not None and producer.op_type == "DequantizeLinear":  # of com.microsoft, too
-                raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
-            overridable = value is not None and value.is_initializer()
-            code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
-            raise Refusal(code, f"{what} is {value.name if value is not None else 'absent'}", *nodes)
-        return array
-
-    def scalar(self, value: ir.Value | None) -> float | None:
-        """The number that a constant of size 1 holds, or None."""
-        tensor = self.tensor(value)
-        if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype == ir.DataType.STRING:
-            return None
-        return float(tensor_array(tensor).item())
-
-    def only_use(self, value: ir.Value) -> bool:
-        """True when exactly one node input reads the value (captures by subgraphs count) and it is no graph output."""
-        return use_count(value) == 1 and not value.is_graph_output()
-
-    def require_one_type(self, values: Iterable[ir.Value], *nodes: ir.Node) -> None:
-        """Raises:
-        Refusal: MIXED_DTYPE unless all values have one element type.
-        """
-        types = {self.dtype(value) for value in values}
-        if len(types) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
-
-    def known_types(self, values: Iterable[ir.Value | None]) -> set[ir.DataType]:
-        """The element types of those values of which one is known."""
-        return {dtype for value in values if (dtype := self.dtype(value)) is not None}
-
-    def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
-        """Raises:
-        Refusal: MIXED_DTYPE where the element types that are known are several.
-        """
-        known = self.known_types(values)
-        if len(known) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), *nodes)
-
-    def require_only_use(self, value: ir.Value, *nodes: ir.Node) -> None:
-        """Raises:
-        Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.
-        """
-        if value.is_graph_output():
-            raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", *nodes)
-        if use_count(value) != 1:
-            raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
-
-    def require_readers(self, value: ir.Value, readers: Collection[ir.Node], maker: ir.Node) -> None:
-        """Raises:
-        Refusal: GRAPH_OUTPUT or OTHER_USES unless nothing but `readers` reads what `maker` gives.
-        """
-        if value.is_graph_output():
-            raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", maker)
-        for reader in value.consumers():
-            if reader not in readers:
-                raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", maker, reader)
-
-    def require_contained(self, nodes: Sequence[ir.Node], result: ir.Value) -> None:
-        """Raises:
-        Refusal: GRAPH_OUTPUT or OTHER_USES unless `result` is the only value of `nodes` that anything else reads.
-        """
-        for node in nodes:
-            for output in node.outputs:
-                if output is result:
-                    continue
-                if output.is_graph_output():
-                    raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
-                outside = [u for u in output.consumers() if u not in nodes]
-                if outside:
-                    raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
-
-    def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
-        """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
-
-        What is known of a value is more than that: passes ask `shapes`.
-        """
-        if value is None:
-            return None
-        if value.shape is None:
-            tensor = self.tensor(value)
-            return None if tensor is None else tensor_dims(tensor)
-        # A list: a generator takes twice as long, and every candidate asks for several.
-        return tuple([d if isinstance(d, int) else d.value for d in value.shape])
-
-    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        if value is None:
-            return None
-        type_ = value.type
-        if type_ is not None and (dtype := type_.dtype) != ir.DataType.UNDEFINED:
-            return dtype
-        tensor = self.tensor(value)
-        return None if tensor is None else tensor.dtype
-
-    def opset(self, node: ir.Node) -> int:
-        """The version of the node's domain that holds where the node stands (0 when it is not imported)."""
-        return node.version if node.version is not None else self.opset_at(node, node.domain)
-
-    def opset_at(self, node: ir.Node, domain: str = "") -> int:
-        """The version of a domain that holds where the node stands (0 when it is not imported)."""
-        graph = node.graph
-        while graph is not None:
-            if domain in graph.opset_imports:
-                return graph.opset_imports[domain]
-            parent = getattr(graph, "parent_node", None)
-            graph = parent.graph if parent is not None else None
-        return self.model.opset_imports.get(domain, 0)
-
-    def candidate(
-        self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
-    ) -> Candidate:
-        """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
-
-        def describe() -> Site:
-            made = [v.producer() for v in inputs if not self.is_constant(v)]
-            readers = sorted({u.node.op_type for u in output.uses()})
-            dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
-            return Site(
-                node_label(anchor),
-                op,
-                "?" if dtype is None else dtype.name.lower(),
-                tuple(self.declared(v) for v in inputs),
-                tuple(n.op_type for n in made if n is not None),
-                tuple(readers),
-            )
-
-        return Candidate(doubt, describe)
-
-    # -- changes -----------------------------------------------------------------------------------------------
 
     def infer_afresh(self) -> None:
         """Has types and shapes inferred once more, after changes that tell more."""
@@ -368,7 +164,7 @@ class Editor:
             brain = spec.outputs[i] in spec.bfloat16
             output.type = ir.TensorType(ir.DataType.BFLOAT16) if brain else self._type_of(name, inputs)
         if (DOMAIN, name, "") not in self.model.functions:
-            known = [d for v in inputs if (d := self.dtype(v)) in BODY_TYPES]
+            known = [d for v in inputs if (d := self.dtype(v)) in FLOATS]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         graph = anchor.graph
@@ -397,39 +193,6 @@ class Editor:
         if not dialect.follows_type:
             function.metadata_props[BODY_TYPE] = dialect.T.name
         self.model.functions[function.identifier()] = function
-
-    def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
-        """Passes call this in `legal` for every operator of ours that they may emit.
-
-        Args:
-            name: the operator.
-            like: a value of the type that the operator is to have.
-            anchor: where it is to stand.
-
-        Raises:
-            Refusal: TARGET when the target takes no node of ours; OPSET when the operator's body cannot be written in
-                the model's opset (runtimes inline a body under the model's opset, not under the function's own).
-        """
-        self.require_custom_ops()
-        opset = self.model.opset_imports.get("", 0)
-        oldest = OPS[name].min_opset
-        if opset < oldest:
-            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, the model has {opset}", anchor)
-        dtype = self.dtype(like)
-        if opset < CAST_LIKE_OPSET:
-            if dtype not in BODY_TYPES:
-                raise Refusal(Code.OPSET, f"{name} of an unknown type needs opset {CAST_LIKE_OPSET}", anchor)
-            body = self.model.functions.get((DOMAIN, name, ""))
-            if body is not None and body.metadata_props.get(BODY_TYPE, dtype.name) != dtype.name:
-                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, the model has {opset}"
-                raise Refusal(Code.OPSET, detail, anchor)
-
-    def require_custom_ops(self) -> None:
-        """Raises:
-        Refusal: TARGET when the target takes no node of ours.
-        """
-        if not self.target.custom_ops:
-            raise Refusal(Code.TARGET, f"target {self.target} takes standard ONNX only")
 
     def replace(
         self, old: Sequence[ir.Node], new: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value], *, anchor: ir.Node
@@ -494,7 +257,7 @@ class Editor:
         work = list(nodes)
         while work:
             node = work.pop()
-            if node.graph is None or is_read(node):
+            if node.graph is None or has_readers(node):
                 continue
             if bodies(node):
                 continue  # its bodies read values too; clean-up takes them apart
@@ -508,7 +271,7 @@ class Editor:
         makers: list[ir.Node] = []
         for value in values:
             producer = value.producer()
-            if use_count(value) or value.is_graph_output() or value.is_graph_input():
+            if is_read(value) or value.is_graph_input():
                 if producer is not None and neighbours is not None:
                     neighbours[producer] = None
             elif producer is not None:
@@ -517,56 +280,3 @@ class Editor:
                 assert value.graph is not None and value.name is not None
                 del value.graph.initializers[value.name]
         return makers
-
-
-def is_read(node: ir.Node) -> bool:
-    """Whether a node input or a graph output reads any of the node's outputs."""
-    for output in node.outputs:  # noqa: SIM110 no generator: asked of every node several times
-        if use_count(output) or output.is_graph_output():
-            return True
-    return False
-
-
-def use_count(value: ir.Value) -> int:
-    """How many node inputs read the value, in this graph and in subgraphs.
-
-    `Value.uses()` copies, which is quadratic for a constant that thousands of nodes share.
-    """
-    return len(value._uses)
-
-
-def attribute_int(node: ir.Node, name: str, default: int) -> int:
-    """An INT attribute or its default.
-
-    Raises:
-        Refusal: FUNCTION_ATTRIBUTE when it refers to a parameter of the function around the node.
-
-    """
-    attribute = _attribute(node, name)
-    return default if attribute is None else attribute.as_int()
-
-
-def attribute_float(node: ir.Node, name: str, default: float) -> float:
-    """A FLOAT attribute or its default; raises as `attribute_int`."""
-    attribute = _attribute(node, name)
-    return default if attribute is None else attribute.as_float()
-
-
-def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """An INTS attribute or its default; raises as `attribute_int`."""
-    attribute = _attribute(node, name)
-    return tuple(default if attribute is None else attribute.as_ints())
-
-
-def attribute_string(node: ir.Node, name: str, default: str) -> str:
-    """A STRING attribute or its default; raises as `attribute_int`."""
-    attribute = _attribute(node, name)
-    return default if attribute is None else attribute.as_string()
-
-
-def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
-    # `.data`, since the container itself raises and catches an exception for an attribute that is absent.
-    attribute = node.attributes.data.get(name)
-    if attribute is not None and attribute.is_ref():
-        raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)
-    return attribute

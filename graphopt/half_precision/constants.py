@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import QUANTIZATION
+from graphopt.graph.operators.traits import QUANTIZATION
 from graphopt.ops.schema import Array
 from graphopt.passes.clean_up import is_matrix
 from graphopt.remarks import InitializerRange

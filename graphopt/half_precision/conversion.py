@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
-from graphopt.graph.vocabulary import is_op, made_by
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read_once, made_by
 from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
 from graphopt.half_precision.ranges import ActivationRanges, power_that_fits
 from graphopt.half_precision.reasons import Reasons, half_types, is_attention_bias, is_bound
@@ -422,7 +422,7 @@ def _transpose_behind_products(editor: Editor) -> None:
         x, moved, y = transpose.inputs[0], transpose.outputs[0], node.outputs[0]
         perm, (K, N) = attribute_ints(transpose, "perm", ()), weight.shape.numpy()
         rows_first = len(perm) > 2 and perm == (*range(1, len(perm) - 1), 0, len(perm) - 1)
-        if x is None or not rows_first or editor.dtype(x) != HALF or K < N or not editor.only_use(moved):
+        if x is None or not rows_first or editor.dtype(x) != HALF or K < N or not is_read_once(moved):
             continue
         attributes = {a.name: a.value for a in node.attributes.values()}
         product = editor.node(

@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, is_op, made_by
+from graphopt.graph.view import attribute_int, is_op, made_by
 from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants
 from graphopt.half_precision.ranges import ActivationRanges
 from graphopt.ops import DOMAIN, OPS

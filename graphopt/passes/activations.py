@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS, GATES, Form, almost_gelu, quick_gelu_slope, written_form
+from graphopt.forms.activation import GATES, Form, almost_gelu, quick_gelu_slope, written_form
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
@@ -60,8 +60,7 @@ class Activations(Pass[Form, Form]):
     def legal(self, match: Form, editor: Editor) -> Form:
         op, opset = STANDARD[match.suffix]
         last = match.nodes[-1]
-        if editor.dtype(match.x) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.x.name} is {editor.dtype(match.x)}", last)
+        editor.require_dtype(match.x, last)
         if editor.opset(last) < opset and match.suffix != "HardSwish":
             raise Refusal(Code.OPSET, f"{op} is an operator from opset {opset} on", last)
         if editor.target.device == "migraphx" and op not in KNOWN_TO_MIGRAPHX:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.modulation import Modulation, is_row_of_each_image, modulation_of
-from graphopt.graph.editor import Editor, attribute_float
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.view import attribute_float, require_input, require_one_graph
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.passes.base import Pass
@@ -61,8 +61,7 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
     def legal(self, match: AdaMatch, editor: Editor) -> AdaMatch:
         norm, modulation = match.norm, match.modulation
         x = require_input(norm, 0)
-        if any(node.graph is not norm.graph for node in modulation.nodes):
-            raise Refusal(Code.ESCAPES, "scale and shift are in another graph", *modulation.nodes)
+        require_one_graph(modulation.nodes, norm)
         dims = editor.shapes.dims(x)
         for what, value in (("the scale", modulation.scale), ("the shift", modulation.shift)):
             given = editor.shapes.dims(value)

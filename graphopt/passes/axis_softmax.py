@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_int, require_input
 from graphopt.metadata import Numerics
 from graphopt.ops.axis_softmax import NAME
 from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal, became
+from graphopt.remarks import became
 from graphopt.targets.cpu import FEWEST_COLUMNS
 from graphopt.targets.profit import Candidate
 
@@ -60,8 +60,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
         return SoftmaxMatch(node, x, axis, behind)
 
     def legal(self, match: SoftmaxMatch, editor: Editor) -> SoftmaxMatch:
-        if (dtype := editor.dtype(match.X)) != ir.DataType.FLOAT:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {dtype}", match.node)
+        editor.require_dtype(match.X, match.node, ir.DataType.FLOAT)
         editor.require_op(NAME, match.X, match.node)
         return match
 

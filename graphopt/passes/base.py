@@ -19,7 +19,8 @@ from typing import ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import ANY, Editor
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import ANY
 from graphopt.metadata import Numerics
 from graphopt.targets.profit import Candidate
 

@@ -30,12 +30,14 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph.branches import Branches, take_apart
-from graphopt.graph.editor import Editor, attribute_int, is_read, use_count
+from graphopt.graph.editor import Editor
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.graph.operators.dropout import drops_nothing
+from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
 from graphopt.graph.traversal import bodies, tensor_dims
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, drops_nothing, is_op, made_by
+from graphopt.graph.view import attribute_int, has_readers, is_op, made_by, use_count
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
@@ -241,7 +243,7 @@ class _CleanUp:
 
     def remove_unread(self, graph: ir.Graph) -> None:
         for node in reversed(graph):
-            if node.domain not in PURE_DOMAINS or is_read(node):
+            if node.domain not in PURE_DOMAINS or has_readers(node):
                 continue
             if not node.outputs:
                 continue

@@ -21,7 +21,8 @@ from graphopt.contrib.define import call_of, define
 from graphopt.contrib.schema import DOMAIN
 from graphopt.contrib.writer import Writer
 from graphopt.errors import one_line
-from graphopt.graph.editor import ANY, Editor
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import ANY
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became

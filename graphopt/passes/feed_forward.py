@@ -22,11 +22,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS, Form, form_of
-from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.forms.activation import Form, form_of
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes import sizes
 from graphopt.graph.traversal import tensor_dims
-from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
+from graphopt.graph.view import (
+    attribute_float,
+    attribute_int,
+    made_by,
+    other_input,
+    require_contained,
+    require_input,
+    require_one_graph,
+    require_read_once,
+    sole_reader,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.ops.schema import Array
@@ -112,16 +122,14 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             if attribute_int(product, "transA", 0):
                 raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
             if attribute_int(product, "transB", 0):
-                editor.require_only_use(w, product)  # or the model would grow by its transpose
+                require_read_once(w, product)  # or the model would grow by its transpose
         if not editor.is_constant(w):
             editor.require_constant(w, "the weight", product)
         if (rank := editor.shapes.rank(w)) != 2:
             raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", product)
-        if editor.dtype(w) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{w.name} is {editor.dtype(w)}", product)
+        editor.require_dtype(w, product)
         editor.require_alike((*product.inputs[:2], match.residual), product)
-        if match.bias.graph is not product.graph:
-            raise Refusal(Code.ESCAPES, "the bias is added in another graph", match.bias)
+        require_one_graph([match.bias], product)
         if match.b is not None:
             _bias(match, match.b, editor)
         return match
@@ -221,7 +229,7 @@ def _takes(match: LinearMatch, editor: Editor) -> bool:
     if match.name not in OPS or any(node.graph is not match.product.graph for node in match.nodes):
         return False
     try:
-        editor.require_contained(match.nodes, match.Y)
+        require_contained(match.nodes, match.Y)
     except Refusal:
         return False
     if match.add is None:

@@ -37,6 +37,7 @@ from graphopt.forms.linear import (
 )
 from graphopt.forms.row_statistics import fused_by_runtimes
 from graphopt.graph.editor import Editor
+from graphopt.graph.view import require_read_once
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -104,7 +105,7 @@ def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
 
 
 def _into_before(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
-    editor.require_only_use(linear.Y, *linear.nodes)
+    require_read_once(linear.Y, *linear.nodes)
     _, M = channels(linear, editor)
     scale, shift = _numbers(match, output_rank(linear, editor), linear.channel_axis, M)
     return fold_after(linear, scale, shift, editor)

@@ -31,7 +31,7 @@ from graphopt.forms.linear import (
     linear_before,
 )
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.view import require_input, require_read_once
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
@@ -59,7 +59,7 @@ class FoldBatchNorm(Pass[Site, FoldPlan]):
 
 
 def _into_before(linear: Linear, affine: Affine, editor: Editor) -> Folded:
-    editor.require_only_use(linear.Y, *linear.nodes)
+    require_read_once(linear.Y, *linear.nodes)
     _require_matrix(linear, linear.Y, editor)
     _, M = channels(linear, editor)
     _require_statistics(affine, M, linear)

@@ -27,11 +27,10 @@ from typing import ClassVar, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Attribute, Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.shapes.dims import BROADCASTING, keeps_shape
-from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
-from graphopt.graph.vocabulary import is_op, made_by
+from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
@@ -81,22 +80,21 @@ class FuseAttention(Pass[Attention, Attention]):
             Refusal: it does, but is not one that the fused node computes.
 
         """
-        shapes = editor.shapes
         if node.op_type == "Attention":
-            found = absorb_operands(read_attention_node(node, shapes), editor)
+            found = absorb_operands(read_attention_node(node, editor), editor)
             return _typed(found if found.packed else absorb_result(found), editor)
-        down = follow_down(node, editor, shapes)
+        down = follow_down(node, editor)
         if down is None:
             return None
-        paths = sorted(follow_up(node.inputs[0], shapes), key=lambda path: path_cost(path, editor))
+        paths = sorted(follow_up(node.inputs[0], editor), key=lambda path: path_cost(path, editor))
         if not paths:
             return None
-        require_last_axis(node, shapes, editor)
+        require_last_axis(node, editor)
         # A sum of two products can be read both ways; any reading that is legal is right.
         first: Refusal | None = None
         for path in paths:
             try:
-                found = _read(node, path, down, shapes)
+                found = _read(node, path, down, editor)
                 if len(paths) > 1:
                     self.legal(found, editor)
             except Refusal as refusal:
@@ -166,22 +164,21 @@ class FuseAttention(Pass[Attention, Attention]):
         return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
 
-def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> Attention:
+def _read(softmax: ir.Node, path: ScorePath, down: WayDown, graph: GraphView) -> Attention:
     """One reading of what stands between two products.
 
     Raises:
         Refusal: it is not what the fused node computes.
 
     """
-    editor = shapes.editor
     scores, steps = path
     for step in steps:
         if step.refusal is not None:
-            raise mask_values_refusal(steps, shapes) or step.refusal
+            raise mask_values_refusal(steps, graph) or step.refusal
     if down.refusal is not None:
         raise down.refusal
-    q, k = query_and_key(scores, shapes)
-    v, o_perm = value_and_result(down, shapes)
+    q, k = query_and_key(scores, graph)
+    v, o_perm = value_and_result(down, graph)
     if len(o_perm) != max(len(q.perm), len(k.perm)):
         ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, the result {len(o_perm)}"
         raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
@@ -189,7 +186,7 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> A
         softmax=softmax,
         scores=scores,
         context=down.context,
-        shapes=shapes,
+        graph=graph,
         q=q,
         k=k,
         v=v,
@@ -198,8 +195,8 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, shapes: Shapes) -> A
         inner=(scores, *(s.node for s in steps), softmax, *down.nodes, down.context),
         guard=down.guard,
     )
-    found = absorb_operands(apply_steps(found, steps, down.nodes), editor)
-    return _typed(find_causal(absorb_result(found)), editor)
+    found = absorb_operands(apply_steps(found, steps, down.nodes), graph)
+    return _typed(find_causal(absorb_result(found)), graph)
 
 
 # -- legality ----------------------------------------------------------------------------------------------------------
@@ -224,7 +221,8 @@ def _axes_of_what_goes(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.
             outside = [use.node for use in value.uses() if use.node not in inner]
             if outside and all(is_shape(n) and n.graph is node.graph for n in outside) and value not in found:
                 axes = score_axes(match)
-                if axes is not None and match.shapes.dims(value) == match.shapes.dims(match.scores.outputs[0]):
+                scores = match.graph.shapes.dims(match.scores.outputs[0])
+                if axes is not None and match.graph.shapes.dims(value) == scores:
                     found[value] = axes
             outside = [] if value in found else outside
             if value.is_graph_output() or outside:
@@ -240,7 +238,7 @@ def _axes_of_what_goes(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.
     raise Refusal(Code.OTHER_USES, f"{first.name} is read elsewhere", first.producer())
 
 
-def _typed(match: Attention, editor: Editor) -> Attention:
+def _typed(match: Attention, graph: GraphView) -> Attention:
     """With the node's element type.
 
     Raises:
@@ -251,8 +249,8 @@ def _typed(match: Attention, editor: Editor) -> Attention:
     rest = [match.context.outputs[0], match.v.value, *(t.value for t in match.terms if t.mask is None)]
     if match.scores is match.context:
         scores, rest = scores[1:], rest[1:]
-    first = {d for v in scores if (d := editor.dtype(v)) is not None}
-    second = {d for v in rest if (d := editor.dtype(v)) is not None}
+    first = {d for v in scores if (d := graph.dtype(v)) is not None}
+    second = {d for v in rest if (d := graph.dtype(v)) is not None}
     known = first | second
     if not known:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
@@ -279,13 +277,13 @@ def _require_same_heads(match: Attention) -> None:
     kinds: dict[str, str] = {}
     for name, operand in (("Q", match.q), ("K", match.k), ("V", match.v)):
         if len(operand.perm) == 4:
-            kind = _origin(operand.value, operand.perm[1], match.shapes)
+            kind = _origin(operand.value, operand.perm[1], match.graph)
             if kind is not None:
                 kinds[name] = kind
     named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
     # Inputs of the model that are stacked over different axes may well have different layouts, unless they cannot be
     # told apart: then the odd one out is taken for a mistake.
-    k_dims = match.shapes.dims(match.k.value)
+    k_dims = match.graph.shapes.dims(match.k.value)
     if not named and len(kinds) == 3 and k_dims is not None and k_dims[1] == k_dims[2]:
         named = kinds
     if len(set(named.values())) > 1:
@@ -296,14 +294,14 @@ def _require_same_heads(match: Attention) -> None:
 def _require_head_size(match: Attention) -> None:
     """The GPU kernel takes heads of up to `MAX_GPU_HEAD` elements; the node would fail when it runs."""
     for operand in (match.q, match.v):
-        dims = match.shapes.dims(operand.value)
+        dims = match.graph.shapes.dims(operand.value)
         size = dims[operand.perm[-1]] if dims is not None else None
         if size is not None and size.value is not None and size.value > MAX_GPU_HEAD:
             detail = f"heads of {size.value} elements, the GPU kernel takes up to {MAX_GPU_HEAD}"
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
-def _origin(value: ir.Value | None, axis: int, shapes: Shapes) -> str | None:
+def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
     """Where a batch axis comes from: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
     found: str | None = None
     waiting = [(value, axis, MAX_PATH)]
@@ -311,18 +309,18 @@ def _origin(value: ir.Value | None, axis: int, shapes: Shapes) -> str | None:
     followed: dict[tuple[ir.Value, int], int] = {}
     while waiting:
         value, axis, budget = waiting.pop()
-        if value is None or shapes.rank(value) != 4 or followed.get((value, axis), 0) >= budget:
+        if value is None or graph.shapes.rank(value) != 4 or followed.get((value, axis), 0) >= budget:
             continue
         followed[value, axis] = budget
         node = value.producer()
         if node is None:
-            found = found or (None if shapes.editor.is_constant(value) else f"axis {axis}")
+            found = found or (None if graph.is_constant(value) else f"axis {axis}")
             continue
         x = node.inputs[0] if node.inputs else None
         if is_op(node, "Transpose"):
             waiting.append((x, attribute_ints(node, "perm", (3, 2, 1, 0))[axis], budget - 1))
         elif is_op(node, "Reshape"):
-            before, after = shapes.dims(x), shapes.reshaped(node)
+            before, after = graph.shapes.dims(x), graph.shapes.reshaped(node)
             splits = before is not None and after is not None and len(before) == 3 and after[:2] == before[:2]
             if splits and axis in (1, 2):
                 return "row" if axis == 1 else "head"
@@ -339,7 +337,7 @@ def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequenc
     if is_random(value):
         raise Refusal(Code.NON_DETERMINISTIC, f"{value.name} is random", node)
     scores = base if joined.view is None else joined.view.dims
-    dims = match.shapes.dims(value)
+    dims = match.graph.shapes.dims(value)
     if dims is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
     if len(dims) > len(scores):
@@ -392,7 +390,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
         raise unknown
     own = [ONE] * len(view.dims)
     for joined in group:
-        dims = match.shapes.dims(joined.value) or ()
+        dims = match.graph.shapes.dims(joined.value) or ()
         for i in range(1, len(dims) + 1):
             if dims[-i] != ONE:
                 own[-i] = dims[-i]
@@ -412,7 +410,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     back = tuple(size.value if size.value is not None else -1 for size in reshape)
     by_view = expands and -1 in numbers
     if by_view:
-        target = match.shapes.elements(view.there.inputs[1])
+        target = match.graph.shapes.elements(view.there.inputs[1])
         if target is None or any(e in (ZERO, Size.of(-1)) for e in target.items.flat):
             raise unknown
     by_back = by_view or (back.count(-1) > 1 and reshape == list(base))
@@ -453,7 +451,7 @@ def _move_shape_readers(match: Attention, editor: Editor) -> None:
             start, end = attribute_int(node, "start", 0), attribute_int(node, "end", len(axes))
             wanted = [_trace(match, source) for source in axes[start:end]]
             sources = list(dict.fromkeys(v for v, _ in wanted))
-            offsets = dict(zip(sources, np.cumsum([0, *(match.shapes.rank(v) or 0 for v in sources)]).tolist()))
+            offsets = dict(zip(sources, np.cumsum([0, *(match.graph.shapes.rank(v) or 0 for v in sources)]).tolist()))
             label = node.name or "shape"
             new = [editor.node("Shape", [v], hint=label) for v in sources]
             last = new[0].outputs[0]
@@ -519,7 +517,7 @@ class _Emission:
 
     def _number(self, value: ir.Value, axis: int) -> int:
         """A dimension as Reshape takes it: it can infer one, but not of a tensor without elements."""
-        size = self.match.shapes.dim(value, axis).value
+        size = self.match.graph.shapes.dim(value, axis).value
         return -1 if size is None else size
 
     def widened(self, value: ir.Value) -> ir.Value:

@@ -22,9 +22,18 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
-from graphopt.graph.editor import Editor, attribute_int, use_count
+from graphopt.forms.affine import column_of_channels
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
-from graphopt.graph.vocabulary import is_op, other_input, require_input
+from graphopt.graph.view import (
+    attribute_int,
+    is_op,
+    other_input,
+    require_input,
+    require_one_graph,
+    require_readers,
+    use_count,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.activation import ACTIVATIONS, SLOPED
@@ -97,20 +106,17 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         editor.require_op(match.name, y if editor.dtype(y) is not None else x, node)
         if match.form is not None:
             match.form.require_closed()
-            if match.form.nodes[-1].graph is not node.graph:
-                raise Refusal(Code.ESCAPES, "the activation is in another graph", match.form.nodes[-1])
-            editor.require_readers(y, match.form.nodes, node)
+            require_one_graph(match.form.nodes, node)
+            require_readers(y, match.form.nodes, node)
             return match
         if match.prelu is not None:
-            editor.require_readers(y, (match.prelu,), node)
-            if match.prelu.graph is not node.graph:
-                raise Refusal(Code.ESCAPES, "the PRelu is in another graph", match.prelu)
+            require_readers(y, (match.prelu,), node)
+            require_one_graph([match.prelu], node)
             return replace(match, slope=_slope_of_each_channel(match.prelu, node, editor))
         add, residual = match.add, match.residual
         assert add is not None
-        editor.require_readers(y, (add,), node)
-        if add.graph is not node.graph:
-            raise Refusal(Code.ESCAPES, "the sum is in another graph", add)
+        require_readers(y, (add,), node)
+        require_one_graph([add], node)
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
         dims, other = editor.shapes.dims(y), editor.shapes.dims(residual)
@@ -160,10 +166,7 @@ def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Arr
     if dims is None or (M := dims[1 if transposed else 0].value) is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels that {weight.name} gives", prelu)
     M *= attribute_int(conv, "group", 1) if transposed else 1
-    rows = (M, *(1 for _ in dims[2:]))
-    if slope.shape not in (rows, (1, *rows)):
-        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {M} channels", prelu)
-    return slope.reshape(rows)
+    return column_of_channels(slope, M, len(dims), prelu)
 
 
 def _as_initializer(slope: Array, prelu: ir.Node, editor: Editor) -> ir.Value:

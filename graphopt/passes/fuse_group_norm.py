@@ -25,11 +25,18 @@ from operator import ne
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
 from graphopt.forms.row_statistics import match_row_norm
-from graphopt.graph.editor import Editor, attribute_float, attribute_int
+from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_dims
-from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
+from graphopt.graph.view import (
+    attribute_float,
+    attribute_int,
+    made_by,
+    other_input,
+    require_contained,
+    require_input,
+    sole_reader,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -71,9 +78,8 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
             raise Refusal(Code.TARGET, "GroupNormalization is slower in ONNX Runtime, and MIGraphX lacks 21's", anchor)
         elif editor.dtype(match.X) == ir.DataType.FLOAT16:
             raise Refusal(Code.WRONG_DTYPE, "InstanceNormalization need not keep its statistics in float32", anchor)
-        if editor.dtype(match.X) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
-        editor.require_contained(match.nodes, match.Y)
+        editor.require_dtype(match.X, anchor)
+        require_contained(match.nodes, match.Y)
         return match
 
     def candidate(self, plan: GroupNormMatch, editor: Editor) -> Candidate:
@@ -125,12 +131,7 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
 
 
 def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:
-    dims = editor.shapes.dims(x)
-    if dims is None:
-        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
-    if len(dims) < 3:
-        raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(dims)}", node)
-    C = dims[1].value
+    C = editor.require_dims(x, node, least=3)[1].value
     if C is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
     return C

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
 from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, turned_by
-from graphopt.graph.editor import Editor, attribute_ints
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
-from graphopt.graph.vocabulary import made_by
+from graphopt.graph.view import attribute_ints, made_by, require_contained, require_one_graph
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
@@ -93,11 +92,9 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                     known = size.value is not None and of.value is not None
                     raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
         editor.require_one_type((x, rotary.cos, rotary.sin), anchor)
-        if editor.dtype(x) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", anchor)
-        if any(node.graph is not anchor.graph for node in rotary.nodes):
-            raise Refusal(Code.ESCAPES, "a part of it is in another graph", anchor)
-        editor.require_contained(rotary.nodes, rotary.Y)
+        editor.require_dtype(x, anchor)
+        require_one_graph(rotary.nodes, anchor)
+        require_contained(rotary.nodes, rotary.Y)
         editor.require_op(match.name, x, anchor)
         return match
 

@@ -34,11 +34,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
 from graphopt.forms.modulation import is_modulated
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
-from graphopt.graph.editor import Editor, attribute_float, attribute_int, attribute_ints
-from graphopt.graph.vocabulary import made_by, other_input, require_input, sole_reader
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import (
+    attribute_float,
+    attribute_int,
+    attribute_ints,
+    is_read_once,
+    made_by,
+    other_input,
+    require_contained,
+    require_input,
+    sole_reader,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
@@ -100,9 +109,8 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
 
     def legal(self, match: RowNormMatch, editor: Editor) -> RowNormMatch:
         anchor = match.nodes[0]
-        if editor.dtype(match.X) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"X is {editor.dtype(match.X)}", anchor)
-        editor.require_contained(_replaced(match, editor), match.Y)
+        editor.require_dtype(match.X, anchor)
+        require_contained(_replaced(match, editor), match.Y)
         if not _becomes_standard(match, editor):
             editor.require_op(match.base, match.X, anchor)
         return match
@@ -222,14 +230,14 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
     """The node with those in front that subtract the mean, which it does itself, and what they subtract it from."""
     centre = made_by(x, "Sub")
-    if centre is None or not editor.only_use(x):
+    if centre is None or not is_read_once(x):
         return (node,), x
     source, mean = centre.inputs[0], made_by(centre.inputs[1], "ReduceMean")
     if mean is None or source is None:
         return (node,), x
     rank = editor.shapes.rank(source)
     axes = reduced_axes(mean, rank, editor)
-    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and editor.only_use(mean.outputs[0])
+    ours = mean.inputs[0] is source and attribute_int(mean, "keepdims", 1) and is_read_once(mean.outputs[0])
     if not ours or axes != ((-1,) if rank is None else (rank - 1,)) or centre.graph is not node.graph:
         return (node,), x
     return (mean, centre, node), source

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import FLOATS, attribute_int, attribute_ints, attribute_string, require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal

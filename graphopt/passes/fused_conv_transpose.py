@@ -18,8 +18,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from graphopt.forms.activation import form_of
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints, attribute_string
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_int, attribute_ints, attribute_string, require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_conv, require_floats, weight_dims

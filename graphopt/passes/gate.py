@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS, Form, simple_form, written_form
+from graphopt.forms.activation import Form, simple_form, written_form
 from graphopt.forms.halves import half_of
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.vocabulary import made_by, other_input, sole_reader
+from graphopt.graph.view import made_by, other_input, require_one_graph, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops import OPS
 from graphopt.passes.base import Pass
@@ -92,14 +92,12 @@ class Gate(Pass[GateMatch, GateMatch]):
     def legal(self, match: GateMatch, editor: Editor) -> GateMatch:
         a, b, product = match.form.x, match.other, match.product
         match.form.require_closed()
-        if match.form.nodes[-1].graph is not product.graph:
-            raise Refusal(Code.ESCAPES, "the product is in another graph", product)
+        require_one_graph(match.form.nodes, product)
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
             raise Refusal(Code.UNKNOWN_SHAPE, f"whether {a.name} and {b.name} have one shape", product)
         editor.require_one_type((a, b), product)
-        if editor.dtype(a) not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{a.name} is {editor.dtype(a)}", product)
+        editor.require_dtype(a, product)
         if not dims:
             raise Refusal(Code.WRONG_RANK, f"{a.name} is one number", product)
         editor.require_op(match.name, a, product)

@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from graphopt.forms.linear import Linear, linear_before
 from graphopt.forms.row_moves import COPIES, VIEWS, Reshapes
-from graphopt.graph.editor import Editor, attribute_int
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.vocabulary import made_by, sole_reader
+from graphopt.graph.view import attribute_int, made_by, require_read_once, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
@@ -92,7 +92,7 @@ class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
         if bias is None or any(d != ONE for d in bias[:-1]) or len(bias) > (editor.shapes.rank(linear.X) or 0):
             raise Refusal(Code.WRONG_SHAPE, f"the bias is {shape_text(bias)}", linear.node)
         for node in match.nodes[len({match.last, match.gather}) :]:
-            editor.require_only_use(node.outputs[0], node)
+            require_read_once(node.outputs[0], node)
         return match
 
     def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:

@@ -30,7 +30,7 @@ import onnx_ir as ir
 from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, Reshapes, elements_of, images_of, is_known, moves_to
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import sole_reader
+from graphopt.graph.view import sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass

@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import is_op, other_input, sole_reader
+from graphopt.graph.view import is_op, other_input, require_one_graph, require_read_once, require_readers, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.inverted_residual import NAME
@@ -84,19 +84,17 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         editor.require_op(match.name, match.convs[0].W, match.convs[0].node)
         for conv in match.convs:
             require_conv(conv, editor)
-            if (dtype := editor.dtype(conv.W)) != ir.DataType.FLOAT:
-                raise Refusal(Code.WRONG_DTYPE, f"{conv.W.name} is {dtype}", conv.node)
+            editor.require_dtype(conv.W, conv.node, ir.DataType.FLOAT)
             if conv.bias is not None and not editor.is_constant(conv.bias):
                 editor.require_constant(conv.bias, "the bias", conv.node)
-            if conv.node.graph is not match.last.graph:
-                raise Refusal(Code.ESCAPES, "a part of it is in another graph", conv.node)
+            require_one_graph([conv.node], match.last)
         editor.require_alike((match.convs[0].X, match.convs[0].W, match.residual), match.last)
         if match.convs[1].attributes["dilations"] != (1, 1):
             raise Refusal(Code.ATTRIBUTE, f"dilations {list(match.convs[1].attributes['dilations'])}", match.last)
         for conv, form in zip(match.convs, match.forms):
             form.require_closed()
-            editor.require_readers(conv.node.outputs[0], form.nodes, conv.node)
-            editor.require_only_use(form.y, conv.node)
+            require_readers(conv.node.outputs[0], form.nodes, conv.node)
+            require_read_once(form.y, conv.node)
         return match
 
     def candidate(self, plan: BlockMatch, editor: Editor) -> Candidate:

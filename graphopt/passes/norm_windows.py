@@ -31,9 +31,17 @@ from graphopt.forms.row_moves import (
     is_known,
     moves_to,
 )
-from graphopt.graph.editor import Editor, attribute_float, attribute_int, use_count
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.vocabulary import made_by, require_input, sole_reader
+from graphopt.graph.view import (
+    attribute_float,
+    attribute_int,
+    is_read_once,
+    made_by,
+    require_input,
+    sole_reader,
+    use_count,
+)
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.row_norm import window_rows
@@ -170,7 +178,7 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
         return None
     if not any(n.op_type in COPIES for n in moves):
         return None
-    if not (source is node.outputs[0] if into else editor.only_use(last.outputs[0])):
+    if not (source is node.outputs[0] if into else is_read_once(last.outputs[0])):
         return None
     dims, images = images_of(source, moves, editor)
     elements = elements_of(source, moves, dims, images, editor)

@@ -24,7 +24,8 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import form_of
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor, attribute_int, use_count
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_int, use_count
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.passes.base import Pass

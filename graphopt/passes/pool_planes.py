@@ -24,7 +24,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PLANES
 from graphopt.passes.base import Pass
-from graphopt.remarks import Code, Refusal, became
+from graphopt.remarks import became
 
 WINDOW = {"kernel_shape": (2, 2), "pads": (0,) * 4, "strides": (2, 2), "dilations": (1, 1)}
 
@@ -51,8 +51,7 @@ class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
         return PlanesMatch(node, x) if window_of(node) == WINDOW else None
 
     def legal(self, match: PlanesMatch, editor: Editor) -> PlanesMatch:
-        if (dtype := editor.dtype(match.X)) != ir.DataType.FLOAT:
-            raise Refusal(Code.WRONG_DTYPE, f"{match.X.name} is {dtype}", match.node)
+        editor.require_dtype(match.X, match.node, ir.DataType.FLOAT)
         editor.require_op(PLANES, match.X, match.node)
         return match
 

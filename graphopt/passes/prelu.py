@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
+from graphopt.forms.affine import column_of_channels
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.view import require_input
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -88,11 +88,10 @@ def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) 
     C = 1 if one else dims[1].value if dims is not None and len(dims) > 1 else None
     if dims is None or C is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
-    rows = (1,) if one else (C, *(1 for _ in dims[2:]))
-    if slope.ndim > len(dims) if one else len(dims) < 3 or slope.shape not in (rows, (1, *rows)):
+    if slope.ndim > len(dims) if one else len(dims) < 3:
         raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {shape_text(dims)}", node)
+    slope = slope.reshape(1) if one else column_of_channels(slope, C, len(dims), node)
     if not np.isfinite(slope).all():
         raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)
-    if editor.dtype(x) not in FLOATS:
-        raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {editor.dtype(x)}", node)
-    return slope.reshape(rows)
+    editor.require_dtype(x, node)
+    return slope

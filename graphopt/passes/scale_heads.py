@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import other_input, sole_reader
+from graphopt.graph.view import other_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 

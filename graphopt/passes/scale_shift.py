@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.activation import FLOATS
 from graphopt.forms.affine import (
     ELEMENTWISE,
     Affine,
@@ -35,6 +34,7 @@ from graphopt.forms.affine import (
 )
 from graphopt.forms.row_statistics import fused_by_runtimes
 from graphopt.graph.editor import Editor
+from graphopt.graph.view import is_read_once
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import MIN_OPSET, Array
@@ -110,14 +110,8 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
                 raise Refusal(Code.NO_GAIN, f"it is a part of {norm}, which runtimes fuse as a whole", node)
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
-        dtype = editor.dtype(x)
-        if dtype is None or dtype not in FLOATS:
-            raise Refusal(Code.WRONG_DTYPE, f"{x.name} is {dtype}", node)
-        dims = editor.shapes.dims(x)
-        if dims is None:
-            raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
-        if len(dims) < 2:
-            raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(dims)}", node)
+        dtype = editor.require_dtype(x, node)
+        dims = editor.require_dims(x, node, least=2)
         C = max(m.scale.size for m in match.maps)
         channels = dims[1].value
         if channels not in (None, C):
@@ -173,7 +167,7 @@ def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
             break
         nodes.insert(0, current)
         maps.insert(0, found)
-        if not editor.only_use(found.X):
+        if not is_read_once(found.X):
             break
         current = found.X.producer()
     if not any(_varies(m) for m in maps):
@@ -233,7 +227,7 @@ def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
             refused, operands = why, node.inputs
     for x in operands:
         first = None if x is None else x.producer()
-        if x is None or first is None or first.graph is not node.graph or not editor.only_use(x):
+        if x is None or first is None or first.graph is not node.graph or not is_read_once(x):
             continue
         if (first.domain, first.op_type) in AFFINE:
             if refused is not None:

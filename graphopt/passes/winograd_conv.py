@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
+from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import require_input
+from graphopt.graph.view import attribute_int, attribute_ints, require_input
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_floats, resolved_pads

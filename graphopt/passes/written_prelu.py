@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.vocabulary import made_by, require_input
+from graphopt.graph.view import made_by, require_contained, require_input, require_one_graph
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
@@ -67,11 +67,10 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
 
     def legal(self, match: WrittenPReluMatch, editor: Editor) -> WrittenPReluMatch:
         last = match.nodes[-1]
-        editor.require_contained(match.nodes, last.outputs[0])
+        require_contained(match.nodes, last.outputs[0])
         if editor.opset(last) < OPSET:
             raise Refusal(Code.OPSET, f"PRelu broadcasts its slope from opset {OPSET} on", last)
-        if any(node.graph is not last.graph for node in match.nodes):
-            raise Refusal(Code.ESCAPES, "a part of it is in another graph", last)
+        require_one_graph(match.nodes, last)
         slope = slope_of_channels(match.X, match.slope, last, editor)
         if match.slope.size > 1 and not editor.target.custom_ops:
             raise Refusal(Code.NO_GAIN, "ONNX Runtime's PRelu takes longer than these nodes", last)

@@ -24,8 +24,8 @@ import onnx_ir.passes.common as ir_passes
 from graphopt.errors import OptionError, RuntimeMissingError
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import RANDOM
 from graphopt.graph.traversal import tensor_array
-from graphopt.graph.vocabulary import RANDOM
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import Array
 from graphopt.placement import ours, peers

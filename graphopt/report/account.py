@@ -22,7 +22,8 @@ from graphopt.checking.declared import sum_of, unnamed
 from graphopt.checking.diff import Neighbourhood, neighbourhoods
 from graphopt.forms import linear
 from graphopt.graph import inference, reading, traversal
-from graphopt.graph.editor import Editor, attribute_ints
+from graphopt.graph.editor import Editor
+from graphopt.graph.view import attribute_ints
 from graphopt.measure.bench import size_grid
 from graphopt.ops import DOMAIN
 from graphopt.passes import Pass

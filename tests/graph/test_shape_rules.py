@@ -9,12 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
 from graphopt.graph.shapes.dims import DIMS
 from graphopt.graph.shapes.elements import ELEMENTS
-from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.view import GraphView
 from graphopt.targets.target import Target
 from tests.conformance.test_onnx_node_tests import CASES
 from tests.fuzz.generator import generate
@@ -65,10 +64,11 @@ def evaluated(size: Size, known: Mapping[str, int]) -> int | None:
     return result
 
 
-def check(shapes: Shapes, results: Mapping[str, Array], known: Mapping[str, int]) -> tuple[int, int]:
+def check(view: GraphView, results: Mapping[str, Array], known: Mapping[str, int]) -> tuple[int, int]:
     """Holds each claim about the values of a graph against a run; how many dimensions and elements were told."""
     dims_told = elements_told = 0
-    for node in shapes.editor.model.graph:
+    shapes = view.shapes
+    for node in view.model.graph:
         for value in node.outputs:
             real = results.get(value.name or "")
             if real is None:
@@ -126,14 +126,14 @@ def test_node_tests_of_onnx(symbolic: bool) -> None:
                     work.graph.inputs.remove(value)
                     value.const_value = ir.tensor(inputs[str(value.name)])
                     work.graph.register_initializer(value)
-        shapes = Editor(work, Target("cpu")).shapes
-        dims, _ = check(shapes, results, known)
+        view = GraphView(work, Target("cpu"))
+        dims, _ = check(view, results, known)
         told[node.op_type] = told.get(node.op_type, 0) + dims
         if not symbolic:
             inferred = onnx.shape_inference.infer_shapes(ir.to_proto(work), data_prop=True)
             for info in inferred.graph.output[:1]:
                 shape = [d.dim_value for d in info.type.tensor_type.shape.dim if d.HasField("dim_value")]
-                ours = shapes.dims(work.graph.outputs[0])
+                ours = view.shapes.dims(work.graph.outputs[0])
                 numbers = [d.value for d in ours or ()]
                 known_to_onnx = info.type.tensor_type.HasField("shape") and len(shape) == len(
                     info.type.tensor_type.shape.dim
@@ -165,7 +165,7 @@ def test_random_graphs(first: int) -> None:
         names = [o for n in model.graph.node for o in n.output if o]
         every.graph.output.extend(onnx.ValueInfoProto(name=o) for o in names)
         work = without_shapes(model, {})
-        shapes = Editor(work, Target("cpu")).shapes
+        view = GraphView(work, Target("cpu"))
         for batch in (None, 1, 4):
             feeds = dict(generated.feeds)
             if batch is not None and model.graph.input[0].type.tensor_type.shape.dim[0].dim_param != "N":
@@ -183,5 +183,5 @@ def test_random_graphs(first: int) -> None:
                 if d.dim_param
             }
             results = {n: a for n, a in results.items() if a.size}
-            told += check(shapes, results, known)[0]
+            told += check(view, results, known)[0]
     assert told > 500

@@ -27,7 +27,7 @@ from graphopt.checking.verify.planning import Pair, Way
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, broken
 from graphopt.errors import VerifyError, about
 from graphopt.graph.messages import bodies, inlined
-from graphopt.graph.vocabulary import RANDOM
+from graphopt.graph.operators.traits import RANDOM
 from graphopt.metadata import Numerics
 from graphopt.progress import Steps
 from graphopt.runtime.sessions import CPU

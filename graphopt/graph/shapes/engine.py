@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -46,11 +46,20 @@ from graphopt.graph.shapes.facts import (
 )
 from graphopt.graph.shapes.sizes import Size, product
 
-if TYPE_CHECKING:
-    from graphopt.graph.editor import Dim, Editor
-
 # Torch's dynamo exporter names dimensions by products of its own symbols, such as 4*s21.
 PRODUCT = re.compile(r"(\d+|[A-Za-z_]\w*)(\*(\d+|[A-Za-z_]\w*))+")
+
+
+Dim = int | str | None
+
+
+class Graph(Protocol):
+    """What the engine asks of a graph (see `GraphView`)."""
+
+    def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None: ...
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None: ...
+    def scalar(self, value: ir.Value | None) -> float | None: ...
+    def opset(self, node: ir.Node) -> int: ...
 
 
 _RULES: dict[Fact, tuple[dict[str, Rule], dict[str, Rule]]] = {
@@ -64,8 +73,8 @@ _Question = tuple[Fact, ir.Value]
 class Shapes:
     """Answers for the values of one model, and remembers."""
 
-    def __init__(self, editor: Editor) -> None:
-        self.editor = editor
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
         self._found: Facts = {"dims": {}, "elements": {}, "last": {}}
         # Symbols for dimensions that nothing tells.
         self._own: dict[tuple[ir.Value, int], Size] = {}
@@ -76,7 +85,7 @@ class Shapes:
 
     def rank(self, value: ir.Value | None) -> int | None:
         """How many dimensions a value has."""
-        declared = self.editor.declared(value)
+        declared = self._graph.declared(value)
         if declared is not None:
             return len(declared)
         dims = self.dims(value)
@@ -112,7 +121,7 @@ class Shapes:
 
     def number(self, value: ir.Value | None) -> float | None:
         """The number that a tensor of one element holds for every input of the model, or None."""
-        scalar = self.editor.scalar(value)
+        scalar = self._graph.scalar(value)
         if scalar is not None:
             return scalar
         elements = self.elements(value)
@@ -191,13 +200,13 @@ class Shapes:
         """Answers what needs no rule."""
         found = self._found[fact]
         if fact == "dims":
-            declared = self.editor.declared(value)
+            declared = self._graph.declared(value)
             if declared is not None:
                 settled = self._settle(declared)
                 if None not in settled:
                     found[value] = settled
         elif fact == "elements":
-            tensor = self.editor.tensor(value)
+            tensor = self._graph.tensor(value)
             if tensor is not None:
                 found[value] = constant(tensor)
             elif not _may_be_small(value):
@@ -248,7 +257,7 @@ class Shapes:
 
     def _tell(self, value: ir.Value, node: ir.Node, rule: Rule) -> Any:
         try:
-            return rule.tell(Known(self._found, node, value.index() or 0, self.editor.opset, rule))
+            return rule.tell(Known(self._found, node, value.index() or 0, self._graph.opset, rule))
         except (CannotEvaluateError, ArithmeticError, ValueError, LookupError, TypeError):
             return None  # an invalid node: runtimes say so better
 
@@ -258,7 +267,7 @@ class Shapes:
             return told if told is None or told.items.size <= MAX_ELEMENTS else None
         if fact == "last":
             return told
-        declared = self.editor.declared(value)
+        declared = self._graph.declared(value)
         if declared is None:
             return None if told is None else self._named(value, told)
         if told is None or len(told) != len(declared):
@@ -274,7 +283,7 @@ class Shapes:
     def _unknown(self, value: ir.Value, axis: int) -> Size:
         """The symbol of a dimension that nothing tells."""
         if (value, axis) not in self._own:
-            declared = self.editor.declared(value)
+            declared = self._graph.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
             made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
             self._own[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._own)}")

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int
-from graphopt.graph.shapes.engine import Shapes
-from graphopt.graph.vocabulary import MOVES, made_by
+from graphopt.graph.operators.traits import MOVES
+from graphopt.graph.view import GraphView, attribute_int, made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, View
 
@@ -24,12 +23,12 @@ _KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
 _CLOSED = frozenset("Concat Max Min Mul".split())
 
 
-def is_zero_or_one(value: ir.Value | None, editor: Editor) -> bool:
+def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
     """Whether every number of a value is 0 or 1, or true or false, for every input of the model."""
     asked = {value}
     nearest = [value]
     for _ in range(MAX_PATH):
-        found = [_zero_or_one_if(v, editor) for v in nearest]
+        found = [_zero_or_one_if(v, graph) for v in nearest]
         if any(sources is None for sources in found):
             return False
         # Each value once: one that is read twice at every step would be reached along 2^MAX_PATH paths.
@@ -40,12 +39,12 @@ def is_zero_or_one(value: ir.Value | None, editor: Editor) -> bool:
     return False
 
 
-def _zero_or_one_if(value: ir.Value | None, editor: Editor) -> Sequence[ir.Value | None] | None:
+def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Value | None] | None:
     """The values of which all numbers must be 0 or 1 for those of `value` to be; None where they may be others."""
-    array = editor.constant(value)
+    array = graph.constant(value)
     if array is not None:
         return () if array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all() else None
-    if value is not None and editor.dtype(value) == ir.DataType.BOOL:
+    if value is not None and graph.dtype(value) == ir.DataType.BOOL:
         return ()
     node = made_by(value)
     if node is None:
@@ -57,42 +56,41 @@ def _zero_or_one_if(value: ir.Value | None, editor: Editor) -> Sequence[ir.Value
     if node.op_type == "Where":
         return node.inputs[1:]
     if node.op_type == "Sub":
-        return node.inputs[1:] if editor.scalar(node.inputs[0]) == 1.0 else None
+        return node.inputs[1:] if graph.scalar(node.inputs[0]) == 1.0 else None
     if node.op_type == "ConstantOfShape":
         filled = node.attributes.get("value")
         return () if filled is None or filled.as_tensor().numpy().reshape(-1)[0] in (0, 1) else None
     return None
 
 
-def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, shapes: Shapes) -> float | None:
+def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView) -> float | None:
     """The c of s mask + c (1 - mask); None where the term is something else.
 
     Args:
         mask: what the scores are multiplied by.
         bias: what is added behind, times `factor`.
         factor: 1, or -1.
-        shapes: of the model.
+        graph: of the values.
     """
-    editor = shapes.editor
-    if shapes.rank(mask) is None or shapes.rank(mask) != shapes.rank(bias):
+    if graph.shapes.rank(mask) is None or graph.shapes.rank(mask) != graph.shapes.rank(bias):
         return None
-    stored, added = editor.constant(_origin(mask)), editor.constant(bias)
+    stored, added = graph.constant(_origin(mask)), graph.constant(bias)
     if stored is not None and added is not None:
         if stored.shape != added.shape:
             return None
         ends: list[Array | None] = [added[stored == 0], added[stored == 1]]
     else:
-        ends = [_Computed(_origin(mask), number, editor).of(bias) for number in (0, 1)]
+        ends = [_Computed(_origin(mask), number, graph).of(bias) for number in (0, 1)]
     zeros, ones = ends
     if zeros is None or ones is None or np.any(ones) or zeros.size == 0 or np.any(zeros != zeros.reshape(-1)[0]):
         return None
     return factor * float(zeros.reshape(-1)[0])
 
 
-def condition_of(mask: ir.Value, node: ir.Node, view: View | None, editor: Editor) -> Condition:
+def condition_of(mask: ir.Value, node: ir.Node, view: View | None, graph: GraphView) -> Condition:
     """The mask of a factor: the booleans that it was made from where that is all that happened to them."""
     source = _origin(mask)
-    if editor.dtype(source) == ir.DataType.BOOL:
+    if graph.dtype(source) == ir.DataType.BOOL:
         return Condition(source, node, view)
     return Condition(mask, node, view, numbers=True)
 
@@ -116,7 +114,7 @@ class _Computed:
 
     mask: ir.Value
     number: int
-    editor: Editor
+    graph: GraphView
     _known: dict[ir.Value, Array | None] = field(default_factory=dict)
 
     def of(self, value: ir.Value | None, budget: int = MAX_PATH) -> Array | None:
@@ -127,10 +125,10 @@ class _Computed:
         return self._known[value]
 
     def _of(self, value: ir.Value, budget: int) -> Array | None:
-        dtype = self.editor.dtype(value)
+        dtype = self.graph.dtype(value)
         if _origin(value) is self.mask:
             return None if dtype is None else np.asarray(self.number, dtype.numpy())
-        array = self.editor.constant(value)
+        array = self.graph.constant(value)
         if array is not None:
             return array.reshape(()) if array.size == 1 else None
         node = made_by(value)

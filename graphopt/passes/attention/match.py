@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.operators.traits import RANDOM
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.vocabulary import RANDOM, is_op, made_by
+from graphopt.graph.view import GraphView, is_op, made_by
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 
@@ -105,7 +105,7 @@ class Attention:
     softmax: ir.Node
     scores: ir.Node
     context: ir.Node
-    shapes: Shapes
+    graph: GraphView
     q: Operand
     k: Operand
     v: Operand
@@ -181,8 +181,8 @@ def identity_perm(rank: int) -> tuple[int, ...]:
     return tuple(range(rank))
 
 
-def require_rank(value: ir.Value | None, shapes: Shapes, node: ir.Node) -> int:
-    rank = shapes.rank(value)
+def require_rank(value: ir.Value | None, graph: GraphView, node: ir.Node) -> int:
+    rank = graph.shapes.rank(value)
     if rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name if value else '?'} is not known", node)
     return rank
@@ -190,7 +190,7 @@ def require_rank(value: ir.Value | None, shapes: Shapes, node: ir.Node) -> int:
 
 def score_dims(match: Attention) -> tuple[Size, ...]:
     """The dimensions of the scores, from Q and K."""
-    shapes = match.shapes
+    shapes = match.graph.shapes
     q = [shapes.dim(match.q.value, axis) for axis in match.q.perm]
     k = [shapes.dim(match.k.value, axis) for axis in match.k.perm]
     batch = max(len(q), len(k)) - 2

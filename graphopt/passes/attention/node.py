@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import attribute_float, attribute_int
-from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
@@ -23,7 +22,7 @@ WINDOWS = ("left_window_size", "right_window_size")
 ALL_KEYS = 2**31 - 1
 
 
-def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
+def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
     """Reads Attention-23 to -26 as the function body of their specification defines them.
 
     The body gives 0 for rows that the mask hides wholly, which is what Guard makes of the NaN of a plain softmax.
@@ -33,7 +32,7 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
 
     """
     q, k, v, mask, past_key, past_value, lengths = [*node.inputs, *[None] * 7][:7]
-    _require_version(node, shapes)
+    _require_version(node, graph)
     _require_known_attributes(node)
     if q is None or k is None or v is None:
         raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
@@ -43,7 +42,7 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     cached = past_key is not None and past_value is not None
     if scores is not None or (not cached and (present_key or present_value)):
         raise Refusal(Code.ESCAPES, "the scores, or keys and values without a cache, are outputs", node)
-    packed = _is_packed(node, (q, k, v), shapes)
+    packed = _is_packed(node, (q, k, v), graph)
     _require_precision(node)
 
     heads = [attribute_int(node, f"{x}_num_heads", 0) if packed else None for x in ("q", "kv", "kv")]
@@ -52,23 +51,23 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
     for x, n, past, present in zip((q, k, v), heads, (None, past_key, past_value), (None, present_key, present_value)):
         operand = Operand(x, (0, 1, 2, 3))
         if n is not None or past is not None:
-            operand, made = _prepare(node, x, n, past, present, shapes)
+            operand, made = _prepare(node, x, n, past, present, graph)
             prepared.append(made)
         operands.append(operand)
     q_operand, k_operand, v_operand = operands
     # Sizes before the cache joins, as causal masks count them: query i sees key j of the call if j <= i.
-    rows, keys = (shapes.dim(x, 1 if packed else 2) for x in (q, k))
+    rows, keys = (graph.shapes.dim(x, 1 if packed else 2) for x in (q, k))
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:
         raise Refusal(Code.ATTRIBUTE, f"softcap is {softcap}", node)
-    scale = _scale(node, shapes.dim(q_operand.value, 3))
+    scale = _scale(node, graph.shapes.dim(q_operand.value, 3))
     causal, window = _seen_keys(node, rows, keys)
     k_perm = k_operand.perm
     found = Attention(
         softmax=node,
         scores=node,
         context=node,
-        shapes=shapes,
+        graph=graph,
         q=q_operand,
         k=Operand(k_operand.value, (*k_perm[:2], k_perm[3], k_perm[2])),
         v=v_operand,
@@ -79,15 +78,15 @@ def read_attention_node(node: ir.Node, shapes: Shapes) -> Attention:
         softcap=softcap or None,
         causal=causal,
         window=window,
-        gqa=_heads(q_operand, shapes) != _heads(k_operand, shapes),
+        gqa=_heads(q_operand, graph) != _heads(k_operand, graph),
         prepared=tuple(prepared),
         packed=packed,
     )
     return found if mask is None else _masked(found, mask)
 
 
-def _require_version(node: ir.Node, shapes: Shapes) -> None:
-    version = shapes.editor.opset(node)
+def _require_version(node: ir.Node, graph: GraphView) -> None:
+    version = graph.opset(node)
     if not 23 <= version <= 26:
         raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
 
@@ -119,9 +118,9 @@ def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
     return None if left == ALL_KEYS and (causal or right == ALL_KEYS) else (left, right)
 
 
-def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], shapes: Shapes) -> bool:
+def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], graph: GraphView) -> bool:
     """Whether the heads are packed into the last of three dimensions; there are four otherwise."""
-    ranks = [require_rank(x, shapes, node) for x in operands]
+    ranks = [require_rank(x, graph, node) for x in operands]
     if ranks not in ([4, 4, 4], [3, 3, 3]):
         raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}", node)
     return ranks[0] == 3
@@ -146,12 +145,12 @@ def _scale(node: ir.Node, head_size: Size) -> float:
 
 
 def _masked(found: Attention, mask: ir.Value) -> Attention:
-    node, shapes = found.softmax, found.shapes
-    last = require_rank(mask, shapes, node) - 1
-    total = shapes.dim(found.k.value, found.k.perm[-1])
-    if shapes.editor.opset(node) >= 24 and (last < 0 or shapes.dim(mask, last) != total):
+    node, graph = found.softmax, found.graph
+    last = require_rank(mask, graph, node) - 1
+    total = graph.shapes.dim(found.k.value, found.k.perm[-1])
+    if graph.opset(node) >= 24 and (last < 0 or graph.shapes.dim(mask, last) != total):
         raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
-    dtype = shapes.editor.dtype(mask)
+    dtype = graph.dtype(mask)
     if dtype is None:
         raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
     if dtype == ir.DataType.BOOL:
@@ -165,12 +164,12 @@ def _read_output(node: ir.Node, i: int) -> ir.Value | None:
     return value if value is not None and (value.uses() or value.is_graph_output()) else None
 
 
-def _heads(operand: Operand, shapes: Shapes) -> Size:
-    return shapes.dim(operand.value, operand.perm[1])
+def _heads(operand: Operand, graph: GraphView) -> Size:
+    return graph.shapes.dim(operand.value, operand.perm[1])
 
 
 def _prepare(
-    node: ir.Node, x: ir.Value, heads: int | None, past: ir.Value | None, present: ir.Value | None, shapes: Shapes
+    node: ir.Node, x: ir.Value, heads: int | None, past: ir.Value | None, present: ir.Value | None, graph: GraphView
 ) -> tuple[Operand, Prepared]:
     """The operand that splitting heads and joining the cache will make of an input.
 
@@ -179,17 +178,17 @@ def _prepare(
 
     """
     value = ir.Value(name=f"{x.name}/prepared", type=x.type)
-    dims: list[Size | None] = [shapes.dim(x, i) for i in range(3 if heads is not None else 4)]
+    dims: list[Size | None] = [graph.shapes.dim(x, i) for i in range(3 if heads is not None else 4)]
     perm = (0, 1, 2, 3)
     if heads is not None:
-        size = shapes.dim(x, 2).divided_by(Size.of(heads)) if heads > 0 else None
+        size = graph.shapes.dim(x, 2).divided_by(Size.of(heads)) if heads > 0 else None
         if size is None:
             raise Refusal(Code.ATTRIBUTE, f"{heads} heads do not divide the last dimension of {x.name}", node)
         dims = [*dims[:2], Size.of(heads), size]
         perm = (0, 2, 1, 3)
     if past is not None:
-        cached, new = shapes.dim(past, 2).value, shapes.dim(x, 2 if heads is None else 1).value
+        cached, new = graph.shapes.dim(past, 2).value, graph.shapes.dim(x, 2 if heads is None else 1).value
         dims, perm = [dims[p] for p in perm], (0, 1, 2, 3)
         dims[2] = None if cached is None or new is None else Size.of(cached + new)
-    shapes.declare(value, dims)
+    graph.shapes.declare(value, dims)
     return Operand(value, perm), Prepared(value, x, heads, past, present)

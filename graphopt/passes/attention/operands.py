@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_ints, attribute_string, use_count
-from graphopt.graph.shapes.engine import Shapes
 from graphopt.graph.shapes.sizes import ONE, Size
-from graphopt.graph.vocabulary import is_op, made_by
+from graphopt.graph.view import GraphView, attribute_ints, attribute_string, is_op, is_read_once, made_by, use_count
 from graphopt.passes.attention.match import (
     Attention,
     Operand,
@@ -28,7 +26,7 @@ from graphopt.passes.attention.match import (
 from graphopt.remarks import Code, Refusal
 
 
-def _letters(node: ir.Node, shapes: Shapes) -> tuple[str, str, str]:
+def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
     """A product of two tensors in Einsum's notation: the axes of its operands and of its result.
 
     Raises:
@@ -45,7 +43,7 @@ def _letters(node: ir.Node, shapes: Shapes) -> tuple[str, str, str]:
         if not plain:
             raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain product", node)
         return a, b, out
-    rank_a, rank_b = require_rank(node.inputs[0], shapes, node), require_rank(node.inputs[1], shapes, node)
+    rank_a, rank_b = require_rank(node.inputs[0], graph, node), require_rank(node.inputs[1], graph, node)
     if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= 4:
         raise Refusal(Code.WRONG_RANK, f"the operands have ranks {rank_a} and {rank_b}", node)
     batch = "bh"[4 - max(rank_a, rank_b) :]
@@ -60,9 +58,9 @@ def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node
     return Operand(value, tuple(letters.index(c) for c in own + matrix))
 
 
-def query_and_key(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand]:
+def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
     """Q as [.., i, k] and K as [.., k, j] of the product that makes the scores [.., i, j]."""
-    a, b, out = _letters(node, shapes)
+    a, b, out = _letters(node, graph)
     batch, i, j = out[:-2], out[-2:-1], out[-1:]
     first = 0 if i in a and j in b else 1
     q, k = (a, b) if first == 0 else (b, a)
@@ -76,10 +74,10 @@ def query_and_key(node: ir.Node, shapes: Shapes) -> tuple[Operand, Operand]:
     )
 
 
-def value_and_result(down: WayDown, shapes: Shapes) -> tuple[Operand, tuple[int, ...]]:
+def value_and_result(down: WayDown, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
     """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
     node = down.context
-    a, b, out = _letters(node, shapes)
+    a, b, out = _letters(node, graph)
     p, v = (a, b) if down.index == 0 else (b, a)
     if down.swapped:
         p = p[:-2] + p[-1] + p[-2]
@@ -96,13 +94,13 @@ def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
     return (*perm[:-2], perm[-1], perm[-2])
 
 
-def absorb_operands(found: Attention, editor: Editor) -> Attention:
+def absorb_operands(found: Attention, graph: GraphView) -> Attention:
     """Transposes, factors of one number and repeated heads of Q, K and V become part of the node."""
-    taken = _Taken(found, editor)
+    taken = _Taken(found, graph)
     q = taken.absorb(found.q, scaled=True)
     k = taken.absorb(found.k, scaled=True)
     v = taken.absorb(found.v, scaled=False)
-    groups = _before_repeating(q, k, v, found.shapes, editor)
+    groups = _before_repeating(q, k, v, found.graph)
     if groups is not None:
         k, v, nodes = groups
         taken.nodes += nodes
@@ -113,15 +111,15 @@ def absorb_operands(found: Attention, editor: Editor) -> Attention:
 
 
 def _before_repeating(
-    q: Operand, k: Operand, v: Operand, shapes: Shapes, editor: Editor
+    q: Operand, k: Operand, v: Operand, graph: GraphView
 ) -> tuple[Operand, Operand, tuple[ir.Node, ...]] | None:
     """K and V before each of their heads is repeated for a group of query heads, and the nodes that repeat them."""
     if {len(q.perm), len(k.perm), len(v.perm)} != {4}:
         return None
     k_perm = k.perm
-    keys, values = _repeated(k.value, shapes, editor), _repeated(v.value, shapes, editor)
-    if keys is None and (flat := _flat(k.value, shapes, editor)) is not None:
-        keys = _spread(flat.value, flat.dims, flat.nodes, shapes, editor)
+    keys, values = _repeated(k.value, graph), _repeated(v.value, graph)
+    if keys is None and (flat := _flat(k.value, graph)) is not None:
+        keys = _spread(flat.value, flat.dims, flat.nodes, graph)
         k_perm = tuple((0, 1, 3, 2)[p] for p in k_perm)
     if keys is None or values is None or keys.groups != values.groups:
         return None
@@ -140,17 +138,17 @@ class _Repeat:
     nodes: tuple[ir.Node, ...]
 
 
-def _repeated(value: ir.Value, shapes: Shapes, editor: Editor) -> _Repeat | None:
+def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
     """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition; None when it is none."""
     merge = made_by(value, "Reshape")
-    if merge is None or not editor.only_use(value):
+    if merge is None or not is_read_once(value):
         return None
-    merged = shapes.reshaped(merge)
-    return None if merged is None else _spread(merge.inputs[0], merged, (merge,), shapes, editor)
+    merged = graph.shapes.reshaped(merge)
+    return None if merged is None else _spread(merge.inputs[0], merged, (merge,), graph)
 
 
 def _spread(
-    wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], shapes: Shapes, editor: Editor
+    wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
     """The repetition that shows when `wide`, an Expand or Tile along a new axis, is reshaped to `merged`."""
     spread = made_by(wide, "Expand", "Tile")
@@ -161,9 +159,9 @@ def _spread(
     if narrow is None or split is None:
         return None
     source = split.inputs[0]
-    if source is None or not editor.only_use(wide) or not editor.only_use(narrow):
+    if source is None or not is_read_once(wide) or not is_read_once(narrow):
         return None
-    before, after, x = shapes.dims(narrow), shapes.dims(wide), shapes.dims(source)
+    before, after, x = graph.shapes.dims(narrow), graph.shapes.dims(wide), graph.shapes.dims(source)
     if before is None or after is None or x is None or len(before) != len(after):
         return None
     grown = [i for i, (a, b) in enumerate(zip(before, after)) if a != b]
@@ -181,8 +179,8 @@ def _spread(
 class _Taken:
     """What comes off the operands of an attention: a factor, nodes, and where axes of what they made can be read."""
 
-    def __init__(self, found: Attention, editor: Editor) -> None:
-        self._shapes, self._editor, self._graph = found.shapes, editor, found.scores.graph
+    def __init__(self, found: Attention, graph: GraphView) -> None:
+        self._view, self._graph = found.graph, found.scores.graph
         self.scale = found.scale
         self.nodes = list(found.outer)
         self.axes = dict(found.axes)
@@ -200,11 +198,11 @@ class _Taken:
             elif node.op_type == "Transpose":
                 own = attribute_ints(node, "perm", tuple(reversed(own)))
                 source = node.inputs[0]
-            elif scaled and (factor := factor_of(node, self._shapes)) is not None:
+            elif scaled and (factor := factor_of(node, self._view)) is not None:
                 self.scale *= factor[1]
                 source = factor[0]
-            elif (flat := _flat(value, self._shapes, self._editor)) is not None:
-                if not same_dims(flat.dims, self._shapes.dims(flat.value) or ()):
+            elif (flat := _flat(value, self._view)) is not None:
+                if not same_dims(flat.dims, self._view.shapes.dims(flat.value) or ()):
                     break
                 own, source = _swap_last(own), flat.value
             else:
@@ -216,13 +214,13 @@ class _Taken:
         return Operand(value, perm)
 
 
-def factor_of(node: ir.Node, shapes: Shapes) -> tuple[ir.Value, float] | None:
+def factor_of(node: ir.Node, graph: GraphView) -> tuple[ir.Value, float] | None:
     """(x, c) when the node computes c x for one finite number c without changing x's shape."""
     if node.op_type not in ("Mul", "Div"):
         return None
     for main, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
-        number = shapes.number(other)
-        rank_main, rank_other = shapes.rank(main), shapes.rank(other)
+        number = graph.shapes.number(other)
+        rank_main, rank_other = graph.shapes.rank(main), graph.shapes.rank(other)
         if number is None or main is None or rank_other is None or rank_other > (1 if rank_main is None else rank_main):
             if node.op_type == "Div":
                 return None
@@ -242,18 +240,22 @@ class _Flat:
     nodes: tuple[ir.Node, ...]
 
 
-def _flat(value: ir.Value, shapes: Shapes, editor: Editor) -> _Flat | None:
+def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
     """Reads the leading dimensions flattened, the last two transposed, and the leading ones restored."""
     outer = made_by(value, "Reshape")
     transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
-    if outer is None or transpose is None or not editor.only_use(transpose.outputs[0]):
+    if outer is None or transpose is None or not is_read_once(transpose.outputs[0]):
         return None
     inner = made_by(transpose.inputs[0], "Reshape")
-    if inner is None or not editor.only_use(inner.outputs[0]) or inner.inputs[0] is None:
+    if inner is None or not is_read_once(inner.outputs[0]) or inner.inputs[0] is None:
         return None
     if attribute_ints(transpose, "perm", ()) != (0, 2, 1):
         return None
-    source, flat, result = shapes.dims(inner.inputs[0]), shapes.reshaped(inner), shapes.reshaped(outer)
+    source, flat, result = (
+        graph.shapes.dims(inner.inputs[0]),
+        graph.shapes.reshaped(inner),
+        graph.shapes.reshaped(outer),
+    )
     if source is None or flat is None or result is None or min(len(source), len(result)) < 3:
         return None
     rows, columns = source[-2:]
@@ -270,7 +272,7 @@ def absorb_result(found: Attention) -> Attention:
         if node.op_type == "Transpose":
             own = attribute_ints(node, "perm", tuple(reversed(range(len(found.o_perm)))))
         elif node.op_type == "Reshape":
-            before, after = found.shapes.dims(found.output), found.shapes.reshaped(node)
+            before, after = found.graph.shapes.dims(found.output), found.graph.shapes.reshaped(node)
             if before is None or after is None or not same_dims(before, after):
                 return found
             own = identity_perm(len(found.o_perm))
@@ -294,7 +296,7 @@ def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, in
     result: list[tuple[ir.Value, int]] = []
     for i in range(-max(len(o.perm) for o in operands), -2):
         candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]
-        sizes = [found.shapes.dim(*c) for c in candidates]
+        sizes = [found.graph.shapes.dim(*c) for c in candidates]
         large = [c for c, size in zip(candidates, sizes) if size != ONE]
         if len({size for size in sizes if size != ONE}) > 1:
             return None

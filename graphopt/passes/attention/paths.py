@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor, attribute_int, attribute_ints
-from graphopt.graph.shapes.engine import Shapes
-from graphopt.graph.vocabulary import PRODUCTS, is_op, made_by, sole_reader
+from graphopt.graph.operators.traits import PRODUCTS
+from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by, sole_reader
 from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
 from graphopt.passes.attention.step import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
@@ -28,7 +27,7 @@ MAX_VISITS = 300
 # -- from the softmax down ---------------------------------------------------------------------------------------------
 
 
-def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | None:
+def follow_down(softmax: ir.Node, graph: GraphView) -> WayDown | None:
     """Follows the probabilities to the product that they are an operand of; None when they reach none."""
     value = softmax.outputs[0]
     nodes: list[ir.Node] = []
@@ -39,7 +38,7 @@ def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | N
             refusal = Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", softmax)
         readers = data_readers(value)
         consumers = list(dict.fromkeys(readers))
-        guarded = _nan_guard(value, consumers, editor)
+        guarded = _nan_guard(value, consumers, graph)
         if guarded is not None:
             nodes += consumers
             guard = True
@@ -63,7 +62,7 @@ def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | N
         if node.op_type == "Transpose" and _swaps_last_two(node):
             swapped = not swapped
         elif node.op_type == "Dropout":
-            refusal = refusal or dropout_refusal(node, editor)
+            refusal = refusal or dropout_refusal(node, graph)
         elif node.op_type not in ("Identity", "Cast", "Reshape"):
             if not _leads_to_product(node):
                 return None
@@ -75,7 +74,7 @@ def follow_down(softmax: ir.Node, editor: Editor, shapes: Shapes) -> WayDown | N
     return None
 
 
-def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) -> ir.Value | None:
+def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], graph: GraphView) -> ir.Value | None:
     """The output of Where(IsNaN(p), 0, p) when these are all the readers of p."""
     if len(consumers) != 2 or value.is_graph_output():
         return None
@@ -84,7 +83,7 @@ def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], editor: Editor) ->
     if where is None or where not in consumers or where.inputs[2] is not value:
         return None
     zero = where.inputs[1]
-    return where.outputs[0] if editor.scalar(zero) == 0.0 and (editor.shapes.rank(zero) or 0) <= 1 else None
+    return where.outputs[0] if graph.scalar(zero) == 0.0 and (graph.shapes.rank(zero) or 0) <= 1 else None
 
 
 def _leads_to_product(node: ir.Node, depth: int = 4) -> bool:
@@ -106,7 +105,7 @@ def _swaps_last_two(node: ir.Node) -> bool:
 # -- from the softmax up -----------------------------------------------------------------------------------------------
 
 
-def follow_up(value: ir.Value | None, shapes: Shapes) -> list[ScorePath]:
+def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
     """The products that the softmax's input may be read to come from, nearest first; none where it comes from none."""
     found: list[ScorePath] = []
     queue: deque[tuple[ir.Value | None, list[Step]]] = deque([(value, [])])
@@ -120,24 +119,24 @@ def follow_up(value: ir.Value | None, shapes: Shapes) -> list[ScorePath]:
         if node.op_type in PRODUCTS:
             found.append((node, steps))
         elif len(steps) < MAX_PATH:
-            queue.extend((main, [step, *steps]) for main, step in readings(node, shapes))
+            queue.extend((main, [step, *steps]) for main, step in readings(node, graph))
     return found
 
 
-def path_cost(path: ScorePath, editor: Editor) -> tuple[bool, bool, int, int]:
+def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
     """Readings that can be refused at once last, then projections, then long ones."""
     product_node, steps = path
-    projection = any(editor.is_constant(v) for v in product_node.inputs)
+    projection = any(graph.is_constant(v) for v in product_node.inputs)
     reshapes = sum(isinstance(s, Reshape) for s in steps)
     return any(s.refusal is not None for s in steps), projection, reshapes, len(steps)
 
 
-def require_last_axis(softmax: ir.Node, shapes: Shapes, editor: Editor) -> None:
-    opset = editor.opset(softmax)
+def require_last_axis(softmax: ir.Node, graph: GraphView) -> None:
+    opset = graph.opset(softmax)
     axis = attribute_int(softmax, "axis", -1 if opset >= 13 else 1)
     if axis == -1:
         return
-    rank = shapes.rank(softmax.inputs[0])
+    rank = graph.shapes.rank(softmax.inputs[0])
     if rank is None:
         raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
     if axis % rank != rank - 1:

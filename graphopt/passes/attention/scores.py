@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.editor import attribute_int
+from graphopt.graph.view import attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Term, View, same_dims
 from graphopt.remarks import Code, Refusal
 
@@ -21,7 +21,7 @@ class Scores:
     """The scores as the steps so far have left them; `view` is what they are reshaped to, or None."""
 
     def __init__(self, found: Attention) -> None:
-        self.shapes = found.shapes
+        self.graph = found.graph
         self.view: View | None = None
         self._found = found
         self._scale = found.scale
@@ -32,7 +32,7 @@ class Scores:
         self._back: dict[View, ir.Node] = {}
         self._casts: list[tuple[ir.DataType, ir.Node]] = []
         self._wide: list[ir.Node] = []
-        self._dtype = self._now = found.shapes.editor.dtype(found.scores.outputs[0])
+        self._dtype = self._now = found.graph.dtype(found.scores.outputs[0])
 
     def cast(self, node: ir.Node) -> None:
         self._now = ir.DataType(attribute_int(node, "to", 0))
@@ -69,7 +69,7 @@ class Scores:
         self._conditions.append(condition)
 
     def reshape(self, node: ir.Node) -> None:
-        base, dims = self.shapes.dims(self._found.scores.outputs[0]), self.shapes.reshaped(node)
+        base, dims = self.graph.shapes.dims(self._found.scores.outputs[0]), self.graph.shapes.reshaped(node)
         if base is None or dims is None or not dims:
             raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", node)
         if not same_dims(dims, base):
@@ -102,7 +102,7 @@ class Scores:
         """Raises:
         Refusal: a softmax here would not be over the keys.
         """
-        view, base = self.view, self.shapes.dims(self._found.scores.outputs[0])
+        view, base = self.view, self.graph.shapes.dims(self._found.scores.outputs[0])
         if view is None or (base is not None and view.dims[-1] == base[-1]):
             return
         if base is None or None in (view.dims[-1].value, base[-1].value):

@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from graphopt.graph.editor import Editor
-from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.operators.dropout import drops_nothing
+from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.shapes.sizes import Size
-from graphopt.graph.vocabulary import QUANTIZATION, RANDOM, drops_nothing, require_input
+from graphopt.graph.view import GraphView, require_input
 from graphopt.passes.attention.gate import is_zero_or_one
 from graphopt.passes.attention.match import Condition, Term
 from graphopt.passes.attention.scores import Scores
@@ -119,67 +119,67 @@ class Refused(Step):
 Reading: TypeAlias = tuple[ir.Value | None, Step]
 
 
-def readings(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def readings(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     """The ways to read a node as a step: which input the scores are, and what happens to them."""
     if node.op_type in _READINGS:
-        return _READINGS[node.op_type](node, shapes)
+        return _READINGS[node.op_type](node, graph)
     refusal = Refusal(code_of(node.op_type), f"{node.op_type} between the product and the softmax", node)
     return [(value, Refused(node=node, refusal=refusal)) for value in node.inputs]
 
 
-def _dropout(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
-    yield node.inputs[0], Same(node=node, refusal=dropout_refusal(node, shapes.editor))
+def _dropout(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
+    yield node.inputs[0], Same(node=node, refusal=dropout_refusal(node, graph))
 
 
-def _product(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def _product(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
-    yield from _factor(node, a, b, shapes.number(b), shapes.editor)
-    yield from _factor(node, b, a, shapes.number(a), shapes.editor)
+    yield from _factor(node, a, b, graph.shapes.number(b), graph)
+    yield from _factor(node, b, a, graph.shapes.number(a), graph)
 
 
-def _quotient(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
     yield b, Refused(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "a Div by the scores", node))
-    number = shapes.number(b)
+    number = graph.shapes.number(b)
     if number is not None:
         number = 1.0 / number if number else math.inf
-    yield from _factor(node, a, b, number, shapes.editor)
+    yield from _factor(node, a, b, number, graph)
 
 
 def _factor(
-    node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, editor: Editor
+    node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, graph: GraphView
 ) -> Iterable[Reading]:
     """The scores `main` times or over `other`, whose one number is known or not."""
     if number is not None:
         yield main, Scale(node=node, number=number)
-    elif not editor.is_constant(main):
-        code = Code.PER_CHANNEL_SCALE if editor.is_constant(other) else Code.NOT_CONSTANT
+    elif not graph.is_constant(main):
+        code = Code.PER_CHANNEL_SCALE if graph.is_constant(other) else Code.NOT_CONSTANT
         refusal = Refusal(code, f"the scores are multiplied by {other.name if other is not None else '?'}", node)
         if other is None or node.op_type == "Div":
             yield main, Refused(node=node, refusal=refusal)
         else:
-            yield main, Gate(node=node, operand=other, refusal=None if is_zero_or_one(other, editor) else refusal)
+            yield main, Gate(node=node, operand=other, refusal=None if is_zero_or_one(other, graph) else refusal)
 
 
-def _sum(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def _sum(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = (require_input(node, i) for i in range(2))
     return [(a, Add(node=node, operand=b)), (b, Add(node=node, operand=a))]
 
 
-def _difference(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def _difference(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = (require_input(node, i) for i in range(2))
     subtracted = Refusal(Code.UNSUPPORTED_OP, "the scores are subtracted", node)
     return [(a, Add(node=node, operand=b, number=-1.0)), (b, Refused(node=node, refusal=subtracted))]
 
 
-def _where(node: ir.Node, shapes: Shapes) -> Iterable[Reading]:
+def _where(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     condition, a, b = (require_input(node, i) for i in range(3))
     for main, other, keeps in ((a, b, True), (b, a, False)):
-        number, refusal = _mask_value(other, main, node, shapes)
+        number, refusal = _mask_value(other, main, node, graph)
         yield main, Mask(node=node, refusal=refusal, operand=condition, number=number, keeps=keeps)
 
 
-_READINGS: dict[str, Callable[[ir.Node, Shapes], Iterable[Reading]]] = {
+_READINGS: dict[str, Callable[[ir.Node, GraphView], Iterable[Reading]]] = {
     "Identity": lambda node, _: [(node.inputs[0], Same(node=node))],
     "Dropout": _dropout,
     "Cast": lambda node, _: [(node.inputs[0], Cast(node=node))],
@@ -194,8 +194,8 @@ _READINGS: dict[str, Callable[[ir.Node, Shapes], Iterable[Reading]]] = {
 }
 
 
-def dropout_refusal(node: ir.Node, editor: Editor) -> Refusal | None:
-    return None if drops_nothing(node, editor) else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
+def dropout_refusal(node: ir.Node, graph: GraphView) -> Refusal | None:
+    return None if drops_nothing(node, graph) else Refusal(Code.TRAINING_MODE, "Dropout drops values", node)
 
 
 def code_of(op_type: str) -> Code:
@@ -205,22 +205,22 @@ def code_of(op_type: str) -> Code:
 
 
 def _mask_value(
-    value: ir.Value | None, scores: ir.Value | None, node: ir.Node, shapes: Shapes
+    value: ir.Value | None, scores: ir.Value | None, node: ir.Node, graph: GraphView
 ) -> tuple[float, Refusal | None]:
     """The one number that a Where writes where it hides a score."""
-    editor = shapes.editor
-    array = editor.constant(value)
+    graph = graph
+    array = graph.constant(value)
     if array is None:
-        number = shapes.number(value)
+        number = graph.shapes.number(value)
         if number is not None:
             return number, None
         name = value.name if value is not None else "absent"
         return 0.0, Refusal(Code.NOT_CONSTANT, f"what the mask writes, {name}, is not a constant", node)
     if array.size == 0 or not (array == array.reshape(-1)[0]).all():
         return 0.0, Refusal(Code.UNSUPPORTED_OP, "the mask writes different numbers", node)
-    rank = shapes.rank(scores)
+    rank = graph.shapes.rank(scores)
     if array.size > 1 or array.ndim > 1:
-        dims = shapes.dims(scores)
+        dims = graph.shapes.dims(scores)
         if rank is None or dims is None:
             return 0.0, Refusal(Code.UNKNOWN_RANK, "the rank of the scores is not known", node)
         grows = array.ndim > rank or any(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.shapes.engine import Shapes
+from graphopt.graph.view import GraphView
 from graphopt.passes.attention.gate import condition_of, hidden_number
 from graphopt.passes.attention.match import Attention, Condition, joined_values, score_dims
 from graphopt.passes.attention.scores import Scores
@@ -48,20 +48,22 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
 
 def _hide_by(gate: Gate, term: Step, scores: Scores) -> None:
     """S mask + c (1 - mask) is a mask; a factor without such a term is refused."""
-    number = hidden_number(gate.operand, term.operand, term.number, scores.shapes) if isinstance(term, Add) else None
+    number = None
+    if isinstance(term, Add):
+        number = hidden_number(gate.operand, term.operand, term.number, scores.graph)
     if number is None:
         gate.apply(scores)
     else:
-        scores.hide(number, condition_of(gate.operand, gate.node, scores.view, scores.shapes.editor), term.node)
+        scores.hide(number, condition_of(gate.operand, gate.node, scores.view, scores.graph), term.node)
 
 
-def mask_values_refusal(steps: Sequence[Step], shapes: Shapes) -> Refusal | None:
+def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | None:
     """The refusal of a mask that is a factor and may have other numbers than 0 and 1, where there is one."""
     for gate, term in itertools.pairwise(steps):
         if not isinstance(gate, Gate) or gate.refusal is None or not isinstance(term, Add):
             continue
-        constant = shapes.editor.is_constant(gate.operand)
-        if not constant and hidden_number(gate.operand, term.operand, term.number, shapes):
+        constant = graph.is_constant(gate.operand)
+        if not constant and hidden_number(gate.operand, term.operand, term.number, graph):
             return Refusal(Code.MASK_VALUES, f"{gate.operand.name} may have other numbers", gate.node)
     return None
 
@@ -80,7 +82,7 @@ def find_causal(found: Attention) -> Attention:
     alone = len(found.terms) + len(found.conditions) == 1
     visible = np.tri(rows, keys, keys - rows) > 0
     for joined in joined_values(found):
-        array = found.shapes.editor.constant(joined.value) if joined.view is None else None
+        array = found.graph.constant(joined.value) if joined.view is None else None
         if array is None or array.ndim < 2 or array.shape[-2:] != (rows, keys) or array.size != rows * keys:
             continue
         matrix = array.reshape(rows, keys)

@@ -1,0 +1,1 @@
+"""Operators of ONNX: their arguments by opset, and their traits."""

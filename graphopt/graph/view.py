@@ -1,0 +1,396 @@
+"""Queries of a graph, and checks that raise a `Refusal`; they change nothing.
+
+Names without a domain are operators of ONNX's own. Functions that look for a node take and return None for "there is
+none", so that they chain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import TypeGuard
+
+import onnx_ir as ir
+
+from graphopt.graph.shapes.engine import Dim, Shapes
+from graphopt.graph.shapes.sizes import Size
+from graphopt.graph.traversal import tensor_array, tensor_dims, with_subgraphs
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import CAST_LIKE_OPSET, Array
+from graphopt.remarks import Code, Refusal, node_label
+from graphopt.targets.profit import Candidate, Estimates, Profit, Site
+from graphopt.targets.target import Target
+
+# Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
+BODY_TYPE = "graphopt.T"
+# The element types of our operators.
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+# In the place of an operator's name: every operator of a domain other than ONNX's own.
+ANY = "*"
+
+
+class GraphView:
+    """A model as passes read it. Every query is O(1) or linear in the answer."""
+
+    def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
+        self.model = model
+        self.target = target
+        self.profit = profit or Estimates()
+        self.shapes = Shapes(self)
+        # Products will be computed in float16, which decides what pays.
+        self.half = half and target.device != "cpu"
+        # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
+        self._own_graphs = list(with_subgraphs(model.graph))
+        for function in model.functions.values():
+            if function.domain != DOMAIN:
+                self._own_graphs += with_subgraphs(function.graph)
+        self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
+        yield from self._own_graphs
+
+    def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
+        """All nodes of these operators (domain, op_type), in the order of the graphs; see `ANY` for a whole domain."""
+        index = self._by_operator
+        if index is None:
+            self._by_operator = index = defaultdict(list)
+            for place, node in enumerate(chain.from_iterable(self._own_graphs)):
+                domain = node.domain
+                index[domain, node.op_type].append((place, node))
+                if domain:
+                    index[domain, ANY].append((place, node))
+        found = [index[o] for o in operators if o in index]
+        return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
+
+    def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
+        if value is None:
+            return None
+        if (tensor := value.const_value) is not None:
+            return None if value.is_graph_input() else tensor
+        # Asked of every input of every node: only the output of a Constant has more to it.
+        producer = value.producer()
+        if producer is None or producer.op_type != "Constant" or producer.domain != "":
+            return None
+        attribute = producer.attributes.data.get("value")
+        if attribute is not None and not attribute.is_ref():
+            # Not by onnx_ir's function, which writes the value's name into the tensor: a look would change the file.
+            return attribute.as_tensor()
+        return ir.convenience.get_const_tensor(value)
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        return self.tensor(value) is not None
+
+    def constant(self, value: ir.Value | None) -> Array | None:
+        """The data of a constant value, or None."""
+        tensor = self.tensor(value)
+        return None if tensor is None else tensor_array(tensor)
+
+    def require_constant(self, value: ir.Value | None, what: str, *nodes: ir.Node) -> Array:
+        """The data of a constant value.
+
+        Raises:
+            Refusal: NOT_CONSTANT, QUANTIZED or OVERRIDABLE.
+
+        """
+        array = self.constant(value)
+        if array is None:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer.op_type == "DequantizeLinear":  # of com.microsoft, too
+                raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
+            overridable = value is not None and value.is_initializer()
+            code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
+            raise Refusal(code, f"{what} is {value.name if value is not None else 'absent'}", *nodes)
+        return array
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """The number that a constant of size 1 holds, or None."""
+        tensor = self.tensor(value)
+        if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype == ir.DataType.STRING:
+            return None
+        return float(tensor_array(tensor).item())
+
+    def require_one_type(self, values: Iterable[ir.Value], *nodes: ir.Node) -> None:
+        """Raises:
+        Refusal: MIXED_DTYPE unless all values have one element type.
+        """
+        types = {self.dtype(value) for value in values}
+        if len(types) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
+
+    def require_dtype(self, value: ir.Value, node: ir.Node, *dtypes: ir.DataType) -> ir.DataType:
+        """The element type of a value: one of `dtypes`, or of FLOATS where none is given.
+
+        Raises:
+            Refusal: WRONG_DTYPE.
+        """
+        dtype = self.dtype(value)
+        if dtype is None or dtype not in (dtypes or FLOATS):
+            raise Refusal(Code.WRONG_DTYPE, f"{value.name} is {dtype}", node)
+        return dtype
+
+    def require_dims(self, value: ir.Value, node: ir.Node, *, least: int = 0) -> tuple[Size, ...]:
+        """The dimensions of a value of at least that rank.
+
+        Raises:
+            Refusal: UNKNOWN_RANK or WRONG_RANK.
+        """
+        dims = self.shapes.dims(value)
+        if dims is None:
+            raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name}", node)
+        if len(dims) < least:
+            raise Refusal(Code.WRONG_RANK, f"{value.name} has rank {len(dims)}", node)
+        return dims
+
+    def known_types(self, values: Iterable[ir.Value | None]) -> set[ir.DataType]:
+        """The element types of those values of which one is known."""
+        return {dtype for value in values if (dtype := self.dtype(value)) is not None}
+
+    def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
+        """Raises:
+        Refusal: MIXED_DTYPE where the element types that are known are several.
+        """
+        known = self.known_types(values)
+        if len(known) > 1:
+            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), *nodes)
+
+    def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
+        """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
+
+        What is known of a value is more than that: passes ask `shapes`.
+        """
+        if value is None:
+            return None
+        if value.shape is None:
+            tensor = self.tensor(value)
+            return None if tensor is None else tensor_dims(tensor)
+        # A list: a generator takes twice as long, and every candidate asks for several.
+        return tuple([d if isinstance(d, int) else d.value for d in value.shape])
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        if value is None:
+            return None
+        type_ = value.type
+        if type_ is not None and (dtype := type_.dtype) != ir.DataType.UNDEFINED:
+            return dtype
+        tensor = self.tensor(value)
+        return None if tensor is None else tensor.dtype
+
+    def opset(self, node: ir.Node) -> int:
+        """The version of the node's domain that holds where the node stands (0 when it is not imported)."""
+        return node.version if node.version is not None else self.opset_at(node, node.domain)
+
+    def opset_at(self, node: ir.Node, domain: str = "") -> int:
+        """The version of a domain that holds where the node stands (0 when it is not imported)."""
+        graph = node.graph
+        while graph is not None:
+            if domain in graph.opset_imports:
+                return graph.opset_imports[domain]
+            parent = getattr(graph, "parent_node", None)
+            graph = parent.graph if parent is not None else None
+        return self.model.opset_imports.get(domain, 0)
+
+    def candidate(
+        self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
+    ) -> Candidate:
+        """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
+
+        def describe() -> Site:
+            made = [v.producer() for v in inputs if not self.is_constant(v)]
+            readers = sorted({u.node.op_type for u in output.uses()})
+            dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
+            return Site(
+                node_label(anchor),
+                op,
+                "?" if dtype is None else dtype.name.lower(),
+                tuple(self.declared(v) for v in inputs),
+                tuple(n.op_type for n in made if n is not None),
+                tuple(readers),
+            )
+
+        return Candidate(doubt, describe)
+
+    def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
+        """Passes call this in `legal` for every operator of ours that they may emit.
+
+        Args:
+            name: the operator.
+            like: a value of the type that the operator is to have.
+            anchor: where it is to stand.
+
+        Raises:
+            Refusal: TARGET when the target takes no node of ours; OPSET when the operator's body cannot be written in
+                the model's opset (runtimes inline a body under the model's opset, not under the function's own).
+        """
+        self.require_custom_ops()
+        opset = self.model.opset_imports.get("", 0)
+        oldest = OPS[name].min_opset
+        if opset < oldest:
+            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, the model has {opset}", anchor)
+        dtype = self.dtype(like)
+        if opset < CAST_LIKE_OPSET:
+            if dtype not in FLOATS:
+                raise Refusal(Code.OPSET, f"{name} of an unknown type needs opset {CAST_LIKE_OPSET}", anchor)
+            body = self.model.functions.get((DOMAIN, name, ""))
+            if body is not None and body.metadata_props.get(BODY_TYPE, dtype.name) != dtype.name:
+                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, the model has {opset}"
+                raise Refusal(Code.OPSET, detail, anchor)
+
+    def require_custom_ops(self) -> None:
+        """Raises:
+        Refusal: TARGET when the target takes no node of ours.
+        """
+        if not self.target.custom_ops:
+            raise Refusal(Code.TARGET, f"target {self.target} takes standard ONNX only")
+
+
+def has_readers(node: ir.Node) -> bool:
+    """Whether a node input or a graph output reads any of the node's outputs."""
+    for output in node.outputs:  # noqa: SIM110 no generator: asked of every node several times
+        if use_count(output) or output.is_graph_output():
+            return True
+    return False
+
+
+def use_count(value: ir.Value) -> int:
+    """How many node inputs read the value, in this graph and in subgraphs.
+
+    `Value.uses()` copies, which is quadratic for a constant that thousands of nodes share.
+    """
+    return len(value._uses)
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node input or a caller of the model reads the value."""
+    return bool(value._uses) or value.is_graph_output()
+
+
+def is_read_once(value: ir.Value) -> bool:
+    """Whether exactly one node input reads the value (captures by subgraphs count), and no caller of the model."""
+    return use_count(value) == 1 and not value.is_graph_output()
+
+
+def require_read_once(value: ir.Value, *nodes: ir.Node) -> None:
+    """Raises:
+    Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.
+    """
+    if value.is_graph_output():
+        raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", *nodes)
+    if use_count(value) != 1:
+        raise Refusal(Code.OTHER_USES, f"{value.name} has {use_count(value)} readers", *nodes)
+
+
+def require_readers(value: ir.Value, readers: Collection[ir.Node], maker: ir.Node) -> None:
+    """Raises:
+    Refusal: GRAPH_OUTPUT or OTHER_USES unless nothing but `readers` reads what `maker` gives.
+    """
+    if value.is_graph_output():
+        raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", maker)
+    for reader in value.consumers():
+        if reader not in readers:
+            raise Refusal(Code.OTHER_USES, f"{value.name} is also read by {reader.op_type}", maker, reader)
+
+
+def require_contained(nodes: Sequence[ir.Node], result: ir.Value) -> None:
+    """Raises:
+    Refusal: GRAPH_OUTPUT or OTHER_USES unless `result` is the only value of `nodes` that anything else reads.
+    """
+    for node in nodes:
+        for output in node.outputs:
+            if output is result:
+                continue
+            if output.is_graph_output():
+                raise Refusal(Code.GRAPH_OUTPUT, f"{output.name} is a graph output", node)
+            outside = [u for u in output.consumers() if u not in nodes]
+            if outside:
+                raise Refusal(Code.OTHER_USES, f"{output.name} is read by {outside[0].op_type}", node, outside[0])
+
+
+def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
+    """Raises:
+    Refusal: ESCAPES unless all nodes are in the graph of `anchor`.
+    """
+    for node in nodes:
+        if node.graph is not anchor.graph:
+            raise Refusal(Code.ESCAPES, "a part of it is in another graph", node)
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
+    """Whether there is a node and it is one of these operators; of any, without names."""
+    return node is not None and (not op_types or node.op_type in op_types) and node.domain == ""
+
+
+def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes a value, if it is one of these operators; of any, without names."""
+    node = None if value is None else value.producer()
+    return node if is_op(node, *op_types) else None
+
+
+def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that alone reads a value, with one input, if it is one of these operators; of any, without names.
+
+    A graph output is read by callers, too.
+    """
+    if value is None or not is_read_once(value):
+        return None
+    (use,) = value.uses()
+    return use.node if is_op(use.node, *op_types) else None
+
+
+def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
+    """The other one of two inputs: not this value."""
+    return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def require_input(node: ir.Node, index: int) -> ir.Value:
+    """An input that the operator cannot do without.
+
+    Raises:
+        Refusal: UNSUPPORTED_OP where it is left out, which makes the model invalid.
+
+    """
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        raise Refusal(Code.UNSUPPORTED_OP, f"input {index} of {node.op_type} is absent", node)
+    return value
+
+
+def attribute_int(node: ir.Node, name: str, default: int) -> int:
+    """An INT attribute or its default.
+
+    Raises:
+        Refusal: FUNCTION_ATTRIBUTE when it refers to a parameter of the function around the node.
+
+    """
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_int()
+
+
+def attribute_float(node: ir.Node, name: str, default: float) -> float:
+    """A FLOAT attribute or its default; raises as `attribute_int`."""
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_float()
+
+
+def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """An INTS attribute or its default; raises as `attribute_int`."""
+    attribute = _attribute(node, name)
+    return tuple(default if attribute is None else attribute.as_ints())
+
+
+def attribute_string(node: ir.Node, name: str, default: str) -> str:
+    """A STRING attribute or its default; raises as `attribute_int`."""
+    attribute = _attribute(node, name)
+    return default if attribute is None else attribute.as_string()
+
+
+def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
+    # `.data`, since the container itself raises and catches an exception for an attribute that is absent.
+    attribute = node.attributes.data.get(name)
+    if attribute is not None and attribute.is_ref():
+        raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)
+    return attribute
