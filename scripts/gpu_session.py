@@ -26,7 +26,7 @@ and those of PyTorch's captured graph.
 a size against the second, with a memory limit that plans have to leave for, and with one that has room for all that are
 kept. Fails when the ratio is above its floor, when a session held more of the device than its limit, and when the
 memory that is not the library's own (the driver's for graphs, the vendor's libraries') grew over the sizes.
-`--symbolic`: models with symbolic sizes, of the zoo or the files of scripts/export_models.py, beside the same with the
+`--symbolic`: models with symbolic sizes, of the zoo or the files of scripts/export.py, beside the same with the
 sizes of the inputs in them: what the CPU has of each, and medians of interleaved runs. GRAPHOPT_BUILT names the folder
 of another build of the library.
 `--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
@@ -59,7 +59,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from models import ZOO
-from models.twins import CONVOLUTIONAL, twin
+from models.pytorch.twins import CONVOLUTIONAL, twin
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 

@@ -2,7 +2,7 @@
 
     python scripts/gpu_soak.py [--seconds N] [--threads N] [--seed N] [--device N ...] [--folder EXPORTS]
 
-Models: the zoo, small exports of scripts/export_models.py, and torchvision and transformers models of full size, all
+Models: the zoo, small exports of models/pytorch/published.py, and torchvision and transformers models of full size, all
 with random weights and symbolic sizes, in float32 and float16. They are first exported and optimized, one process per
 core; `--folder` keeps the exports for the next call. `--seconds` counts after that:
 
@@ -80,7 +80,7 @@ STALLED = 300.0  # seconds without an operation, taken for a deadlock
 SIZES = ((1, 16), (3, 32), (8, 24))
 
 ZOO_WHOLE = ("resnet50", "bert", "unet", "sd_block")
-# Names in scripts/export_models.py and scripts/export_attention.py.
+# Names in models/pytorch/published.py.
 EXPORTED = (
     "bert_tagger", "deberta_classifier", "gpt2_with_past", "llama_with_past", "qwen3_with_past", "t5_encoder",
     "t5_decoder_with_past", "whisper_encoder", "whisper_decoder_with_past", "hifigan", "encodec_decoder",
@@ -107,52 +107,18 @@ def names(small: bool) -> list[str]:
     return [*large, *whole, *(f"{name}-torchscript17" for name in EXPORTED), *zoo]
 
 
-def _register_large() -> None:
-    """Adds models of full size to the builders of scripts/export_models.py."""
-    from scripts import export_models as exports
-    from scripts.export_attention import Case, text_case, wrap
-
-    for published in TORCHVISION:
-
-        @exports.whole(published)
-        def of_torchvision(batch: int, length: int, published: str = published) -> Any:
-            import torchvision
-
-            return exports.images(getattr(torchvision.models, published)(weights=None), batch, 224, 224)
-
-    @exports.whole("distilbert_base")
-    def distilbert(batch: int, length: int) -> Any:
-        return text_case(exports.made("DistilBertModel", {}), batch, 16 * length)
-
-    @exports.whole("whisper_base_encoder")
-    def whisper(batch: int, length: int) -> Any:
-        import torch
-
-        heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}
-        sizes = {"d_model": 512, "encoder_layers": 6, "decoder_layers": 1, "encoder_ffn_dim": 2048, **heads}
-        network = exports.made("WhisperModel", sizes).encoder
-        features = torch.randn(batch, 80, 3000)
-        module = wrap(network, ("input_features",))
-        return Case(module, {"input_features": features}, {"input_features": {0: "batch"}})
-
-
 def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
     """Exports a model, unless the folder has it, and returns it with inputs of two sizes."""
     import torch
 
-    from scripts.export_attention import BUILDERS, Cell, export
+    from models.pytorch.published import MODELS
+    from scripts.export import export
 
     torch.set_num_threads(1)
-    published, exporter, opset = re.fullmatch(r"(\w+)-([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
-    if "swin_t" not in BUILDERS:
-        _register_large()
-    cell = Cell(published, "eager", exporter, int(opset), True)
-    file, error = folder / f"{cell.name}.onnx", folder / f"{cell.name}.error"
+    published, exporter = name.split("-")
+    file = folder / f"{name}.onnx"
     if not file.exists():
-        error.unlink(missing_ok=True)
-        export(folder, cell, {})
-    if error.exists():
-        raise RuntimeError(error.read_text().splitlines()[0])
+        export(MODELS[published], exporter, file)
     model, arrays = onnx.load(file), np.load(file.with_suffix(".npz"))
     read = {i.name for i in model.graph.input}
     return model, [{k[2:]: arrays[k] for k in arrays if k[:2] == f"{i}:" and k[2:] in read} for i in range(2)]

@@ -404,7 +404,7 @@ def _print_failed(failed: Mapping[str, str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where what was measured is kept")
-    parser.add_argument("--exports", type=Path, help="a folder of .onnx files of scripts/export_attention.py")
+    parser.add_argument("--exports", type=Path, help="a folder of .onnx files of scripts/export.py")
     parser.add_argument("--no-trained", action="store_true", help="without the models that PyPI has")
     parser.add_argument("--models", default="", help="models whose name contains this")
     parser.add_argument("--per-kind", type=int, default=8, help="at most so many faults of a kind")

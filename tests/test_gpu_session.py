@@ -23,10 +23,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
         if parent:
             setattr(modules[parent], child, module)
     vars(modules["torch.nn"])["Module"] = object
-    for name in ("models.twins", "scripts.gpu_session"):
+    for name in ("models.pytorch.twins", "scripts.gpu_session"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("scripts.gpu_session")
-    for name in ("models.twins", "scripts.gpu_session"):
+    for name in ("models.pytorch.twins", "scripts.gpu_session"):
         sys.modules.pop(name, None)
 
 

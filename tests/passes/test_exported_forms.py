@@ -1,4 +1,4 @@
-"""Forms as PyTorch's exporters write them (scripts/export_forms.py made the files): what fuses and is right."""
+"""Forms as PyTorch's exporters write them (scripts/export.py --forms made the files): what fuses and is right."""
 
 from __future__ import annotations
 

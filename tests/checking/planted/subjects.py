@@ -604,7 +604,7 @@ def _quantized(name: str) -> onnx.ModelProto:
 
 
 def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]:
-    """All of them; `exports` is a folder of files that scripts/export_attention.py wrote."""
+    """All of them; `exports` is a folder of files that scripts/export.py wrote."""
     found = [
         Subject(name, _zoo(name), BATCHES)
         for name in ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "unet", "yolo", "vit", "chess")
