@@ -12,6 +12,8 @@ EXIT_RANDOM = 8
 EXIT_NOT_COVERED = 9
 # An exception that is none of those below: a bug of graphopt, and no difference between two models.
 EXIT_INTERNAL = 10
+# What `optimize --strict` ends with where OUT was measured to be slower than IN.
+EXIT_SLOWER = 11
 
 
 class GraphoptError(Exception):

@@ -122,17 +122,18 @@ def optimize(
         in_place = path is not None and files.same(path, Path(out))
         writing.check_place("OUT", Path(out), () if in_place else source.data_files)
     report = Report(target=str(target), target_reason=why_target)
-    if unknown := _unknown_operators(source.model):
-        report.notes.append(f"{unknown}: the model is left as it is")
+    report.obstacle = _unknown_operators(source.model)
+    if report.obstacle:
+        report.notes.append(f"{report.obstacle}: the model is left as it is")
         passes, options = [], replace(options, precision=None, keep_io=True, keep_float=(), inputs=None)
-    asked = _change_inputs(source.model, options, report)
+    _change_inputs(source.model, options, report)
     with registered_custom_ops(options.custom_ops):
         interface, result = _rewrite(source, target, passes, options, report, steps)
     _sum_up(result, report)
     if report.changed:
         _stamp(source.model, str(target), result.numerics)
         check_against(interface, source.model, "the last pass")
-    returned = _hand_out(source, model, out, options, report, steps, changed=report.changed or asked)
+    returned = _hand_out(source, model, out, options, report, steps, changed=report.changed or report.inputs_changed)
     report.seconds = time.perf_counter() - start
     return returned, report
 
@@ -164,14 +165,14 @@ def _parts(options: Options, out: StrPath | None) -> list[tuple[str, float]]:
     return parts
 
 
-def _change_inputs(model: ir.Model, options: Options, report: Report) -> bool:
-    """What was asked for apart from rewrites; whether it was anything."""
+def _change_inputs(model: ir.Model, options: Options, report: Report) -> None:
+    """Freezes initializers and fixes dimensions, where the options say so."""
     frozen = reading.freeze_initializers(model) if options.freeze_initializers else []
     if frozen:
         model.metadata_props[METADATA_FROZEN] = "true"
         report.notes.append(f"{len(frozen)} initializers are no longer inputs, so callers cannot override them")
     inference.set_input_shapes(model, options.input_shapes or {})
-    return bool(frozen or options.input_shapes)
+    report.inputs_changed = bool(frozen or options.input_shapes)
 
 
 def _rewrite(
@@ -189,7 +190,8 @@ def _rewrite(
         steps.begin()
         inference.infer(work, source.proto)
         report.before = model_stats(work)
-        editor = Editor(work, target, EveryLegalSite() if options.all_sites else options.profit, half=half)
+        every = EveryLegalSite()
+        editor = Editor(work, target, every if options.all_sites else options.profit, half=half)
         steps.begin()
         hides = options.precision == "bf16"
         first = [p for p in passes if not (hides and isinstance(p, Pass) and p.hides_from_bfloat16)]
@@ -205,6 +207,8 @@ def _rewrite(
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
             transposed_products.keep_ranks_apart(editor)
+        if every.doubted:
+            report.doubt = "maybe slower (--all-sites also rewrites where it does not pay)"
         report.after = model_stats(work)
         inference.forget(work)
     return interface, result
@@ -222,14 +226,8 @@ def _sum_up(result: pipeline.PipelineResult, report: Report) -> None:
             (f"{len(held)} sites stay as they are", "them") if len(held) > 1 else ("1 site stays as it is", "it")
         )
         report.notes.append(f"{many} for an initializer that callers may override: --freeze-initializers frees {them}")
-    if not report.changed and not report.notes:
-        report.notes.append("nothing to do: the model comes out as it went in")
-    if result.numerics == Numerics.BF16 and (warning := _slower_in_bfloat16()):
-        report.notes.append(warning)
-    why = f" ({report.target_reason})" if report.target_reason else ""
-    report.notes.append(
-        f"optimized for {report.target}{why}; the file runs on every provider, with the library and without it"
-    )
+    if result.numerics == Numerics.BF16:
+        report.doubt = _slower_in_bfloat16()
 
 
 def _hand_out(

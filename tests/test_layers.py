@@ -22,7 +22,7 @@ LAYERS = (
     ),
     ("ops/", "targets/"),
     ("graph/",),
-    ("contrib/", "forms/", "report/data.py", "report/__init__.py"),
+    ("contrib/", "forms/", "report/data.py", "report/multiply_adds.py", "report/text.py", "report/__init__.py"),
     ("passes/",),
     ("pipeline.py", "half_precision/", "bfloat16.py", "transposed_products.py", "lower.py", "options.py"),
     ("runtime/",),

@@ -36,7 +36,7 @@ from graphopt.graph import traversal
 from graphopt.graph.messages import all_nodes, bodies, inlined
 from graphopt.half_precision.constants import LARGEST
 from graphopt.half_precision.ranges import ActivationRanges
-from graphopt.report.data import counted_as
+from graphopt.report.multiply_adds import operands
 from graphopt.runtime.sessions import import_onnxruntime
 
 Array = npt.NDArray[Any]
@@ -228,8 +228,8 @@ def observed(
     inner = _Observer(floats).graph(graph, [v.name for v in required_inputs(copy)])
     shapes: dict[str, str] = {}
     for node in list(graph.node) if products else ():
-        if counted_as(node.domain, node.op_type) is not None:
-            for name in (*node.input[:2], node.output[0]):
+        if indices := operands(node.domain, node.op_type):
+            for name in (*(node.input[i] for i in indices if i < len(node.input)), node.output[0]):
                 if name not in shapes:
                     shapes[name] = f"{_PREFIX}_shape_{len(shapes)}"
                     graph.node.append(helper.make_node("Shape", [name], [shapes[name]]))

@@ -31,7 +31,7 @@ from graphopt.cli.options import (
 )
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
-from graphopt.errors import GraphoptError, OptionError
+from graphopt.errors import EXIT_SLOWER, GraphoptError, OptionError
 
 if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
@@ -103,6 +103,10 @@ DimOption = Annotated[
     list[Sizes] | None,
     typer.Option(parser=several_sizes, metavar="NAME=8", help="The size to tune and time for (repeatable)."),
 ]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit code 9 where OUT is partly verified, 11 where it is slower.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print tables of all that is known.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -138,9 +142,14 @@ def optimize(
     dim: DimOption = None,
     custom_ops: CustomOpsOption = None,
     github: GithubOption = False,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Rewrite IN into OUT."""
+    """Rewrite IN into OUT.
+
+    Exit code 0: done, 1: outputs differ, 2: not verified, 8: random.
+    """
     _check_outputs(out, json_file, report_file, dry_run=dry_run)
     shown = out if not dry_run else None
     verify, bench = _comparisons(verify, bench, report_file, shown, in_place=in_place)
@@ -173,27 +182,53 @@ def optimize(
     with _working(options, out if written == out else None, json_file, report_file):
         tuning = _tuned(model, options, timing, tuning_cache, tune_seconds, measure=tune)
         limit = _limited(model, options, timing, tuning, max_error)
-        report = _optimized(model, written or out, shown, options, tuning, limit)
-        accuracy = _verified(model, written if verify else None)
-        times, untimed = _timed(model, written if bench else None, timing)
-        _write_reports(report_file, json_file, report, model, written, accuracy, times)
-    if shown is not None and written is not None:
-        streams.flush(shown, written)
+        found = _Found(_optimized(model, written or out, shown, options, tuning, limit))
+        _compare(found, model, written, timing, verify=verify, bench=bench)
+        _write_reports(report_file, json_file, found, model, written)
+    streams.flush(shown, written)
     if not quiet:
-        _print(report, accuracy, times, tuning, shown, explain=explain)
+        _print(found, tuning, shown, explain=explain, verbose=verbose)
     if github:
-        from graphopt.cli.github import tell
-
-        tell(report, accuracy, times, model, shown)
-    _end(accuracy, untimed)
+        _annotate(found, model, shown)
+    _end(found, strict=strict)
 
 
-def _end(accuracy: VerifyReport | None, untimed: GraphoptError | None) -> None:
-    """Ends with the exit code of the verdict, or with the reason why there are no times."""
-    if accuracy is not None:
-        exit_with_verdict(accuracy.verdict)
-    if untimed is not None:
-        raise untimed
+@dataclass
+class _Found:
+    """What is known of OUT.
+
+    Attributes:
+        report: of the rewrite.
+        accuracy: None where it was not asked for, or failed.
+        times: likewise.
+        unverified: the error of the comparison.
+        untimed: the error of timing.
+    """
+
+    report: Report
+    accuracy: VerifyReport | None = None
+    times: BenchReport | None = None
+    unverified: GraphoptError | None = None
+    untimed: GraphoptError | None = None
+
+
+def _annotate(found: _Found, model: Path, shown: Path | None) -> None:
+    from graphopt.cli.github import tell
+
+    tell(found.report, found.accuracy, found.times, model, shown)
+
+
+def _end(found: _Found, *, strict: bool) -> None:
+    """Ends with the exit code of what was found, or with the reason why a comparison failed."""
+    if found.accuracy is not None:
+        exit_with_verdict(found.accuracy.verdict, uncovered=strict and bool(found.accuracy.not_covered))
+    if (failure := found.unverified or found.untimed) is not None:
+        raise failure
+    if strict and found.times is not None:
+        from graphopt.report.answer import is_slower
+
+        if is_slower(found.times):
+            raise typer.Exit(EXIT_SLOWER)
 
 
 @dataclass(frozen=True)
@@ -289,32 +324,37 @@ def _optimized(
     return report
 
 
-def _verified(model: Path, written: Path | None) -> VerifyReport | None:
+def _compare(found: _Found, model: Path, written: Path | None, timing: _Timing, *, verify: bool, bench: bool) -> None:
+    """Verifies and times OUT; an error is kept, to be raised once everything else is printed.
+
+    An unchanged model is not timed: both files are the same.
+    """
     if written is None:
-        return None
-    with screen.working("verifying") as say:
-        return graphopt.verify(model, written, progress=say)
+        return
+    if verify:
+        with screen.working("verifying") as say:
+            try:
+                found.accuracy = graphopt.verify(model, written, progress=say)
+            except GraphoptError as error:
+                found.unverified = error
+    if bench and (found.report.changed or found.report.inputs_changed):
+        with screen.working("timing") as say:
+            try:
+                found.times = graphopt.bench(
+                    model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say
+                )
+            except GraphoptError as error:
+                found.untimed = error
 
 
-def _timed(model: Path, written: Path | None, timing: _Timing) -> tuple[BenchReport | None, GraphoptError | None]:
-    """The times of IN and OUT, or the error of timing them, which is raised once everything else is printed."""
-    if written is None:
-        return None, None
-    with screen.working("timing") as say:
-        try:
-            return graphopt.bench(model, written, threads=(timing.threads,), sizes=timing.sizes, progress=say), None
-        except GraphoptError as error:
-            return None, error
-
-
-def _data(report: Report, accuracy: VerifyReport | None, times: BenchReport | None) -> dict[str, object]:
+def _data(found: _Found) -> dict[str, object]:
     from graphopt.report.answer import answer
 
     return {
-        "answer": answer(report, accuracy, times),
-        **report.to_dict(),
-        "verify": accuracy.to_dict() if accuracy is not None else None,
-        "bench": times.to_dict() if times is not None else None,
+        "answer": answer(found.report, found.accuracy, found.times, failed=str(found.unverified or "")),
+        **found.report.to_dict(),
+        "verify": found.accuracy.to_dict() if found.accuracy is not None else None,
+        "bench": found.times.to_dict() if found.times is not None else None,
     }
 
 
@@ -361,28 +401,19 @@ def _working(options: Options, out: Path | None, *reports: Path | None) -> Itera
 def _write_reports(
     page: Path | None,
     data: Path | None,
-    report: Report,
+    found: _Found,
     model: Path,
     written: Path | None,
-    accuracy: VerifyReport | None,
-    times: BenchReport | None,
 ) -> None:
     if page is not None:
-        _write_page(page, report, model, written, accuracy, times)
+        _write_page(page, found, model, written)
     if data is not None:
         from graphopt.strict_json import document
 
-        streams.write_text(data, document("optimize", _data(report, accuracy, times)) + "\n")
+        streams.write_text(data, document("optimize", _data(found)) + "\n")
 
 
-def _write_page(
-    path: Path,
-    report: Report,
-    before: Path,
-    after: Path | None,
-    accuracy: VerifyReport | None,
-    times: BenchReport | None,
-) -> None:
+def _write_page(path: Path, found: _Found, before: Path, after: Path | None) -> None:
     from graphopt.checking.diff import diff
     from graphopt.graph.reading import read_proto
     from graphopt.report.html import render
@@ -390,11 +421,11 @@ def _write_page(
     difference = diff(before, after) if after is not None and not after.samefile(before) else None
     order = [n.name or n.output[0] for n in read_proto(before).graph.node if n.output]
     page = render(
-        report,
+        found.report,
         title=before.name,
         difference=difference,
-        accuracy=accuracy,
-        times=times,
+        accuracy=found.accuracy,
+        times=found.times,
         order=order,
         provenance=_provenance([p for p in (before, after) if p is not None]),
     )
@@ -424,48 +455,30 @@ def _provenance(files: list[Path]) -> Provenance:
     return Provenance(now, shlex.join(["graphopt", *sys.argv[1:]]), versions, host, sums)
 
 
-def _print(
-    report: Report,
-    accuracy: VerifyReport | None,
-    times: BenchReport | None,
-    tuning: Tuning | None,
-    shown: Path | None,
-    *,
-    explain: bool,
-) -> None:
-    """The answer first, then what it rests on."""
-    from graphopt.report import tables
-    from graphopt.report.answer import answer, is_faster, is_slower
-    from graphopt.report.layout import say
-    from graphopt.report.text import data_files, plain
+def _place(shown: Path | None) -> str:
+    """OUT in a sentence; "" where nothing is written."""
+    if shown is None:
+        return ""
+    return "stdout" if shown == streams.DASH else str(shown)
 
-    console = screen.out()
+
+def _print(found: _Found, tuning: Tuning | None, shown: Path | None, *, explain: bool, verbose: bool) -> None:
+    """Prints the answer, the few lines below it, and on request the tables that it depends on."""
+    from graphopt.report import tables
+    from graphopt.report.answer import answer, details, is_faster, is_slower
+    from graphopt.report.layout import say
+    from graphopt.report.text import plain
+
+    console, report, accuracy, times = screen.out(), found.report, found.accuracy, found.times
     bad = (accuracy is not None and not accuracy.equal) or (times is not None and is_slower(times))
+    bad = bad or found.unverified is not None
     good = times is not None and is_faster(times)
     style = "bold red" if bad else "bold green" if good else "bold"
-    written = "nothing written" if shown is None else str(shown)
-    line = answer(report, accuracy, times, written)
-    if len(line) > console.width:  # rather two lines than one that folds
-        console.print(plain(answer(report, accuracy, times)), style=style)
-        line = f"written to {written}" if shown is not None else written
-        style = ""
-    console.print(plain(line), style=style, soft_wrap=True)
-    if report.files:
-        for line in data_files(report.files, report.shared_files):
-            say(plain(line), console)
-    if report.before is not None and report.after is not None:
-        tables.print_before_after(report.before, report.after, console)
-    tables.print_passes(report, console)
+    line = answer(report, accuracy, times, failed=str(found.unverified or ""))
+    say(f"[{style}]{plain(line)}[/]", console)
+    for line in details(report, times, _place(shown), everything=verbose):
+        say(plain(line), console)
     if explain:
         tables.print_remarks(report.remarks, console)
-    else:
-        tables.print_refusals(report.remarks, console)
-    tables.print_ranges(report, console)
-    if tuning is not None:
-        tables.print_tuning(tuning, console)
-    if times is not None:
-        tables.print_bench(times, console)
-    if accuracy is not None:
-        tables.print_verify(accuracy, console)
-    for note in report.notes:
-        say(plain(note), console)
+    if verbose:
+        tables.print_all(report, accuracy, times, tuning, console)

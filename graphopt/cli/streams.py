@@ -63,9 +63,9 @@ def write(path: Path) -> Path:
     return _folder() / "stdout"
 
 
-def flush(path: Path, written: Path) -> None:
+def flush(path: Path | None, written: Path | None) -> None:
     """Copies what was written in the place of `-` to stdout."""
-    if path == DASH:
+    if path == DASH and written is not None:
         with written.open("rb") as model:
             shutil.copyfileobj(model, sys.stdout.buffer)
         sys.stdout.buffer.flush()

@@ -20,7 +20,7 @@ from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up import cast_before_transposing, remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
-from graphopt.report.data import multiply_adds
+from graphopt.report.multiply_adds import multiply_adds
 from graphopt.transposed_products import MATRIX_PRODUCTS
 
 NAME = "half_precision"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from graphopt.half_precision.constants import LARGEST
-from graphopt.report.data import Dims
+from graphopt.report.multiply_adds import Dims
 
 # Inputs that were not tried may give larger values: a value within this factor of float16's limit is kept in float32.
 MARGIN = 4.0

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -471,7 +471,11 @@ def _profile(
         if setting.provider == DEVICE_PROVIDER:
             options = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "regions")}
             ran = [nodes_of_regions(*opener(p, regions=True)(options)) for p in paths]
-    placed = [placement(nodes, setting.provider) for nodes in ran]
+    counts = [sum(side.nodes.values()) for side in (same.before, same.after)]
+    placed = [
+        replace(placement(nodes, setting.provider), file_nodes=n)
+        for nodes, n in zip(ran, counts[: len(ran)], strict=True)
+    ]
     after, placed_after = (times[1], placed[1]) if len(times) == 2 else (None, None)
     placed_sites = match_sites(same, protos[0], times[0], after)
     return Profile(setting, placed_sites, times[0], placed[0], after, placed_after)

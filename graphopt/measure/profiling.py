@@ -53,6 +53,7 @@ class Placement:
         copied_bytes: what they copied in one run.
         on_cpu: names of the nodes that a device provider left to the CPU.
         line: all of it in one line.
+        file_nodes: how many nodes the file has, before the runtime's own fusions.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Placement:
     copied_bytes: int = 0
     on_cpu: list[str] = field(default_factory=list)
     line: str = ""
+    file_nodes: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from graphopt.ops import DOMAIN
 from graphopt.passes import Pass
 from graphopt.passes.plugins import installed
 from graphopt.remarks import Code, Remark, node_label
-from graphopt.report.data import Report, multiply_adds
+from graphopt.report.data import Report
 from graphopt.report.layers import grouped
+from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import operators
 from graphopt.targets.target import Target
 

@@ -5,23 +5,69 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from graphopt.checking.judge import NOISE, Verdict
 from graphopt.checking.verify import VerifyReport
 from graphopt.checking.verify.report import severity
-from graphopt.measure.bench import BenchReport, BenchRow
-from graphopt.report.data import ModelStats, Report
-from graphopt.report.text import count, small
+from graphopt.measure.bench import BenchReport, BenchRow, describe
+from graphopt.report.data import Report
+from graphopt.report.text import count, data_files, milliseconds, small
 
 
 def answer(
-    report: Report, accuracy: VerifyReport | None = None, times: BenchReport | None = None, written: str = ""
+    report: Report,
+    accuracy: VerifyReport | None = None,
+    times: BenchReport | None = None,
+    written: str = "",
+    failed: str = "",
 ) -> str:
-    """For instance "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx"."""
-    parts = [speed(times) if times is not None else "", equality(accuracy) if accuracy is not None else ""]
-    parts.append(nodes(report.before, report.after))
-    parts.append(written)
-    return ", ".join(p for p in parts if p)
+    """The result in one line: "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx".
+
+    Args:
+        report: of `optimize`.
+        accuracy: of `verify`.
+        times: of `bench`.
+        written: the output file, to be named at the end.
+        failed: why the outputs could not be compared.
+    """
+    measured = speed(times) if times is not None else ""
+    shown = replace(report, doubt="") if measured else report  # a measurement, not an estimate beside it
+    verified = f"not verified ({textwrap.shorten(failed, REASON, placeholder=' ...')})" if failed else ""
+    if accuracy is not None:
+        verified = equality(accuracy)
+    parts = [measured, verified]
+    parts.insert(len(parts) if report.changed else 0, shown.outcome)
+    return ", ".join(p for p in (*parts, written) if p)
+
+
+def details(
+    report: Report, times: BenchReport | None = None, written: str = "", *, everything: bool = False
+) -> list[str]:
+    """At most five lines below the answer: file, operators, weights, rewrites, times, target.
+
+    Notes take the room that these leave; with `everything` they are left to the tables. The last line says what is
+    left out.
+    """
+    lines = [f"written to {written}"] if written else []
+    if data := data_files(report.files, report.shared_files) if report.files else []:
+        lines = [", ".join((*lines, *data))]
+    lines += report.details()
+    if times is not None and times.rows:
+        lines.append(_times(times.rows[0]) + (f"; {len(times.rows) - 1} more settings" if len(times.rows) > 1 else ""))
+    if everything:
+        return [*lines, report.optimized_for]
+    refused = sum(not r.applied for r in report.remarks) if report.changed else 0
+    notes = report.notes[: MOST_LINES - 1 - len(lines)]
+    rest = [(refused, "refusal"), (len(report.notes) - len(notes), "note")]
+    left = " and ".join(count(n, what) for n, what in rest if n > 0)
+    return [*lines, *notes, report.optimized_for + (f"; -v shows {left}" if left else "")]
+
+
+def _times(row: BenchRow) -> str:
+    """Medians of one setting."""
+    after = "" if row.after is None else f" -> {milliseconds(row.after.median_ms)}"
+    return f"time: {milliseconds(row.before.median_ms)}{after} ms on {describe(row.setting)}"
 
 
 def speed(times: BenchReport) -> str:
@@ -31,7 +77,7 @@ def speed(times: BenchReport) -> str:
         return ""
     if len(rows) == 1:
         return _of_row(rows[0])
-    lowest, highest = (_factor(f(rows, key=lambda r: r.speedup or 1.0)) for f in (min, max))
+    lowest, highest = (factor(f(rows, key=lambda r: r.speedup or 1.0)) for f in (min, max))
     verdicts = _verdicts(rows)
     return f"{lowest} to {highest}" + (f": {verdicts}" if verdicts else "")
 
@@ -48,19 +94,27 @@ def is_slower(times: BenchReport) -> bool:
 
 
 def _of_row(row: BenchRow) -> str:
-    assert row.speedup is not None and row.low is not None and row.high is not None
-    if row.verdict == "faster":
-        return f"{row.speedup:.2f}x faster ({row.low:.2f}-{row.high:.2f})"
-    if row.verdict == "slower":
-        return f"{1 / row.speedup:.2f}x slower ({1 / row.high:.2f}-{1 / row.low:.2f})"
-    return f"as fast within noise ({row.low:.2f}x-{row.high:.2f}x)"
+    if row.verdict == "within noise":
+        return f"as fast within noise ({row.low:.2f}x-{row.high:.2f}x)"
+    return f"{factor(row)} ({interval(row)})"
 
 
-def _factor(row: BenchRow) -> str:
-    assert row.speedup is not None
+def factor(row: BenchRow) -> str:
+    """How many times faster or slower AFTER is, never below 1."""
+    if row.speedup is None:
+        return ""
     if row.verdict == "slower":
         return f"{1 / row.speedup:.2f}x slower"
     return f"{row.speedup:.2f}x faster" if row.verdict == "faster" else "as fast"
+
+
+def interval(row: BenchRow) -> str:
+    """The interval of `factor`."""
+    if row.low is None or row.high is None:
+        return ""
+    if row.verdict == "slower":
+        return f"{1 / row.high:.2f}-{1 / row.low:.2f}"
+    return f"{row.low:.2f}-{row.high:.2f}"
 
 
 def _verdicts(rows: Sequence[BenchRow]) -> str:
@@ -74,12 +128,19 @@ def _verdicts(rows: Sequence[BenchRow]) -> str:
 MEANINGFUL = 0.5
 # Letters of a reason in the first line.
 REASON = 100
+# Lines below it.
+MOST_LINES = 5
 
 
 def equality(accuracy: VerifyReport) -> str:
-    """The verdict and the error nearest to its limit; and whether BEFORE refused most of the inputs."""
+    """The verdict and the error nearest to its limit; what was not compared; whether BEFORE refused most inputs."""
     said = [word for word in (_error(accuracy), _refused(accuracy)) if word]
-    return accuracy.verdict.value + (f" ({'; '.join(said)})" if said else "")
+    gaps = len(accuracy.not_covered)
+    verdict = accuracy.verdict.value
+    if accuracy.equal and gaps:
+        verdict = "partly verified: equal"
+        said.append(f"{gaps} not covered")
+    return verdict + (f" ({'; '.join(said)})" if said else "")
 
 
 def _error(accuracy: VerifyReport) -> str:
@@ -106,11 +167,3 @@ def _refused(accuracy: VerifyReport) -> str:
     taken = len({row.case for row in accuracy.rows})
     refused = len(accuracy.skipped)
     return f"BEFORE refuses {refused} of {taken + refused} input sets" if refused > taken else ""
-
-
-def nodes(before: ModelStats | None, after: ModelStats | None) -> str:
-    """How many before and after."""
-    if before is None or after is None:
-        return ""
-    a, b = sum(before.nodes.values()), sum(after.nodes.values())
-    return f"{count(a, 'node')}, as before" if before.nodes == after.nodes else f"{a:,} -> {count(b, 'node')}"

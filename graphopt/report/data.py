@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +10,9 @@ import onnx_ir as ir
 
 from graphopt.graph.traversal import graphs, tensor_bytes
 from graphopt.ops import DOMAIN
-from graphopt.remarks import InitializerRange, Remark
+from graphopt.remarks import Code, InitializerRange, Remark
+from graphopt.report.multiply_adds import has_multiply_adds, multiply_adds
+from graphopt.report.text import count, fitted, size
 from graphopt.strict_json import dumps
 
 
@@ -23,8 +23,8 @@ class ModelStats:
     Attributes:
         nodes: operator type -> count, over all graphs, bodies of our own domain not counted.
         initializer_bytes: bytes of all initializers.
-        multiply_adds: of convolutions and matrix products whose shapes are static, as the equations state them (a
-            Winograd convolution counts like the convolution that it computes); None when no shape is known.
+        multiply_adds: of convolutions and matrix multiplications, as the equations state them (a Winograd convolution
+            counts like the convolution that it computes); None where one of them has an unknown size.
     """
 
     nodes: dict[str, int]
@@ -36,7 +36,7 @@ def model_stats(model: ir.Model) -> ModelStats:
     """Counts nodes, bytes and multiply-adds; uses the shapes that are on the values."""
     counts: Counter[str] = Counter()
     total_bytes = 0
-    total: int | None = None
+    total: int | None = 0
     bodies = {f.graph for f in model.functions.values() if f.domain == DOMAIN}
     for graph in graphs(model):
         if graph in bodies:
@@ -47,82 +47,16 @@ def model_stats(model: ir.Model) -> ModelStats:
         for node in graph:
             domain, op_type = node.domain, node.op_type
             counts[op_type if domain in ("", DOMAIN) else f"{domain}::{op_type}"] += 1
-            n = multiply_adds(node)
-            if n is not None:
-                total = (total or 0) + n
+            if total is not None and has_multiply_adds(domain, op_type):
+                n = multiply_adds(node)
+                total = None if n is None else total + n
     return ModelStats(dict(sorted(counts.items())), total_bytes, total)
 
 
-def _static(value: ir.Value | None) -> tuple[int, ...] | None:
-    shape = None if value is None else value.shape
-    return shape.numpy() if shape is not None and shape.is_static() else None
-
-
-Dims = tuple[int, ...]
-
-
-def _conv(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
-    return math.prod(y) * math.prod(w[1:])
-
-
-def _conv_transpose(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
-    return math.prod(x) * math.prod(w[1:])
-
-
-def _matmul(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
-    return math.prod(y) * (a[-1] if a else 1)
-
-
-def _gemm(node: ir.Node, y: Dims, a: Dims, b: Dims) -> int:
-    transposed = node.attributes.get("transA")
-    return math.prod(y) * a[0 if transposed is not None and transposed.as_int() else 1]
-
-
-def _attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int:
-    keys = k[node.attributes["k_perm"].as_ints()[-1]]
-    return (math.prod(q) + math.prod(y)) * keys
-
-
-_COUNTED: dict[str, Callable[[ir.Node, Dims, Dims, Dims], int]] = {
-    "Conv": _conv,
-    "WinogradConv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "FusedConvTranspose": _conv_transpose,
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "FusedAttention": _attention,
-    "FusedConv": _conv,
-    "Linear": _matmul,
-}
-
-
-def counted_as(domain: str, op_type: str) -> str | None:
-    """Returns the convolution or matrix multiplication that an operator computes; None for other operators."""
-    if domain == DOMAIN:
-        # Variants of our operators differ in their suffixes, which add no products.
-        stems = ("WinogradConv", "FusedConvTranspose", "FusedConv", "FusedAttention", "Linear")
-        op_type = next((stem for stem in stems if op_type.startswith(stem)), op_type)
-    return op_type if op_type in _COUNTED else None
-
-
-def multiply_adds(node: ir.Node, dims: Mapping[str, Dims] | None = None) -> int | None:
-    """Counts the multiply-adds of a convolution or matrix multiplication with known shapes; None for other nodes.
-
-    Args:
-        node: its values have static shapes, or are in `dims`.
-        dims: of a run, by the names of values.
-    """
-    op_type = counted_as(node.domain, node.op_type)
-    if op_type is None:
-        return None
-    known = [
-        _static(value) or (None if dims is None or value is None else dims.get(value.name or ""))
-        for value in (node.outputs[0], *node.inputs[:2])
-    ]
-    if len(known) < 3 or any(shape is None for shape in known):
-        return None
-    y, a, b = (shape or () for shape in known)
-    return _COUNTED[op_type](node, y, a, b)
+def node_counts(before: ModelStats, after: ModelStats) -> str:
+    """How many before and after: "30 -> 12 nodes"."""
+    a, b = sum(before.nodes.values()), sum(after.nodes.values())
+    return f"{count(a, 'node')}, as before" if before.nodes == after.nodes else f"{a:,} -> {count(b, 'node')}"
 
 
 @dataclass
@@ -146,6 +80,9 @@ class Report:
         numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
         seconds: all of it, loading and writing included.
         notes: remarks about the model as a whole.
+        obstacle: why no pass may run on the model; "" where they may.
+        doubt: why the result may be slower on this machine; "" where nothing says so.
+        inputs_changed: whether initializers were frozen or dimensions of inputs fixed.
         tuning: what `--tune` measured, or the cache said.
         initializer_ranges: what float16 does to the initializers that do not fit it (with a precision).
         files: path -> bytes of each file that was written, the model first.
@@ -161,6 +98,9 @@ class Report:
     numerics: str = "exact"
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    obstacle: str = ""
+    doubt: str = ""
+    inputs_changed: bool = False
     tuning: dict[str, Any] | None = None
     initializer_ranges: list[InitializerRange] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
@@ -169,6 +109,57 @@ class Report:
     @property
     def changed(self) -> bool:
         return any(r.applied for r in self.remarks)
+
+    @property
+    def outcome(self) -> str:
+        """The node counts, or why the model is unchanged: "30 -> 12 nodes"."""
+        if self.before is None or self.after is None:
+            return ""
+        if not self.changed and self.before.nodes == self.after.nodes:
+            return (
+                f"{'inputs changed, nodes' if self.inputs_changed else ''} unchanged: {self._why_unchanged()}".strip()
+            )
+        counted = node_counts(self.before, self.after)
+        return f"{counted}, {self.doubt}" if self.doubt else counted
+
+    def _why_unchanged(self) -> str:
+        if self.obstacle:
+            return self.obstacle
+        codes = Counter(r.code for r in self.remarks)
+        dear = codes.pop(Code.NO_GAIN.name, 0)
+        others = ", ".join(f"{code} {n}" for code, n in codes.most_common(2)) + ", ..." * (len(codes) > 2)
+        if dear:
+            also = f", {codes.total()} refused: {others}" if codes else ""
+            return f"nothing pays here ({count(dear, 'candidate')} {'costs' if dear == 1 else 'cost'} more{also})"
+        if codes:
+            return f"no rewrite is possible ({count(codes.total(), 'candidate')} refused: {others})"
+        return "no pass finds anything to rewrite"
+
+    @property
+    def optimized_for(self) -> str:
+        """The target, and why it was chosen where it was "auto"."""
+        return f"optimized for {self.target}" + (f" ({self.target_reason})" if self.target_reason else "")
+
+    def details(self) -> list[str]:
+        """What changed, in a few lines: operators, weights, rewrites."""
+        lines = []
+        if self.before is not None and self.after is not None:
+            old, new = self.before.nodes, self.after.nodes
+            moved = {op: abs(new.get(op, 0) - old.get(op, 0)) for op in {*old, *new}}
+            ops = sorted((op for op, n in moved.items() if n), key=lambda op: (-moved[op], op))
+            if ops:
+                lines.append("nodes: " + fitted([f"{op} {old.get(op, 0)} -> {new.get(op, 0)}" for op in ops]))
+            before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
+            if before != after:
+                lines.append(f"weights: {before} -> {after}")
+        worked = sorted((p for p in self.passes if p.applied), key=lambda p: -p.applied)
+        if worked:
+            done = fitted([f"{p.name} {p.applied}" for p in worked])
+            lines.append(f"rewrites: {done} ({self.seconds:.2f} s in all)")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join([self.outcome, *self.details(), *self.notes, self.optimized_for])
 
     def to_dict(self) -> dict[str, Any]:
         def stats(s: ModelStats | None) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jinja2
@@ -14,7 +14,7 @@ from graphopt.checking.verify import VerifyReport
 from graphopt.measure.bench import BenchReport, Profile, describe
 from graphopt.measure.profiling import Site, by_operators
 from graphopt.remarks import Code, Remark
-from graphopt.report.answer import answer, equality, is_faster, is_slower, nodes, speed
+from graphopt.report.answer import answer, equality, factor, interval, is_faster, is_slower, speed
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
 from graphopt.report.layers import grouped, stretch, where
@@ -136,6 +136,8 @@ def render(
     environment.filters["small"] = small
     # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-6 are one word each.
     environment.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
+    environment.filters["factor"] = factor
+    environment.filters["interval"] = interval
     environment.globals["count"] = count
     profile = next(iter(times.profiles), None) if times is not None else None
     found = [] if difference is None else cards(difference, report.remarks, profile)
@@ -181,7 +183,7 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)
     rewrites = sum(p.applied for p in report.passes)
-    graph = Tile("Graph", nodes(report.before, report.after) or "not counted", count(rewrites, "rewrite"), "plain")
+    graph = Tile("Graph", replace(report, doubt="").outcome or "not counted", count(rewrites, "rewrite"), "plain")
     return [fast, same, graph]
 
 

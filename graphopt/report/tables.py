@@ -16,8 +16,8 @@ from graphopt.measure.tune import Tuning
 from graphopt.placement.forecast import NOWHERE, Forecast
 from graphopt.remarks import Code, Remark
 from graphopt.report.account import Account, AccountGroup, Fate
-from graphopt.report.answer import equality, is_faster, is_slower, nodes, speed
-from graphopt.report.data import ModelStats, Report
+from graphopt.report.answer import equality, factor, interval, is_faster, is_slower, speed
+from graphopt.report.data import ModelStats, Report, node_counts
 from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
 from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
@@ -52,12 +52,33 @@ def print_before_after(before: ModelStats, after: ModelStats, console: Console) 
     show(shown, console)
 
 
+def print_all(
+    report: Report,
+    accuracy: VerifyReport | None,
+    times: BenchReport | None,
+    tuning: Tuning | None,
+    console: Console,
+) -> None:
+    """Prints everything that is known of an optimized model."""
+    if report.before is not None and report.after is not None:
+        print_before_after(report.before, report.after, console)
+    print_passes(report, console)
+    print_refusals(report.remarks, console)
+    print_ranges(report, console)
+    if tuning is not None:
+        print_tuning(tuning, console)
+    if times is not None:
+        print_bench(times, console)
+    if accuracy is not None:
+        print_verify(accuracy, console)
+    for note in report.notes:
+        say(plain(note), console)
+
+
 def print_passes(report: Report, console: Console) -> None:
     """Print a row for each pass that did something, and one line for all others."""
-    worked = [p for p in report.passes if p.applied]
-    if worked:
-        done = ", ".join(f"{p.name} {p.applied}" for p in worked)
-        say(f"rewrites: {done} ({report.seconds:.2f} s in all)", console)
+    if worked := [p for p in report.passes if p.applied]:
+        say(f"rewrites: {', '.join(f'{p.name} {p.applied}' for p in worked)}", console)
     if idle := [p.name for p in report.passes if not p.applied]:
         say(f"[dim]nothing to do for {', '.join(idle)}[/]", console)
 
@@ -147,7 +168,7 @@ def print_diff(found: ModelDiff, console: Console) -> None:
         say("[bold]the same nodes and weights[/]", console)
         return
     places = count(len(found.neighbourhoods), "place")
-    say(f"[bold]{nodes(found.before, found.after)}, {places} rewritten[/]", console)
+    say(f"[bold]{node_counts(found.before, found.after)}, {places} rewritten[/]", console)
     print_before_after(found.before, found.after, console)
     if found.neighbourhoods:
         for kind in grouped(
@@ -336,14 +357,10 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
         if len(report.rows) > 1:
             say(f"[bold]{_setting(row)}[/]", console)
             shown = table(("", ">ms", ">spread", ">p95 ms", ">items/s", ">memory", "speedup"))
-        shown.add_row("before", *_numbers(row.before), f"{row.speedup:.2f}x {_verdict(row.verdict)}")
-        shown.add_row("after", *_numbers(row.after), f"{row.low:.2f}-{row.high:.2f}")
+        colour = {"faster": "green", "slower": "red"}.get(row.verdict)
+        shown.add_row("before", *_numbers(row.before), f"[{colour}]{factor(row)}[/]" if colour else factor(row))
+        shown.add_row("after", *_numbers(row.after), interval(row))
         show(shown, console)
-
-
-def _verdict(text: str) -> str:
-    colour = {"faster": "green", "slower": "red"}.get(text)
-    return f"[{colour}]{text}[/]" if colour else text
 
 
 def _print_profile(profile: Profile, console: Console) -> None:
@@ -368,11 +385,12 @@ def _print_profile(profile: Profile, console: Console) -> None:
 
 
 def _print_placement(name: str, placed: Placement, console: Console) -> None:
-    nodes = ", ".join(f"{count(n, 'node')} on {provider}" for provider, n in placed.nodes.items())
+    nodes = ", ".join(f"{n:,} on {provider}" for provider, n in placed.nodes.items())
+    fused = f"{count(placed.file_nodes, 'node')} in the file, behind the runtime's own fusions "
     copied = f"{placed.copies} {'copy' if placed.copies == 1 else 'copies'} between host and device"
     copies = f"; {copied}, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
-    say(f"{name}: {nodes}{copies}{left}", console)
+    say(f"{name}: {fused}{nodes}{copies}{left}", console)
 
 
 def print_forecast(found: Forecast, console: Console) -> None:

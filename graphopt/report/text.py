@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def visible(text: str) -> str:
@@ -42,6 +42,16 @@ def data_files(written: Mapping[str, int], shared: Mapping[str, int]) -> list[st
 def count(n: int, what: str) -> str:
     """1 node, 2 nodes."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def fitted(items: Sequence[str], room: int = 72) -> str:
+    """The items that fit into so many letters, the first in any case, and how many are left out."""
+    for kept in range(len(items), 0, -1):
+        rest = len(items) - kept
+        text = ", ".join([*items[:kept], *([f"{rest} more"] if rest else [])])
+        if len(text) <= room:
+            break
+    return text
 
 
 def operators(op_types: Iterable[str], joined: str = ", ") -> str:

@@ -14,8 +14,8 @@ from graphopt.checking.diff import neighbourhoods
 from graphopt.measure.profiling import Site
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side
-from graphopt.report.data import multiply_adds
 from graphopt.report.layers import stretch
+from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import visible
 
 # Nodes of a layer, where names tell of none.

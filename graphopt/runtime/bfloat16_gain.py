@@ -61,11 +61,9 @@ def bfloat16_gain() -> float | None:
 
 
 def bfloat16_warning(gain: float | None) -> str:
-    """What to say of a file that rounds to bfloat16 on a machine with this gain; "" where it pays."""
+    """Says that bfloat16 does not pay on a machine with this gain; "" where it does."""
     if gain is None or gain >= LEAST_GAIN:
         return ""
-    return (
-        f"SLOWER HERE: a layer in bfloat16 takes {1 / gain:.2f} times what it takes in float32 on this machine, so the "
-        "file is for others: AMD's Zen 4 and later, Intel's with AMX (--bench times it, --tune leaves in float32 what "
-        "is slower)"
-    )
+    if gain > 1.0:
+        return f"no faster here (a layer in bfloat16 takes {1 / gain:.2f} times as long as in float32)"
+    return f"slower here (a layer in bfloat16 takes {1 / gain:.2f} times as long as in float32)"

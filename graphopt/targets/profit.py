@@ -79,9 +79,17 @@ class Estimates:
 
 
 class EveryLegalSite:
-    """Rewrites whatever is legal."""
+    """Rewrites whatever is legal.
+
+    Attributes:
+        doubted: whether the estimate says of any candidate that it does not pay.
+    """
+
+    def __init__(self) -> None:
+        self.doubted = False
 
     def objection(self, candidate: Candidate) -> str:
+        self.doubted |= bool(candidate.doubt)
         return ""
 
 

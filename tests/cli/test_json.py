@@ -56,7 +56,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
     check(whole)
     assert whole["verify"]["verdict"] == "equal" and len(whole["bench"]["rows"]) == 1
     assert re.fullmatch(r".* \(.*-.*\), equal \(worst \d(\.\d)?e-\d\), 30 -> 12 nodes", whole["answer"])
-    assert shown.stdout.splitlines()[0] == f"{whole['answer']}, {out}"
+    assert shown.stdout.splitlines()[0] == whole["answer"]
     for command in (
         ("explain", path, "--target", "cpu"),
         ("verify", path, out, "--effort", "quick"),

@@ -1,0 +1,133 @@
+"""Multiply-adds of convolutions, matrix multiplications and attention, as their equations state them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from graphopt.ops import DOMAIN
+
+Dims = tuple[int, ...]
+
+
+def _conv(node: ir.Node, y: Dims, w: Dims) -> int:
+    return math.prod(y) * math.prod(w[1:])
+
+
+def _conv_transpose(node: ir.Node, y: Dims, x: Dims, w: Dims) -> int:
+    return math.prod(x) * math.prod(w[1:])
+
+
+def _inverted_residual(node: ir.Node, y: Dims, x: Dims, w1: Dims, w2: Dims, w3: Dims) -> int:
+    pixels = math.prod(y) // y[1]
+    return math.prod(x) * w1[0] + pixels * (math.prod(w2) + math.prod(w3))
+
+
+def _matmul(node: ir.Node, y: Dims, a: Dims) -> int:
+    return math.prod(y) * (a[-1] if a else 1)
+
+
+def _gemm(node: ir.Node, y: Dims, a: Dims) -> int:
+    return math.prod(y) * a[-2 if len(a) > 1 and _is_set(node, "transA") else -1]
+
+
+def _attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int:
+    keys = k[node.attributes["k_perm"].as_ints()[-1]]
+    return (math.prod(q) + math.prod(y)) * keys
+
+
+def _is_set(node: ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and bool(attribute.as_int())
+
+
+# Operator -> the formula, and the inputs whose dimensions it takes behind those of the output.
+_Formula = tuple[Callable[..., int], tuple[int, ...]]
+_COUNTED: Mapping[tuple[str, str], _Formula] = {
+    ("", "Conv"): (_conv, (1,)),
+    ("", "ConvInteger"): (_conv, (1,)),
+    ("", "QLinearConv"): (_conv, (3,)),
+    ("", "ConvTranspose"): (_conv_transpose, (0, 1)),
+    ("", "MatMul"): (_matmul, (0,)),
+    ("", "MatMulInteger"): (_matmul, (0,)),
+    ("", "QLinearMatMul"): (_matmul, (0,)),
+    ("", "Gemm"): (_gemm, (0,)),
+    ("com.microsoft", "FusedConv"): (_conv, (1,)),
+    ("com.microsoft", "FusedGemm"): (_gemm, (0,)),
+    ("com.microsoft", "FusedMatMul"): (_gemm, (0,)),
+}
+# Of our own operators all variants: their suffixes add no products. The longest stem is first.
+_OURS: Mapping[str, _Formula] = {
+    "FusedConvTranspose": (_conv_transpose, (0, 1)),
+    "FusedConv": (_conv, (1,)),
+    "WinogradConv": (_conv, (1,)),
+    "InvertedResidual": (_inverted_residual, (0, 1, 3, 5)),
+    "FusedAttention": (_attention, (0, 1)),
+    "Linear": (_matmul, (0,)),
+    "MatMulBf16": (_matmul, (0,)),
+}
+# Operators that passes rewrite into some of the above, and whose multiply-adds nothing here tells.
+_UNKNOWN = frozenset(
+    {
+        ("", "Attention"),
+        *(
+            ("com.microsoft", name)
+            for name in (
+                *("Attention", "DecoderMaskedMultiHeadAttention", "DynamicQuantizeMatMul", "GroupQueryAttention"),
+                *("MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "PackedAttention"),
+                *("PackedMultiHeadAttention", "QAttention", "QGemm", "QLinearConv"),
+            )
+        ),
+    }
+)
+
+
+def _formula(domain: str, op_type: str) -> _Formula | None:
+    if domain == DOMAIN:
+        return next((formula for stem, formula in _OURS.items() if op_type.startswith(stem)), None)
+    return _COUNTED.get((domain, op_type))
+
+
+def operands(domain: str, op_type: str) -> Sequence[int]:
+    """Returns the inputs whose dimensions `multiply_adds` needs, by index; none where it counts nothing."""
+    formula = _formula(domain, op_type)
+    return () if formula is None else formula[1]
+
+
+def has_multiply_adds(domain: str, op_type: str) -> bool:
+    """Whether an operator computes a convolution, a matrix multiplication or attention."""
+    return (domain, op_type) in _UNKNOWN or _formula(domain, op_type) is not None
+
+
+def multiply_adds(node: ir.Node, dims: Mapping[str, Dims] | None = None) -> int | None:
+    """Counts the multiply-adds of a node.
+
+    Args:
+        node: its values have static shapes, or are in `dims`.
+        dims: of a run, by the names of values.
+
+    Returns:
+        None for an operator without multiply-adds, and where a size is unknown.
+    """
+    formula = _formula(node.domain, node.op_type)
+    if formula is None:
+        return None
+    count, indices = formula
+    if max(indices) >= len(node.inputs):
+        return None
+    known = []
+    for value in (node.outputs[0], *(node.inputs[i] for i in indices)):
+        shape = _static(value)
+        if shape is None and dims is not None and value is not None:
+            shape = dims.get(value.name or "")
+        if shape is None:
+            return None
+        known.append(shape)
+    return count(node, *known)
+
+
+def _static(value: ir.Value | None) -> Dims | None:
+    shape = None if value is None else value.shape
+    return shape.numpy() if shape is not None and shape.is_static() else None
