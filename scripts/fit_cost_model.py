@@ -1,7 +1,7 @@
 """The CPU's cost model beside the measurements that it rests on, and its constants fitted to them again.
 
     python scripts/fit_cost_model.py                    # docs/measurements/winograd_cpu.md, one thread, batch 1
-    python scripts/bench_winograd.py > here.md && python scripts/fit_cost_model.py here.md
+    python scripts/bench_ops.py winograd > here.md && python scripts/fit_cost_model.py here.md
 
 Prints, for each measured shape, the times and the ratio by clock and by formula, then the constants of
 graphopt/targets/cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
@@ -39,7 +39,7 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
-    """The first table of `scripts/bench_winograd.py` in a file."""
+    """The first table of `scripts/bench_ops.py winograd` in a file."""
     rows: list[Row] = []
     for line in path.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]

@@ -59,7 +59,7 @@ def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
 
 @pytest.mark.once
 def test_operators_that_stay_on_cpus_were_measured() -> None:
-    """Where a runtime has a kernel: in a table of scripts/bench_contrib.py, with a size or none."""
+    """Where a runtime has a kernel: in a table of scripts/bench_ops.py, with a size or none."""
     rows = (DOCS / "measurements" / "contrib_cpu.md").read_text()
     measured = set(re.findall(r"^\| (\w+)[^|]* \| \d+\.\d+ \|", rows, re.M))
     stay = {op.name for op in CONTRIB.values() if op.stays_on_cpu}

@@ -1,7 +1,7 @@
 """What a CPU gains from our kernels: formulas fitted to measurements on one core of a Zen 5 server.
 
 The measurements are in docs/measurements/winograd_cpu.md; `scripts/fit_cost_model.py` sets them beside these formulas
-and fits the constants again, to that file or to what `scripts/bench_winograd.py` printed on another machine.
+and fits the constants again, to that file or to what `scripts/bench_ops.py winograd` printed on another machine.
 """
 
 from __future__ import annotations

@@ -1,0 +1,110 @@
+"""What the benchmark programs share: timing in turn, results in a JSON file, tables in Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+Row = TypeVar("Row")
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one call, from each round."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def lower(self) -> float:
+        """The lower quartile, which other work on the machine changes least."""
+        return sorted(self.seconds)[len(self.seconds) // 4]
+
+    @property
+    def spread(self) -> float:
+        """The distance of the quartiles over the median."""
+        low, _, high = statistics.quantiles(self.seconds, n=4)
+        return (high - low) / self.median
+
+
+def interleaved(
+    works: Mapping[str, Work],
+    *,
+    rounds: int = 15,
+    warm_up: int = 1,
+    least: float = 0.0,
+    most_calls: int = 1000,
+    total: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Times]:
+    """Times pieces of work that take turns, so that what else happens on the machine meets all of them.
+
+    Args:
+        works: name -> a call, which ends with everything done.
+        rounds: measurements of each; at least two.
+        warm_up: calls of each that do not count.
+        least: seconds; a shorter call is repeated within one measurement, at most `most_calls` times.
+        most_calls: see `least`.
+        total: seconds; rounds go on until the first piece of work has taken so long in all.
+        clock: `time.process_time` is blind to other processes, but adds up what several threads take.
+    """
+    calls = {}
+    for name, work in works.items():
+        for _ in range(warm_up):
+            work()
+        begin = time.perf_counter()
+        work()
+        once = max(time.perf_counter() - begin, 1e-9)
+        calls[name] = max(1, min(most_calls, math.ceil(least / once)))
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    first = next(iter(works))
+    while len(taken[first]) < rounds or sum(taken[first]) < total:
+        for name, work in works.items():
+            begin = clock()
+            for _ in range(calls[name]):
+                work()
+            taken[name].append((clock() - begin) / calls[name])
+    return {name: Times(tuple(seconds)) for name, seconds in taken.items()}
+
+
+class Store(Generic[Row]):
+    """Rows of a table, which are dataclasses, in a JSON file: a run that ends early is continued by the next one.
+
+    Args:
+        path: the file; None keeps the rows in memory alone.
+        read: makes a row of the members of a JSON object.
+        key: rows of equal keys replace each other.
+    """
+
+    def __init__(self, path: Path | None, read: Callable[..., Row], key: Callable[[Row], Hashable]) -> None:
+        self.path, self.key = path, key
+        found = json.loads(path.read_text()) if path is not None and path.exists() else []
+        self.rows: list[Row] = [read(**members) for members in found]
+
+    def add(self, row: Row) -> None:
+        """Replaces the row of the same key, and writes the file."""
+        self.rows = [*(r for r in self.rows if self.key(r) != self.key(row)), row]
+        if self.path is not None:
+            rows: list[Any] = [asdict(r) for r in self.rows]  # type: ignore[call-overload]
+            self.path.write_text(json.dumps(rows, indent=1))
+
+
+def heading(columns: Iterable[str]) -> str:
+    """The first two lines of a table; the first column is text, and so is a last one that is called so."""
+    names = list(columns)
+    kinds = ["---" if i == 0 or name in ("becomes", "misses") else "--:" for i, name in enumerate(names)]
+    return f"| {' | '.join(names)} |\n|{'|'.join(kinds)}|"
+
+
+def line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
