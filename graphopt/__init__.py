@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from graphopt.checking.verify import VerifyReport, verify
-    from graphopt.errors import GraphoptError
+    from graphopt.errors import (
+        GraphoptError,
+        InvariantError,
+        ModelLoadError,
+        ModelSaveError,
+        OptionError,
+        RuntimeMissingError,
+        UnknownOptionError,
+        VerifyError,
+    )
     from graphopt.measure.bench import BenchReport, bench
     from graphopt.measure.limit_error import ErrorLimit, limit_error
     from graphopt.measure.tune import Tuning, tune
@@ -33,9 +42,16 @@ __all__ = [
     "DataParallel",
     "ErrorLimit",
     "GraphoptError",
+    "InvariantError",
+    "ModelLoadError",
+    "ModelSaveError",
+    "OptionError",
     "Options",
     "Report",
+    "RuntimeMissingError",
     "Tuning",
+    "UnknownOptionError",
+    "VerifyError",
     "VerifyReport",
     "__version__",
     "bench",
@@ -57,9 +73,16 @@ _HOMES = {
     "DataParallel": "graphopt.runtime.data_parallel",
     "ErrorLimit": "graphopt.measure.limit_error",
     "GraphoptError": "graphopt.errors",
+    "InvariantError": "graphopt.errors",
+    "ModelLoadError": "graphopt.errors",
+    "ModelSaveError": "graphopt.errors",
+    "OptionError": "graphopt.errors",
     "Options": "graphopt.options",
     "Report": "graphopt.report.data",
+    "RuntimeMissingError": "graphopt.errors",
     "Tuning": "graphopt.measure.tune",
+    "UnknownOptionError": "graphopt.errors",
+    "VerifyError": "graphopt.errors",
     "VerifyReport": "graphopt.checking.verify",
     "bench": "graphopt.measure.bench",
     "configure": "graphopt.runtime.sessions",

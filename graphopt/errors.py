@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 # What `verify` found where both models ran and do not differ (1): BEFORE differs from itself; with --strict, that
@@ -40,6 +40,10 @@ class OptionError(GraphoptError):
     exit_code = 5
 
 
+class UnknownOptionError(OptionError, TypeError):
+    """A keyword is not an option. Python's own error for it is a TypeError, which this is, too."""
+
+
 class InvariantError(GraphoptError):
     """A pass broke an invariant of the model. Nothing was written. This is a bug of graphopt."""
 
@@ -56,6 +60,16 @@ class VerifyError(GraphoptError):
     """The two models could not be compared (which is not the same as being different)."""
 
     exit_code = 2
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggests names that are like a misspelt one, as the rest of a message: " (did you mean 'target'?)" or ""."""
+    from difflib import get_close_matches
+
+    choices = list(known)
+    parts = [choice for choice in choices if len(name) > 2 and name.lower() in choice.lower()]
+    alike = dict.fromkeys([*get_close_matches(name, choices, cutoff=0.7), *parts])
+    return f" (did you mean {' or '.join(repr(choice) for choice in list(alike)[:3])}?)" if alike else ""
 
 
 def require_list(name: str, value: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files, pipeline, transposed_products
-from graphopt.errors import ModelSaveError, OptionError
+from graphopt.errors import ModelSaveError, OptionError, did_you_mean
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.graph.invariants import Interface, check_against, checked
@@ -92,8 +93,9 @@ def optimize(
             It is not changed. Files that an `onnx.ModelProto` refers to are in the working directory.
         out: the file to write, with all weights that are not inside it in OUT.data; without it the model comes back in
             memory.
-        options: see `Options`.
-        named: options by their names, which override those of `options`: `optimize(model, target="cpu")`.
+        options: a value that holds all options.
+        named: options by their names, which override those of `options`: `optimize(model, target="cpu")`. They are the
+            attributes of `Options`, whose documentation explains each.
 
     Returns:
         The optimized model, in the form of `model`, and the report. With `out` the first is `out` as given, and the
@@ -103,6 +105,7 @@ def optimize(
     Raises:
         ModelLoadError: the model cannot be read.
         ModelSaveError: the result cannot be written.
+        UnknownOptionError: a keyword that is not an option.
         OptionError: an unknown pass, target, precision, node or input, or a shape that does not fit.
         InvariantError: a pass broke the model; nothing was written.
     """
@@ -136,6 +139,17 @@ def optimize(
     returned = _hand_out(source, model, out, options, report, steps, changed=report.changed or report.inputs_changed)
     report.seconds = time.perf_counter() - start
     return returned, report
+
+
+def _listing_options(function: Any) -> inspect.Signature:
+    """The signature of `optimize` with each option, its type and its default in the place of `**named`."""
+    own = inspect.signature(function)
+    options = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(Options.__init__).parameters.values()]
+    first = [p for p in own.parameters.values() if p.kind != p.VAR_KEYWORD]
+    return own.replace(parameters=[*first, *options[1:]])
+
+
+setattr(optimize, "__signature__", _listing_options(optimize))  # noqa: B010 - a function has no such attribute to type
 
 
 def _check_out(path: Path | None, out: StrPath | None, options: Options) -> None:
@@ -327,7 +341,8 @@ def _select(only: Sequence[str], skip: Sequence[str]) -> list[Any]:
     known = [p.name for p in installed()]
     for name in (*only, *skip):
         if name not in known:
-            raise OptionError(f"unknown pass '{name}'; the passes are {', '.join(known)}")
+            suggested = did_you_mean(name, known)
+            raise OptionError(f"unknown pass '{name}'{suggested}; the passes are {', '.join(known)}")
     return [p for p in installed() if (not only or p.name in only) and p.name not in skip]
 
 

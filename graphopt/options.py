@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from graphopt.errors import OptionError, require_list
+from graphopt.errors import OptionError, UnknownOptionError, did_you_mean, require_list
 from graphopt.targets.profit import Profit
+from graphopt.targets.target import TargetName
 
-PRECISIONS = ("fp16", "bf16")
+Precision: TypeAlias = Literal["fp16", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +45,14 @@ class Options:
         progress: called with a line when a step starts.
 
     Raises:
+        UnknownOptionError: a keyword that is not an option.
         OptionError: options that contradict each other, an unknown precision, or a text where a list is meant.
     """
 
-    target: str = "auto"
+    target: TargetName | str = "auto"
     only: Sequence[str] = ()
     skip: Sequence[str] = ()
-    precision: str | None = None
+    precision: Precision | None = None
     keep_io: bool = True
     keep_float: Sequence[str] = ()
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
@@ -65,11 +68,22 @@ class Options:
     custom_ops: Sequence[str | os.PathLike[str]] = ()
     progress: Callable[[str], None] | None = None
 
+    def __new__(cls, **named: Any) -> Options:
+        """Raises:
+        UnknownOptionError: a keyword is not an option.
+        """
+        for name in named:
+            if name not in cls.__dataclass_fields__:
+                suggested = did_you_mean(name, cls.__dataclass_fields__) or ": help(graphopt.optimize) lists all"
+                raise UnknownOptionError(f"unknown option '{name}'{suggested}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("only", "skip", "keep_float", "custom_ops"):
             require_list(name, getattr(self, name))
         if self.precision not in (None, *PRECISIONS):
-            raise OptionError(f"unknown precision '{self.precision}'; choose {' or '.join(PRECISIONS)}")
+            suggested = did_you_mean(str(self.precision), PRECISIONS)
+            raise OptionError(f"unknown precision '{self.precision}'{suggested}; choose {' or '.join(PRECISIONS)}")
         if self.precision != "fp16" and not self.keep_io:
             raise OptionError("element types of inputs and outputs change only with precision fp16")
         if self.share_weights and self.external_data is False:
@@ -83,10 +97,10 @@ class Options:
 class OptionNames(TypedDict, total=False):
     """The same as keywords of a call, which type checkers know by this alone; see `Options`."""
 
-    target: str
+    target: TargetName | str
     only: Sequence[str]
     skip: Sequence[str]
-    precision: str | None
+    precision: Precision | None
     keep_io: bool
     keep_float: Sequence[str]
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -464,7 +464,7 @@ def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str
     standard, refused = lowered(model) if case.contrib else (model, [])
     assert not refused, refused
     feeds = case.inputs(model)
-    wanted: dict[str, str | None] = {"ours": None} | ({"bf16": "bf16"} if case.bfloat16 else {})
+    wanted: dict[str, Literal["bf16"] | None] = {"ours": None} | ({"bf16": "bf16"} if case.bfloat16 else {})
     options: dict[str, Any] = {"target": "cpu", "skip": case.skip}
     files = {
         name: graphopt.optimize(standard, all_sites=True, precision=precision, **options)[0]

@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -230,7 +230,7 @@ class _Examination:
         self.original: _Original | None = None
         self.compared: dict[bytes, tuple[str, str]] = {}
 
-    def of(self, target: str, precision: str | None, runs: bool) -> tuple[str, str]:
+    def of(self, target: str, precision: Literal["fp16", "bf16"] | None, runs: bool) -> tuple[str, str]:
         import graphopt
         from graphopt.errors import GraphoptError, InvariantError
 
@@ -342,7 +342,7 @@ def _answer(path: str, targets: list[str], seconds: float, runs: bool) -> None:
         for target in targets:
             name, _, precision = target.partition("+")
             _allow(seconds)
-            _say(examination.of(name, precision or None, runs))
+            _say(examination.of(name, "fp16" if precision == "fp16" else None, runs))
 
 
 # -- all files -----------------------------------------------------------------------------------------------------

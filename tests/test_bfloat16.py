@@ -288,7 +288,7 @@ def test_options_that_contradict() -> None:
     with pytest.raises(OptionError, match="only with precision fp16"):
         convert(layers(), keep_io=False)
     with pytest.raises(OptionError, match="choose fp16 or bf16"):
-        graphopt.optimize(layers(), target="cpu", precision="int8")
+        graphopt.optimize(layers(), target="cpu", precision="int8")  # type: ignore[call-overload]
 
 
 def test_our_nodes_are_of_our_domain_and_define_themselves() -> None:

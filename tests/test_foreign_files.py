@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.errors import ModelLoadError
+from graphopt.options import Precision
 from graphopt.report.data import Report
 from tests.rewriting import assert_runs, assert_same_outputs, run
 
@@ -38,7 +39,7 @@ def parse(
 def check(
     model: onnx.ModelProto,
     *feeds: dict[str, Array],
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> dict[str, tuple[onnx.ModelProto, Report]]:
     """Optimizes for every target and compares on all feeds; what came out."""
     found = {}
@@ -516,7 +517,7 @@ def test_an_output_that_is_half_already() -> None:
 
 
 @pytest.mark.parametrize("precision", [None, "fp16"])
-def test_what_the_body_of_a_foreign_operator_reads_outside(precision: str | None) -> None:
+def test_what_the_body_of_a_foreign_operator_reads_outside(precision: Precision | None) -> None:
     """BeamSearch makes a session of its body, and takes the types of what that reads outside from its value_info."""
     body = onnx.parser.parse_graph("b (float[N,8] p) => (float[N,8] q) { t = MatMul(p, w)  q = MatMul(t, r) }")
     for name in ("w", "r"):

@@ -485,7 +485,7 @@ def test_a_large_model_is_written_as_a_stream(tmp_path: Any) -> None:
 def test_options() -> None:
     model = ZOO["resnet18"](small=True)
     with pytest.raises(OptionError, match="precision"):
-        graphopt.optimize(model, precision="int8")
+        graphopt.optimize(model, precision="int8")  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="precision"):
         graphopt.optimize(model, keep_io=False)
 

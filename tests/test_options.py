@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import pydoc
+import re
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import graphopt
 from graphopt.errors import OptionError
 from graphopt.options import OptionNames, Options
+from graphopt.targets.target import TargetName, parse_target
 from models import ZOO
 
 pytestmark = pytest.mark.once
+
+
+def test_help_lists_each_option_with_its_type_and_default() -> None:
+    text = pydoc.plain(pydoc.render_doc(graphopt.optimize)).splitlines()[2]
+    for option in dataclasses.fields(Options):
+        default = option.default
+        assert f"{option.name}: {option.type!r} = {default!r}" in text, option.name
+
+
+@pytest.mark.parametrize("make", [Options, lambda **named: graphopt.optimize("nowhere.onnx", **named)])
+@pytest.mark.parametrize(
+    ("named", "suggested"),
+    [({"targt": "cpu"}, "'target'"), ({"precison": "fp16"}, "'precision'"), ({"shapes": {}}, "'input_shapes'")],
+)
+def test_a_misspelt_option_gets_a_suggestion(make: Callable[..., Any], named: dict[str, Any], suggested: str) -> None:
+    with pytest.raises(OptionError, match=f"did you mean {suggested}") as raised:
+        make(**named)
+    assert isinstance(raised.value, TypeError)  # which Python itself raises for a keyword that there is not
+
+
+def test_a_misspelt_name_gets_a_suggestion() -> None:
+    model = ZOO["resnet18"](small=True)
+    for named, suggested in (
+        ({"only": ["winograd"]}, "'winograd_conv'"),
+        ({"skip": ["fold_batchnorm"]}, "'fold_batch_norm'"),
+        ({"target": "cudaa"}, "'cuda'"),
+        ({"target": "gfx942"}, "'rocm:gfx942'"),
+        ({"precision": "fp61"}, "fp16"),
+    ):
+        with pytest.raises(OptionError, match=suggested):
+            graphopt.optimize(model, **named)
+
+
+def test_targets_of_type_checkers_are_read() -> None:
+    for name in set(get_args(TargetName)) - {"auto"}:
+        assert str(parse_target(name)) == name
+
+
+def test_errors_named_in_docstrings_are_public() -> None:
+    public = [getattr(graphopt, name) for name in graphopt.__all__ if name != "__version__"]
+    named = {name for item in public for name in re.findall(r"^ +(\w+Error): ", item.__doc__ or "", re.MULTILINE)}
+    assert {"ModelLoadError", "OptionError", "VerifyError"} <= named
+    assert {name for name in named if not hasattr(builtins, name)} <= {*graphopt.__all__}
+    assert all(issubclass(getattr(graphopt, name), graphopt.GraphoptError) for name in named - {*dir(builtins)})
+
+
+def test_reports_print_a_summary() -> None:
+    model = ZOO["resnet18"](small=True)
+    optimized, report = graphopt.optimize(model, target="cpu")
+    first, *rest = str(report).splitlines()
+    assert first == "30 -> 22 nodes" and rest[-1] == "optimized for cpu" and len(rest) <= 5
+    assert str(graphopt.verify(model, optimized, effort="quick")).startswith("equal: ")
+    timed = graphopt.bench(model, optimized, seconds=0.0, memory=False, profile=False)
+    assert re.match(r"\d+\.\d+ -> \d+\.\d+ ms on CPUExecutionProvider", str(timed))
 
 
 def test_each_option_is_a_keyword_of_the_same_type() -> None:

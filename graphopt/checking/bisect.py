@@ -21,6 +21,7 @@ from graphopt.remarks import Remark
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.sessions import registering_custom_ops
 from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import TargetName
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class BisectResult:
 def bisect(
     model: Any,
     *,
-    target: str = "auto",
+    target: TargetName | str = "auto",
     all_sites: bool = False,
     passes: Sequence[Pass[Any, Any] | ModelPass] = PASSES,
     inputs: str | os.PathLike[str] | None = None,

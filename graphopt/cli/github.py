@@ -38,13 +38,12 @@ def tell(
 def markdown(report: Report, accuracy: VerifyReport | None, times: BenchReport | None, title: str) -> str:
     """The summary of a step."""
     lines = [f"### {_cell(title)}", "", f"**{_cell(answer(report, accuracy, times))}**", ""]
-    if report.before is not None and report.after is not None:
-        before, after = report.before.nodes, report.after.nodes
-        lines += ["| | before | after |", "|---|--:|--:|"]
-        for op in sorted({*before, *after}):
-            if before.get(op, 0) != after.get(op, 0):
-                lines.append(f"| {_cell(op)} | {before.get(op, '-')} | {after.get(op, '-')} |")
-        lines += [f"| **nodes** | {sum(before.values())} | {sum(after.values())} |", ""]
+    before, after = report.before.nodes, report.after.nodes
+    lines += ["| | before | after |", "|---|--:|--:|"]
+    for op in sorted({*before, *after}):
+        if before.get(op, 0) != after.get(op, 0):
+            lines.append(f"| {_cell(op)} | {before.get(op, '-')} | {after.get(op, '-')} |")
+    lines += [f"| **nodes** | {sum(before.values())} | {sum(after.values())} |", ""]
     if accuracy is not None:
         lines += ["| output | of RMS | allowed | |", "|---|--:|--:|---|"]
         for row in accuracy.worst_outputs():

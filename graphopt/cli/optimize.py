@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphopt.measure.bench import BenchReport
     from graphopt.measure.limit_error import ErrorLimit
     from graphopt.measure.tune import Tuning
-    from graphopt.options import Options
+    from graphopt.options import Options, Precision
     from graphopt.report.data import Report
     from graphopt.report.html import Provenance
 
@@ -160,7 +160,7 @@ def optimize(
         target=target,
         only=only or (),
         skip=skip or (),
-        precision=precision,
+        precision=cast("Precision | None", precision),
         keep_io=not fp16_io,
         keep_float=keep_float or (),
         inputs=inputs,

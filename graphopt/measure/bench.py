@@ -121,6 +121,13 @@ class BenchRow:
     high: float | None = None
     verdict: str = ""
 
+    def __str__(self) -> str:
+        times = [side.median_ms for side in (self.before, self.after) if side is not None]
+        said = f"{' -> '.join(f'{ms:.3f}' for ms in times)} ms on {describe(self.setting)}"
+        if self.speedup is None:
+            return said
+        return f"{said}: {self.verdict}, ratio {self.speedup:.2f} ({self.low:.2f}-{self.high:.2f})"
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -157,6 +164,9 @@ class BenchReport:
     profiles: list[Profile] = field(default_factory=list)
     knees: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.rows), *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
         return {"format": 1, **asdict(self)}

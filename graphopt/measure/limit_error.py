@@ -22,10 +22,10 @@ from graphopt.errors import GraphoptError, OptionError, about
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import size_grid
 from graphopt.optimizer import optimize
-from graphopt.options import Options
+from graphopt.options import Options, Precision
 from graphopt.progress import Progress
 
-PRECISION = "bf16"
+PRECISION: Precision = "bf16"
 # The passes that round; each site of theirs is a layer.
 _PASSES = ("bfloat16", "bfloat16_conv", "bfloat16_attention", "bfloat16_matmul")
 _CASES = 4  # drawn inputs, whose errors are taken together

@@ -41,12 +41,13 @@ from graphopt.measure.bench import (
 from graphopt.measure.measured_session import open_session
 from graphopt.measure.profiling import Run
 from graphopt.optimizer import optimize
+from graphopt.options import Precision
 from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
 from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, device_of, memory_of, runtime_name
 from graphopt.targets.profit import Candidate, Estimates, Profit, Site
-from graphopt.targets.target import Target
+from graphopt.targets.target import Target, TargetName
 
 CACHE_FORMAT = 1
 # How far around a site its surroundings are cut out: a convolution, its sum, its activation and the next convolution
@@ -197,8 +198,8 @@ class Tuning:
 def tune(
     model: Any,
     *,
-    target: str = "auto",
-    precision: str | None = None,
+    target: TargetName | str = "auto",
+    precision: Precision | None = None,
     threads: int = 0,
     sizes: Mapping[str, int] | None = None,
     seconds: float = 60.0,
@@ -276,7 +277,7 @@ class _Work:
         provider: str,
         threads: int,
         sizes: dict[str, int],
-        precision: str | None = None,
+        precision: Precision | None = None,
         record: Path | None = None,
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads

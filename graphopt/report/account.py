@@ -33,7 +33,7 @@ from graphopt.report.data import Report
 from graphopt.report.layers import grouped
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import operators
-from graphopt.targets.target import Target
+from graphopt.targets.target import Target, TargetName
 
 # They hand on what they are given, in another shape at most.
 _VIEWS = frozenset("Constant Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
@@ -176,7 +176,7 @@ class Account:
 def account(
     model: Any,
     *,
-    target: str = "auto",
+    target: TargetName | str = "auto",
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,

@@ -27,9 +27,9 @@ class ModelStats:
             counts like the convolution that it computes); None where one of them has an unknown size.
     """
 
-    nodes: dict[str, int]
-    initializer_bytes: int
-    multiply_adds: int | None
+    nodes: dict[str, int] = field(default_factory=dict)
+    initializer_bytes: int = 0
+    multiply_adds: int | None = None
 
 
 def model_stats(model: ir.Model) -> ModelStats:
@@ -93,8 +93,8 @@ class Report:
     target_reason: str = ""
     remarks: list[Remark] = field(default_factory=list)
     passes: list[PassSummary] = field(default_factory=list)
-    before: ModelStats | None = None
-    after: ModelStats | None = None
+    before: ModelStats = field(default_factory=ModelStats)
+    after: ModelStats = field(default_factory=ModelStats)
     numerics: str = "exact"
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
@@ -113,8 +113,6 @@ class Report:
     @property
     def outcome(self) -> str:
         """The node counts, or why the model is unchanged: "30 -> 12 nodes"."""
-        if self.before is None or self.after is None:
-            return ""
         if not self.changed and self.before.nodes == self.after.nodes:
             return (
                 f"{'inputs changed, nodes' if self.inputs_changed else ''} unchanged: {self._why_unchanged()}".strip()
@@ -143,15 +141,14 @@ class Report:
     def details(self) -> list[str]:
         """What changed, in a few lines: operators, weights, rewrites."""
         lines = []
-        if self.before is not None and self.after is not None:
-            old, new = self.before.nodes, self.after.nodes
-            moved = {op: abs(new.get(op, 0) - old.get(op, 0)) for op in {*old, *new}}
-            ops = sorted((op for op, n in moved.items() if n), key=lambda op: (-moved[op], op))
-            if ops:
-                lines.append("nodes: " + fitted([f"{op} {old.get(op, 0)} -> {new.get(op, 0)}" for op in ops]))
-            before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
-            if before != after:
-                lines.append(f"weights: {before} -> {after}")
+        old, new = self.before.nodes, self.after.nodes
+        moved = {op: abs(new.get(op, 0) - old.get(op, 0)) for op in {*old, *new}}
+        ops = sorted((op for op, n in moved.items() if n), key=lambda op: (-moved[op], op))
+        if ops:
+            lines.append("nodes: " + fitted([f"{op} {old.get(op, 0)} -> {new.get(op, 0)}" for op in ops]))
+        before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
+        if before != after:
+            lines.append(f"weights: {before} -> {after}")
         worked = sorted((p for p in self.passes if p.applied), key=lambda p: -p.applied)
         if worked:
             done = fitted([f"{p.name} {p.applied}" for p in worked])
@@ -162,9 +159,6 @@ class Report:
         return "\n".join([self.outcome, *self.details(), *self.notes, self.optimized_for])
 
     def to_dict(self) -> dict[str, Any]:
-        def stats(s: ModelStats | None) -> dict[str, Any] | None:
-            return None if s is None else vars(s)
-
         return {
             "format": 1,
             "target": self.target,
@@ -175,8 +169,8 @@ class Report:
             "tuning": self.tuning,
             "files": self.files,
             "shared_files": self.shared_files,
-            "before": stats(self.before),
-            "after": stats(self.after),
+            "before": vars(self.before),
+            "after": vars(self.after),
             "passes": [vars(p) for p in self.passes],
             "initializer_ranges": [r.to_dict() for r in self.initializer_ranges],
             "remarks": [r.to_dict() for r in self.remarks],

@@ -183,13 +183,11 @@ def _tiles(report: Report, accuracy: VerifyReport | None, times: BenchReport | N
         state = "good" if accuracy.equal else "bad"
         same = Tile("Result", equality(accuracy), allowed, state)
     rewrites = sum(p.applied for p in report.passes)
-    graph = Tile("Graph", replace(report, doubt="").outcome or "not counted", count(rewrites, "rewrite"), "plain")
+    graph = Tile("Graph", replace(report, doubt="").outcome, count(rewrites, "rewrite"), "plain")
     return [fast, same, graph]
 
 
 def _operators(report: Report) -> list[tuple[str, int, int]]:
-    if report.before is None or report.after is None:
-        return []
     before, after = report.before.nodes, report.after.nodes
     rows = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
     return [row for row in rows if row[1] != row[2]]

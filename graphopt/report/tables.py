@@ -60,8 +60,7 @@ def print_all(
     console: Console,
 ) -> None:
     """Prints everything that is known of an optimized model."""
-    if report.before is not None and report.after is not None:
-        print_before_after(report.before, report.after, console)
+    print_before_after(report.before, report.after, console)
     print_passes(report, console)
     print_refusals(report.remarks, console)
     print_ranges(report, console)

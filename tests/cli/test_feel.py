@@ -262,9 +262,20 @@ def test_a_graphsurgeon_graph_keeps_metadata_and_prints_nothing(capfd: pytest.Ca
 PYTHONS = os.environ.get("GRAPHOPT_TEST_PYTHONS", "3.10 3.14").split()
 
 
+def examples() -> dict[str, str]:
+    """Python blocks of the documentation, each as a file of its own."""
+    docs = Path(graphopt.__file__).parents[1] / "docs"
+    found = {}
+    for page in ("../README.md", *(f"{name}.md" for name in ("usage", "guide", "measuring", "recipes"))):
+        for i, block in enumerate(re.findall(r"^```python\n(.*?)^```", (docs / page).read_text(), re.M | re.S)):
+            if "import torch" not in block:
+                found[f"{Path(page).stem.lower()}_{i}.py"] = block
+    return found
+
+
 @pytest.mark.once
 def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
-    """A user's project under mypy --strict."""
+    """A user's project, and the examples of the documentation, under mypy --strict."""
     pytest.importorskip("mypy", reason="the environment of the newest runtime has no development tools")
     (tmp_path / "user.py").write_text(
         textwrap.dedent(
@@ -286,16 +297,24 @@ def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
                     print(verified.summary, report.before.nodes if report.before else {})
                 timed = graphopt.bench(source, out, threads=(1,))
                 tuning = graphopt.tune(source, seconds=1.0)
-                graphopt.optimize(source, profit=tuning.profit)
+                graphopt.optimize(source, profit=tuning.profit, target="cpu", precision="bf16")
+                try:
+                    graphopt.optimize(source, target="rocm:gfx942")
+                except (graphopt.ModelLoadError, graphopt.OptionError) as error:
+                    print(error.exit_code)
                 return timed.rows[0].before.median_ms
             """
         )
     )
+    shown = examples()
+    assert len(shown) > 10
+    for name, text in shown.items():
+        (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports"]
     environment = {**os.environ, "MYPYPATH": str(Path(graphopt.__file__).parents[1])}
     checks = {
         version: subprocess.Popen(
-            [*command, "--python-version", version, "user.py"],
+            [*command, "--python-version", version, "user.py", *shown],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,

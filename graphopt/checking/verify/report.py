@@ -106,6 +106,9 @@ class VerifyReport:
     def equal(self) -> bool:
         return self.verdict == Verdict.EQUAL
 
+    def __str__(self) -> str:
+        return f"{self.verdict.value}: {self.summary}"
+
     def __bool__(self) -> bool:
         return self.equal
 
