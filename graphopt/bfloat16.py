@@ -27,7 +27,8 @@ import onnx_ir as ir
 from graphopt import pipeline
 from graphopt.forms.rounded_weight import rounded
 from graphopt.graph import inference
-from graphopt.graph.editor import Editor
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.traits import QUANTIZATION
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, require_input, sole_reader
 from graphopt.half_precision import require_known
@@ -157,9 +158,9 @@ class Convolutions(Pass[Convolution, Convolution]):
         if (shape := node.outputs[0].shape) is not None:
             new.outputs[0].shape = ir.Shape(shape)
             inference.declare(editor.model, new.outputs[0])
-        prelu = editor.node("PRelu", [new.outputs[0], plan.slope], {}, hint=f"{node.name or plan.name}/PRelu")
-        prelu.outputs[0].dtype = ir.DataType.FLOAT
-        editor.replace([node], [new, prelu], {node.outputs[0]: prelu.outputs[0]}, anchor=node)
+        builder = Builder(editor, node, node.name or plan.name)
+        y = builder.op("PRelu", new.outputs[0], plan.slope, _dtype=ir.DataType.FLOAT)
+        editor.replace([node], [new, *builder.nodes], {node.outputs[0]: y}, anchor=node)
         return f"{plan.name} and PRelu"
 
 
@@ -207,7 +208,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
     def rewrite(self, plan: AttentionMatch, editor: Editor) -> str:
         node = plan.node
         inputs = [v for v in node.inputs if v is not None]
-        new = editor.emit(plan.name, inputs, {n: a.value for n, a in node.attributes.items()}, anchor=node)
+        new = Builder(editor, node).emit(plan.name, inputs, {n: a.value for n, a in node.attributes.items()})
         editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
         return "products in bfloat16"
 
@@ -292,12 +293,8 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
 
     def rewrite(self, plan: MatrixProduct, editor: Editor) -> str:
         last = plan.nodes[-1]
-        new = editor.emit(
-            MATRIX_PRODUCT,
-            (plan.A.value, plan.B.value),
-            {"alpha": plan.alpha, "a_perm": plan.A.perm, "b_perm": plan.B.perm},
-            anchor=plan.node,
-        )
+        attributes: dict[str, Attribute] = {"alpha": plan.alpha, "a_perm": plan.A.perm, "b_perm": plan.B.perm}
+        new = Builder(editor, plan.node).emit(MATRIX_PRODUCT, (plan.A.value, plan.B.value), attributes)
         editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return became(len(plan.nodes), MATRIX_PRODUCT)
 

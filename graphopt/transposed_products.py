@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import attribute_ints, made_by
 from graphopt.ops import DOMAIN, OPS
-from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.remarks import node_label
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -75,33 +74,27 @@ def _moves_batch(perm: Sequence[int]) -> bool:
 
 def _raise_rank(editor: Editor, node: ir.Node, i: int, count: int, *, lower: bool) -> ir.Node:
     """Gives factor `i` of a product leading axes, which the result loses again if it is to be `lower`."""
+    label = node_label(node)
+    b = Builder(editor, node, label)
 
-    def change(op_type: str, value: ir.Value, like: ir.Value, ones: int) -> ir.Node:
-        label = f"{node_label(node)}/{op_type.lower()}"
-        if editor.opset_at(node) < AXES_INPUT_OPSET:
-            return typed(editor.node(op_type, [value], {"axes": range(count)}, hint=label), like, ones)
-        axes = editor.initializer(node, np.arange(count), f"{label}_axes")
-        return typed(editor.node(op_type, [value, axes], hint=label), like, ones)
+    def typed(value: ir.Value, like: ir.Value, ones: int) -> ir.Value:
+        value.type = ir.TensorType(HALF)
+        value.shape = None if like.shape is None else ir.Shape([*(1,) * ones, *like.shape])
+        return value
 
-    def typed(new: ir.Node, like: ir.Value, ones: int) -> ir.Node:
-        result = new.outputs[0]
-        result.type = ir.TensorType(HALF)
-        result.shape = None if like.shape is None else ir.Shape([*(1,) * ones, *like.shape])
-        if new.domain:
-            inference.declare(editor.model, result)
-        return new
-
-    y, operands, raised = node.outputs[0], list(node.inputs), []
+    y, operands = node.outputs[0], list(node.inputs)
     for k in (i, RESIDUAL):
         if k < len(operands) and (value := operands[k]) is not None:
-            raised.append(change("Unsqueeze", value, value, count))
-            operands[k] = raised[-1].outputs[0]
+            operands[k] = typed(b.unsqueeze(value, *range(count)), value, count)
     attributes = {a.name: a.value for a in node.attributes.values()}
-    hint = f"{node_label(node)}/product"
-    product = editor.node(node.op_type, operands, attributes, hint=hint, domain=node.domain)
-    typed(product, y, count if lower else 0)
-    lowered = [change("Squeeze", product.outputs[0], y, 0)] if lower else []
-    editor.replace([node], [*raised, product, *lowered], {y: [product, *lowered][-1].outputs[0]}, anchor=node)
+    result = b.op(node.op_type, *operands, _hint=f"{label}/product", _domain=node.domain, **attributes)
+    product = b.nodes[-1]
+    typed(result, y, count if lower else 0)
+    if node.domain:
+        inference.declare(editor.model, result)
+    if lower:
+        result = typed(b.squeeze(result, *range(count)), y, 0)
+    editor.replace([node], b.nodes, {y: result}, anchor=node)
     return product
 
 
@@ -110,15 +103,11 @@ def _transpose_in_float(editor: Editor, transpose: ir.Node, node: ir.Node, i: in
     x, factor, label = transpose.inputs[0], node.inputs[i], node_label(node)
     assert x is not None
     assert factor is not None
-    wide = editor.node("Cast", [x], {"to": int(FLOAT)}, hint=f"{label}/wide")
-    perm = {"perm": attribute_ints(transpose, "perm", ())}
-    moved = editor.node("Transpose", wide.outputs, perm, hint=f"{label}/transpose")
-    narrow = editor.node("Cast", moved.outputs, {"to": int(HALF)}, hint=f"{label}/narrow")
-    for new, dtype, like in ((wide, FLOAT, x), (moved, FLOAT, factor), (narrow, HALF, factor)):
-        new.outputs[0].type, new.outputs[0].shape = ir.TensorType(dtype), like.shape
-    graph = node.graph
-    assert graph is not None
-    graph.insert_before(node, [wide, moved, narrow])
+    b, perm = Builder(editor, node, label), attribute_ints(transpose, "perm", ())
+    wide = b.op("Cast", x, to=int(FLOAT), _hint=f"{label}/wide", _like=x, _dtype=FLOAT)
+    moved = b.op("Transpose", wide, perm=perm, _hint=f"{label}/transpose", _like=factor, _dtype=FLOAT)
+    narrow = b.op("Cast", moved, to=int(HALF), _hint=f"{label}/narrow", _like=factor, _dtype=HALF)
+    editor.insert_before(node, b.nodes)
     operands = list(node.inputs)
-    operands[i] = narrow.outputs[0]
+    operands[i] = narrow
     editor.rewire(node, operands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -31,7 +32,8 @@ def activate(w: Writer, x: ir.Value, T: ir.DataType, name: str | None, parameter
         raise w.refuse(Code.ATTRIBUTE, f"the activation {name} with {len(parameters)} parameters")
     if name == "Clip":
         return w.op("Clip", x, *(w.number(p, T) for p in parameters[:2]))
-    return w.op(name, x, **{k: float(p) for k, p in zip(wanted, parameters)})
+    attributes: dict[str, Any] = {k: float(p) for k, p in zip(wanted, parameters)}
+    return w.op(name, x, **attributes)
 
 
 def reference(x: Array, name: str | None, parameters: Sequence[float]) -> Array:

@@ -81,7 +81,7 @@ def _define_to_float(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _define_dynamic(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
-    A, scale, zero = w.outputs("DynamicQuantizeLinear", call["A"], outputs=3)
+    A, scale, zero = w.outputs("DynamicQuantizeLinear", call["A"], _count=3)
     A.dtype = zero.dtype = ir.DataType.UINT8
     y = _product(w, A, call["B"], zero, call.get("b_zero_point"))
     y = w.mul(y, w.mul(scale, call["b_scale"]))

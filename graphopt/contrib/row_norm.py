@@ -133,7 +133,7 @@ def _define_embed(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if call.asks_for("mask_index"):
         if "mask" in call:
             is_word = w.cast(w.op("Equal", call["mask"], w.number(1, ir.DataType.INT32)), ir.DataType.INT32)
-            outputs["mask_index"] = w.reduce_sum(is_word, 1, keepdims=0)
+            outputs["mask_index"] = w.reduce("ReduceSum", is_word, 1, keepdims=0)
         else:
             outputs["mask_index"] = w.expand(w.array(np.zeros(1, np.int32)), w.dim(ids, 0))
     return outputs

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from graphopt.forms.affine import WEIGHT_TYPES, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
@@ -279,9 +280,10 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
         return [node]
     editor.rewire(node, inputs)
     if linear.add is None:
-        add = editor.node("Add", [node.outputs[0], bias], hint=f"{node.name or 'MatMul'}/Add")
-        node.append(add)
-        return [node, add]
+        builder = Builder(editor, node, node.name or "MatMul")
+        builder.op("Add", node.outputs[0], bias)
+        editor.insert_behind(node.outputs[0], builder.nodes)
+        return [node, *builder.nodes]
     editor.rewire(linear.add, [node.outputs[0], bias])
     return [node, linear.add]
 

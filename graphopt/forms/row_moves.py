@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.evaluation import Call, CannotEvaluateError, evaluate
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
@@ -141,25 +141,12 @@ def elements_of(
     return found
 
 
-@dataclass(frozen=True)
-class Reshapes:
-    """Makes Reshapes beside an anchor; those that it makes join `new`, which lies before the anchor in the end."""
-
-    editor: Editor
-    anchor: ir.Node
-    label: str
-    new: list[ir.Node]
-
-    def reshape(self, value: ir.Value, have: Sequence[Size] | None, want: Sequence[Size] | None) -> ir.Value:
-        """The value in the dimensions that it is to have, of which at most one, that of the images, is not known."""
-        if have == want or want is None:
-            return value
-        target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
-        shape = self.editor.initializer(self.anchor, target, f"{self.label}/shape")
-        node = self.editor.node("Reshape", [value, shape], {}, hint=f"{self.label}/Reshape")
-        node.outputs[0].type = value.type
-        self.new.append(node)
-        return node.outputs[0]
+def reshaped(builder: Builder, value: ir.Value, have: Sequence[Size] | None, want: Sequence[Size] | None) -> ir.Value:
+    """The value in the dimensions that it is to have, of which at most one, that of the images, is not known."""
+    if have == want or want is None:
+        return value
+    target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
+    return builder.op("Reshape", value, builder.initializer(target, "/shape"), _dtype=value.dtype)
 
 
 def times(first: Size, images: Size) -> int:

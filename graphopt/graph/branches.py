@@ -6,6 +6,7 @@ from collections import Counter
 
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies, tensor_dims
 from graphopt.graph.view import use_count
@@ -53,8 +54,9 @@ class Branches:
             free = new.producer() in moved and new not in outputs.values() and not use_count(new)
             if old.is_graph_output() and not free:
                 # It keeps its name, and gets no readers that it did not have (see `Editor.bypass`).
-                moved.append(self._editor.node("Identity", [new], hint=f"{old.name}/branch"))
-                new = moved[-1].outputs[0]
+                builder = Builder(self._editor, node)
+                new = builder.op("Identity", new, _hint=f"{old.name}/branch")
+                moved += builder.nodes
             outputs[old] = new
         graph.insert_after(node, moved)
         self._editor.replace([], moved, outputs, anchor=node)

@@ -97,23 +97,6 @@ class Editor(GraphView):
         graph.register_initializer(value)
         return value
 
-    def node(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Attribute] | None = None,
-        *,
-        hint: str,
-        outputs: int = 1,
-        domain: str = "",
-    ) -> ir.Node:
-        """A new node, not yet in a graph. `hint` names it; the name is made unique."""
-        name = self._unique(hint, self._node_names)
-        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
-        for i, output in enumerate(node.outputs):
-            output.name = self._unique(f"{name}_out{i}" if outputs > 1 else f"{name}_out", self._names)
-        return node
-
     def rewire(
         self,
         node: ir.Node,
@@ -139,49 +122,18 @@ class Editor(GraphView):
         node.op_type = op_type or node.op_type
         self.remove_unused(self._released(dropped))
 
-    def emit(
-        self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute], *, anchor: ir.Node
-    ) -> ir.Node:
-        """A new node of our domain, named after `anchor`; its function body joins the model.
-
-        Whether the model may have it is asked before, in `legal`, by `require_op`.
-        """
-        spec = OPS[name]
-        assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"
-        assert attributes.keys() == spec.attributes.keys(), f"{name} has attributes {list(spec.attributes)}"
-        typed = [ir.Attr(k, spec.attributes[k], v) for k, v in attributes.items()]
-        label = anchor.name or anchor.outputs[0].name or name
-        node = ir.Node(
-            DOMAIN,
-            name,
-            inputs,
-            typed,
-            num_outputs=len(spec.outputs),
-            name=self._unique(f"{label}/{name}", self._node_names),
-        )
-        for i, output in enumerate(node.outputs):
-            output.name = self._unique(f"{node.name}_out{i}", self._names)
-            brain = spec.outputs[i] in spec.bfloat16
-            output.type = ir.TensorType(ir.DataType.BFLOAT16) if brain else self._type_of(name, inputs)
+    def import_op(self, name: str, inputs: Sequence[ir.Value], anchor: ir.Node) -> None:
+        """Has the model, and the function around `anchor`, define and import an operator of ours with these inputs."""
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in FLOATS]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
         self.model.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
-        graph = anchor.graph
-        if graph in self._functions:
+        if anchor.graph in self._functions:
             for f in self.model.functions.values():
-                if f.graph is graph:
+                if f.graph is anchor.graph:
                     f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
         # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
         self.model.ir_version = max(self.model.ir_version, 8)
-        return node
-
-    def _type_of(self, name: str, inputs: Sequence[ir.Value]) -> ir.TensorType | None:
-        """What T is for an operator of ours, as any of its inputs tells; None where none does."""
-        for i in OPS[name].inputs_of_T:
-            if (dtype := self.dtype(inputs[i])) is not None:
-                return ir.TensorType(dtype)
-        return None
 
     def define(self, name: str, T: ir.DataType) -> None:
         """Gives the model the function body of an operator of ours, in place of one that it may have.
@@ -193,6 +145,22 @@ class Editor(GraphView):
         if not dialect.follows_type:
             function.metadata_props[BODY_TYPE] = dialect.T.name
         self.model.functions[function.identifier()] = function
+
+    def insert_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
+        """Puts nodes that are not in a graph before `anchor`."""
+        assert anchor.graph is not None
+        self.changed()
+        anchor.graph.insert_before(anchor, nodes)
+
+    def insert_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
+        """Puts nodes that read a value right behind its producer, or first in its graph."""
+        graph, producer = value.graph, value.producer()
+        assert graph is not None
+        self.changed()
+        if producer is not None:
+            graph.insert_after(producer, nodes)
+        else:
+            graph.insert_before(next(iter(graph)), nodes)
 
     def replace(
         self, old: Sequence[ir.Node], new: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value], *, anchor: ir.Node

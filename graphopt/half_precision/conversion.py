@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read_once, made_by
@@ -211,20 +212,20 @@ class Conversion:
             elif value.dtype == FLOAT:
                 inputs[i] = self._view(value, HALF)
         name = node_label(node)
+        b = Builder(self.editor, node, name)
         if ours:
-            product = self.editor.emit("Linear", [v for v in inputs if v is not None], {}, anchor=node)
+            b.nodes.append(Builder(self.editor, node).emit("Linear", [v for v in inputs if v is not None], {}))
         else:
-            attributes = {a.name: a.value for a in node.attributes.values()}
-            product = self.editor.node(node.op_type, inputs, attributes, hint=name)
-        cast = self.editor.node("Cast", product.outputs, {"to": int(FLOAT)}, hint=f"{name}/{_SUFFIX[FLOAT]}")
-        factor = self.editor.initializer(node, np.array(2.0**power, np.float32), f"{name}/scale")
-        made = [product, cast, self.editor.node("Mul", [cast.outputs[0], factor], hint=f"{name}/unscaled")]
+            b.op(node.op_type, *inputs, _hint=name, **{a.name: a.value for a in node.attributes.values()})
+        product = b.nodes[0]
+        product.outputs[0].type, product.outputs[0].shape = ir.TensorType(HALF), y.shape
+        wide = b.op("Cast", product.outputs[0], to=int(FLOAT), _hint=f"{name}/{_SUFFIX[FLOAT]}", _like=y, _dtype=FLOAT)
+        factor = b.initializer(np.array(2.0**power, np.float32), "/scale")
+        result = b.op("Mul", wide, factor, _hint=f"{name}/unscaled", _like=y, _dtype=FLOAT)
         if residual is not None:
             addend = self._view(residual, FLOAT) if residual in self.converted else residual
-            made.append(self.editor.node("Add", [made[-1].outputs[0], addend], hint=f"{name}/residual"))
-        for new in made:
-            new.outputs[0].type, new.outputs[0].shape = ir.TensorType(HALF if new is product else FLOAT), y.shape
-        self.editor.replace([node], made, {y: made[-1].outputs[0]}, anchor=node)
+            result = b.op("Add", result, addend, _hint=f"{name}/residual", _like=y, _dtype=FLOAT)
+        self.editor.replace([node], b.nodes, {y: result}, anchor=node)
         self.nodes += 1
         self.casts += 1
         self.scaled.append(product)
@@ -245,14 +246,13 @@ class Conversion:
         attributes = {a.name: a.value for a in node.attributes.values()} | {"mask_value": -LARGEST}
         name = node.op_type
         if "mask_value" in node.attributes:
-            both = self.editor.node("And", [inputs[index + 1], keep], hint=f"{node.name}/keep")
-            assert node.graph is not None
-            node.graph.insert_before(node, both)
-            inputs[index + 1] = both.outputs[0]
+            b = Builder(self.editor, node)
+            inputs[index + 1] = b.op("And", inputs[index + 1], keep, _hint=f"{node.name}/keep")
+            self.editor.insert_before(node, b.nodes)
         else:
             inputs.append(keep)
             name = name.replace("Bias", "BiasMask")
-        new = self.editor.emit(name, inputs, attributes, anchor=node)
+        new = Builder(self.editor, node).emit(name, inputs, attributes)
         self.editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
         return new
 
@@ -264,16 +264,13 @@ class Conversion:
         anchor = bias.producer() or next(iter(bias.graph or ()))
         lowest = self.editor.initializer(anchor, np.array(-LARGEST, np.float32), "lowest_half")
         zero = self.editor.initializer(anchor, np.array(0, np.float32), "zero_bias")
-        hint = f"{bias.name}/hides"
-        above = self.editor.node("Greater", [bias, lowest], hint=f"{hint}/Greater")
-        infinite = self.editor.node("IsInf", [bias], hint=f"{hint}/IsInf")
-        keep_node = self.editor.node("Or", [above.outputs[0], infinite.outputs[0]], hint=f"{hint}/keep")
-        kept = self.editor.node("Where", [keep_node.outputs[0], bias, zero], hint=f"{hint}/Where")
-        for made in (above, infinite, keep_node, kept):
-            dtype = FLOAT if made is kept else ir.DataType.BOOL
-            made.outputs[0].type, made.outputs[0].shape = ir.TensorType(dtype), bias.shape
-        self._insert([above, infinite, keep_node, kept], bias)
-        return self._cast(kept.outputs[0], bias, HALF), keep_node.outputs[0]
+        b, bool_ = Builder(self.editor, anchor, f"{bias.name}/hides"), ir.DataType.BOOL
+        above = b.op("Greater", bias, lowest, _like=bias, _dtype=bool_)
+        infinite = b.op("IsInf", bias, _like=bias, _dtype=bool_)
+        keep = b.op("Or", above, infinite, _hint=f"{b.label}/keep", _like=bias, _dtype=bool_)
+        kept = b.op("Where", keep, bias, zero, _like=bias, _dtype=FLOAT)
+        self.editor.insert_behind(bias, b.nodes)
+        return self._cast(kept, bias, HALF), keep
 
     def _convert_cast(self, node: ir.Node) -> None:
         source, result = node.inputs[0], node.outputs[0]
@@ -332,20 +329,12 @@ class Conversion:
         return self._cast(value, value, dtype)
 
     def _cast(self, source: ir.Value, named_after: ir.Value, dtype: ir.DataType) -> ir.Value:
-        cast = self.editor.node("Cast", [source], {"to": int(dtype)}, hint=f"{named_after.name}/{_SUFFIX[dtype]}")
-        self._insert([cast], source)
-        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), named_after.shape
+        anchor = source.producer() or next(iter(source.graph or ()))
+        b, hint = Builder(self.editor, anchor), f"{named_after.name}/{_SUFFIX[dtype]}"
+        cast = b.op("Cast", source, to=int(dtype), _hint=hint, _like=named_after, _dtype=dtype)
+        self.editor.insert_behind(source, b.nodes)
         self.casts += 1
-        return cast.outputs[0]
-
-    def _insert(self, nodes: Sequence[ir.Node], source: ir.Value) -> None:
-        """Puts nodes that read `source` right behind its producer, or first in its graph."""
-        graph, producer = source.graph, source.producer()
-        assert graph is not None
-        if producer is not None:
-            graph.insert_after(producer, nodes)
-        else:
-            graph.insert_before(next(iter(graph)), nodes)
+        return cast
 
     def _stored(self, value: ir.Value) -> ir.Value:
         key = (value, FLOAT, False)
@@ -425,11 +414,10 @@ def _transpose_behind_products(editor: Editor) -> None:
         if x is None or not rows_first or editor.dtype(x) != HALF or K < N or not is_read_once(moved):
             continue
         attributes = {a.name: a.value for a in node.attributes.values()}
-        product = editor.node(
-            node.op_type, [x, *node.inputs[1:]], attributes, hint=f"{node_label(node)}/product", domain=node.domain
-        )
-        product.outputs[0].type = ir.TensorType(HALF)
-        product.outputs[0].shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
-        inference.declare(editor.model, product.outputs[0])
-        last = editor.node("Transpose", [product.outputs[0]], {"perm": perm}, hint=f"{node_label(node)}/transpose")
-        editor.replace([node], [product, last], {y: last.outputs[0]}, anchor=node)
+        b, label = Builder(editor, node), node_label(node)
+        hint, operands = f"{label}/product", (x, *node.inputs[1:])
+        product = b.op(node.op_type, *operands, _hint=hint, _domain=node.domain, _dtype=HALF, **attributes)
+        product.shape = None if x.shape is None else ir.Shape([*x.shape[:-1], N])
+        inference.declare(editor.model, product)
+        result = b.op("Transpose", product, perm=perm, _hint=f"{label}/transpose")
+        editor.replace([node], b.nodes, {y: result}, anchor=node)

@@ -15,9 +15,12 @@ of its own, while it takes Swish-24 apart (docs/passes/activations.md).
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from graphopt.forms.activation import GATES, Form, almost_gelu, quick_gelu_slope, written_form
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
@@ -33,7 +36,7 @@ STANDARD = {
     "GeluTanh": ("Gelu", 20),
 }
 # HardSwish(x) = x HardSigmoid(x) with these, for opsets that lack it.
-HARD_SWISH_GATE = {"alpha": 1 / 6, "beta": 0.5}
+HARD_SWISH_GATE: dict[str, Any] = {"alpha": 1 / 6, "beta": 0.5}
 # MIGraphX parses no others; an operator that it does not know sends the whole graph to the CPU.
 KNOWN_TO_MIGRAPHX = frozenset({"LeakyRelu", "HardSigmoid", "HardSwish"})
 
@@ -70,17 +73,16 @@ class Activations(Pass[Form, Form]):
 
     def rewrite(self, plan: Form, editor: Editor) -> str:
         op, _ = STANDARD[plan.suffix]
-        attributes: dict[str, float | str] = dict(plan.attributes)
+        attributes: dict[str, Any] = dict(plan.attributes)
         if plan.suffix == "GeluTanh":
             attributes["approximate"] = "tanh"
         last = plan.nodes[-1]
+        builder = Builder(editor, last)
         if plan.suffix == "HardSwish" and editor.opset(last) < STANDARD["HardSwish"][1]:
-            label = last.name or plan.y.name
-            gate = editor.node("HardSigmoid", [plan.x], HARD_SWISH_GATE, hint=f"{label}/HardSigmoid")
-            gate.outputs[0].type, gate.outputs[0].shape = plan.y.type, plan.y.shape
-            product = editor.node("Mul", [plan.x, gate.outputs[0]], hint=f"{label}/Mul")
-            editor.replace(list(plan.nodes), [gate, product], {plan.y: product.outputs[0]}, anchor=last)
-            return became(len(plan.nodes), "HardSigmoid and Mul")
-        new = editor.node(op, [plan.x], attributes, hint=f"{last.name or plan.y.name}/{op}")
-        editor.replace(list(plan.nodes), [new], {plan.y: new.outputs[0]}, anchor=last)
+            op = "HardSigmoid and Mul"
+            gate = builder.op("HardSigmoid", plan.x, _like=plan.y, **HARD_SWISH_GATE)
+            y = builder.op("Mul", plan.x, gate)
+        else:
+            y = builder.op(op, plan.x, **attributes)
+        editor.replace(list(plan.nodes), builder.nodes, {plan.y: y}, anchor=last)
         return became(len(plan.nodes), op)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.modulation import Modulation, is_row_of_each_image, modulation_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.view import attribute_float, require_input, require_one_graph
@@ -82,28 +83,21 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
     def rewrite(self, plan: AdaMatch, editor: Editor) -> str:
         norm, modulation = plan.norm, plan.modulation
         gamma, beta = norm.inputs[-2:]
-        scale, shift, new = modulation.scale, modulation.shift, []
-        label = modulation.shifted.name or norm.op_type
+        scale, shift, dtype = modulation.scale, modulation.shift, editor.dtype(require_input(norm, 0))
+        builder = Builder(editor, modulation.shifted)
         zero, one = (array is not None and bool((array == number).all())
                      for array, number in ((editor.constant(beta), 0), (editor.constant(gamma), 1)))  # fmt: skip
         if not zero:
-            product = editor.node("Mul", [scale, beta], {}, hint=f"{label}/beta")
-            total = editor.node("Add", [product.outputs[0], shift], {}, hint=f"{label}/shift")
-            new += [product, total]
-            shift = total.outputs[0]
+            product = builder.op("Mul", scale, beta, _hint=f"{builder.label}/beta", _dtype=dtype)
+            shift = builder.op("Add", product, shift, _hint=f"{builder.label}/shift", _dtype=dtype)
         if not one:
-            new.append(editor.node("Mul", [scale, gamma], {}, hint=f"{label}/scale"))
-            scale = new[-1].outputs[0]
-        dtype = editor.dtype(require_input(norm, 0))
-        assert dtype is not None, "`legal` asked"
-        for node in new:
-            node.outputs[0].dtype = dtype
+            scale = builder.op("Mul", scale, gamma, _hint=f"{builder.label}/scale", _dtype=dtype)
         epsilon = attribute_float(norm, "epsilon", 1e-5)
-        fused = editor.emit(plan.name, [*plan.data, scale, shift], {"epsilon": epsilon}, anchor=modulation.shifted)
+        fused = builder.emit(plan.name, [*plan.data, scale, shift], {"epsilon": epsilon})
         outputs = {modulation.shifted.outputs[0]: fused.outputs[0]}
         if len(norm.outputs) > 1:
             outputs[norm.outputs[1]] = fused.outputs[1]
-        editor.replace([*modulation.nodes, norm], [*new, fused], outputs, anchor=plan.place)
+        editor.replace([*modulation.nodes, norm], builder.nodes, outputs, anchor=plan.place)
         return became(3, plan.name)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import attribute_int, require_input
 from graphopt.metadata import Numerics
@@ -70,6 +71,6 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
         return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, doubt)
 
     def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:
-        new = editor.emit(NAME, [plan.X], {"axis": plan.axis}, anchor=plan.node)
+        new = Builder(editor, plan.node).emit(NAME, [plan.X], {"axis": plan.axis})
         editor.replace([plan.node], [new], {plan.node.outputs[0]: new.outputs[0]}, anchor=plan.node)
         return became(1, NAME)

@@ -24,12 +24,14 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from graphopt.graph.branches import Branches, take_apart
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
 from graphopt.graph.operators.dropout import drops_nothing
@@ -273,15 +275,15 @@ def cast_before_transposing(editor: Editor) -> int:
         wide = editor.dtype(result) == ir.DataType.FLOAT and editor.dtype(x) not in (None, ir.DataType.FLOAT)
         if x is None or not wide or not any(is_op(u, "MatMul") for u in result.consumers()):
             continue
-        attributes = {
+        attributes: dict[str, Any] = {
             name: a.as_ints() for name, a in transpose.attributes.items() if name == "perm" and not a.is_ref()
         }
         if len(attributes) != len(transpose.attributes):
             continue
-        first = editor.node("Cast", [x], {"to": int(ir.DataType.FLOAT)}, hint=f"{result.name}/cast")
-        first.outputs[0].type, first.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), x.shape
-        second = editor.node("Transpose", [first.outputs[0]], attributes, hint=f"{result.name}/transpose")
-        editor.replace([node], [first, second], {result: second.outputs[0]}, anchor=node)
+        b, FLOAT = Builder(editor, node, result.name), ir.DataType.FLOAT
+        cast = b.op("Cast", x, to=int(FLOAT), _hint=f"{result.name}/cast", _like=x, _dtype=FLOAT)
+        y = b.op("Transpose", cast, _hint=f"{result.name}/transpose", **attributes)
+        editor.replace([node], b.nodes, {result: y}, anchor=node)
         done += 1
     return done
 

@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes import sizes
 from graphopt.graph.traversal import tensor_dims
@@ -146,7 +147,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             b = editor.initializer(product, b, f"{w.name}_bias" if plan.b is None else f"{plan.b.name}_row")
         inputs = [x, w, b] + ([] if plan.residual is None else [plan.residual])
         attributes = {} if plan.form is None else plan.form.attributes
-        new = editor.emit(plan.name, inputs, attributes, anchor=last)
+        new = Builder(editor, last).emit(plan.name, inputs, attributes)
         editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=last)
         return became(len(plan.nodes), plan.name)
 

@@ -22,11 +22,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.shapes.dims import BROADCASTING, keeps_shape
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
@@ -151,16 +152,14 @@ class FuseAttention(Pass[Attention, Attention]):
             attributes["softcap"] = plan.softcap
         if plan.window is not None:
             attributes["left"], attributes["right"] = plan.window
-        fused = editor.emit(plan.variant.name, inputs, attributes, anchor=plan.context)
+        fused = Builder(editor, plan.context).emit(plan.variant.name, inputs, attributes)
         old = [*plan.outer, *plan.inner]
-        new = [*emission.nodes, fused]
+        emission.nodes.append(fused)
         outputs = {p.present: made[p.value] for p in plan.prepared if p.present is not None}
         outputs[plan.output] = fused.outputs[0]
         if plan.packed:
-            merge = emission.merged(fused.outputs[0])
-            new.append(merge)
-            outputs[plan.output] = merge.outputs[0]
-        editor.replace(old, new, outputs, anchor=plan.context)
+            outputs[plan.output] = emission.merged(fused.outputs[0])
+        editor.replace(old, emission.nodes, outputs, anchor=plan.context)
         return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
 
@@ -453,15 +452,12 @@ def _move_shape_readers(match: Attention, editor: Editor) -> None:
             sources = list(dict.fromkeys(v for v, _ in wanted))
             offsets = dict(zip(sources, np.cumsum([0, *(match.graph.shapes.rank(v) or 0 for v in sources)]).tolist()))
             label = node.name or "shape"
-            new = [editor.node("Shape", [v], hint=label) for v in sources]
-            last = new[0].outputs[0]
-            if len(sources) > 1:
-                new.append(editor.node("Concat", [n.outputs[0] for n in new], {"axis": 0}, hint=label))
-                last = new[-1].outputs[0]
+            b = Builder(editor, node, label)
+            shapes = [b.op("Shape", v, _hint=label) for v in sources]
+            every = shapes[0] if len(shapes) == 1 else b.op("Concat", *shapes, axis=0, _hint=label)
             index = np.asarray([offsets[v] + axis for v, axis in wanted], np.int64)
-            picks = editor.initializer(node, index, f"{label}/axes")
-            new.append(editor.node("Gather", [last, picks], {"axis": 0}, hint=label))
-            editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
+            y = b.op("Gather", every, b.initializer(index, "/axes"), axis=0, _hint=label)
+            editor.replace([node], b.nodes, {node.outputs[0]: y}, anchor=node)
 
 
 def _trace(match: Attention, source: tuple[ir.Value, int]) -> tuple[ir.Value, int]:
@@ -472,27 +468,28 @@ def _trace(match: Attention, source: tuple[ir.Value, int]) -> tuple[ir.Value, in
     return value, axis
 
 
-class _Emission:
-    """The nodes that a rewrite makes beside the fused one."""
+class _Emission(Builder):
+    """The nodes beside the fused one."""
 
     def __init__(self, match: Attention, editor: Editor) -> None:
+        super().__init__(editor, match.context, match.softmax.name or match.softmax.outputs[0].name)
         self.match = match
-        self.editor = editor
-        self.nodes: list[ir.Node] = []
         self.base = score_dims(match)
-        self.label = match.softmax.name or match.softmax.outputs[0].name or "attention"
 
     def node(
-        self, op_type: str, inputs: Sequence[ir.Value], hint: str, attributes: dict[str, Attribute] | None = None
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        hint: str,
+        dtype: ir.DataType | None = None,
+        **attributes: Any,
     ) -> ir.Value:
-        node = self.editor.node(op_type, inputs, attributes, hint=f"{self.label}/{hint}")
-        if (dtype := self.editor.dtype(inputs[0])) is not None:
-            node.outputs[0].dtype = dtype
-        self.nodes.append(node)
-        return node.outputs[0]
+        """A node whose output has the element type of the first input where no other is given."""
+        dtype = dtype or self.editor.dtype(inputs[0])
+        return self.op(op_type, *inputs, _hint=f"{self.label}/{hint}", _dtype=dtype, **attributes)
 
     def constant(self, array: Array, hint: str) -> ir.Value:
-        return self.editor.initializer(self.match.context, array, f"{self.label}/{hint}")
+        return self.initializer(array, f"/{hint}")
 
     def prepared(self) -> dict[ir.Value, ir.Value]:
         """The operands of an Attention node that have to be made: what stands for each -> what it is."""
@@ -501,19 +498,19 @@ class _Emission:
             value = operand.source
             if operand.heads is not None:
                 size = self._number(operand.value, 3)
-                value = self.node("Reshape", [value, self._shape((0, 0, operand.heads, size))], "heads")
+                value = self.node("Reshape", [value, self._target((0, 0, operand.heads, size))], "heads")
             if operand.past is not None:
                 if operand.heads is not None:
-                    value = self.node("Transpose", [value], "heads_first", {"perm": (0, 2, 1, 3)})
-                value = self.node("Concat", [operand.past, value], "present", {"axis": 2})
+                    value = self.node("Transpose", [value], "heads_first", perm=(0, 2, 1, 3))
+                value = self.node("Concat", [operand.past, value], "present", axis=2)
             made[operand.value] = value
         return made
 
-    def merged(self, value: ir.Value) -> ir.Node:
+    def merged(self, value: ir.Value) -> ir.Value:
         """[B, S, heads, Dv] with the heads packed."""
         heads, size = self._number(self.match.q.value, self.match.q.perm[1]), self._number(self.match.v.value, 3)
-        shape = self._shape((0, 0, heads * size if size > 0 else -1))
-        return self.editor.node("Reshape", [value, shape], hint=f"{self.label}/packed")
+        shape = self._target((0, 0, heads * size if size > 0 else -1))
+        return self.op("Reshape", value, shape, _hint=f"{self.label}/packed")
 
     def _number(self, value: ir.Value, axis: int) -> int:
         """A dimension as Reshape takes it: it can infer one, but not of a tensor without elements."""
@@ -523,10 +520,7 @@ class _Emission:
     def widened(self, value: ir.Value) -> ir.Value:
         if not self.match.widened:
             return value
-        cast = self.editor.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, hint=f"{self.label}/float")
-        cast.outputs[0].dtype = ir.DataType.FLOAT
-        self.nodes.append(cast)
-        return cast.outputs[0]
+        return self.node("Cast", [value], "float", ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
 
     def bias(self) -> ir.Value:
         """The sum of the additive terms."""
@@ -549,9 +543,7 @@ class _Emission:
                 self.constant(np.asarray(n, self.match.dtype.numpy()), "masked") for n in (0.0, hides * term.factor)
             )
             pair = (zero, hidden) if keeps else (hidden, zero)
-            where = self.node("Where", [self._boolean(term), *pair], "bias")
-            where.dtype = self.match.dtype
-            return where
+            return self.node("Where", [self._boolean(term), *pair], "bias", self.match.dtype)
         if term.factor == 1.0:
             return term.value
         if term.factor == -1.0:
@@ -565,9 +557,7 @@ class _Emission:
         stored = self.editor.constant(joined.value)
         if stored is not None:
             return self.constant(stored != 0, "mask")
-        cast = self.node("Cast", [joined.value], "mask", {"to": int(ir.DataType.BOOL)})
-        cast.dtype = ir.DataType.BOOL
-        return cast
+        return self.node("Cast", [joined.value], "mask", ir.DataType.BOOL, to=int(ir.DataType.BOOL))
 
     def mask(self) -> ir.Value:
         """The conjunction of the conditions, true where a score is kept."""
@@ -593,12 +583,12 @@ class _Emission:
         if plan is None or view is None:
             return value
         if plan.expands:
-            shape = view.there.inputs[1] if plan.expand is None else self._shape(plan.expand)
+            shape = view.there.inputs[1] if plan.expand is None else self._target(plan.expand)
             assert shape is not None
             value = self.node("Expand", [value, shape], hint)
-        shape = self._shape(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]
+        shape = self._target(plan.reshape) if plan.reshape is not None else self.match.back[view].inputs[1]
         assert shape is not None
         return self.node("Reshape", [value, shape], hint)
 
-    def _shape(self, sizes: Sequence[int]) -> ir.Value:
+    def _target(self, sizes: Sequence[int]) -> ir.Value:
         return self.constant(np.asarray(sizes, np.int64), "shape")

@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
 from graphopt.forms.affine import column_of_channels
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.view import (
@@ -148,7 +149,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
             inputs.append(plan.residual)
             nodes = (plan.add,)
         last = nodes[-1]
-        new = editor.emit(plan.name, inputs, attributes, anchor=last)
+        new = Builder(editor, last).emit(plan.name, inputs, attributes)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
 

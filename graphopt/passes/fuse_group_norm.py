@@ -26,6 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.row_statistics import match_row_norm
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
@@ -42,6 +43,8 @@ from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
+
+FLOAT = ir.DataType.FLOAT
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
         gamma = editor.initializer(anchor, plan.gamma.astype(dtype.numpy()), f"{name}_gamma")
         beta = editor.initializer(anchor, plan.beta.astype(dtype.numpy()), f"{name}_beta")
         attributes = {"num_groups": plan.num_groups, "epsilon": plan.epsilon}
-        fused = editor.emit("FusedGroupNorm", [plan.X, gamma, beta], attributes, anchor=anchor)
+        fused = Builder(editor, anchor).emit("FusedGroupNorm", [plan.X, gamma, beta], attributes)
         editor.replace(list(plan.nodes), [fused], {plan.Y: fused.outputs[0]}, anchor=anchor)
         return became(len(plan.nodes), f"one, {plan.num_groups} groups of {plan.gamma.size} channels")
 
@@ -105,28 +108,21 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
     """Reshape - InstanceNormalization - Reshape - Mul - Add, in float32."""
     sizes, name = editor.shapes.dims(match.X), match.Y.name or "group_norm"
     assert sizes is not None
-    nodes: list[ir.Node] = []
-
-    def constant(data: Array, what: str) -> ir.Value:
-        return editor.initializer(anchor, data, f"{name}_{what}")
-
-    def node(op_type: str, inputs: list[ir.Value], attributes: dict[str, float] | None = None) -> ir.Value:
-        nodes.append(editor.node(op_type, inputs, attributes, hint=f"{name}/{op_type}"))
-        nodes[-1].outputs[0].dtype = ir.DataType.INT64 if op_type == "Shape" else ir.DataType.FLOAT
-        return nodes[-1].outputs[0]
-
-    ones = constant(np.ones(match.num_groups, np.float32), "ones")
-    zeros = constant(np.zeros(match.num_groups, np.float32), "zeros")
-    grouped = node("Reshape", [match.X, constant(np.array([0, match.num_groups, -1]), "groups")])
-    normalized = node("InstanceNormalization", [grouped, ones, zeros], {"epsilon": match.epsilon})
+    b = Builder(editor, anchor, name)
+    ones = b.initializer(np.ones(match.num_groups, np.float32), "_ones")
+    zeros = b.initializer(np.zeros(match.num_groups, np.float32), "_zeros")
+    groups = b.initializer(np.array([0, match.num_groups, -1]), "_groups")
+    grouped = b.op("Reshape", match.X, groups, _dtype=FLOAT)
+    normalized = b.op("InstanceNormalization", grouped, ones, zeros, epsilon=match.epsilon, _dtype=FLOAT)
     dims = [0, *(-1 if d.value is None else d.value for d in sizes[1:])]  # 0: that of X
-    whole = constant(np.array(dims), "shape") if dims.count(-1) < 2 else node("Shape", [match.X])
+    static = dims.count(-1) < 2
+    whole = b.initializer(np.array(dims), "_shape") if static else b.op("Shape", match.X, _dtype=ir.DataType.INT64)
     column = (match.gamma.size, *(1 for _ in sizes[2:]))
-    scaled = node(
-        "Mul", [node("Reshape", [normalized, whole]), constant(match.gamma.astype(np.float32).reshape(column), "gamma")]
-    )
-    y = node("Add", [scaled, constant(match.beta.astype(np.float32).reshape(column), "beta")])
-    editor.replace(list(match.nodes), nodes, {match.Y: y}, anchor=anchor)
+    gamma, beta = (array.astype(np.float32).reshape(column) for array in (match.gamma, match.beta))
+    restored = b.op("Reshape", normalized, whole, _dtype=FLOAT)
+    scaled = b.op("Mul", restored, b.initializer(gamma, "_gamma"), _dtype=FLOAT)
+    y = b.op("Add", scaled, b.initializer(beta, "_beta"), _dtype=FLOAT)
+    editor.replace(list(match.nodes), b.nodes, {match.Y: y}, anchor=anchor)
     return "GroupNormalization became Reshape, InstanceNormalization, Reshape, Mul, Add"
 
 

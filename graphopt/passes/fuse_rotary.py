@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.rotary import Rotary, rotary_apart, rotary_of, turned_by
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.view import attribute_ints, made_by, require_contained, require_one_graph
@@ -104,18 +105,14 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
 
     def rewrite(self, plan: RotaryMatch, editor: Editor) -> str:
         rotary, last = plan.rotary, plan.rotary.nodes[-1]
-        new: list[ir.Node] = []
-        angles = []
-        dtype = editor.dtype(rotary.X)
-        assert dtype is not None, "`legal` asked"
-        for value in (rotary.cos, rotary.sin):
-            if rotary.apart:
-                twice = editor.node("Concat", [value, value], {"axis": -1}, hint=f"{value.name}/twice")
-                twice.outputs[0].dtype = dtype
-                new.append(twice)
-                value = twice.outputs[0]
-            angles.append(value)
-        fused = editor.emit(plan.name, [plan.X, *angles], {"perm": plan.perm}, anchor=last)
+        builder, angles = Builder(editor, last), [rotary.cos, rotary.sin]
+        if rotary.apart:
+            dtype = editor.dtype(rotary.X)
+            angles = [
+                builder.op("Concat", value, value, axis=-1, _hint=f"{value.name}/twice", _dtype=dtype)
+                for value in angles
+            ]
+        fused = builder.emit(plan.name, [plan.X, *angles], {"perm": plan.perm})
         nodes = [*rotary.nodes, *rotary.cuts, *(() if plan.moved is None else (plan.moved,))]
-        editor.replace(nodes, [*new, fused], {rotary.Y: fused.outputs[0]}, anchor=last)
+        editor.replace(nodes, builder.nodes, {rotary.Y: fused.outputs[0]}, anchor=last)
         return became(len(rotary.nodes) + len(rotary.cuts), plan.name)

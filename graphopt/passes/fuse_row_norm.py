@@ -36,6 +36,7 @@ import onnx_ir as ir
 
 from graphopt.forms.modulation import is_modulated
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import (
     attribute_float,
@@ -139,14 +140,14 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
             parameters.append(editor.initializer(anchor, beta.astype(dtype), f"{label}_beta"))
         base, add = plan.base, plan.residual
         if add is None:
-            new = editor.emit(base, [plan.X, *parameters], {"epsilon": plan.epsilon}, anchor=anchor)
+            new = Builder(editor, anchor).emit(base, [plan.X, *parameters], {"epsilon": plan.epsilon})
             editor.replace(list(plan.nodes), [new], {plan.Y: new.outputs[0]}, anchor=anchor)
             return became(len(plan.nodes), new.op_type)
         total = add.outputs[0]
         readers = [u for u in total.consumers() if u not in plan.nodes]
         suffix = "AddSum" if readers or total.is_graph_output() else "Add"
         operands = [v for v in add.inputs if v is not None]
-        new = editor.emit(base + suffix, [*operands, *parameters], {"epsilon": plan.epsilon}, anchor=anchor)
+        new = Builder(editor, anchor).emit(base + suffix, [*operands, *parameters], {"epsilon": plan.epsilon})
         # The sum's readers may stand before the norm, so the fused node stands where the Add stood.
         outputs = {plan.Y: new.outputs[0]}
         if suffix == "AddSum":
@@ -189,17 +190,17 @@ def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str
     assert dtype is not None
     gamma = np.ones(match.D) if match.gamma is None else match.gamma
     gamma = -gamma if match.mean_first else gamma
-    parameters = [editor.initializer(anchor, gamma.astype(dtype.numpy()), f"{label}_gamma")]
+    builder = Builder(editor, anchor, label)
+    parameters = [builder.initializer(gamma.astype(dtype.numpy()), "_gamma")]
     if match.beta is not None:
-        parameters.append(editor.initializer(anchor, match.beta.astype(dtype.numpy()), f"{label}_beta"))
+        parameters.append(builder.initializer(match.beta.astype(dtype.numpy()), "_beta"))
     op_type = "RMSNormalization" if match.rms else "LayerNormalization"
-    attributes = {"axis": -1, "epsilon": match.epsilon}
-    new = [editor.node(op_type, [x, *parameters], attributes, hint=f"{label}/{op_type}")]
+    y = builder.op(op_type, x, *parameters, axis=-1, epsilon=match.epsilon)
     if wanted is not None and dtype != wanted:
-        new[0].outputs[0].dtype = dtype
-        new.append(editor.node("Cast", [new[0].outputs[0]], {"to": int(wanted)}, hint=f"{label}/Cast"))
+        y.dtype = dtype
+        y = builder.cast(y, wanted)
     replaced = _replaced(match, editor)
-    editor.replace(list(replaced), new, {match.Y: new[-1].outputs[0]}, anchor=anchor)
+    editor.replace(list(replaced), builder.nodes, {match.Y: y}, anchor=anchor)
     return became(len(replaced), op_type)
 
 

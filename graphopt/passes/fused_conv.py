@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import FLOATS, attribute_int, attribute_ints, attribute_string, require_input
 from graphopt.metadata import Numerics
@@ -144,7 +145,7 @@ def require_floats(match: ConvMatch, editor: Editor) -> None:
 def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:
     """The operator of that name, with `rest` as its inputs behind the bias."""
     inputs = [match.X, match.W, bias_of(match, editor), *rest]
-    return editor.emit(name, inputs, match.attributes, anchor=match.node)
+    return Builder(editor, match.node).emit(name, inputs, match.attributes)
 
 
 def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> str:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from graphopt.forms.activation import Form, simple_form, written_form
 from graphopt.forms.halves import half_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.view import made_by, other_input, require_one_graph, sole_reader
@@ -113,9 +114,9 @@ class Gate(Pass[GateMatch, GateMatch]):
     def rewrite(self, plan: GateMatch, editor: Editor) -> str:
         product = plan.product
         if plan.X is None:
-            new = editor.emit(plan.name, [plan.form.x, plan.other], {}, anchor=product)
+            new = Builder(editor, product).emit(plan.name, [plan.form.x, plan.other], {})
         else:
-            new = editor.emit(plan.name, [plan.X], {"gate": plan.gate}, anchor=product)
+            new = Builder(editor, product).emit(plan.name, [plan.X], {"gate": plan.gate})
         nodes = [*dict.fromkeys(plan.cuts), *plan.form.nodes, product]
         editor.replace(nodes, [new], {product.outputs[0]: new.outputs[0]}, anchor=product)
         return became(len(nodes), plan.name)

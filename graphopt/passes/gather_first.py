@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.linear import Linear, linear_before
-from graphopt.forms.row_moves import COPIES, VIEWS, Reshapes
+from graphopt.forms.row_moves import COPIES, VIEWS, reshaped
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
 from graphopt.graph.view import attribute_int, made_by, require_read_once, sole_reader
@@ -103,32 +104,24 @@ class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
 
     def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:
         linear, gather = plan.linear, plan.gather
-        label, type_ = gather.name or gather.outputs[0].name or "rows", linear.Y.type
+        builder, dtype = Builder(editor, gather), linear.Y.dtype
         (taken, length), tokens = plan.rows, plan.tokens
         inner = editor.shapes.last(linear.X) or ONE
         channels = editor.shapes.dim(linear.W, 1)
-        new: list[ir.Node] = []
-        reshapes = Reshapes(editor, gather, label, new)
-
-        def add(op_type: str, inputs: list[ir.Value | None], axis: int | None = None) -> ir.Value:
-            node = editor.node(op_type, inputs, {} if axis is None else {"axis": axis}, hint=f"{label}/{op_type}")
-            node.outputs[0].type = type_
-            new.append(node)
-            return node.outputs[0]
 
         def of_rows(rows: int, width: Size) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), width
 
         wide = Size.of(tokens) * inner
-        value = reshapes.reshape(linear.X, editor.shapes.dims(linear.X), of_rows(length, wide))
-        value = add("Gather", [value, gather.inputs[1]], 1)
-        value = reshapes.reshape(value, of_rows(taken, wide), of_rows(taken * tokens, inner))
-        value = add("MatMul", [value, linear.W])
+        value = reshaped(builder, linear.X, editor.shapes.dims(linear.X), of_rows(length, wide))
+        value = builder.op("Gather", value, gather.inputs[1], axis=1, _dtype=dtype)
+        value = reshaped(builder, value, of_rows(taken, wide), of_rows(taken * tokens, inner))
+        value = builder.op("MatMul", value, linear.W, _dtype=dtype)
         if linear.bias is not None:
-            value = add("Add", [value, linear.bias])
+            value = builder.op("Add", value, linear.bias, _dtype=dtype)
         y = plan.last.outputs[0]
-        value = reshapes.reshape(value, of_rows(taken * tokens, channels), editor.shapes.dims(y))
-        editor.replace(plan.nodes, new, {y: value}, anchor=plan.last)
+        value = reshaped(builder, value, of_rows(taken * tokens, channels), editor.shapes.dims(y))
+        editor.replace(plan.nodes, builder.nodes, {y: value}, anchor=plan.last)
         return became(len(plan.nodes), "Gather and MatMul")
 
 

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, Reshapes, elements_of, images_of, is_known, moves_to
+from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, elements_of, images_of, is_known, moves_to, reshaped
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import sole_reader
@@ -111,20 +112,16 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
     def rewrite(self, plan: RowMoves, editor: Editor) -> str:
         last = plan.nodes[-1]
-        label = last.name or last.outputs[0].name or "rows"
-        new: list[ir.Node] = []
-        reshapes = Reshapes(editor, last, label, new)
+        builder = Builder(editor, last)
 
         def of_rows(rows: int) -> tuple[Size, ...]:
             return plan.images, Size.of(rows), Size.of(plan.width)
 
-        rows = editor.initializer(last, plan.rows, f"{label}/rows")
-        read = reshapes.reshape(plan.x, editor.shapes.dims(plan.x), of_rows(plan.rows_of_x))
-        gather = editor.node("Gather", [read, rows], {"axis": 1}, hint=f"{label}/Gather")
-        gather.outputs[0].type = ir.TensorType(plan.dtype)
-        new.append(gather)
-        y = reshapes.reshape(gather.outputs[0], of_rows(plan.rows.size), editor.shapes.dims(plan.y))
-        editor.replace(plan.nodes, new, {plan.y: y}, anchor=last)
+        rows = builder.initializer(plan.rows, "/rows")
+        read = reshaped(builder, plan.x, editor.shapes.dims(plan.x), of_rows(plan.rows_of_x))
+        gathered = builder.op("Gather", read, rows, axis=1, _dtype=plan.dtype)
+        y = reshaped(builder, gathered, of_rows(plan.rows.size), editor.shapes.dims(plan.y))
+        editor.replace(plan.nodes, builder.nodes, {plan.y: y}, anchor=last)
         return became(len(plan.nodes), "Gather")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphopt.forms.activation import Form, form_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import is_op, other_input, require_one_graph, require_read_once, require_readers, sole_reader
 from graphopt.metadata import Numerics
@@ -113,7 +114,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         if plan.residual is not None:
             inputs.append(plan.residual)
         window: dict[str, Any] = {name: second.attributes[name] for name in ("pads", "strides", "group")}
-        new = editor.emit(plan.name, inputs, {**window, **plan.forms[0].attributes}, anchor=plan.last)
+        new = Builder(editor, plan.last).emit(plan.name, inputs, {**window, **plan.forms[0].attributes})
         old = [plan.last, *(n for form in reversed(plan.forms) for n in form.nodes), *(c.node for c in plan.convs)]
         editor.replace(list(dict.fromkeys(old)), [new], {plan.last.outputs[0]: new.outputs[0]}, anchor=plan.last)
         return f"{first.C} to {first.M} channels, {'x'.join(map(str, second.kernel))}, {became(len(old), plan.name)}"

@@ -25,12 +25,13 @@ from graphopt.forms.row_moves import (
     MAX_ROWS,
     PADDED,
     VIEWS,
-    Reshapes,
     elements_of,
     images_of,
     is_known,
     moves_to,
+    reshaped,
 )
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.view import (
@@ -133,32 +134,29 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
         norm, w = plan.norm, plan.windows
         label = norm.name or norm.outputs[0].name or plan.name
         x, *others = (require_input(norm, i) for i in range(len(norm.inputs)))
-        new: list[ir.Node] = []
-
-        reshaped = Reshapes(editor, norm, label, new).reshape
+        builder = Builder(editor, norm, label)
         dims = editor.shapes.dims(x) or ()
         in_images: tuple[Size, ...] = (plan.images, Size.of(w.image[0] * w.image[1]), dims[-1])
         in_windows = (plan.images * Size.of(w.count), Size.of(w.window[0] * w.window[1]), dims[-1])
         if dims == (plan.images, *map(Size.of, w.image), dims[-1]) and not (plan.adds and plan.into):
             in_images = dims
-        inputs = [reshaped(x, dims, in_images)]
+        inputs = [reshaped(builder, x, dims, in_images)]
         if plan.adds:
             r = others.pop(0)
             inputs.append(
-                reshaped(r, dims, in_images) if plan.into
-                else reshaped(plan.source, editor.shapes.dims(plan.source), in_windows)
+                reshaped(builder, r, dims, in_images) if plan.into
+                else reshaped(builder, plan.source, editor.shapes.dims(plan.source), in_windows)
             )  # fmt: skip
         attributes = {"image": w.image, "window": w.window, "shift": w.shift}
         epsilon = attribute_float(norm, "epsilon", 1e-5)
-        made = editor.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes}, anchor=norm)
-        new.append(made)
+        made = builder.emit(plan.name, inputs + others, {"epsilon": epsilon, **attributes})
         y = plan.moves[-1].outputs[0] if plan.into else norm.outputs[0]
         replaced = [y, *norm.outputs[1:]] if plan.adds else [y]
         outputs = {
-            old: reshaped(value, in_windows if plan.into and old is y else in_images, editor.shapes.dims(old))
+            old: reshaped(builder, value, in_windows if plan.into and old is y else in_images, editor.shapes.dims(old))
             for old, value in zip(replaced, made.outputs)
         }
-        editor.replace([*plan.moves, norm], new, outputs, anchor=norm)
+        editor.replace([*plan.moves, norm], builder.nodes, outputs, anchor=norm)
         return became(len(plan.moves) + 1, plan.name)
 
 

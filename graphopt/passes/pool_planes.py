@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.pool import window_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -56,6 +57,6 @@ class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
         return match
 
     def rewrite(self, plan: PlanesMatch, editor: Editor) -> str:
-        new = editor.emit(PLANES, [plan.X], WINDOW, anchor=plan.node)
+        new = Builder(editor, plan.node).emit(PLANES, [plan.X], WINDOW)
         editor.replace([plan.node], [new], {plan.node.outputs[0]: new.outputs[0]}, anchor=plan.node)
         return became(1, PLANES)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.forms.pool import Window, window_of
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
@@ -82,7 +83,7 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     def rewrite(self, plan: PoolPlan, editor: Editor) -> str:
         node, y = plan.pool, plan.pool.outputs[0]
         x = plan.maker.outputs[1] if len(plan.maker.outputs) > 1 else add_pairs(plan.maker, editor)
-        new = editor.emit(PAIRS, [x], plan.window, anchor=node)
+        new = Builder(editor, node).emit(PAIRS, [x], plan.window)
         pairs = new.outputs[0]
         describe_pairs(pairs, y, editor)
         editor.replace([], [new], {}, anchor=node)

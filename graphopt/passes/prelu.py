@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.forms.affine import column_of_channels
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import shape_text
 from graphopt.graph.view import require_input
@@ -60,21 +61,14 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
 
     def rewrite(self, plan: PReluMatch, editor: Editor) -> str:
         node, x, slope = plan.node, plan.X, plan.slope
-        label = node.name or node.outputs[0].name or "prelu"
-        minus_one, zero, negative = (
-            editor.initializer(node, numbers.astype(slope.dtype), f"{label}_{name}")
-            for name, numbers in (
-                ("minus_one", -np.ones_like(slope)), ("zero", np.zeros_like(slope)), ("minus_slope", -slope)
-            )
-        )  # fmt: skip
-        below = editor.emit("ScaleShiftRelu", [x, minus_one, zero], {}, anchor=node)
-        above = editor.node("Relu", [x], {}, hint=f"{label}/Relu")
-        dtype = editor.dtype(x)
-        assert dtype is not None, "`legal` asked"
-        above.outputs[0].dtype = dtype
-        total = [below.outputs[0], negative, zero, above.outputs[0]]
-        new = editor.emit("ScaleShiftAdd", total, {}, anchor=node)
-        editor.replace([node], [below, above, new], {node.outputs[0]: new.outputs[0]}, anchor=node)
+        builder = Builder(editor, node)
+        minus_one = builder.initializer(-np.ones_like(slope), "_minus_one")
+        zero = builder.initializer(np.zeros_like(slope), "_zero")
+        negative = builder.initializer(-slope, "_minus_slope")
+        below = builder.emit("ScaleShiftRelu", [x, minus_one, zero], {})
+        above = builder.op("Relu", x, _dtype=editor.dtype(x))
+        new = builder.emit("ScaleShiftAdd", [below.outputs[0], negative, zero, above], {})
+        editor.replace([node], builder.nodes, {node.outputs[0]: new.outputs[0]}, anchor=node)
         return became(1, "ScaleShiftRelu, Relu and ScaleShiftAdd")
 
 

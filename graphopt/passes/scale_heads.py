@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import other_input, sole_reader
 from graphopt.metadata import Numerics
@@ -66,11 +67,9 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
         product, scaled = plan.product, plan.scaled
         q, k = product.inputs
         assert q is not None and k is not None, "`match` asked"
-        label = product.name or scaled.name or "scores"
-        rows = editor.node("Mul", [q, plan.factor], {}, hint=f"{label}/Mul")
-        rows.outputs[0].dtype = ir.DataType.FLOAT
-        new = editor.node("MatMul", [rows.outputs[0], k], {}, hint=f"{label}/MatMul")
-        editor.replace([product, scaled], [rows, new], {scaled.outputs[0]: new.outputs[0]}, anchor=scaled)
+        builder = Builder(editor, scaled, product.name or scaled.name or "scores")
+        y = builder.op("MatMul", builder.op("Mul", q, plan.factor, _dtype=ir.DataType.FLOAT), k)
+        editor.replace([product, scaled], builder.nodes, {scaled.outputs[0]: y}, anchor=scaled)
         return "the factor of each head multiplies the queries"
 
 

@@ -33,6 +33,7 @@ from graphopt.forms.affine import (
     require_finite,
 )
 from graphopt.forms.row_statistics import fused_by_runtimes
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import is_read_once
 from graphopt.metadata import Numerics
@@ -147,7 +148,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         shift = editor.initializer(last, plan.shift, f"{label}_shift")
         # Inference learns the number of channels from the scale, as it does not from a BatchNormalization.
         editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(plan.scale)
-        new = editor.emit("ScaleShift", [x, scale, shift], {}, anchor=last)
+        new = Builder(editor, last).emit("ScaleShift", [x, scale, shift], {})
         editor.replace(list(nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
         return f"{' and '.join(n.op_type for n in nodes)} became ScaleShift"
 
@@ -184,26 +185,19 @@ def _operators(maps: list[Affine]) -> int:
 def _rewrite_standard(plan: ScaleShiftPlan, editor: Editor) -> str:
     nodes, x, scale, shift = plan.match.nodes, plan.match.X, plan.scale, plan.shift
     last = nodes[-1]
-    label = last.name or last.outputs[0].name
-
-    def constant(array: Array, name: str) -> ir.Value:
-        return editor.initializer(last, array, f"{label}_{name}")
-
-    new: list[ir.Node] = []
+    builder = Builder(editor, last)
     if any((n.domain, n.op_type) == BATCH_NORM for n in nodes):
         numbers = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}
-        inputs = [x, *(constant(array.reshape(-1), name) for name, array in numbers.items())]
-        new.append(editor.node("BatchNormalization", inputs, {"epsilon": 0.0}, hint=f"{label}/BatchNormalization"))
+        inputs = [builder.initializer(array.reshape(-1), f"_{name}") for name, array in numbers.items()]
+        x = builder.op("BatchNormalization", x, *inputs, epsilon=0.0)
     else:
         numbers = {"Mul": scale} if np.any(scale != 1) else {}
         if np.any(shift != 0) or not numbers:  # maps that undo each other leave one operator for clean_up
             numbers["Add"] = shift
         for op, array in numbers.items():
-            new.append(editor.node(op, [x, constant(array, op)], hint=f"{label}/{op}"))
-            x = new[-1].outputs[0]
-            x.type, x.shape = last.outputs[0].type, last.outputs[0].shape
-    editor.replace(list(nodes), new, {last.outputs[0]: new[-1].outputs[0]}, anchor=last)
-    return f"{' and '.join(n.op_type for n in nodes)} became {' and '.join(n.op_type for n in new)}"
+            x = builder.op(op, x, builder.initializer(array, f"_{op}"), _like=last.outputs[0])
+    editor.replace(list(nodes), builder.nodes, {last.outputs[0]: x}, anchor=last)
+    return f"{' and '.join(n.op_type for n in nodes)} became {' and '.join(n.op_type for n in builder.nodes)}"
 
 
 def _is_ours(node: ir.Node) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import made_by, require_contained, require_input, require_one_graph
 from graphopt.metadata import Numerics
@@ -78,8 +79,7 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
 
     def rewrite(self, plan: WrittenPReluMatch, editor: Editor) -> str:
         last = plan.nodes[-1]
-        label = last.name or last.outputs[0].name or "prelu"
-        slope = editor.initializer(last, np.ascontiguousarray(plan.slope), f"{label}_slope")
-        new = editor.node("PRelu", [plan.X, slope], hint=f"{label}/PRelu")
-        editor.replace(list(plan.nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
+        builder = Builder(editor, last)
+        y = builder.op("PRelu", plan.X, builder.initializer(np.ascontiguousarray(plan.slope), "_slope"))
+        editor.replace(list(plan.nodes), builder.nodes, {last.outputs[0]: y}, anchor=last)
         return became(len(plan.nodes), "PRelu")

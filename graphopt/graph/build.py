@@ -1,0 +1,203 @@
+"""Creates nodes with their names, types and shapes.
+
+    b = Builder(editor, anchor)
+    y = b.op("Mul", x, b.initializer(scale, "scale"))
+    editor.replace([anchor], b.nodes, {anchor.outputs[0]: y}, anchor=anchor)
+
+As onnx_ir's tape.Builder, which leaves names to the graph that nodes join: these are unique in the whole model, bodies
+and functions included, so that a branch can take the place of its If.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphopt.graph.editor import Attribute, Editor
+from graphopt.ops import DOMAIN, OPS
+from graphopt.ops.schema import AXES_INPUT_OPSET, REDUCE_AXES_INPUT_OPSET, Array
+
+# A dimension: a number, or an int64 tensor of shape [1].
+Dim = int | ir.Value
+
+
+class Builder:
+    """New nodes beside an anchor, in order; they are not in the graph yet.
+
+    Attributes:
+        nodes: what was created.
+        label: names begin with it; the anchor's own where none is given.
+        opset: of ONNX's operators at the anchor.
+    """
+
+    def __init__(self, editor: Editor, anchor: ir.Node, label: str | None = None) -> None:
+        self.editor = editor
+        self.anchor = anchor
+        self.nodes: list[ir.Node] = []
+        self.label = label or anchor.name or anchor.outputs[0].name or anchor.op_type
+        self.opset = editor.opset_at(anchor)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def outputs(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        _count: int,
+        _hint: str | None = None,
+        _domain: str = "",
+        **attributes: Any,
+    ) -> Sequence[ir.Value]:
+        """The outputs of a new node.
+
+        Args:
+            op_type: the operator.
+            inputs: None where one is absent.
+            _count: how many outputs the node has.
+            _hint: names it, made unique; by default the label and the operator.
+            _domain: of the operator.
+            attributes: by name.
+        """
+        name = self.editor.unique_node_name(f"{self.label}/{op_type}" if _hint is None else _hint)
+        node = ir.node(op_type, inputs, attributes, domain=_domain, num_outputs=_count, name=name)
+        for i, output in enumerate(node.outputs):
+            output.name = self.editor.unique_name(f"{name}_out{i}" if _count > 1 else f"{name}_out")
+        self.nodes.append(node)
+        return node.outputs
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        _hint: str | None = None,
+        _domain: str = "",
+        _dtype: ir.DataType | None = None,
+        _like: ir.Value | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """The only output of a new node, of the element type `_dtype`, or of the type and shape of `_like`."""
+        (y,) = self.outputs(op_type, *inputs, _count=1, _hint=_hint, _domain=_domain, **attributes)
+        if _like is not None:
+            y.type, y.shape = _like.type, _like.shape
+        if _dtype is not None:
+            y.type = ir.TensorType(_dtype)
+        return y
+
+    def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:
+        """A new node of our domain; its function body joins the model.
+
+        Whether the model may have it is asked before, in `legal`, by `require_op`.
+        """
+        spec, editor = OPS[name], self.editor
+        assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"
+        assert attributes.keys() == spec.attributes.keys(), f"{name} has attributes {list(spec.attributes)}"
+        typed = [ir.Attr(k, spec.attributes[k], v) for k, v in attributes.items()]
+        label = editor.unique_node_name(f"{self.label}/{name}")
+        node = ir.Node(DOMAIN, name, inputs, typed, num_outputs=len(spec.outputs), name=label)
+        T = next((d for i in spec.inputs_of_T if (d := editor.dtype(inputs[i])) is not None), None)
+        for i, output in enumerate(node.outputs):
+            output.name = editor.unique_name(f"{label}_out{i}")
+            dtype = ir.DataType.BFLOAT16 if spec.outputs[i] in spec.bfloat16 else T
+            output.type = None if dtype is None else ir.TensorType(dtype)
+        editor.import_op(name, inputs, self.anchor)
+        self.nodes.append(node)
+        return node
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+
+    def initializer(self, data: Array | ir.LazyTensor, hint: str) -> ir.Value:
+        """A constant beside the anchor; `hint` follows the label in its name."""
+        return self.editor.initializer(self.anchor, data, f"{self.label}{hint}")
+
+    def array(self, data: Array) -> ir.Value:
+        """A constant without a name of its own."""
+        return self.initializer(np.asarray(data), "/constant")
+
+    def number(self, value: float, dtype: ir.DataType) -> ir.Value:
+        """A scalar."""
+        return self.array(np.array(value).astype(dtype.numpy()))
+
+    def ints(self, *values: int) -> ir.Value:
+        """An int64 vector."""
+        return self.array(np.array(values, np.int64))
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.op("Add", a, b)
+
+    def sub(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.op("Sub", a, b)
+
+    def mul(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.op("Mul", a, b)
+
+    def div(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.op("Div", a, b)
+
+    def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.op("MatMul", a, b)
+
+    def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self.op("Cast", x, to=int(dtype))
+
+    def transpose(self, x: ir.Value, *perm: int) -> ir.Value:
+        return self.op("Transpose", x, perm=perm)
+
+    def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
+
+    def dim(self, x: ir.Value, axis: int) -> ir.Value:
+        """One dimension as an int64 tensor of shape [1]."""
+        shape = self.op("Shape", x)
+        return self.slice(shape, 0, axis, axis + 1 if axis != -1 else None)
+
+    def shape(self, dims: Sequence[Dim]) -> ir.Value:
+        """An int64 vector of numbers and tensors of shape [1]."""
+        if all(isinstance(d, int) for d in dims):
+            return self.ints(*(d for d in dims if isinstance(d, int)))
+        return self.op("Concat", *(self.ints(d) if isinstance(d, int) else d for d in dims), axis=0)
+
+    def reshape(self, x: ir.Value, *dims: Dim) -> ir.Value:
+        return self.op("Reshape", x, self.shape(dims))
+
+    def expand(self, x: ir.Value, *dims: Dim) -> ir.Value:
+        return self.op("Expand", x, self.shape(dims))
+
+    def slice(self, x: ir.Value, axis: int, start: Dim, end: Dim | None) -> ir.Value:
+        """Along one axis; None is to the end."""
+        bounds = [self.ints(d) if isinstance(d, int) else d for d in (start, 2**31 - 1 if end is None else end)]
+        return self.op("Slice", x, *bounds, self.ints(axis))
+
+    def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
+        if self.opset < AXES_INPUT_OPSET:
+            return self.outputs("Split", x, _count=len(sizes), axis=axis, split=sizes)
+        return self.outputs("Split", x, self.ints(*sizes), _count=len(sizes), axis=axis)
+
+    def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
+        return self._with_axes("Unsqueeze", x, axes, AXES_INPUT_OPSET)
+
+    def squeeze(self, x: ir.Value, *axes: int) -> ir.Value:
+        return self._with_axes("Squeeze", x, axes, AXES_INPUT_OPSET)
+
+    def reduce(self, op_type: str, x: ir.Value, *axes: int, keepdims: int = 1) -> ir.Value:
+        """ReduceSum, ReduceMean, ReduceMax, ..."""
+        since = AXES_INPUT_OPSET if op_type == "ReduceSum" else REDUCE_AXES_INPUT_OPSET
+        return self._with_axes(op_type, x, axes, since, keepdims=keepdims)
+
+    def _with_axes(self, op_type: str, x: ir.Value, axes: Sequence[int], since: int, **attributes: Any) -> ir.Value:
+        if self.opset < since:
+            return self.op(op_type, x, axes=axes, **attributes)
+        return self.op(op_type, x, self.ints(*axes), **attributes)
+
+    def softmax(self, x: ir.Value) -> ir.Value:
+        """Along the last axis, in every opset."""
+        return self.op("Softmax", x, axis=-1)
+
+    def arange(self, end: ir.Value) -> ir.Value:
+        """0, 1, ... below `end`, an int64 tensor of shape [1]."""
+        zero, one = self.number(0, ir.DataType.INT64), self.number(1, ir.DataType.INT64)
+        return self.op("Range", zero, self.squeeze(end, 0), one)
