@@ -12,7 +12,7 @@ import signal
 import sys
 from types import FrameType
 
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as shells do
 
 
 def main() -> None:

@@ -326,7 +326,8 @@ def _activation_ranges(
 
 
 def _slower_in_bfloat16() -> str:
-    from graphopt.runtime.bfloat16_gain import bfloat16_gain, bfloat16_warning
+    from graphopt.runtime.bfloat16_gain import bfloat16_warning
+    from graphopt.runtime.sessions import bfloat16_gain
 
     return bfloat16_warning(bfloat16_gain())
 

@@ -22,7 +22,8 @@ from graphopt.forms.rounded_weight import to_bfloat16
 from graphopt.ops import DOMAIN
 from graphopt.ops.fused_conv import convolution
 from graphopt.report.data import Report
-from graphopt.runtime.bfloat16_gain import bfloat16_gain, bfloat16_warning
+from graphopt.runtime.bfloat16_gain import bfloat16_warning
+from graphopt.runtime.sessions import bfloat16_gain
 from tests.rewriting import model_from_text, run
 
 Array = npt.NDArray[Any]

@@ -43,14 +43,13 @@ def layer(path: str) -> int:
 def imports(path: Path) -> list[str]:
     """Files of the package that a file imports, relative to it."""
     found = []
-    tree = ast.parse(path.read_text())
-    # What only a type checker reads binds nothing: the package's own __init__ names its public functions so.
-    tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
-    for node in ast.walk(tree):
+    if path == ROOT / "__init__.py":
+        return []  # a facade: it imports a public name when it is asked for, and whoever asks has that import
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "graphopt":
             inner = node.module.split(".")[1:]
-            for parts in [inner, *([*inner, name.name] for name in node.names)]:
-                found += files_of(parts)
+            for name in node.names:
+                found += files_of([*inner, name.name]) or files_of(inner)
         elif isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.startswith("graphopt."):
@@ -76,6 +75,51 @@ def test_nothing_imports_from_a_layer_above() -> None:
             assert above <= own, f"{name} imports {other}"
             seen.add((own, above))
     assert len(seen) > len(LAYERS)  # the walk did find imports
+
+
+@pytest.mark.once
+def test_no_modules_import_one_another() -> None:
+    """Late imports and those for type checkers alone count, too."""
+    graph = {path.relative_to(ROOT).as_posix(): {*imports(path)} for path in ROOT.rglob("*.py")}
+    TopologicalSorter({name: others - {name} for name, others in graph.items()}).prepare()  # CycleError
+
+
+# Who may compare opsets: the operators' own arguments, and bodies that are written in the model's opset.
+OPSETS = ("graph/operators/", "ops/")
+# Who may change a graph. verify rewrites messages still.
+CHANGES = ("graph/", "checking/", "lower.py", "placement/forecast.py", "serving/")
+CHANGING = re.compile(
+    r"\.(insert_(before|after)|resize_(in|out)puts|replace_input_with|replace_all_uses_with|register_initializer)\("
+    r"|\.graph\.remove\(|\bdel \S*\.(initializers|attributes)\b|\.attributes\[[^]]+\] = |\.attributes\.(add|pop)\("
+)
+
+
+def python_texts(*without: str) -> dict[str, str]:
+    files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    return {name: text for name, text in files.items() if not name.startswith(without)}
+
+
+@pytest.mark.once
+def test_a_concept_of_a_graph_has_one_place() -> None:
+    """Opsets, arguments of Slice, sole readers, changes and new nodes."""
+    literal = [
+        f"{name}: {ast.unparse(node)}"
+        for name, text in python_texts(*OPSETS, "checking/").items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Compare)
+        and "opset" in ast.unparse(node).lower()
+        and any(isinstance(n, ast.Constant) and isinstance(n.value, int) and n.value > 1 for n in node.comparators)
+    ]
+    assert literal == []
+    texts = python_texts("checking/")
+    assert [name for name, text in texts.items() if '"starts"' in text] == ["graph/operators/arguments.py"]
+    sole = re.compile(r"use_count\(\w+\) [!=]= 1 (and not|or) \w+\.is_graph_output")
+    assert [name for name, text in texts.items() if sole.search(text)] == ["graph/view.py"]
+    changes = {name: found for name, text in python_texts(*CHANGES).items() if (found := CHANGING.search(text))}
+    assert changes == {}
+    made = re.compile(r"\bir\.[nN]ode\(")
+    makers = [name for name, text in texts.items() if made.search(text)]
+    assert makers == ["graph/build.py", "graph/editor.py"]
 
 
 NATIVE = ROOT.parent / "native"

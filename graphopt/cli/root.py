@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 
 import graphopt
-from graphopt import cli
 from graphopt.cli import config
+from graphopt.cli.overview import OVERVIEW
 
 # As people need them: what one begins with, what one looks at, what is there besides. Each is a module beside this one.
 NAMES = "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
@@ -42,7 +42,7 @@ class Commands(TyperGroup):
         return list(self.commands)
 
     def get_help(self, ctx: Any) -> str:
-        return cli.OVERVIEW.rstrip()
+        return OVERVIEW.rstrip()
 
 
 # Help without boxes: at 80 columns nothing folds, and rich, which takes as long as all else, is not loaded for it.

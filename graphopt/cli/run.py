@@ -10,12 +10,13 @@ from types import FrameType
 
 import typer
 
-from graphopt.__main__ import EXIT_INTERRUPTED
 from graphopt.cli import screen, streams
 from graphopt.cli.root import app
 from graphopt.cli.startup import sympy_when_needed
 from graphopt.errors import EXIT_INTERNAL, GraphoptError, ModelSaveError
 
+# As shells do.
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 # The base of what typer raises for wrong usage, wherever it keeps it.
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 

@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.contrib.writer import Writer
 from graphopt.ops.schema import Array
-
-if TYPE_CHECKING:
-    from graphopt.contrib.writer import Writer
 
 DOMAIN = "com.microsoft"
 T = TypeVar("T")
 
 # The value of an attribute that a node has to write.
 REQUIRED = object()
-# Where no definition is written for: Range, Where and negative axes of most operators.
-MIN_OPSET = 11
 
 
 @dataclass(frozen=True)

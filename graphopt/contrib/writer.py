@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.contrib.schema import MIN_OPSET
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import use_count
-from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
+from graphopt.graph.operators.arguments import first_opset
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
-SLICE_INPUTS_OPSET = 10
+# Of definitions: Range, Where and negative axes of most operators.
+MIN_OPSET = 11
 
 
 class Writer(Builder):
@@ -62,10 +59,9 @@ class Writer(Builder):
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def array(self, data: Array) -> ir.Value:
-        (value,) = self.outputs("Constant", _count=1)
-        tensor = ir.Tensor(np.asarray(data, order="C"), name=value.name)
-        self.nodes[-1].attributes.add(ir.AttrTensor("value", tensor))
-        value.dtype, value.shape = tensor.dtype, tensor.shape
+        tensor = ir.Tensor(np.asarray(data, order="C"))
+        (value,) = self.outputs("Constant", _count=1, value=tensor)
+        tensor.name, value.dtype, value.shape = value.name, tensor.dtype, tensor.shape
         return value
 
     def channels_first(self, x: ir.Value) -> ir.Value:
@@ -82,7 +78,7 @@ class Writer(Builder):
     def layer_norm(self, x: ir.Value, gamma: ir.Value, beta: ir.Value | None, epsilon: float) -> ir.Value:
         """Over the last axis."""
         T = self.dtype(gamma, x)
-        if self.opset >= LAYER_NORMALIZATION_OPSET:
+        if self.opset >= first_opset("LayerNormalization"):
             shift = () if beta is None else (beta,)
             return self.op("LayerNormalization", x, gamma, *shift, axis=-1, epsilon=epsilon)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
@@ -104,24 +100,3 @@ class Writer(Builder):
 
     def _narrow(self, x: ir.Value, T: ir.DataType) -> ir.Value:
         return x if T == ir.DataType.FLOAT else self.cast(x, T)
-
-    def prune(self, results: Collection[ir.Value]) -> None:
-        """Drops nodes of which nothing reads a result."""
-        kept = []
-        for node in reversed(self.nodes):
-            if any(use_count(o) or o in results for o in node.outputs):
-                kept.append(node)
-            else:
-                _detach(node)
-        self.nodes = kept[::-1]
-
-    def discard(self) -> None:
-        """Forgets the nodes, so that nothing counts as read by them."""
-        for node in self.nodes:
-            _detach(node)
-        self.nodes.clear()
-
-
-def _detach(node: ir.Node) -> None:
-    for i in range(len(node.inputs)):
-        node.replace_input_with(i, None)

@@ -6,15 +6,13 @@ may hide AMX, which is fast.
 
 from __future__ import annotations
 
-import functools
 import time
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from graphopt.errors import GraphoptError
 from graphopt.ops import DOMAIN, DOMAIN_VERSION
-from graphopt.runtime.sessions import CPU, import_onnxruntime, library_path
 
 # What a single layer in the cache must gain at least: in a whole model it gains less.
 LEAST_GAIN = 1.1
@@ -22,16 +20,14 @@ _ROWS, _K, _N = 128, 512, 512
 _REPEATS = 9
 
 
-@functools.cache
-def bfloat16_gain() -> float | None:
-    """How many times faster a layer of ours in bfloat16 is than the runtime's own in float32, on one thread here.
+def measure_gain(ort: Any, library: str, provider: str) -> float:
+    """Returns how many times faster a layer of ours in bfloat16 is than the runtime's own in float32, on one thread.
 
-    None where there is no runtime or no library of ours.
+    Args:
+        ort: the module onnxruntime.
+        library: the path of our library.
+        provider: that of CPUs.
     """
-    try:
-        ort, library = import_onnxruntime(), str(library_path())
-    except GraphoptError:
-        return None
     rng = np.random.default_rng(0)
     weights = {"W": rng.standard_normal((_K, _N), np.float32), "b": rng.standard_normal(_N, np.float32)}
     initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
@@ -48,7 +44,7 @@ def bfloat16_gain() -> float | None:
     ):
         graph = helper.make_graph([node], "layer", [x], [y], initializers)
         model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
-        sessions.append(ort.InferenceSession(model, options, providers=[CPU]))
+        sessions.append(ort.InferenceSession(model, options, providers=[provider]))
     feeds = {"X": rng.standard_normal((_ROWS, _K), np.float32)}
     fastest = [float("inf")] * len(sessions)
     for _ in range(_REPEATS):

@@ -15,10 +15,10 @@ import graphopt
 from graphopt.errors import GraphoptError, one_line
 from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime.auto import resolve_target
-from graphopt.runtime.bfloat16_gain import bfloat16_gain
 from graphopt.runtime.routes import Route
 from graphopt.runtime.sessions import (
     CPU,
+    bfloat16_gain,
     gpu_routes,
     import_onnxruntime,
     installed_runtimes,

@@ -718,13 +718,24 @@ def _warn_of_other_target(created: Any) -> None:
         warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)
 
 
+@functools.cache
+def bfloat16_gain() -> float | None:
+    """How many times faster bfloat16 is here (see `measure_gain`); None without a runtime or our library."""
+    from graphopt.runtime.bfloat16_gain import measure_gain
+
+    try:
+        return measure_gain(import_onnxruntime(), str(library_path()), CPU)
+    except GraphoptError:
+        return None
+
+
 def _warn_of_slow_bfloat16(created: Any) -> None:
     """What rounds to bfloat16 runs everywhere, and is slower where the processor does not multiply it faster."""
     if created.get_providers() != [CPU]:
         return
     if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():
         return
-    from graphopt.runtime.bfloat16_gain import LEAST_GAIN, bfloat16_gain
+    from graphopt.runtime.bfloat16_gain import LEAST_GAIN
 
     gain = bfloat16_gain()
     if gain is not None and gain < LEAST_GAIN:

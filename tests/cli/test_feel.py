@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 import graphopt
 from graphopt import progress
-from graphopt.cli import OVERVIEW
+from graphopt.cli.overview import OVERVIEW
 from graphopt.cli.root import NAMES, app
 from graphopt.errors import OptionError
 from graphopt.graph import reading
