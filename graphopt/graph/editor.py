@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph import inference
-from graphopt.graph.traversal import bodies, with_subgraphs
+from graphopt.graph.traversal import bodies, tensor_dims, with_subgraphs
 from graphopt.graph.view import BODY_TYPE, FLOATS, GraphView, has_readers, is_read, use_count
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OPS
 from graphopt.ops.schema import Array, Dialect
@@ -38,6 +39,9 @@ class Editor(GraphView):
             if function.domain == DOMAIN:
                 self._collect_names(with_subgraphs(function.graph))
         self._collect_names(self._own_graphs)
+        # How many values and nodes of the model have a name; counted when the first body is inlined.
+        self._counted: Counter[str] = Counter()
+        self._counted_nodes: Counter[str] = Counter()
         self._functions = {f.graph for f in model.functions.values()}
 
     def _collect_names(self, graphs: Iterable[ir.Graph]) -> None:
@@ -93,7 +97,17 @@ class Editor(GraphView):
             node.outputs[0].dtype, node.outputs[0].shape = tensor.dtype, tensor.shape
             graph.insert_before(anchor, node)
             return node.outputs[0]
-        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        return self._register(graph, tensor)
+
+    def initializer_like(self, value: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
+        """A new initializer where the constant `value` is, named after it."""
+        assert value.graph is not None
+        tensor.name = self.unique_name(f"{value.name}_{suffix}")
+        return self._register(value.graph, tensor)
+
+    def _register(self, graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+        shape, type_ = ir.Shape(tensor_dims(tensor)), ir.TensorType(tensor.dtype)
+        value = ir.Value(name=tensor.name, shape=shape, type=type_, const_value=tensor)
         graph.register_initializer(value)
         return value
 
@@ -146,13 +160,28 @@ class Editor(GraphView):
             function.metadata_props[BODY_TYPE] = dialect.T.name
         self.model.functions[function.identifier()] = function
 
-    def insert_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
+    def set_input(self, node: ir.Node, i: int, value: ir.Value | None) -> None:
+        """Has a node read another value as input `i`; the one before is kept, read or not."""
+        node.replace_input_with(i, value)
+
+    def set_attribute(self, node: ir.Node, name: str, value: Attribute | ir.TensorProtocol) -> None:
+        """Gives a node an attribute."""
+        (attribute,) = ir.convenience.convert_attributes({name: value})
+        node.attributes.add(attribute)
+
+    def add_output(self, node: ir.Node, dtype: ir.DataType) -> ir.Value:
+        """One more output of a node."""
+        node.resize_outputs(len(node.outputs) + 1)
+        node.outputs[-1].type = ir.TensorType(dtype)
+        return node.outputs[-1]
+
+    def put_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
         """Puts nodes that are not in a graph before `anchor`."""
         assert anchor.graph is not None
         self.changed()
         anchor.graph.insert_before(anchor, nodes)
 
-    def insert_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
+    def put_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
         """Puts nodes that read a value right behind its producer, or first in its graph."""
         graph, producer = value.graph, value.producer()
         assert graph is not None
@@ -220,6 +249,67 @@ class Editor(GraphView):
         self.replace([node], [producer], {y: x}, anchor=node)
         return True
 
+    def remove(self, node: ir.Node) -> None:
+        """Removes a node that nothing reads; its bodies are emptied, so that they read nothing, either."""
+        assert node.graph is not None
+        self.changed()
+        for body in bodies(node):
+            _empty(body)
+        node.graph.remove(node, safe=True)
+
+    def remove_initializer(self, value: ir.Value) -> None:
+        """Removes an initializer that nothing reads."""
+        assert value.graph is not None and value.name is not None
+        del value.graph.initializers[value.name]
+
+    def inline_body(self, node: ir.Node, body: ir.Graph) -> None:
+        """Puts the nodes of a body behind the node that holds it, whose outputs it gives, and removes the node."""
+        graph = node.graph
+        assert graph is not None
+        if not self._counted:
+            self._count_names()
+        results = list(body.outputs)
+        body.outputs.clear()
+        moved = list(body)
+        body.remove(moved)
+        for inner in moved:
+            self._rename_repeated(inner)
+        for name, value in list(body.initializers.data.items()):
+            del body.initializers[name]
+            if (tensor := value.const_value) is not None:
+                constant = self.initializer(node, _same(tensor), name)
+                value.replace_all_uses_with(constant)
+                results = [constant if v is value else v for v in results]
+        outputs: dict[ir.Value, ir.Value] = {}
+        for old, new in zip(node.outputs, results):
+            free = new.producer() in moved and new not in outputs.values() and not use_count(new)
+            if old.is_graph_output() and not free:
+                # It keeps its name, and gets no readers that it did not have (see `bypass`).
+                copy = ir.node("Identity", [new], name=self.unique_node_name(f"{old.name}/branch"))
+                new = copy.outputs[0]
+                new.name = self.unique_name(f"{copy.name}_out")
+                moved.append(copy)
+            outputs[old] = new
+        graph.insert_after(node, moved)
+        self.replace([], moved, outputs, anchor=node)
+        self.remove(node)
+
+    def _count_names(self) -> None:
+        for graph in self.graphs():
+            self._counted.update(str(v.name) for v in graph.inputs)
+            self._counted.update(list(graph.initializers.data))
+            for node in graph:
+                self._counted.update(str(o.name) for o in node.outputs)
+                self._counted_nodes[node.name or ""] += 1
+
+    def _rename_repeated(self, node: ir.Node) -> None:
+        """Bodies beside each other may use the same names, a graph and a body in it may not."""
+        for value in node.outputs:
+            if value.name and self._counted[value.name] > 1:
+                value.name = self.unique_name(value.name)
+        if node.name and self._counted_nodes[node.name] > 1:
+            node.name = self.unique_node_name(node.name)
+
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
         """Removes those of `nodes` that nobody reads, and then whatever only they read; consumers first."""
         work = list(nodes)
@@ -245,6 +335,19 @@ class Editor(GraphView):
             elif producer is not None:
                 makers.append(producer)
             elif value.is_initializer():
-                assert value.graph is not None and value.name is not None
-                del value.graph.initializers[value.name]
+                self.remove_initializer(value)
         return makers
+
+
+def _same(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+    """A tensor that can be given a name: the model that was handed in may share the one it is made of."""
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor_dims(tensor)))
+
+
+def _empty(body: ir.Graph) -> None:
+    """Removes the nodes of a body, so that the values that they read outside are no longer read."""
+    body.outputs.clear()
+    for node in reversed(body):
+        for inner in bodies(node):
+            _empty(inner)
+        body.remove(node, safe=True)

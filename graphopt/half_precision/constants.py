@@ -11,7 +11,7 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import QUANTIZATION
 from graphopt.ops.schema import Array
-from graphopt.passes.clean_up import is_matrix
+from graphopt.passes.clean_up.constants import is_matrix
 from graphopt.remarks import InitializerRange
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -93,7 +93,7 @@ class Constants:
             shape = ir.Shape(tensor.shape.numpy())
             half = ir.LazyTensor(lambda: ir.Tensor(to_half(np.ldexp(tensor.numpy(), -power))), HALF, shape)
             self.in_half[value] = None
-            self.scaled[value, power] = self._initializer(value, half, "scaled")
+            self.scaled[value, power] = self.editor.initializer_like(value, half, "scaled")
         return self.scaled[value, power]
 
     def half(self, value: ir.Value, saturate: bool) -> ir.Value:
@@ -106,21 +106,13 @@ class Constants:
         shape = ir.Shape(tensor.shape.numpy())
         half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape)
         self.in_half[value] = None
-        return self._initializer(value, half, "half")
+        return self.editor.initializer_like(value, half, "half")
 
     def without_hidden(self, bias: ir.Value, array: Array) -> tuple[ir.Value, ir.Value]:
         """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
         keep = ~(np.isfinite(array) & (array <= -LARGEST))
         self.in_half[bias] = None
         half = ir.Tensor(to_half(np.where(keep, array, 0)))
-        return self._initializer(bias, half, "half"), self._initializer(bias, ir.Tensor(keep), "keep")
-
-    def _initializer(self, like: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
-        """A new constant where the constant `like` is."""
-        graph = like.graph
-        assert graph is not None
-        tensor.name = self.editor.unique_name(f"{like.name}_{suffix}")
-        shape = ir.Shape(tensor.shape.numpy())
-        new = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-        graph.register_initializer(new)
-        return new
+        return self.editor.initializer_like(bias, half, "half"), self.editor.initializer_like(
+            bias, ir.Tensor(keep), "keep"
+        )

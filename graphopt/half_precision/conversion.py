@@ -13,13 +13,14 @@ from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
-from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read_once, made_by
+from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, is_read_once, made_by
 from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
 from graphopt.half_precision.ranges import ActivationRanges, power_that_fits
 from graphopt.half_precision.reasons import Reasons, half_types, is_attention_bias, is_bound
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
-from graphopt.passes.clean_up import cast_before_transposing, remove_unread_definitions
+from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
+from graphopt.passes.clean_up.unread import remove_unread_definitions
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.transposed_products import MATRIX_PRODUCTS
@@ -157,9 +158,9 @@ class Conversion:
             if value is None:
                 continue
             if value in self.converted:
-                node.replace_input_with(i, self._view(value, FLOAT))
+                self.editor.set_input(node, i, self._view(value, FLOAT))
             elif self.reasons.stores_only and code != Code.KEPT and self.constants.may_store(value, node):
-                node.replace_input_with(i, self._stored(value))
+                self.editor.set_input(node, i, self._stored(value))
 
     def _make_half(self, node: ir.Node, takes: Sequence[int]) -> None:
         for i in takes:
@@ -168,7 +169,7 @@ class Conversion:
             if is_attention_bias(node, i) and not self.reasons.fits(value):
                 node = self._hide(node, i)
             elif value.dtype == FLOAT:
-                node.replace_input_with(i, self._view(value, HALF, saturate=is_bound(node, i)))
+                self.editor.set_input(node, i, self._view(value, HALF, saturate=is_bound(node, i)))
         if node.domain == "":
             types = half_types(node.op_type, self.editor.opset(node))
             assert types is not None
@@ -179,10 +180,10 @@ class Conversion:
             if follows and value.dtype == FLOAT:
                 self._retype(value)
         if node.op_type == "Attention" and "softmax_precision" not in node.attributes:
-            node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
+            self.editor.set_attribute(node, "softmax_precision", int(FLOAT))
         masked = node.attributes.get("mask_value") if node.domain == DOMAIN else None
         if masked is not None and -math.inf < masked.as_float() < -LARGEST:
-            node.attributes["mask_value"] = ir.AttrFloat32("mask_value", -LARGEST)
+            self.editor.set_attribute(node, "mask_value", -float(LARGEST))
         self.nodes += 1
 
     def _scale_down(self, node: ir.Node, takes: Sequence[int]) -> bool:
@@ -248,7 +249,7 @@ class Conversion:
         if "mask_value" in node.attributes:
             b = Builder(self.editor, node)
             inputs[index + 1] = b.op("And", inputs[index + 1], keep, _hint=f"{node.name}/keep")
-            self.editor.insert_before(node, b.nodes)
+            self.editor.put_before(node, b.nodes)
         else:
             inputs.append(keep)
             name = name.replace("Bias", "BiasMask")
@@ -269,7 +270,7 @@ class Conversion:
         infinite = b.op("IsInf", bias, _like=bias, _dtype=bool_)
         keep = b.op("Or", above, infinite, _hint=f"{b.label}/keep", _like=bias, _dtype=bool_)
         kept = b.op("Where", keep, bias, zero, _like=bias, _dtype=FLOAT)
-        self.editor.insert_behind(bias, b.nodes)
+        self.editor.put_behind(bias, b.nodes)
         return self._cast(kept, bias, HALF), keep
 
     def _convert_cast(self, node: ir.Node) -> None:
@@ -284,7 +285,7 @@ class Conversion:
             and not self.reasons.stores_only
             and node not in self.reasons.needs_float
         ):
-            node.attributes["to"] = ir.AttrInt64("to", int(HALF))
+            self.editor.set_attribute(node, "to", int(HALF))
             self._retype(result)
             self.nodes += 1
 
@@ -300,7 +301,7 @@ class Conversion:
         ):
             return
         if range_of("", array).fits:
-            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(to_half(array)))
+            self.editor.set_attribute(node, "value", ir.Tensor(to_half(array)))
             self._retype(node.outputs[0])
             self.nodes += 1
 
@@ -332,7 +333,7 @@ class Conversion:
         anchor = source.producer() or next(iter(source.graph or ()))
         b, hint = Builder(self.editor, anchor), f"{named_after.name}/{_SUFFIX[dtype]}"
         cast = b.op("Cast", source, to=int(dtype), _hint=hint, _like=named_after, _dtype=dtype)
-        self.editor.insert_behind(source, b.nodes)
+        self.editor.put_behind(source, b.nodes)
         self.casts += 1
         return cast
 
@@ -385,14 +386,13 @@ class Conversion:
 
     def _drop_unread(self, value: ir.Value) -> None:
         """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
+        if is_read(value) or value.is_graph_input():
             return
         name, producer = value.name, value.producer()
         if value.is_initializer():
-            assert value.graph is not None and name is not None
-            del value.graph.initializers[name]
+            self.editor.remove_initializer(value)
         elif producer is not None and producer.graph is not None:
-            producer.graph.remove(producer, safe=True)
+            self.editor.remove(producer)
         copies = [v for (of, dtype, _), v in self.views.items() if of is value and dtype == HALF]
         if len(copies) == 1:
             copies[0].name = name

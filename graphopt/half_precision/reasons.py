@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, made_by
@@ -32,7 +33,6 @@ STATISTICS = frozenset(
     "ReduceProd ReduceLogSum ReduceLogSumExp CumSum CumProd Exp Log Pow Reciprocal Softplus Tan Sinh Cosh Acosh "
     "Asin Acos Atanh Det GridSample AffineGrid RoiAlign MaxRoiPool DFT STFT MelWeightMatrix".split()
 )
-GROUP_NORM_STASH_OPSET = 21
 
 
 @functools.cache
@@ -149,7 +149,7 @@ class Reasons:
         if node.domain != "":
             return False
         if node.op_type == "GroupNormalization":
-            return self.editor.opset(node) < GROUP_NORM_STASH_OPSET
+            return not signature("GroupNormalization", self.editor.opset(node)).takes("stash_type")
         return node.op_type in STATISTICS
 
     def _is_kept(self, node: ir.Node) -> bool:

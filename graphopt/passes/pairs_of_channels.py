@@ -100,9 +100,7 @@ def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
     """The second result of a convolution, which it is made to give."""
     y = node.outputs[0]
     _rename(node, PAIRS, node.inputs, editor)
-    node.resize_outputs(2)
-    pairs = node.outputs[1]
-    pairs.type = ir.TensorType(ir.DataType.BFLOAT16)
+    pairs = editor.add_output(node, ir.DataType.BFLOAT16)
     describe_pairs(pairs, y, editor)
     return pairs
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from graphopt.graph.operators.arguments import ATTENTION_OPSETS, ATTENTION_PADS_MASK_OPSET
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
@@ -87,7 +88,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
 
 def _require_version(node: ir.Node, graph: GraphView) -> None:
     version = graph.opset(node)
-    if not 23 <= version <= 26:
+    if version not in ATTENTION_OPSETS:
         raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
 
 
@@ -148,7 +149,7 @@ def _masked(found: Attention, mask: ir.Value) -> Attention:
     node, graph = found.softmax, found.graph
     last = require_rank(mask, graph, node) - 1
     total = graph.shapes.dim(found.k.value, found.k.perm[-1])
-    if graph.opset(node) >= 24 and (last < 0 or graph.shapes.dim(mask, last) != total):
+    if graph.opset(node) >= ATTENTION_PADS_MASK_OPSET and (last < 0 or graph.shapes.dim(mask, last) != total):
         raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
     dtype = graph.dtype(mask)
     if dtype is None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from graphopt.graph.operators.arguments import flattens, signature
 from graphopt.graph.operators.traits import PRODUCTS
 from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by, sole_reader
 from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
-from graphopt.passes.attention.step import Reshape, Step, code_of, dropout_refusal, readings
+from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
 
 # Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
@@ -133,12 +134,12 @@ def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
 
 def require_last_axis(softmax: ir.Node, graph: GraphView) -> None:
     opset = graph.opset(softmax)
-    axis = attribute_int(softmax, "axis", -1 if opset >= 13 else 1)
+    axis = attribute_int(softmax, "axis", signature("Softmax", opset).attributes["axis"])
     if axis == -1:
         return
     rank = graph.shapes.rank(softmax.inputs[0])
     if rank is None:
         raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
     if axis % rank != rank - 1:
-        code = Code.WRONG_AXIS if opset >= 13 else Code.FLATTENED_SOFTMAX
+        code = Code.FLATTENED_SOFTMAX if flattens("Softmax", opset) else Code.WRONG_AXIS
         raise Refusal(code, f"Softmax over axis {axis} of rank {rank}", softmax)

@@ -17,7 +17,7 @@ from graphopt.graph.operators.dropout import drops_nothing
 from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import GraphView, require_input
-from graphopt.passes.attention.gate import is_zero_or_one
+from graphopt.passes.attention.mask_factor import is_zero_or_one
 from graphopt.passes.attention.match import Condition, Term
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal

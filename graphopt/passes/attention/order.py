@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.view import GraphView
-from graphopt.passes.attention.gate import condition_of, hidden_number
+from graphopt.passes.attention.mask_factor import condition_of, hidden_number
 from graphopt.passes.attention.match import Attention, Condition, joined_values, score_dims
+from graphopt.passes.attention.readings import Add, Gate, Same, Step
 from graphopt.passes.attention.scores import Scores
-from graphopt.passes.attention.step import Add, Gate, Same, Step
 from graphopt.remarks import Code, Refusal
 
 

@@ -1,0 +1,25 @@
+"""The branch that always runs takes the place of its If."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+
+
+def take_branch(node: ir.Node, editor: Editor) -> bool:
+    """Puts the branch that runs behind its If, and removes the If; False where both may run.
+
+    Behind and not before, so that a walk over the graph that stands at the If meets its nodes next.
+    """
+    condition = editor.tensor(node.inputs[0]) if node.inputs else None
+    if condition is None or condition.dtype != ir.DataType.BOOL or condition.size != 1:
+        return False
+    attribute = node.attributes.get("then_branch" if condition.numpy().item() else "else_branch")
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH or node.graph is None:
+        return False
+    branch = attribute.as_graph()
+    if len(branch.outputs) != len(node.outputs):
+        return False
+    editor.inline_body(node, branch)
+    return True

@@ -1,0 +1,121 @@
+"""What is constant is computed, where the file does not grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.elements import ELEMENTS
+from graphopt.graph.operators.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.graph.traversal import tensor_dims
+from graphopt.graph.view import is_op, use_count
+from graphopt.ops.schema import Array
+
+MAX_CONSTANT_BYTES = 64 * 1024
+# Larger weights stay where they are, on disk.
+MAX_REPLACED_BYTES = 256 * 1024 * 1024
+SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
+MAY_BE_SHAPES = (*SHAPE_TYPES, None)
+
+
+@dataclass
+class Constants:
+    """Computes nodes of constants, and of dimensions."""
+
+    editor: Editor
+
+    def compute(self, node: ir.Node) -> bool:
+        """Puts a constant in the place of the node's output."""
+        if len(node.outputs) != 1:
+            return False
+        output = node.outputs[0]
+        if output.is_graph_output() or not use_count(output):
+            return False
+        array = self._from_shapes(node)
+        if array is None:
+            array = self._evaluate(node)
+        if array is None:
+            return False
+        constant = self.editor.initializer(node, array, str(output.name))
+        self.editor.replace([node], [], {output: constant}, anchor=node)
+        return True
+
+    def read_scalars(self, node: ir.Node) -> bool:
+        """Gives a Range scalars for constants of one element and an axis.
+
+        Runtimes take such a tensor while it is computed, and once it is a constant refuse the model.
+        """
+        arrays = [self.editor.constant(v) for v in node.inputs]
+        if not all(a is not None and a.size == 1 for a in arrays) or all(a is not None and not a.shape for a in arrays):
+            return False
+        name = node.outputs[0].name
+        scalars = [self.editor.initializer(node, a.reshape(()), f"{name}/scalar") for a in arrays if a is not None]
+        self.editor.rewire(node, scalars)
+        return True
+
+    def _from_shapes(self, node: ir.Node) -> Array | None:
+        """Integers that follow from dimensions."""
+        output = node.outputs[0]
+        if node.op_type not in ELEMENTS or self.editor.dtype(output) not in MAY_BE_SHAPES:
+            return None
+        elements = self.editor.shapes.elements(output)
+        return elements.array if elements is not None and elements.dtype in SHAPE_TYPES else None
+
+    def _evaluate(self, node: ir.Node) -> Array | None:
+        if is_op(node, "CastLike"):
+            return self._cast_like(node)
+        # Shapes knows a Shape, or nobody does.
+        if not can_evaluate(node) or node.op_type == "Shape":
+            return None
+        tensors: list[ir.TensorProtocol | None] = []
+        for value in node.inputs:
+            tensor = self.editor.tensor(value)
+            if value is not None and (tensor is None or tensor.dtype not in DTYPES):
+                return None
+            tensors.append(tensor)
+        if any(a.is_ref() for a in node.attributes.values()):
+            return None
+        if node.op_type == "Cast" and _is_stored_weight(tensors[0]):
+            return None
+        limit = self._limit(node)
+        if any(t is not None and t.nbytes > limit for t in tensors):
+            return None
+        arrays = tuple(None if t is None else t.numpy() for t in tensors)
+        try:
+            result = evaluate(Call(node, arrays, self.editor.opset(node), limit))
+        except CannotEvaluateError:
+            return None
+        return result if result.nbytes <= limit else None
+
+    def _cast_like(self, node: ir.Node) -> Array | None:
+        """Only the type of the second input matters."""
+        tensor, dtype = self.editor.tensor(node.inputs[0]), self.editor.dtype(node.inputs[1])
+        if tensor is None or tensor.dtype not in DTYPES or dtype not in DTYPES or dtype is None:
+            return None
+        if tensor.size * 8 > MAX_CONSTANT_BYTES:
+            return None
+        try:
+            return cast(tensor.numpy(), dtype.numpy())
+        except CannotEvaluateError:
+            return None
+
+    def _limit(self, node: ir.Node) -> int:
+        """The most bytes that the result may have: few, or no more than go away with the node."""
+        freed = 0
+        for value in dict.fromkeys(node.inputs):
+            tensor = self.editor.tensor(value)
+            if value is not None and tensor is not None and use_count(value) == node.inputs.count(value):
+                freed += tensor.nbytes
+        return max(MAX_CONSTANT_BYTES, min(freed, MAX_REPLACED_BYTES))
+
+
+def is_matrix(tensor: ir.TensorProtocol) -> bool:
+    """Whether more than one dimension is larger than 1."""
+    return sum(d != 1 for d in tensor_dims(tensor)) > 1
+
+
+def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
+    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision/)."""
+    return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)

@@ -1,0 +1,136 @@
+"""Nodes that give an input as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import spans
+from graphopt.graph.operators.dropout import drops_nothing
+from graphopt.graph.shapes.sizes import ONE, ZERO, Size
+from graphopt.graph.view import attribute_int, made_by, use_count
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
+
+
+def unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
+    """The input that the only read output of a node of CANDIDATES always equals, or None."""
+    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+        return None
+    attributes = node.attributes.data
+    if attributes and any(a.is_ref() for a in attributes.values()):
+        return None
+    if len(node.outputs) > 1 and any(use_count(o) or o.is_graph_output() for o in node.outputs[1:]):
+        return None
+    if node.op_type in FACTORS:
+        return _times_one(node, editor)
+    if node.op_type == "Reshape":
+        return _reshaped_back(node, editor)
+    return node.inputs[0] if _KEEPS[node.op_type](node, editor) else None
+
+
+def _has_one_input(node: ir.Node, editor: Editor) -> bool:
+    return len(node.inputs) == 1
+
+
+def _casts_to_its_own(node: ir.Node, editor: Editor) -> bool:
+    dtype = editor.dtype(node.inputs[0])
+    wanted = node.attributes["to"].as_int() if node.op_type == "Cast" else editor.dtype(node.inputs[1])
+    return dtype is not None and dtype == wanted
+
+
+def _flattens_a_matrix(node: ir.Node, editor: Editor) -> bool:
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+    return editor.shapes.rank(node.inputs[0]) == 2 and axis in (1, -1)
+
+
+def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
+    if "perm" in node.attributes:
+        perm = list(node.attributes["perm"].as_ints())
+        return perm == list(range(len(perm)))
+    rank = editor.shapes.rank(node.inputs[0])
+    return rank is not None and rank <= 1
+
+
+def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
+    """What a Reshape reads, or what a Reshape in front of it read, in the shape that it had."""
+    x = node.inputs[0]
+    while x is not None and not _has_shape(node, x, editor):
+        before = made_by(x, "Reshape")
+        x = None if before is None else before.inputs[0]
+    return x
+
+
+def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
+    """Whether a Reshape gives the shape of x, whose elements it reads.
+
+    Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides.
+    """
+    if editor.arguments(node).place("shape") is None:
+        return False
+    have, target = editor.shapes.dims(x), editor.shapes.elements(node.inputs[1])
+    if have is None or target is None or len(have) != target.items.size:
+        return False
+    read = have if x is node.inputs[0] else editor.shapes.dims(node.inputs[0])
+    copied = () if read is None or attribute_int(node, "allowzero", 0) != 0 else tuple(read)
+
+    def is_own(axis: int, wanted: object) -> bool:
+        dim = have[axis]
+        return copied[axis : axis + 1] == (dim,) if wanted == ZERO else wanted == dim
+
+    unproven = [(have[i], w) for i, w in enumerate(target.items.flat) if not is_own(i, w)]
+    if len(unproven) != 1:
+        return not unproven
+    # The number of elements decides one dimension, unless another one is 0; -1 asks for just that.
+    ((dim, wanted),) = unproven
+    if wanted == Size.of(-1):
+        return True
+    others_static = sum(bool(d.value) for d in have) >= len(have) - (dim.value is None)
+    return others_static and (dim.value is None or not (isinstance(wanted, Size) and wanted.value is not None))
+
+
+def _expands_nothing(node: ir.Node, editor: Editor) -> bool:
+    have, target = editor.shapes.dims(node.inputs[0]), editor.shapes.elements(node.inputs[1])
+    if have is None or target is None or target.items.size > len(have):
+        return False
+    return all(w in (ONE, d) for d, w in zip(reversed(have), reversed(list(target.items.flat))))
+
+
+def _takes_everything(node: ir.Node, editor: Editor) -> bool:
+    found = spans(editor.arguments(node))
+    return found is not None and all(span.is_whole and span.step == 1 for span in found)
+
+
+def _pads_nothing(node: ir.Node, editor: Editor) -> bool:
+    pads = editor.arguments(node).ints("pads")
+    return pads is not None and not any(pads)
+
+
+def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
+    a, b = node.inputs
+    if a is None or b is None or editor.opset(node) < NUMPY_BROADCASTING_OPSET:
+        return None
+    for x, one in ((a, b), (b, a))[: 1 if node.op_type == "Div" else 2]:
+        rank, rank_one = editor.shapes.rank(x), editor.shapes.rank(one)
+        if rank_one is None or (rank_one > 0 and (rank is None or rank_one > rank)):
+            continue
+        if editor.scalar(one) == 1.0:
+            return x
+    return None
+
+
+# Operator -> whether a node gives its first input.
+_KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
+    "Identity": lambda node, editor: True,
+    **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _has_one_input),
+    "Dropout": drops_nothing,
+    **dict.fromkeys(("Cast", "CastLike"), _casts_to_its_own),
+    "Transpose": _is_identity_transpose,
+    "Flatten": _flattens_a_matrix,
+    "Expand": _expands_nothing,
+    "Slice": _takes_everything,
+    "Pad": _pads_nothing,
+}
+FACTORS = frozenset(("Mul", "Div"))
+CANDIDATES = FACTORS | _KEEPS.keys() | {"Reshape"}
