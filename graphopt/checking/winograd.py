@@ -18,9 +18,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from graphopt.contrib.writer import SLICE_INPUTS_OPSET
 from graphopt.graph import inference, traversal
 from graphopt.graph.messages import all_nodes, opset_of
+from graphopt.graph.operators.arguments import signature
 from graphopt.ops import DOMAIN
 
 WINOGRAD = "WinogradConv"
@@ -54,7 +54,7 @@ def approximated(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which each WinogradConv node is defined by this algorithm, but where that cannot be written."""
     opset = opset_of(model)
     # Below, Slice has its ends as attributes, and the results' size must be known.
-    dynamic = opset >= SLICE_INPUTS_OPSET
+    dynamic = "starts" in signature("Slice", opset).inputs
     sizes = {} if dynamic else _sizes(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -14,23 +14,22 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import first_opset
 from graphopt.ops.schema import Array
-
-GELU_OPSET = 20
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def gelu(w: Writer, x: ir.Value, T: ir.DataType) -> ir.Value:
     """In the exporters' spelling, which the runtimes and our passes know."""
-    if w.opset >= GELU_OPSET:
+    if w.opset >= first_opset("Gelu"):
         return w.op("Gelu", x)
     e = w.op("Erf", w.div(x, w.number(math.sqrt(2.0), T)))
     return w.mul(w.mul(x, w.add(e, w.number(1.0, T))), w.number(0.5, T))
 
 
 def _fast_gelu(w: Writer, x: ir.Value, T: ir.DataType) -> ir.Value:
-    if w.opset >= GELU_OPSET:
+    if w.opset >= first_opset("Gelu"):
         return w.op("Gelu", x, approximate="tanh")
     cubed = w.op("Pow", x, w.number(3.0, T))
     inner = w.mul(w.add(x, w.mul(cubed, w.number(0.044715, T))), w.number(math.sqrt(2.0 / math.pi), T))

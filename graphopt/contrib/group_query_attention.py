@@ -21,6 +21,7 @@ from graphopt.contrib.attention import merged, scale_of
 from graphopt.contrib.rotary import angles, draw_caches, rotate, rotate_reference
 from graphopt.contrib.schema import REQUIRED, Call, Case, ContribOp, either, normal
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import MAX_OF_INTEGERS_OPSET
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
@@ -168,7 +169,11 @@ def _refuse(w: Writer, call: Call[ir.Value]) -> None:
 def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Value, total: ir.Value) -> ir.Value:
     """[B, G, max(total, past length), H]: past ones before `begin` [B, 1], then the new ones, then zeros."""
     held = w.dim(past, 2)
-    length = w.op("Max", total, held) if w.opset >= 12 else w.op("Where", w.op("Less", total, held), held, total)
+    length = (
+        w.op("Max", total, held)
+        if w.opset >= MAX_OF_INTEGERS_OPSET
+        else w.op("Where", w.op("Less", total, held), held, total)
+    )
     at = w.unsqueeze(w.arange(length), 0)  # [1, length]
     since = w.sub(at, begin)  # [B, length]
     is_past = w.op("Less", since, w.ints(0))

@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import REQUIRED, Call, Case, ContribOp, either, normal
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import SCALES_OF_BLOCKS_OPSET
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
-BLOCKED_OPSET = 21  # DequantizeLinear by blocks, and the types of 4 bits
 BITS = (2, 4, 8)
 
 
@@ -34,7 +34,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     _check_sizes(w, call, blocks)
     packed, points = w.constant(B), w.constant(call.get("zero_points"))
     known_points = "zero_points" not in call or points is not None
-    if w.opset >= BLOCKED_OPSET and bits != 2 and packed is not None and known_points and "g_idx" not in call:
+    if w.opset >= SCALES_OF_BLOCKS_OPSET and bits != 2 and packed is not None and known_points and "g_idx" not in call:
         weights = _blocked(w, call, packed, points, T)
     else:
         weights = _unpacked(w, call, blocks, T)

@@ -9,17 +9,17 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import first_opset
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
-TRILU_OPSET = 14
 # Steps of Gauss and Jordan that a definition may write out.
 MAX_INVERSE = 16
 
 
 def _define_trilu(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x, k, upper = call["X"], call.get("k"), int(call.attribute("upper") != 0)
-    if w.opset >= TRILU_OPSET:
+    if w.opset >= first_opset("Trilu"):
         return {"Y": w.op("Trilu", x, *((k,) if k is not None else ()), upper=upper)}
     row = w.unsqueeze(w.arange(w.dim(x, -2)), 1)
     column = w.unsqueeze(w.arange(w.dim(x, -1)), 0)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from graphopt.contrib.schema import REQUIRED, Call, Case, ContribOp, either
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import flattens
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
@@ -67,7 +68,7 @@ def _define_softmax(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     axis, rank = call.attribute("axis"), w.rank(call["X"])
     if not -rank <= axis < rank:
         raise w.refuse(Code.WRONG_AXIS, f"axis {axis} of {rank}, of which the runtime makes something else")
-    if call.attribute("opset") < 13 and axis % rank != rank - 1:
+    if flattens("Softmax", call.attribute("opset")) and axis % rank != rank - 1:
         shape = w.op("Shape", x)
         flat = w.op("Flatten", x, axis=axis % rank)
         y = w.op("Reshape", w.softmax(flat), shape)
@@ -181,7 +182,7 @@ def _average_reference(call: Call[Array]) -> Mapping[str, Array]:
 
 def _softmax_reference(call: Call[Array]) -> Mapping[str, Array]:
     x, axis = _numbers(call, "X", "X_scale", "x_zero_point"), call.attribute("axis")
-    if call.attribute("opset") < 13:
+    if flattens("Softmax", call.attribute("opset")):
         flat = x.reshape(int(np.prod(x.shape[: axis % x.ndim])), -1)
         e = np.exp(flat - flat.max(-1, keepdims=True))
         y = (e / e.sum(-1, keepdims=True)).reshape(x.shape)

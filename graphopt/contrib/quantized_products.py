@@ -32,11 +32,11 @@ from graphopt.contrib.quantized import (
 )
 from graphopt.contrib.schema import Call, Case, either, normal
 from graphopt.contrib.writer import Writer
+from graphopt.graph.operators.arguments import SCALES_OF_CHANNELS_OPSET
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
-DEQUANTIZE_AXIS_OPSET = 13  # a scale for each channel
 ROOM, FORM = "integer_product", "MatMulInteger, Mul"
 
 # -- definitions -------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     last = call.attribute("channels_last")
     x = w.channels_first(call["x"]) if last else call["x"]
     attributes = {n: call.attribute(n) for n in CONV_ATTRIBUTES if call.attribute(n) is not None}
-    if w.opset < DEQUANTIZE_AXIS_OPSET:
+    if w.opset < SCALES_OF_CHANNELS_OPSET:
         names = ("x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point")
         bias = (call["B"],) if "B" in call else ()
         y = w.op("QLinearConv", x, *(call[n] for n in names), *bias, **attributes)

@@ -173,14 +173,13 @@ def _clip_bounds(node: ir.Node, editor: Editor) -> tuple[float, float] | None:
     x = node.inputs[0]
     limits = np.finfo(np.float16 if editor.dtype(x) == ir.DataType.FLOAT16 else np.float32)
     bounds = [float(limits.min), float(limits.max)]
+    arguments = editor.arguments(node)
     for i, name in enumerate(("min", "max")):
-        if editor.opset(node) < 11:
-            bounds[i] = attribute_float(node, name, bounds[i])
-        elif len(node.inputs) > i + 1 and node.inputs[i + 1] is not None:
-            number = editor.scalar(node.inputs[i + 1])
-            if number is None:
-                return None
-            bounds[i] = number
+        place = arguments.place(name)
+        number = arguments.attribute(name, bounds[i]) if place is None else editor.scalar(node.inputs[place])
+        if number is None:
+            return None
+        bounds[i] = number
     return None if any(math.isnan(b) for b in bounds) else (bounds[0], bounds[1])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import signature
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_float, attribute_int, require_input
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
@@ -40,15 +41,16 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
 
     """
     opset = editor.opset(node)
+    form = signature("BatchNormalization", opset)
     if any(o.name or o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.TRAINING_MODE, "the statistics are outputs", node)
-    if opset >= 14 and attribute_int(node, "training_mode", 0) != 0:
+    if form.takes("training_mode") and attribute_int(node, "training_mode", 0) != 0:
         raise Refusal(Code.TRAINING_MODE, "training_mode is 1", node)
-    if opset < 7 and attribute_int(node, "is_test", 0) != 1:
+    if form.takes("is_test") and attribute_int(node, "is_test", 0) != 1:
         raise Refusal(Code.TRAINING_MODE, f"is_test is 0 at opset {opset}", node)
-    if opset < 1:
+    if not form.since:
         raise Refusal(Code.OPSET, f"BatchNormalization of opset {opset}", node)
-    if opset < 9 and attribute_int(node, "spatial", 1) != 1:
+    if form.takes("spatial") and attribute_int(node, "spatial", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "spatial is 0: statistics for every element", node)
     x = require_input(node, 0)
     parameters = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import spans
 from graphopt.graph.view import attribute_int, made_by
 
 
@@ -32,35 +33,19 @@ def half_of(value: ir.Value, editor: Editor) -> Half | None:
         if not editor.shapes.is_last(attribute_int(cut, "axis", 0), x) or len(cut.outputs) != 2:
             return None
         return Half(x, value.index() or 0, cut)
-    span = slice_of_last_axis(cut, editor)
-    if span is None or span.step != 1:
+    start, _, step = slice_of_last_axis(cut, editor) or (None, None, None)
+    if step != 1:
         return None
     length = part.value
-    if span.start == 0:
+    if start == 0:
         return Half(x, 0, cut)
-    return Half(x, 1, cut) if length is not None and span.start in (length, -length) else None
+    return Half(x, 1, cut) if length is not None and start in (length, -length) else None
 
 
-@dataclass(frozen=True)
-class Span:
-    start: int
-    end: int
-    step: int
-
-
-def slice_of_last_axis(node: ir.Node, editor: Editor) -> Span | None:
-    """Start, end and step of a Slice of the last axis alone; None for any other."""
-    numbers: list[int] = []
-    x = node.inputs[0]
-    for position, default in ((1, None), (2, None), (3, None), (4, 1)):
-        given = node.inputs[position] if position < len(node.inputs) else None
-        elements = None if given is None else editor.shapes.elements(given)
-        if given is None and default is not None:
-            numbers.append(default)
-            continue
-        whole = None if elements is None else elements.integers
-        if whole is None or len(whole) != 1:
-            return None
-        numbers += whole
-    start, end, axis, step = numbers
-    return Span(start, end, step) if x is not None and editor.shapes.is_last(axis, x) else None
+def slice_of_last_axis(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
+    """Start, end and step of a Slice of the last axis alone; None for any other, or where one is not known."""
+    found = spans(editor.arguments(node))
+    if found is None or len(found) != 1 or not editor.shapes.is_last(found[0].axis, node.inputs[0]):
+        return None
+    start, end, step = found[0].start, found[0].end, found[0].step
+    return None if start is None or end is None or step is None else (start, end, step)

@@ -29,12 +29,10 @@ from graphopt.graph.view import (
     require_input,
     require_one_graph,
 )
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
 OPERATORS = frozenset({("", "Conv"), ("", "ConvTranspose"), ("", "Gemm"), ("", "MatMul")})
-# Gemm's C broadcasts without an attribute from here on.
-GEMM_OPSET = 7
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     if len(shape) != 2:
         raise Refusal(Code.WRONG_RANK, f"a weight of rank {len(shape)}", node)
     if node.op_type == "Gemm":
-        if editor.opset(node) < GEMM_OPSET:
+        if editor.opset(node) < NUMPY_BROADCASTING_OPSET:
             raise Refusal(Code.OPSET, f"Gemm of opset {editor.opset(node)}", node)
         if attribute_int(node, "transB", 0):
             return shape[1], shape[0]
@@ -275,14 +273,14 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
     if node.op_type != "MatMul":
         editor.rewire(node, [*inputs, bias], {"beta": 1.0} if node.op_type == "Gemm" else None)
         return [node]
-    if linear.add is None and editor.shapes.rank(X) == 2 and editor.opset(node) >= GEMM_OPSET:
+    if linear.add is None and editor.shapes.rank(X) == 2 and editor.opset(node) >= NUMPY_BROADCASTING_OPSET:
         editor.rewire(node, [*inputs, bias], op_type="Gemm")
         return [node]
     editor.rewire(node, inputs)
     if linear.add is None:
         builder = Builder(editor, node, node.name or "MatMul")
         builder.op("Add", node.outputs[0], bias)
-        editor.insert_behind(node.outputs[0], builder.nodes)
+        editor.put_behind(node.outputs[0], builder.nodes)
         return [node, *builder.nodes]
     editor.rewire(linear.add, [node.outputs[0], bias])
     return [node, linear.add]

@@ -186,10 +186,11 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
         return None
     if piece.op_type == "Slice":
         span, last = slice_of_last_axis(piece, editor), editor.shapes.last(source)
-        if span is None or span.step != 2 or span.start not in (0, 1) or last is None or last.value is None:
+        if span is None or last is None or last.value is None:
             return None
-        whole = span.end >= last.value and last == dims[-1] + dims[-1]
-        return _Neighbour(source, span.start, (piece,)) if whole else None
+        start, end, step = span
+        whole = step == 2 and start in (0, 1) and end >= last.value and last == dims[-1] + dims[-1]
+        return _Neighbour(source, start, (piece,)) if whole else None
     cuts: tuple[ir.Node, ...] = (piece,)
     sliced = made_by(source, "Slice")
     if piece.op_type == "Gather":
@@ -197,9 +198,9 @@ def _neighbour(value: ir.Value, editor: Editor) -> _Neighbour | None:
         at = attribute_int(piece, "axis", 0)
     elif sliced is not None:
         span, at = slice_of_last_axis(sliced, editor), -1
-        if span is None or sliced.inputs[0] is None or span.step != 1 or span.end < span.start + 1:
+        if span is None or sliced.inputs[0] is None or span[2] != 1 or span[1] <= span[0]:
             return None
-        index, source, cuts = span.start, sliced.inputs[0], (piece, sliced)
+        index, source, cuts = span[0], sliced.inputs[0], (piece, sliced)
     else:
         split = made_by(source, "Split")
         if split is None or len(split.outputs) != 2 or split.inputs[0] is None:

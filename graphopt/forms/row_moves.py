@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
-from graphopt.graph.evaluation import Call, CannotEvaluateError, evaluate
+from graphopt.graph.operators.arguments import spans
+from graphopt.graph.operators.evaluation import Call, CannotEvaluateError, evaluate
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
-from graphopt.graph.view import attribute_int, attribute_ints, attribute_string, made_by
+from graphopt.graph.view import attribute_int, attribute_string, made_by
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
@@ -103,12 +104,8 @@ def _along_first(node: ir.Node, editor: Editor) -> bool:
         return any(pads[0])
     if node.op_type != "Slice":
         return attribute_int(node, "axis", 0) % rank == 0
-    if editor.opset(node) < 10:
-        axes = attribute_ints(node, "axes", (0,))
-    else:
-        given = editor.constant(node.inputs[3]) if len(node.inputs) > 3 else None
-        axes = (0,) if given is None else given.tolist()
-    return any(axis % rank == 0 for axis in axes)
+    found = spans(editor.arguments(node))
+    return found is None or any(span.axis % rank == 0 for span in found)
 
 
 def elements_of(

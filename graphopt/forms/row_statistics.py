@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
-from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, other_input, sole_reader
+from graphopt.graph.view import attribute_int, is_op, made_by, other_input, sole_reader
 
 
 @dataclass(frozen=True)
@@ -258,11 +258,7 @@ def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, 
 
     (-1,) for the last axis where the rank is unknown; None where the axes are.
     """
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = editor.constant(node.inputs[1])
-        axes = None if array is None else tuple(int(a) for a in array.reshape(-1))
-    else:
-        axes = attribute_ints(node, "axes", ())
+    axes = tuple(editor.arguments(node).ints("axes") or ())
     if not axes:
         return None
     if rank is None:

@@ -10,15 +10,17 @@ and functions included, so that a branch can take the place of its If.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Attribute, Editor
+from graphopt.graph.operators.arguments import signature
+from graphopt.graph.view import use_count
 from graphopt.ops import DOMAIN, OPS
-from graphopt.ops.schema import AXES_INPUT_OPSET, REDUCE_AXES_INPUT_OPSET, Array
+from graphopt.ops.schema import Array
 
 # A dimension: a number, or an int64 tensor of shape [1].
 Dim = int | ir.Value
@@ -106,6 +108,24 @@ class Builder:
         self.nodes.append(node)
         return node
 
+    # -- what was created ----------------------------------------------------------------------------------------------
+
+    def prune(self, results: Collection[ir.Value]) -> None:
+        """Drops nodes of which nothing reads a result."""
+        kept = []
+        for node in reversed(self.nodes):
+            if any(use_count(o) or o in results for o in node.outputs):
+                kept.append(node)
+            else:
+                _detach(node)
+        self.nodes = kept[::-1]
+
+    def discard(self) -> None:
+        """Forgets the nodes, so that nothing counts as read by them."""
+        for node in self.nodes:
+            _detach(node)
+        self.nodes.clear()
+
     # -- constants -----------------------------------------------------------------------------------------------------
 
     def initializer(self, data: Array | ir.LazyTensor, hint: str) -> ir.Value:
@@ -173,23 +193,22 @@ class Builder:
         return self.op("Slice", x, *bounds, self.ints(axis))
 
     def split(self, x: ir.Value, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
-        if self.opset < AXES_INPUT_OPSET:
+        if "split" in signature("Split", self.opset).attributes:
             return self.outputs("Split", x, _count=len(sizes), axis=axis, split=sizes)
         return self.outputs("Split", x, self.ints(*sizes), _count=len(sizes), axis=axis)
 
     def unsqueeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        return self._with_axes("Unsqueeze", x, axes, AXES_INPUT_OPSET)
+        return self._with_axes("Unsqueeze", x, axes)
 
     def squeeze(self, x: ir.Value, *axes: int) -> ir.Value:
-        return self._with_axes("Squeeze", x, axes, AXES_INPUT_OPSET)
+        return self._with_axes("Squeeze", x, axes)
 
     def reduce(self, op_type: str, x: ir.Value, *axes: int, keepdims: int = 1) -> ir.Value:
         """ReduceSum, ReduceMean, ReduceMax, ..."""
-        since = AXES_INPUT_OPSET if op_type == "ReduceSum" else REDUCE_AXES_INPUT_OPSET
-        return self._with_axes(op_type, x, axes, since, keepdims=keepdims)
+        return self._with_axes(op_type, x, axes, keepdims=keepdims)
 
-    def _with_axes(self, op_type: str, x: ir.Value, axes: Sequence[int], since: int, **attributes: Any) -> ir.Value:
-        if self.opset < since:
+    def _with_axes(self, op_type: str, x: ir.Value, axes: Sequence[int], **attributes: Any) -> ir.Value:
+        if "axes" in signature(op_type, self.opset).attributes:
             return self.op(op_type, x, axes=axes, **attributes)
         return self.op(op_type, x, self.ints(*axes), **attributes)
 
@@ -201,3 +220,8 @@ class Builder:
         """0, 1, ... below `end`, an int64 tensor of shape [1]."""
         zero, one = self.number(0, ir.DataType.INT64), self.number(1, ir.DataType.INT64)
         return self.op("Range", zero, self.squeeze(end, 0), one)
+
+
+def _detach(node: ir.Node) -> None:
+    for i in range(len(node.inputs)):
+        node.replace_input_with(i, None)

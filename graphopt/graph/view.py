@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import onnx_ir as ir
 
+from graphopt.graph.operators.arguments import Arguments
 from graphopt.graph.shapes.engine import Dim, Shapes
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.traversal import tensor_array, tensor_dims, with_subgraphs
@@ -194,6 +196,10 @@ class GraphView:
             graph = parent.graph if parent is not None else None
         return self.model.opset_imports.get(domain, 0)
 
+    def arguments(self, node: ir.Node) -> Arguments:
+        """The node's arguments by name, whether inputs or attributes."""
+        return _Arguments(node, self)
+
     def candidate(
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
     ) -> Candidate:
@@ -254,6 +260,26 @@ def has_readers(node: ir.Node) -> bool:
         if use_count(output) or output.is_graph_output():
             return True
     return False
+
+
+@dataclass
+class _Arguments(Arguments):
+    """What is known of a node's arguments in a graph."""
+
+    node: ir.Node
+    graph: GraphView
+
+    @property
+    def opset(self) -> int:
+        return self.graph.opset(self.node)
+
+    def integers(self, i: int) -> list[int] | None:
+        elements = self.graph.shapes.elements(self.node.inputs[i])
+        return None if elements is None else elements.integers
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        attribute = _attribute(self.node, name)
+        return default if attribute is None else attribute.value
 
 
 def use_count(value: ir.Value) -> int:

@@ -22,18 +22,15 @@ import onnx_ir as ir
 from graphopt.forms.activation import GATES, Form, almost_gelu, quick_gelu_slope, written_form
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import first_opset
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 
-# suffix -> (operator, the opset that introduced it)
+# suffix -> operator
 STANDARD = {
-    "LeakyRelu": ("LeakyRelu", 6),
-    "HardSigmoid": ("HardSigmoid", 6),
-    "HardSwish": ("HardSwish", 14),
-    "Mish": ("Mish", 18),
-    "Gelu": ("Gelu", 20),
-    "GeluTanh": ("Gelu", 20),
+    **{name: name for name in ("LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Gelu")},
+    "GeluTanh": "Gelu",
 }
 # HardSwish(x) = x HardSigmoid(x) with these, for opsets that lack it.
 HARD_SWISH_GATE: dict[str, Any] = {"alpha": 1 / 6, "beta": 0.5}
@@ -56,12 +53,13 @@ class Activations(Pass[Form, Form]):
             raise Refusal(Code.ATTRIBUTE, f"erf of {slope:.8g} x, Gelu has 1 / sqrt 2 = 0.70710678 there", node)
         if form is None or form.suffix not in STANDARD:
             return None
-        if node.op_type == "HardSigmoid" and editor.opset(node) < STANDARD[form.suffix][1]:
+        if node.op_type == "HardSigmoid" and editor.opset(node) < first_opset(STANDARD[form.suffix]):
             return None  # x HardSigmoid(x) is as good as it gets there
         return form
 
     def legal(self, match: Form, editor: Editor) -> Form:
-        op, opset = STANDARD[match.suffix]
+        op = STANDARD[match.suffix]
+        opset = first_opset(op)
         last = match.nodes[-1]
         editor.require_dtype(match.x, last)
         if editor.opset(last) < opset and match.suffix != "HardSwish":
@@ -72,13 +70,13 @@ class Activations(Pass[Form, Form]):
         return match
 
     def rewrite(self, plan: Form, editor: Editor) -> str:
-        op, _ = STANDARD[plan.suffix]
+        op = STANDARD[plan.suffix]
         attributes: dict[str, Any] = dict(plan.attributes)
         if plan.suffix == "GeluTanh":
             attributes["approximate"] = "tanh"
         last = plan.nodes[-1]
         builder = Builder(editor, last)
-        if plan.suffix == "HardSwish" and editor.opset(last) < STANDARD["HardSwish"][1]:
+        if plan.suffix == "HardSwish" and editor.opset(last) < first_opset("HardSwish"):
             op = "HardSigmoid and Mul"
             gate = builder.op("HardSigmoid", plan.x, _like=plan.y, **HARD_SWISH_GATE)
             y = builder.op("Mul", plan.x, gate)

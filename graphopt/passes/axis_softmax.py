@@ -20,10 +20,10 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import flattens
 from graphopt.graph.view import attribute_int, require_input
 from graphopt.metadata import Numerics
 from graphopt.ops.axis_softmax import NAME
-from graphopt.ops.schema import AXES_INPUT_OPSET
 from graphopt.passes.base import Pass
 from graphopt.remarks import became
 from graphopt.targets.cpu import FEWEST_COLUMNS
@@ -50,7 +50,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
     def match(self, node: ir.Node, editor: Editor) -> SoftmaxMatch | None:
         x = require_input(node, 0)
         dims = editor.shapes.dims(x)
-        if editor.target.device != "cpu" or editor.opset(node) < AXES_INPUT_OPSET or dims is None:
+        if editor.target.device != "cpu" or flattens("Softmax", editor.opset(node)) or dims is None:
             return None
         axis = attribute_int(node, "axis", -1)
         axis += len(dims) if axis < 0 else 0

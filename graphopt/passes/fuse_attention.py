@@ -29,7 +29,7 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
-from graphopt.graph.shapes.dims import BROADCASTING, keeps_shape
+from graphopt.graph.operators.dims import BROADCASTING, keeps_shape
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by
 from graphopt.metadata import Numerics
@@ -54,8 +54,8 @@ from graphopt.passes.attention.operands import (
     score_axes,
     value_and_result,
 )
+from graphopt.passes.attention.order import apply_steps, find_causal, mask_values_refusal
 from graphopt.passes.attention.paths import ScorePath, follow_down, follow_up, path_cost, require_last_axis
-from graphopt.passes.attention.steps import apply_steps, find_causal, mask_values_refusal
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate

@@ -28,6 +28,7 @@ import onnx_ir as ir
 from graphopt.forms.row_statistics import match_row_norm
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import GROUP_NORM_OF_CHANNELS_OPSET
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
     attribute_float,
@@ -141,7 +142,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
         raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", node)
     if attribute_int(node, "stash_type", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "statistics are not in float32", node)
-    size = groups if editor.opset(node) < 21 else C
+    size = groups if editor.opset(node) < GROUP_NORM_OF_CHANNELS_OPSET else C
     parameters = []
     for value, what in ((scale, "scale"), (bias, "bias")):
         array = editor.require_constant(value, what, node).reshape(-1)

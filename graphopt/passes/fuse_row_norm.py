@@ -38,6 +38,7 @@ from graphopt.forms.modulation import is_modulated
 from graphopt.forms.row_statistics import RowNorm, is_deviation, match_factored_norm, match_row_norm, reduced_axes
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import first_opset
 from graphopt.graph.view import (
     attribute_float,
     attribute_int,
@@ -50,13 +51,10 @@ from graphopt.graph.view import (
     sole_reader,
 )
 from graphopt.metadata import Numerics
-from graphopt.ops.row_norm import LAYER_NORMALIZATION_OPSET
 from graphopt.ops.schema import Array
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
-
-RMS_NORMALIZATION_OPSET = 23
 
 
 @dataclass(frozen=True)
@@ -161,8 +159,8 @@ def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
         return False
     opset = editor.opset(match.nodes[0])
     if match.rms:
-        return opset >= RMS_NORMALIZATION_OPSET and editor.target.device == "portable"
-    return opset >= LAYER_NORMALIZATION_OPSET
+        return opset >= first_opset("RMSNormalization") and editor.target.device == "portable"
+    return opset >= first_opset("LayerNormalization")
 
 
 def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:

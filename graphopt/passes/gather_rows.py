@@ -30,6 +30,7 @@ import onnx_ir as ir
 from graphopt.forms.row_moves import COPIES, MAX_ROWS, VIEWS, elements_of, images_of, is_known, moves_to, reshaped
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import signature
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import sole_reader
 from graphopt.metadata import Numerics
@@ -38,7 +39,6 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-RESHAPE_INPUT_OPSET = 5
 MIN_ROW_BYTES = 64
 
 
@@ -98,8 +98,8 @@ class GatherRows(Pass[RowMoves, RowMoves]):
         return RowMoves(x, dtype, tuple(nodes), images, rows, elements[x].size // width, width, written)
 
     def legal(self, match: RowMoves, editor: Editor) -> RowMoves:
-        if editor.opset(match.nodes[-1]) < RESHAPE_INPUT_OPSET:
-            raise Refusal(Code.OPSET, "Reshape below opset 5 has its target as an attribute", match.nodes[-1])
+        if "shape" not in signature("Reshape", editor.opset(match.nodes[-1])).inputs:
+            raise Refusal(Code.OPSET, "Reshape has its target as an attribute", match.nodes[-1])
         if match.rows.size > MAX_ROWS:
             raise Refusal(Code.WRONG_SHAPE, f"{match.rows.size} rows in an image", match.nodes[-1])
         return match

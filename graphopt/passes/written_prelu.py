@@ -25,12 +25,10 @@ from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.view import made_by, require_contained, require_input, require_one_graph
 from graphopt.metadata import Numerics
-from graphopt.ops.schema import Array
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.passes.base import Pass
 from graphopt.passes.prelu import slope_of_channels
 from graphopt.remarks import Code, Refusal, became
-
-OPSET = 7  # of a PRelu whose slope is broadcast
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
     def legal(self, match: WrittenPReluMatch, editor: Editor) -> WrittenPReluMatch:
         last = match.nodes[-1]
         require_contained(match.nodes, last.outputs[0])
-        if editor.opset(last) < OPSET:
-            raise Refusal(Code.OPSET, f"PRelu broadcasts its slope from opset {OPSET} on", last)
+        if editor.opset(last) < NUMPY_BROADCASTING_OPSET:
+            raise Refusal(Code.OPSET, f"PRelu broadcasts its slope from opset {NUMPY_BROADCASTING_OPSET} on", last)
         require_one_graph(match.nodes, last)
         slope = slope_of_channels(match.X, match.slope, last, editor)
         if match.slope.size > 1 and not editor.target.custom_ops:

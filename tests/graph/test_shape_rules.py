@@ -9,9 +9,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from graphopt.graph.operators.dims import DIMS
+from graphopt.graph.operators.elements import ELEMENTS
 from graphopt.graph.reading import load
-from graphopt.graph.shapes.dims import DIMS
-from graphopt.graph.shapes.elements import ELEMENTS
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import GraphView
 from graphopt.targets.target import Target

@@ -27,10 +27,10 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from graphopt.graph.evaluation import CannotEvaluateError
 from graphopt.graph.inference import MADE_SYMBOL, known_dim
-from graphopt.graph.shapes.dims import DIMS, DIMS_OWN, LAST, LAST_OWN
-from graphopt.graph.shapes.elements import ELEMENTS
+from graphopt.graph.operators.dims import DIMS, DIMS_OWN, LAST, LAST_OWN
+from graphopt.graph.operators.elements import ELEMENTS
+from graphopt.graph.operators.evaluation import CannotEvaluateError
 from graphopt.graph.shapes.facts import (
     EVERY,
     EXACT_BITS,

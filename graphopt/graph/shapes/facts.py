@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from graphopt.graph.operators.arguments import Arguments
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN
@@ -95,8 +96,8 @@ Fact = Literal["dims", "elements", "last"]
 Facts = dict[Fact, dict[ir.Value, Any]]
 
 
-@dataclass(slots=True)
-class Known:
+@dataclass
+class Known(Arguments):
     """One output of a node, and what is known of the node's inputs."""
 
     facts: Facts
@@ -150,22 +151,6 @@ class Known:
         """Dimensions of what each branch returns as this output; None unless all are known."""
         assert self.rule.branches, self.node.op_type
         return _all_known([self.facts["dims"].get(v) for v in returned(self.node, self.index)])
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        attribute = self.node.attributes.data.get(name)
-        return default if attribute is None else attribute.value
-
-    def numbers(self, name: str, i: int) -> list[int] | None:
-        """Integers that newer opsets take as input `i` and older ones as an attribute."""
-        given = self.attribute(name)
-        return self.integers(i) if given is None else list(given)
-
-    def axes(self, i: int, rank: int) -> list[int] | None:
-        """Axes counted from the front; None where they are absent or not known."""
-        axes = self.numbers("axes", i)
-        if axes is None or any(not -rank <= a < rank for a in axes):
-            return None
-        return [a % rank for a in axes]
 
     def axis(self, rank: int, default: int = 0) -> int:
         axis: int = self.attribute("axis", default)

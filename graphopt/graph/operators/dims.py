@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from graphopt.graph.operators.arguments import spans
 from graphopt.graph.shapes.facts import (
     EVERY,
     FIRST,
@@ -118,11 +119,11 @@ def _flatten(known: Known) -> Dims | None:
 
 
 def _unsqueeze(known: Known) -> Dims | None:
-    dims, given = known.dims(0), known.numbers("axes", 1)
+    dims, given = known.dims(0), known.ints("axes")
     if dims is None or given is None:
         length = known.length(1) if len(known.node.inputs) > 1 else None
         return None if dims is None or length is None else [None] * (len(dims) + length)
-    axes = known.axes(1, len(dims) + len(given))
+    axes = known.axes(len(dims) + len(given))
     if axes is None:
         return None
     rest = iter(dims)
@@ -133,9 +134,9 @@ def _squeeze(known: Known) -> Dims | None:
     dims = known.dims(0)
     if dims is None:
         return None
-    if known.input(1) is None and known.attribute("axes") is None:
+    if not known.is_given("axes"):
         return None if any(d.value is None for d in dims) else [d for d in dims if d != ONE]
-    axes = known.axes(1, len(dims))
+    axes = known.axes(len(dims))
     if axes is None:
         length = known.length(1)
         return None if length is None else [None] * (len(dims) - length)
@@ -159,7 +160,7 @@ def _split(known: Known) -> Dims | None:
     if dims is None:
         return None
     along, parts = known.axis(len(dims)), len(known.node.outputs)
-    sizes = known.numbers("split", 1)
+    sizes = known.ints("split")
     part: Size | None = None
     if sizes is not None:
         part = Size.of(sizes[known.index])
@@ -199,54 +200,32 @@ def _slice(known: Known) -> Dims | None:
     dims = known.dims(0)
     if dims is None:
         return None
-    starts, ends = known.numbers("starts", 1), known.numbers("ends", 2)
-    steps = known.integers(4) if known.input(4) is not None else None
-    axes = known.axes(3, len(dims))
-    if axes is None:
-        if known.input(3) is not None or "axes" in known.node.attributes:
-            return [None] * len(dims)
-        count = len(starts) if starts is not None else known.length(1)
-        axes = list(range(len(dims) if count is None else count))
+    cut = spans(known)
+    if cut is None:
+        length = None if known.is_given("axes") else known.length(1)
+        return [None] * len(dims) if length is None else [*[None] * length, *dims[length:]]
     result: list[Size | None] = list(dims)
-    for i, axis in enumerate(axes):
-        step = 1 if known.input(4) is None else None if steps is None else steps[i]
-        start, end = (None if numbers is None else numbers[i] for numbers in (starts, ends))
-        result[axis] = _sliced(dims[axis], start, end, step)
+    for span in cut:
+        axis = span.axis % len(dims) if -len(dims) <= span.axis < len(dims) else len(dims)
+        size, taken = dims[axis].value, None
+        if size is not None:
+            taken = span.of(size)
+            result[axis] = None if taken is None else Size.of(len(taken))
+        elif not span.is_whole:
+            result[axis] = None
     return result
-
-
-def sliced(size: int, start: int, end: int, step: int) -> range | None:
-    """What Slice takes of an axis; None where ONNX Runtime and Python (and the specification) say different things.
-
-    Backward ONNX Runtime begins a slice that starts before the first element with that element, and takes an end of
-    INT_MAX for "to the beginning".
-    """
-    if step == 0 or (step < 0 and (start < -size or end >= 2**31 - 1)):
-        return None
-    return range(*slice(start, end, step).indices(size))
-
-
-def _sliced(size: Size, start: int | None, end: int | None, step: int | None) -> Size | None:
-    if start is None or end is None or step is None:
-        return None
-    if size.value is not None:
-        taken = sliced(size.value, start, end, step)
-        return None if taken is None else Size.of(len(taken))
-    # Exporters write "to the end" as INT32_MAX or INT64_MAX.
-    everything = (start == 0 and end >= 2**31 - 1) if step > 0 else (start in (-1, 2**31 - 1) and end <= -(2**31) + 1)
-    return size if everything and abs(step) == 1 else None
 
 
 def _reduce(known: Known) -> Dims | None:
     dims, keep = known.dims(0), known.attribute("keepdims", 1)
     if dims is None:
         return None
-    if known.input(1) is None and known.attribute("axes") is None:
+    if not known.is_given("axes"):
         if known.attribute("noop_with_empty_axes", 0):
             return dims
         axes: list[int] | None = list(range(len(dims)))
     else:
-        axes = known.axes(1, len(dims))
+        axes = known.axes(len(dims))
         if axes == [] and not known.attribute("noop_with_empty_axes", 0):
             axes = list(range(len(dims)))
     if axes is None:
@@ -299,10 +278,10 @@ def _expand(known: Known) -> Dims | None:
 
 
 def _pad(known: Known) -> Dims | None:
-    dims, pads = known.dims(0), known.numbers("pads", 1)
+    dims, pads = known.dims(0), known.ints("pads")
     if dims is None:
         return None
-    axes = list(range(len(dims))) if known.input(3) is None else known.axes(3, len(dims))
+    axes = known.axes(len(dims)) if known.is_given("axes") else list(range(len(dims)))
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         return [None] * len(dims)
     grown: list[Size | None] = list(dims)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.graph.shapes.dims import sliced
+from graphopt.graph.operators.arguments import Arguments, spans
 from graphopt.ops.schema import Array
 
 DTYPES = frozenset(
@@ -39,22 +39,26 @@ class CannotEvaluateError(Exception):
     """The node is left as it is."""
 
 
-@dataclass(frozen=True)
-class Call:
+@dataclass
+class Call(Arguments):
     """One node with constant inputs.
 
     Attributes:
         node: its attributes hold no references.
         inputs: None where absent.
-        opset: of the node.
+        version: of the node's domain.
         limit: the most elements that the result may have.
 
     """
 
     node: ir.Node
     inputs: tuple[Array | None, ...]
-    opset: int
+    version: int
     limit: int
+
+    @property
+    def opset(self) -> int:
+        return self.version
 
     def input(self, i: int) -> Array:
         array = self.inputs[i] if i < len(self.inputs) else None
@@ -65,22 +69,9 @@ class Call:
     def optional(self, i: int) -> Array | None:
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else attribute.value
-
-    def axes(self, i: int, opset: int, rank: int) -> tuple[int, ...] | None:
-        """Axes that became input `i` in `opset`, as numbers from the front; None when absent."""
-        if self.opset >= opset:
-            array = self.optional(i)
-            axes = None if array is None else [int(a) for a in array.reshape(-1)]
-        else:
-            axes = self.attribute("axes")
-        if axes is None:
-            return None
-        if any(not -rank <= a < rank for a in axes):
-            raise CannotEvaluateError
-        return tuple(sorted(a % rank for a in axes))
+    def integers(self, i: int) -> list[int] | None:
+        array = self.optional(i)
+        return None if array is None else [int(n) for n in array.reshape(-1)]
 
     def require_small(self, shape: Sequence[int]) -> tuple[int, ...]:
         if any(d < 0 for d in shape) or math.prod(shape) > self.limit:
@@ -197,21 +188,12 @@ def _gather(c: Call) -> Array:
 
 def _slice(c: Call) -> Array:
     data = c.input(0)
-    if c.opset < 10:
-        starts, ends = c.attribute("starts"), c.attribute("ends")
-        axes, steps = c.attribute("axes"), None
-    else:
-        starts, ends = c.input(1).tolist(), c.input(2).tolist()
-        axes = None if c.optional(3) is None else c.input(3).tolist()
-        steps = None if c.optional(4) is None else c.input(4).tolist()
-    axes = list(range(len(starts))) if axes is None else axes
     window = [slice(None)] * data.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(starts), strict=True):
-        taken = sliced(data.shape[axis], start, end, step) if -data.ndim <= axis < data.ndim else None
-        if taken is None:
+    for span in spans(c) or ():
+        if not -data.ndim <= span.axis < data.ndim or (taken := span.of(data.shape[span.axis])) is None:
             raise CannotEvaluateError
         last = None if taken.stop < 0 else taken.stop
-        window[axis] = slice(taken.start, last, taken.step) if taken else slice(0, 0)
+        window[span.axis] = slice(taken.start, last, taken.step) if taken else slice(0, 0)
     return np.asarray(data[tuple(window)], order="C")
 
 
@@ -225,17 +207,16 @@ def _concat(c: Call) -> Array:
 
 def _squeeze(c: Call) -> Array:
     data = c.input(0)
-    axes = c.axes(1, 13, data.ndim)
-    return np.squeeze(data, axis=axes)
+    axes = c.axes(data.ndim)
+    return np.squeeze(data, axis=None if axes is None else tuple(axes))
 
 
 def _unsqueeze(c: Call) -> Array:
     data = c.input(0)
-    count = len(c.attribute("axes")) if c.opset < 13 else c.input(1).size
-    axes = c.axes(1, 13, data.ndim + count)
+    axes = c.axes(data.ndim + len(c.ints("axes") or ()))
     if axes is None:
         raise CannotEvaluateError
-    return np.expand_dims(data, axes)
+    return np.expand_dims(data, tuple(sorted(axes)))
 
 
 def _reshape(c: Call) -> Array:
@@ -291,12 +272,12 @@ def _flatten(c: Call) -> Array:
     return data.reshape(math.prod(data.shape[:axis]), -1)
 
 
-def _reduction(function: Callable[..., Array], axes_input: int) -> Callable[[Call], Array]:
+def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
     def call(c: Call) -> Array:
         data = c.input(0)
         if data.dtype.kind not in "iu":
             raise CannotEvaluateError  # the order of floating point sums is the runtime's
-        axes = c.axes(1, axes_input, data.ndim)
+        axes = tuple(sorted(c.axes(data.ndim) or ()))
         if not axes and c.attribute("noop_with_empty_axes", 0):
             return data
         return np.asarray(function(data, axis=axes or None, keepdims=bool(c.attribute("keepdims", 1))), data.dtype)
@@ -358,8 +339,8 @@ _FUNCTIONS: dict[str, Callable[[Call], Array]] = {
     "Or": _elementwise(np.logical_or),
     "Xor": _elementwise(np.logical_xor),
     "Where": _elementwise(np.where, 9),
-    "ReduceSum": _reduction(np.sum, 13),
-    "ReduceProd": _reduction(np.prod, 18),
-    "ReduceMax": _reduction(np.max, 18),
-    "ReduceMin": _reduction(np.min, 18),
+    "ReduceSum": _reduction(np.sum),
+    "ReduceProd": _reduction(np.prod),
+    "ReduceMax": _reduction(np.max),
+    "ReduceMin": _reduction(np.min),
 }

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from graphopt.graph.evaluation import Call, evaluate
+from graphopt.graph.operators.evaluation import Call, evaluate
 from graphopt.graph.shapes.facts import (
     EVERY,
     EXACT_BITS,
@@ -316,8 +316,7 @@ def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Element
         data = known.elements(0)
         if data is None or data.items.ndim != 1 or data.dtype not in INTEGERS:
             return None
-        axes = known.axes(1, 1)
-        named = known.input(1) is not None or known.attribute("axes") is not None
+        axes, named = known.axes(1), known.is_given("axes")
         if (named and axes != [0]) or (not named and known.attribute("noop_with_empty_axes", 0)):
             return None
         sizes = [e for e in data.items if isinstance(e, Size)]
@@ -340,7 +339,7 @@ def _filled(known: Known) -> Elements | None:
 def _part(known: Known) -> Elements | None:
     """The part of a vector that an output of Split takes."""
     data = known.elements(0)
-    sizes = known.numbers("split", 1)
+    sizes = known.ints("split")
     if data is None or data.items.ndim != 1:
         return None
     if sizes is None:
