@@ -81,6 +81,7 @@ def test_version_and_help_load_nothing() -> None:
             "graphopt",
             "graphopt.__main__",
             "graphopt.cli",
+            "graphopt.cli.overview",
         }
 
 
