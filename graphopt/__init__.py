@@ -26,10 +26,10 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from graphopt.measure.bench import BenchReport, bench
-    from graphopt.measure.limit_error import ErrorLimit, limit_error
     from graphopt.measure.tune import Tuning, tune
     from graphopt.optimizer import optimize
     from graphopt.options import Options
+    from graphopt.precision.limit_error import ErrorLimit, limit_error
     from graphopt.report.data import Report
     from graphopt.runtime.data_parallel import DataParallel
     from graphopt.runtime.plugin import get_ep_name, get_ep_names, get_library_path
@@ -71,7 +71,7 @@ __all__ = [
 _HOMES = {
     "BenchReport": "graphopt.measure.bench",
     "DataParallel": "graphopt.runtime.data_parallel",
-    "ErrorLimit": "graphopt.measure.limit_error",
+    "ErrorLimit": "graphopt.precision.limit_error",
     "GraphoptError": "graphopt.errors",
     "InvariantError": "graphopt.errors",
     "ModelLoadError": "graphopt.errors",
@@ -90,7 +90,7 @@ _HOMES = {
     "get_ep_names": "graphopt.runtime.plugin",
     "get_library_path": "graphopt.runtime.plugin",
     "library_path": "graphopt.runtime.sessions",
-    "limit_error": "graphopt.measure.limit_error",
+    "limit_error": "graphopt.precision.limit_error",
     "optimize": "graphopt.optimizer",
     "session": "graphopt.runtime.sessions",
     "tune": "graphopt.measure.tune",

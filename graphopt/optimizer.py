@@ -36,7 +36,7 @@ from graphopt.targets.target import Target
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from graphopt.half_precision import ActivationRanges
+    from graphopt.precision.float16 import ActivationRanges
 
 StrPath: TypeAlias = str | os.PathLike[str]
 ModelT = TypeVar("ModelT")
@@ -286,24 +286,26 @@ def _hand_out(
 
 
 def _to_bfloat16(editor: Editor, options: Options) -> pipeline.PipelineResult:
-    from graphopt import bfloat16
+    from graphopt.passes.registry import bfloat16_passes
+    from graphopt.precision.float16 import require_known
 
-    return bfloat16.convert(editor, options.keep_float)
+    require_known(editor, options.keep_float)
+    return pipeline.run(editor, bfloat16_passes(options.keep_float))
 
 
 def _to_half_precision(
     source: reading.Source, editor: Editor, options: Options, report: Report
 ) -> pipeline.PipelineResult:
-    from graphopt import half_precision
+    from graphopt.precision import float16
 
     start = time.perf_counter()
-    half_precision.require_known(editor, options.keep_float)
+    float16.require_known(editor, options.keep_float)
     ranges = _activation_ranges(source, editor, options, report)
-    done = half_precision.convert(editor, keep_io=options.keep_io, keep=options.keep_float, ranges=ranges)
+    done = float16.convert(editor, keep_io=options.keep_io, keep=options.keep_float, ranges=ranges)
     editor.changed()
     report.initializer_ranges = done.ranges
     report.notes += done.notes
-    summary = pipeline.PassResult(half_precision.NAME, time.perf_counter() - start)
+    summary = pipeline.PassResult(float16.NAME, time.perf_counter() - start)
     numerics = Numerics.FP16 if any(r.applied for r in done.remarks) else Numerics.EXACT
     return pipeline.PipelineResult(done.remarks, passes={summary.name: summary}, numerics=numerics)
 
@@ -326,7 +328,7 @@ def _activation_ranges(
 
 
 def _slower_in_bfloat16() -> str:
-    from graphopt.runtime.bfloat16_gain import bfloat16_warning
+    from graphopt.precision.bfloat16_gain import bfloat16_warning
     from graphopt.runtime.sessions import bfloat16_gain
 
     return bfloat16_warning(bfloat16_gain())

@@ -24,8 +24,8 @@ class Options:
             here, with the GPU's architecture. The report says which and why.
         only: names of the passes to run; empty for all.
         skip: names of passes not to run.
-        precision: "fp16" converts to half precision after all other rewrites (half_precision/); "bf16", for CPUs,
-            rounds the factors of products to bfloat16 (bfloat16.py).
+        precision: "fp16" converts to half precision after all other rewrites (precision/float16/); "bf16", for CPUs,
+            rounds the factors of products to bfloat16 (precision/bfloat16.py).
         keep_io: with "fp16", graph inputs and outputs keep their element types; with "bf16" they always do.
         keep_float: with a precision, nodes that stay in float32, by their names (as in the report) or by operator.
         inputs: with "fp16", inputs as for `verify`, on which the ranges of activations are measured as well.

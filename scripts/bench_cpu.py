@@ -49,7 +49,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
-from graphopt.runtime.bfloat16_gain import LEAST_GAIN
+from graphopt.precision.bfloat16_gain import LEAST_GAIN
 from graphopt.runtime.sessions import bfloat16_gain
 from graphopt.targets.target import parse_target
 from models import ZOO, pypi

@@ -18,11 +18,11 @@ import pytest
 import graphopt
 from graphopt.checking.verify import verify
 from graphopt.errors import GraphoptError, OptionError
-from graphopt.forms.rounded_weight import to_bfloat16
 from graphopt.ops import DOMAIN
 from graphopt.ops.fused_conv import convolution
+from graphopt.precision.bfloat16_gain import bfloat16_warning
+from graphopt.precision.rounded_weight import to_bfloat16
 from graphopt.report.data import Report
-from graphopt.runtime.bfloat16_gain import bfloat16_warning
 from graphopt.runtime.sessions import bfloat16_gain
 from tests.rewriting import model_from_text, run
 

@@ -20,7 +20,7 @@ from graphopt.contrib.table import WITHOUT_KERNEL
 from graphopt.ops import OPS
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.cases import family_of
-from graphopt.passes import PASSES
+from graphopt.passes.registry import PASSES
 from graphopt.remarks import Code
 from models import ZOO
 from scripts import pages

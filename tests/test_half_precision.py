@@ -15,8 +15,8 @@ from graphopt.checking.honest import types_of
 from graphopt.checking.ranges import largest_of, observed
 from graphopt.checking.verify import verify
 from graphopt.errors import OptionError, RuntimeMissingError
-from graphopt.half_precision import range_of
 from graphopt.ops import DOMAIN
+from graphopt.precision.float16 import range_of
 from graphopt.report.data import Report
 from models import ZOO
 from tests.rewriting import model_from_text, run

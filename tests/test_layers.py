@@ -14,6 +14,10 @@ import graphopt
 from graphopt.runtime.sessions import LIBRARIES
 
 ROOT = Path(graphopt.__file__).parent
+PRECISION_PASSES = (
+    *("precision/bfloat16.py", "precision/channel_pairs.py"),
+    *("precision/channel_pair_pools.py", "precision/rounded_weight.py"),
+)
 # From the bottom up: a file imports nothing of a layer above its own.
 LAYERS = (
     (
@@ -23,12 +27,13 @@ LAYERS = (
     ("ops/", "targets/"),
     ("graph/",),
     ("contrib/", "forms/", "report/data.py", "report/multiply_adds.py", "report/text.py", "report/__init__.py"),
-    ("passes/",),
-    ("pipeline.py", "half_precision/", "bfloat16.py", "transposed_products.py", "lower.py", "options.py"),
-    ("runtime/",),
+    # The passes of bfloat16 are in the registry of all passes.
+    ("passes/", *PRECISION_PASSES),
+    ("pipeline.py", "precision/float16/", "precision/__init__.py", "transposed_products.py", "lower.py", "options.py"),
+    ("runtime/", "precision/bfloat16_gain.py"),
     ("checking/",),
     ("optimizer.py",),
-    ("measure/", "placement/"),
+    ("measure/", "placement/", "precision/limit_error.py"),
     ("report/",),
     ("serving/", "optimize_all.py"),
     ("cli/", "__main__.py"),

@@ -15,8 +15,8 @@ from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.graph.editor import Editor
 from graphopt.metadata import METADATA_NUMERICS, Numerics
-from graphopt.passes import PASSES
 from graphopt.passes.base import ModelPass, Pass
+from graphopt.passes.registry import PASSES
 from graphopt.remarks import Remark
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.sessions import registering_custom_ops

@@ -34,8 +34,8 @@ from graphopt.checking.widened import widened
 from graphopt.errors import GraphoptError, VerifyError
 from graphopt.graph import traversal
 from graphopt.graph.messages import all_nodes, bodies, inlined
-from graphopt.half_precision.constants import LARGEST
-from graphopt.half_precision.ranges import ActivationRanges
+from graphopt.precision.float16.constants import LARGEST
+from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.report.multiply_adds import operands
 from graphopt.runtime.sessions import import_onnxruntime
 

@@ -13,7 +13,7 @@ from graphopt.graph import traversal
 from graphopt.graph.operators.traits import MOVES, PRODUCTS
 from graphopt.metadata import METADATA_NUMERICS, Numerics
 from graphopt.ops import DOMAIN
-from graphopt.passes.pairs_of_channels import SUFFIX as PAIRS_SUFFIX
+from graphopt.precision.channel_pairs import SUFFIX as PAIRS_SUFFIX
 
 WINOGRAD = "WinogradConv"
 BRAIN_SUFFIX = "Bf16"  # of operators that round their first two inputs, and attention its third as well

@@ -36,9 +36,9 @@ from graphopt.errors import EXIT_SLOWER, GraphoptError, OptionError
 if TYPE_CHECKING:
     from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport
-    from graphopt.measure.limit_error import ErrorLimit
     from graphopt.measure.tune import Tuning
     from graphopt.options import Options, Precision
+    from graphopt.precision.limit_error import ErrorLimit
     from graphopt.report.data import Report
     from graphopt.report.html import Provenance
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from graphopt.graph.view import attribute_int, attribute_ints
 
-Window = dict[str, tuple[int, ...]]
+Window = Mapping[str, tuple[int, ...]]
 
 
 def window_of(pool: ir.Node) -> Window | None:

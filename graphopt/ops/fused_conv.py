@@ -27,7 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.ops.activation import ACTIVATIONS, Activation, with_slopes
-from graphopt.ops.pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.channel_pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import (
     CAST_BFLOAT16_OPSET,
     Array,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.ops.pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
+from graphopt.ops.channel_pairs import PAIRS_OF_Y, channels_of, from_pairs, to_pairs
 from graphopt.ops.schema import CAST_BFLOAT16_OPSET, Array, Dialect, OpSpec, bfloat16, dim, ints, widen
 
 PLANES = "MaxPoolPlanes"

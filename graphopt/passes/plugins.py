@@ -10,8 +10,8 @@ import importlib.metadata
 from typing import Any
 
 from graphopt.errors import OptionError
-from graphopt.passes import PASSES
 from graphopt.passes.base import ModelPass, Pass
+from graphopt.passes.registry import PASSES
 
 GROUP = "graphopt.passes"
 

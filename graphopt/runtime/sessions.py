@@ -721,7 +721,7 @@ def _warn_of_other_target(created: Any) -> None:
 @functools.cache
 def bfloat16_gain() -> float | None:
     """How many times faster bfloat16 is here (see `measure_gain`); None without a runtime or our library."""
-    from graphopt.runtime.bfloat16_gain import measure_gain
+    from graphopt.precision.bfloat16_gain import measure_gain
 
     try:
         return measure_gain(import_onnxruntime(), str(library_path()), CPU)
@@ -735,7 +735,7 @@ def _warn_of_slow_bfloat16(created: Any) -> None:
         return
     if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():
         return
-    from graphopt.runtime.bfloat16_gain import LEAST_GAIN
+    from graphopt.precision.bfloat16_gain import LEAST_GAIN
 
     gain = bfloat16_gain()
     if gain is not None and gain < LEAST_GAIN:

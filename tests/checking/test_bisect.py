@@ -15,8 +15,8 @@ from graphopt.checking.verify import Verdict
 from graphopt.errors import EXIT_RANDOM
 from graphopt.graph.editor import Editor
 from graphopt.metadata import Numerics
-from graphopt.passes import PASSES
 from graphopt.passes.base import Pass
+from graphopt.passes.registry import PASSES
 from models import ZOO
 from tests.checking.test_verify import feeds_of
 from tests.rewriting import model_from_text, run

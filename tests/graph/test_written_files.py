@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphopt
 from graphopt.errors import ModelLoadError, ModelSaveError, OptionError
 from graphopt.lower import lower
-from graphopt.passes import PASSES
+from graphopt.passes.registry import PASSES
 
 pytestmark = pytest.mark.once
 

@@ -7,8 +7,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from graphopt.passes import PASSES
 from graphopt.passes.feed_forward import FeedForward
+from graphopt.passes.registry import PASSES
 from tests.rewriting import assert_same_outputs, model_from_text, rewrite
 
 RNG = np.random.default_rng(0)

@@ -8,14 +8,14 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from graphopt import bfloat16
 from graphopt.passes.base import Pass
 from graphopt.passes.plugins import installed
+from graphopt.passes.registry import bfloat16_passes
 
-IN_BFLOAT16 = (bfloat16.Products, bfloat16.Convolutions, bfloat16.Attention, bfloat16.MatrixProducts)
-LOCAL = [p for p in (*installed(), *(c([]) for c in IN_BFLOAT16)) if isinstance(p, Pass)]
+ALL = {p.name: p for p in (*installed(), *bfloat16_passes(()))}
+LOCAL = [p for p in ALL.values() if isinstance(p, Pass)]
 # Whose dataclasses are made for one site; those of operators, targets and shapes are tables or known to be frozen.
-OWN = ("graphopt.passes", "graphopt.forms", "graphopt.bfloat16")
+OWN = ("graphopt.passes", "graphopt.forms", "graphopt.precision")
 MUTABLE = (list, set, dict, bytearray)
 
 

@@ -20,7 +20,7 @@ from graphopt.checking.choices import (
     with_unused_choices,
 )
 from graphopt.checking.default_level import run_optimized
-from graphopt.checking.halves import kept_in_half
+from graphopt.checking.float16_values import kept_in_half
 from graphopt.checking.honest import HonestErrors, self_contained, types_of
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import is_beyond_doubt

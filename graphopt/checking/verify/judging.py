@@ -12,7 +12,7 @@ import onnx
 
 from graphopt.checking.compare import NAN_EVERYWHERE, Deviation
 from graphopt.checking.default_level import run_optimized
-from graphopt.checking.halves import farthest, is_usual
+from graphopt.checking.float16_values import farthest, is_usual
 from graphopt.checking.honest import Budget, HonestErrors
 from graphopt.checking.inputs import Case
 from graphopt.checking.judge import NOISE, Finding, Judgement, is_beyond_doubt, judge
@@ -27,9 +27,9 @@ from graphopt.checking.verify.running import Run, at_default_level, deviations, 
 from graphopt.checking.widened import agree_in_single
 from graphopt.checking.winograd import approximated
 from graphopt.errors import VerifyError
-from graphopt.half_precision.constants import LARGEST
-from graphopt.half_precision.ranges import MARGIN
 from graphopt.metadata import Numerics
+from graphopt.precision.float16.constants import LARGEST
+from graphopt.precision.float16.ranges import MARGIN
 from graphopt.runtime.sessions import CPU
 
 # Random draws of rounding for each case, and for one that looks different: then twice as many, and again.

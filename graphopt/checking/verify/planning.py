@@ -14,12 +14,12 @@ import onnx_ir as ir
 
 from graphopt.checking.cost import installed_memory
 from graphopt.checking.declared import dtype_of, required_inputs, symbols
-from graphopt.checking.halves import values_in_half
+from graphopt.checking.float16_values import values_in_half
 from graphopt.checking.inputs import LONGEST, Allowance, Wishes
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model
-from graphopt.checking.tables import OtherRows, other_rows
+from graphopt.checking.table_rows import OtherRows, other_rows
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing

@@ -18,11 +18,11 @@ from graphopt.checking.coverage import is_real, left_out, numbers_tried, sizes_o
 from graphopt.checking.default_level import run_optimized
 from graphopt.checking.empty import NAME as EMPTY
 from graphopt.checking.empty import is_as_declared
+from graphopt.checking.float16_values import farthest, is_usual, kept_in_half
 from graphopt.checking.given import given_cases
-from graphopt.checking.halves import farthest, is_usual, kept_in_half
 from graphopt.checking.inputs import Allowance, Case, Wishes, plan
 from graphopt.checking.run import Outputs, open_session, require_memory, run_case
-from graphopt.checking.tables import cases_that_read
+from graphopt.checking.table_rows import cases_that_read
 from graphopt.checking.verify.planning import Pair, Way
 from graphopt.checking.verify.report import OutputComparison, VerifyReport, broken
 from graphopt.errors import VerifyError, about

@@ -117,5 +117,5 @@ def is_matrix(tensor: ir.TensorProtocol) -> bool:
 
 
 def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
-    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (half_precision/)."""
+    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (precision/float16/)."""
     return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)

@@ -16,10 +16,10 @@ from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import QUANTIZATION, RANDOM
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, made_by
-from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants
-from graphopt.half_precision.ranges import ActivationRanges
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET
+from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, Constants
+from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, node_label
 
 # They take float16 whatever they read: products, and what keeps its statistics in float32 by definition.

@@ -4,13 +4,13 @@
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
     MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a number
-    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: passes/pairs_of_channels.py, pools_of_pairs.py
+    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: channel_pairs, channel_pair_pools
 
 It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
 where every reader rounds them: a node rounds its own factors, their products are exact in float32, and so are sums as
 far as float32 is. Statistics, residual sums, activations and the interface lose nothing, and there is no range to
 leave: bfloat16 has float32's. Weights are rounded here, so that the errors of a sum's terms cancel
-(forms/rounded_weight.py); what an operator rounds them to is then what they are.
+(rounded_weight); what an operator rounds them to is then what they are.
 
 Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
 """
@@ -24,14 +24,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt import pipeline
-from graphopt.forms.rounded_weight import rounded
 from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.traits import QUANTIZATION
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, made_by, require_input, sole_reader
-from graphopt.half_precision import require_known
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.activation import SLOPED
@@ -39,11 +36,9 @@ from graphopt.passes.attention.match import identity_perm
 from graphopt.passes.attention.operands import factor_of
 from graphopt.passes.base import Pass
 from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
-from graphopt.passes.fuse_epilogue import FuseEpilogue
 from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv, require_conv
-from graphopt.passes.pairs_of_channels import CONVOLUTIONS, MAX_ACTIVATION, PairsOfChannels, between_convolutions
-from graphopt.passes.pools_of_pairs import PoolsOfPairs
-from graphopt.passes.prelu import PRelu
+from graphopt.precision.channel_pairs import CONVOLUTIONS, MAX_ACTIVATION, between_convolutions
+from graphopt.precision.rounded_weight import rounded
 from graphopt.remarks import Code, Refusal, became, node_label
 from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt, bfloat16_matmul_doubt
 from graphopt.targets.profit import Candidate
@@ -366,21 +361,3 @@ def _readers(value: ir.Value) -> Iterator[ir.Node]:
         readers = [reader for v in front for reader in v.consumers()]
         yield from readers
         front = [o for reader in readers if reader.op_type != "Conv" for o in reader.outputs]
-
-
-def convert(editor: Editor, keep: Collection[str] = ()) -> pipeline.PipelineResult:
-    """Converts the editor's model in place.
-
-    Args:
-        editor: the model, types inferred; its target is a CPU.
-        keep: nodes, by name or by operator, that stay float32.
-
-    Raises:
-        OptionError: a name in `keep` that no node has.
-    """
-    require_known(editor, keep)
-    products = (Products(keep), Convolutions(keep), Attention(keep), MatrixProducts(keep))
-    return pipeline.run(editor, [*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels()])
-
-
-__all__ = ["NAME", "convert"]

@@ -1,4 +1,4 @@
-"""A MaxPool between convolutions in bfloat16 takes and gives pairs of channels (pairs_of_channels).
+"""A MaxPool between convolutions in bfloat16 takes and gives pairs of channels (channel_pairs).
 
     FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16
     becomes FusedConvPairs..Bf16 -> MaxPoolPairsBf16 -> FusedConvFromPairs..Bf16
@@ -23,7 +23,7 @@ from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
 from graphopt.ops.max_pool import PAIRS, PLANES
 from graphopt.passes.base import Pass
-from graphopt.passes.pairs_of_channels import (
+from graphopt.precision.channel_pairs import (
     PairsOfChannels,
     add_pairs,
     describe_pairs,

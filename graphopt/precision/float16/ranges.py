@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from graphopt.half_precision.constants import LARGEST
+from graphopt.precision.float16.constants import LARGEST
 from graphopt.report.multiply_adds import Dims
 
 # Inputs that were not tried may give larger values: a value within this factor of float16's limit is kept in float32.

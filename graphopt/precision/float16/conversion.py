@@ -14,13 +14,13 @@ from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, is_read_once, made_by
-from graphopt.half_precision.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
-from graphopt.half_precision.ranges import ActivationRanges, power_that_fits
-from graphopt.half_precision.reasons import Reasons, half_types, is_attention_bias, is_bound
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
 from graphopt.passes.clean_up.unread import remove_unread_definitions
+from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
+from graphopt.precision.float16.ranges import ActivationRanges, power_that_fits
+from graphopt.precision.float16.reasons import Reasons, half_types, is_attention_bias, is_bound
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.transposed_products import MATRIX_PRODUCTS

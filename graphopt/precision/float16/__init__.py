@@ -36,10 +36,10 @@ import onnx_ir as ir
 
 from graphopt.errors import OptionError
 from graphopt.graph.editor import Editor
-from graphopt.half_precision.constants import range_of
-from graphopt.half_precision.conversion import NAME, Conversion, HalfPrecisionResult
-from graphopt.half_precision.ranges import ActivationRanges
 from graphopt.ops.schema import MIN_OPSET
+from graphopt.precision.float16.constants import range_of
+from graphopt.precision.float16.conversion import NAME, Conversion, HalfPrecisionResult
+from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, Remark, node_label
 
 

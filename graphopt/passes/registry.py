@@ -1,0 +1,85 @@
+"""All passes, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from graphopt.passes.activations import Activations
+from graphopt.passes.ada_layer_norm import AdaLayerNorm
+from graphopt.passes.axis_softmax import AxisSoftmax
+from graphopt.passes.base import ModelPass, Pass
+from graphopt.passes.clean_up import CleanUp
+from graphopt.passes.contrib import Contrib
+from graphopt.passes.feed_forward import FeedForward
+from graphopt.passes.fold_affine import FoldAffine
+from graphopt.passes.fold_batch_norm import FoldBatchNorm
+from graphopt.passes.fuse_attention import FuseAttention
+from graphopt.passes.fuse_epilogue import FuseEpilogue
+from graphopt.passes.fuse_group_norm import FuseGroupNorm
+from graphopt.passes.fuse_rotary import FuseRotary
+from graphopt.passes.fuse_row_norm import FuseRowNorm
+from graphopt.passes.fused_conv import FusedConv
+from graphopt.passes.fused_conv_transpose import FusedConvTranspose
+from graphopt.passes.gate import Gate
+from graphopt.passes.gather_first import GatherFirst
+from graphopt.passes.gather_rows import GatherRows
+from graphopt.passes.inverted_residual import InvertedResidual
+from graphopt.passes.norm_windows import NormWindows
+from graphopt.passes.pool_planes import PoolPlanes
+from graphopt.passes.prelu import PRelu
+from graphopt.passes.scale_heads import ScaleHeads
+from graphopt.passes.scale_shift import ScaleShift
+from graphopt.passes.winograd_conv import WinogradConv
+from graphopt.passes.written_prelu import WrittenPRelu
+from graphopt.precision.bfloat16 import Attention, Convolutions, MatrixProducts, Products
+from graphopt.precision.channel_pair_pools import PoolsOfPairs
+from graphopt.precision.channel_pairs import PairsOfChannels
+
+PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
+    # First, so that all others see what it writes, and constants of it (a causal mask of a known length) are computed.
+    Contrib(),
+    CleanUp(),
+    # Norms come before folding and ScaleShift, which would take their scale and shift.
+    FuseGroupNorm(),
+    FuseRowNorm(),
+    AdaLayerNorm(),
+    # Before the activations: one slope for all channels is a LeakyRelu.
+    WrittenPRelu(),
+    Activations(),
+    FoldBatchNorm(),
+    FoldAffine(),
+    ScaleShift(),
+    InvertedResidual(),
+    WinogradConv(),
+    FusedConv(),
+    FusedConvTranspose(),
+    FuseEpilogue(),
+    PRelu(),
+    # Behind the convolutions whose planes it reads.
+    PoolPlanes(),
+    # Behind the epilogues, which take an activation along for nothing.
+    Gate(),
+    FuseRotary(),
+    ScaleHeads(),
+    FuseAttention(),
+    # What attention has left.
+    AxisSoftmax(),
+    GatherRows(),
+    GatherFirst(),
+    NormWindows(),
+    FeedForward(),
+)
+
+
+def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
+    """The passes of `--precision bf16`, in the order in which they run after all others.
+
+    Args:
+        keep: nodes, by name or by operator, that keep float32.
+    """
+    products = (Products(keep), Convolutions(keep), Attention(keep), MatrixProducts(keep))
+    return (*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels())
+
+
+__all__ = ["PASSES", "bfloat16_passes"]
