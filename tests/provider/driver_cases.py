@@ -288,6 +288,27 @@ def binds_on_the_wrong_device() -> dict[str, Any]:
     return {"said": said, "errors": [float(np.abs(bound(x, second) - Y).max()) for x in (here, pinned)]}
 
 
+def waits_between_streams() -> dict[str, Any]:
+    """Runs a node of the CPU between others on the second device, while the first is current: the results' error, the
+    events that are alive after each run, and the driver's calls that have failed.
+    """
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Det", ["r"], ["d"], "on_the_cpu"),
+        helper.make_node("Tanh", ["d"], ["t"]),
+        helper.make_node("Add", ["r", "t"], ["y"]),
+    ]
+    x = X[:4, :4]
+    session = graphopt.session(model_of(nodes, {"x": x}, ["y"]), [(DEVICE_PROVIDER, {"device": 1, "min_nodes": 1})])
+    driver, r = Driver(), np.maximum(x, 0).astype(np.float64)
+    events, errors, failures = [], [], driver.failures()
+    for _ in range(3):
+        (y,) = session.run(None, {"x": x})
+        errors.append(float(np.abs(y - (r + np.tanh(np.linalg.det(r)))).max()))
+        events.append(driver.alive()[2])
+    return {"error": max(errors), "events": events, "failures": driver.failures() - failures}
+
+
 def copies_without_a_stream() -> list[float]:
     """How far what a run has left on the device is from the CPU's, copied to the host without a stream, while the run's
     work is still on its way.

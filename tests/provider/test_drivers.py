@@ -231,6 +231,13 @@ def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) 
     assert max(found["errors"]) < 1e-6
 
 
+@pytest.mark.parametrize(("driver", "devices"), [("hip", "gfx1100,gfx1100"), ("cuda", "sm_90,sm_90")])
+def test_events_end_on_their_own_device(driver: str, devices: str, gpu: StandIn) -> None:
+    found = gpu.run("waits_between_streams", devices, driver).value
+    assert found["error"] < 1e-5 and found["failures"] == 0, found
+    assert found["events"][0] == found["events"][-1], found
+
+
 def test_a_disabled_operator_runs_by_its_body(gpu: StandIn) -> None:
     outcome = gpu.run("disables").value
     assert outcome["close"]

@@ -33,37 +33,45 @@ struct Stream final : abi::OrtSyncStreamImpl {
 };
 
 struct Notification final : abi::OrtSyncNotificationImpl {
-  const Stream& producer;
+  // Of the producer, which may end first.
+  const OrtApi24* api;
+  gpu::Device& device;
+  void* stream;
   void* event;
 
-  explicit Notification(const Stream& stream) : OrtSyncNotificationImpl{}, producer(stream) {
-    const gpu::OnDevice on(producer.device);
-    event = producer.device.create_event();
+  explicit Notification(const Stream& producer)
+      : OrtSyncNotificationImpl{}, api(producer.api), device(producer.device), stream(producer.handle) {
+    const gpu::OnDevice on(device);
+    event = device.create_event();
     version = abi::kEpApiRevision;
     Release = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      n.producer.device.destroy_event(n.event);
+      try {
+        const gpu::OnDevice on(n.device);
+        n.device.destroy_event(n.event);
+      } catch (const std::exception&) {  // a broken device
+      }
       delete &n;
     };
     Activate = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      return guarded(n.producer.api, {"graphopt: signal"}, [&] {
-        const gpu::OnDevice on(n.producer.device);
-        n.producer.device.record(n.event, n.producer.handle);
+      return guarded(n.api, {"graphopt: signal"}, [&] {
+        const gpu::OnDevice on(n.device);
+        n.device.record(n.event, n.stream);
       });
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* p, abi::OrtSyncStream* consumer) {
       Notification& n = self(p);
-      return guarded(n.producer.api, {"graphopt: wait"}, [&] {
-        const gpu::OnDevice on(n.producer.device);
-        n.producer.device.wait(stream_handle(n.producer.api, consumer), n.event);
+      return guarded(n.api, {"graphopt: wait"}, [&] {
+        const gpu::OnDevice on(n.device);
+        n.device.wait(stream_handle(n.api, consumer), n.event);
       });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* p) {
       Notification& n = self(p);
-      return guarded(n.producer.api, {"graphopt: wait"}, [&] {
-        const gpu::OnDevice on(n.producer.device);
-        n.producer.device.wait(n.event);
+      return guarded(n.api, {"graphopt: wait"}, [&] {
+        const gpu::OnDevice on(n.device);
+        n.device.wait(n.event);
       });
     };
   }

@@ -15,7 +15,7 @@
 //                        none of ours, which are made so. Else work is done when it is enqueued.
 //
 // It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
-// twice, work on a stream of another device than the current one. All of these give kInvalidHandle. Memory is guarded
+// twice, work on a stream of another device than the current one, its end and that of an event. All of these give kInvalidHandle. Memory is guarded
 // (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress, and what was accessed
 // is on stderr.
 //
@@ -290,7 +290,9 @@ inline int create(std::map<void*, int>& handles, void** handle) {
 }
 
 inline int destroy(std::map<void*, int>& handles, void* handle) {
-  if (handles.erase(handle) == 0) return kInvalidHandle;
+  const auto found = handles.find(handle);
+  if (found == handles.end() || found->second != current) return kInvalidHandle;
+  handles.erase(found);
   std::free(handle);
   return 0;
 }
