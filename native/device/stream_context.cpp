@@ -40,11 +40,12 @@ Gate& gate() {
   return one;
 }
 
-std::atomic<uint64_t> ended{0};
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 }  // namespace
-
-uint64_t stream_generation() { return ended; }
 
 NoCaptures::NoCaptures() {
   std::unique_lock<std::mutex> lock(gate().mutex);
@@ -57,13 +58,20 @@ NoCaptures::~NoCaptures() {
   --gate().refusing;
 }
 
+StreamContext::StreamContext(Device& device, void* stream, bool owns)
+    : device_(device), stream_(stream), owns_(owns), number_(next_number()) {}
+
 std::shared_ptr<StreamContext> StreamContext::create(Device& device) {
   std::unique_ptr<StreamContext> next;
   {
     const std::lock_guard<std::mutex> lock(contexts().mutex);
     next = contexts().take_idle(device);
   }
-  if (next == nullptr) next.reset(new StreamContext(device, device.create_stream(), true));
+  if (next == nullptr) {
+    next.reset(new StreamContext(device, device.create_stream(), true));
+  } else {
+    next->number_ = next_number();
+  }
   const std::shared_ptr<StreamContext> made(next.release(), keep);
   // A stream of another library may have had this address; its end was not announced.
   std::shared_ptr<StreamContext> other = made;
@@ -172,7 +180,6 @@ void StreamContext::close() {
   for (const auto& weak : graphs) {
     if (const auto owner = weak.lock()) owner->release(stream_);
   }
-  ++ended;
 }
 
 void StreamContext::attach(std::weak_ptr<GraphOwner> owner) {

@@ -69,6 +69,8 @@ class StreamContext {
 
   Device& device() const { return device_; }
   void* stream() const { return stream_; }
+  // Unique in the process, unlike the stream's address: a stream that another session gets has a new number.
+  uint64_t number() const { return number_; }
 
   // Waits for the stream's work. A stream that is captured has none (Capture), and is not touched.
   void synchronize();
@@ -92,7 +94,7 @@ class StreamContext {
 
  private:
   friend class Capture;
-  StreamContext(Device& device, void* stream, bool owns) : device_(device), stream_(stream), owns_(owns) {}
+  StreamContext(Device& device, void* stream, bool owns);
   static void keep(StreamContext* context) noexcept;
 
   struct Slot {
@@ -103,6 +105,7 @@ class StreamContext {
   Device& device_;
   void* stream_;
   const bool owns_;
+  uint64_t number_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable idle_;
   bool captured_ = false;
@@ -110,9 +113,6 @@ class StreamContext {
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library
 };
-
-// Grows when a context has ended: the next stream may have its address.
-uint64_t stream_generation();
 
 // While one lives nothing is captured, on any stream of the process: for calls of vendor libraries that may wait for the
 // whole device or allocate inside, such as creating a handle. ROCm then invalidates every capture of the process, and

@@ -11,12 +11,13 @@
 
 namespace graphopt::runtime {
 
-// A planned call with what it was planned for, besides the types and shapes of its inputs and its stream.
+// A planned call with what it was planned for, besides the types and shapes of its inputs.
 struct PlannedCall {
   Call call;
-  size_t alignment = 0;     // of the inputs on the device; the outputs' may have lowered the call's
-  uint64_t generation = 0;  // of the vendor's libraries and of streams (device/libraries/libraries.h)
-  size_t lanes = 0;         // of a kernel for the CPU
+  size_t alignment = 0;        // of the inputs on the device; the outputs' may have lowered the call's
+  uint64_t generation = 0;     // of the vendor's libraries (device/libraries/libraries.h)
+  uint64_t stream_number = 0;  // gpu::StreamContext::number; 0 of a kernel for the CPU
+  size_t lanes = 0;            // of a kernel for the CPU
   std::vector<unsigned char> host_values;  // of inputs that a kernel for a device reads on the host
 };
 

@@ -8,6 +8,7 @@
 #include "device/libraries/libraries.h"
 #include "device/node_scope.h"
 #include "device/program.h"
+#include "device/stream_context.h"
 
 namespace graphopt::runtime {
 namespace {
@@ -140,16 +141,17 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     host_inputs.push_back(inputs.size());
     counted.emplace(*counter, context, stream, alignment, inputs);
   }
-  const uint64_t generation = gpu::library_generation() + gpu::stream_generation();
+  const uint64_t generation = gpu::library_generation();
+  const uint64_t stream_number = device != nullptr ? gpu::StreamContext::of(*device, stream)->number() : 0;
   std::vector<unsigned char> values = host_values(host_inputs, inputs);
   SessionParallel parallel(*bound.workers, [&](void (*task)(void*, size_t), size_t total, void* user) {
     context.parallel_for(task, total, user);
   });
 
   std::unique_ptr<PlannedCall> planned = bound.plans->take([&](const PlannedCall& known) {
-    return known.alignment == alignment && known.generation == generation && known.call.stream == stream &&
-           known.lanes == parallel.lanes() && same_types_and_shapes(known.call.inputs, inputs) &&
-           known.host_values == values;
+    return known.alignment == alignment && known.generation == generation &&
+           known.stream_number == stream_number && known.lanes == parallel.lanes() &&
+           same_types_and_shapes(known.call.inputs, inputs) && known.host_values == values;
   });
   const bool is_new = planned == nullptr;
   if (is_new) planned = std::make_unique<PlannedCall>();
@@ -166,6 +168,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   if (is_new) {
     planned->alignment = alignment;
     planned->generation = generation;
+    planned->stream_number = stream_number;
     planned->lanes = parallel.lanes();
     planned->host_values = std::move(values);
     call.outputs.resize(bound.outputs);

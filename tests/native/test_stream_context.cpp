@@ -65,10 +65,8 @@ TEST_CASE("graphs of a stream end before the handles that they use") {
     const auto gone = std::make_shared<Graphs>(ended);
     context->attach(gone);
   }
-  const uint64_t generation = gpu::stream_generation();
   context->close();
   CHECK(graphs->stream_ == stream);
-  CHECK(gpu::stream_generation() == generation + 1);
   CHECK(ended == std::vector<std::string>{"graphs"});
   context.reset();
   CHECK(StreamContext::destroy_idle(*device));
@@ -102,6 +100,25 @@ TEST_CASE("the next session has the stream and the handles of one that has ended
   CHECK(ended.empty());
   again->close();
   beside->close();
+}
+
+TEST_CASE("a stream has a new number in another session, and others keep theirs") {
+  const auto device = open_device();
+  auto first = StreamContext::create(*device);
+  const auto other = StreamContext::create(*device);
+  void* const stream = first->stream();
+  const uint64_t number = first->number(), of_other = other->number();
+  CHECK(number != of_other);
+  CHECK(StreamContext::of(*device, stream)->number() == number);
+  first->close();
+  first.reset();
+  CHECK(StreamContext::of(*device, other->stream())->number() == of_other);
+  const auto again = StreamContext::create(*device);
+  CHECK(again->stream() == stream);
+  CHECK(again->number() != number);
+  CHECK(again->number() != of_other);
+  again->close();
+  other->close();
 }
 
 TEST_CASE("each stream has its own handle") {
