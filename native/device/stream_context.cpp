@@ -106,6 +106,8 @@ bool StreamContext::destroy_idle(const Device& device) noexcept {
       taken = contexts().take_idle(device);
     }
     if (taken == nullptr) return any;
+    const NoCaptures none;
+    taken.reset();
     any = true;
   }
 }

@@ -53,7 +53,8 @@ class StreamContext {
   // A stream that does not wait for the default stream: one whose session has ended, or a new one. It is kept when the
   // last reference goes, after close(). The device must be current.
   static std::shared_ptr<StreamContext> create(Device& device);
-  // Destroys the contexts of the device that no session has; false when there were none. Waits for the device.
+  // Destroys the contexts of the device that no session has; false when there were none. Waits for the device, and for
+  // captures to end. Not for a thread that captures.
   static bool destroy_idle(const Device& device) noexcept;
   // The context of a stream. That of another library's stream lives as long as the process: its end is not announced.
   static std::shared_ptr<StreamContext> of(Device& device, void* stream);

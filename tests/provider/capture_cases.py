@@ -25,6 +25,8 @@ from tests.provider.worker import model_of
 
 W = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
 B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
+PRODUCT = helper.make_node("MatMul", ["x", "w"], ["t"])
+TAIL = [helper.make_node("Add", ["t", "b"], ["u"]), helper.make_node("Relu", ["u"], ["y"])]
 SECONDS = 1.0  # that a captured stream waits for another thread, which may wait for the capture to end
 
 
@@ -246,6 +248,33 @@ def beside_another_library() -> dict[str, Any]:
     return found
 
 
+def destroys_handles() -> dict[str, Any]:
+    """Memory is exhausted during a capture: the handle of a session that has ended is destroyed to make room."""
+    import onnxruntime as ort
+
+    driver, rocblas = Driver(), ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
+    other = new_session()  # the next session gets its stream, which has no handle
+    other.run(None, {"x": X})
+    place = runtime.memory_of(other)
+    session = graphopt.session(dynamic_model([PRODUCT, *TAIL]), [(DEVICE_PROVIDER, {})], log_severity_level=4)
+    session.run(None, {"x": X})
+    session = None
+    gc.collect()
+    other = None
+    gc.collect()
+    handles = [rocblas.stand_in_blas_handles()]
+    said = []
+
+    def exhaust() -> None:
+        driver.limit(0)
+        said.append(message_of(lambda: ort.OrtValue.ortvalue_from_numpy(np.zeros(1 << 24, np.float32), *place)))
+        driver.limit(1 << 30)
+
+    found = during_a_capture(exhaust)
+    handles.append(rocblas.stand_in_blas_handles())
+    return {"run": found, "said": said, "handles": handles}
+
+
 def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
     """Computes products of some sizes in one session, three times each. Returns errors and counts of regions."""
     session = graphopt.session(model, [(DEVICE_PROVIDER, {})], require_device=True, log_severity_level=4)
@@ -264,12 +293,7 @@ def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
 
 def grows_a_workspace() -> dict[str, Any]:
     """A product, a larger one, which may need more scratch memory, and the captured graph of the first again."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["t"]),
-        helper.make_node("Add", ["t", "b"], ["u"]),
-        helper.make_node("Relu", ["u"], ["y"]),
-    ]
-    return products(dynamic_model(nodes), (32, 256, 32))
+    return products(dynamic_model([PRODUCT, *TAIL]), (32, 256, 32))
 
 
 def dynamic_model(nodes: Sequence[Any]) -> bytes:

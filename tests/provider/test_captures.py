@@ -70,6 +70,15 @@ def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path:
     assert outcome.value["captured"] >= 2 and outcome.value["refused"] == 0, outcome
 
 
+def test_no_handle_is_destroyed_beside_a_capture(captures: StandIn, tmp_path: Path) -> None:
+    """RocBLAS waits for the device where a handle ends, which ends captures."""
+    kernels = with_kernels(tmp_path, "gfx1201")
+    found = captures.run("destroys_handles", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures)).value
+    assert_undisturbed({"run": found["run"]})
+    before, after = found["handles"]
+    assert after < before and "out of device memory" in found["said"][0], found
+
+
 @pytest.fixture
 def blas_lt(captures: StandIn, tmp_path: Path) -> Callable[..., Outcome]:
     """Runs a case with cuBLASLt or hipBLASLt."""

@@ -8,6 +8,8 @@
 //                    library/src/tensile_host.cpp:954
 //   it frees and allocates its workspace again when a product needs more, unless it was given one
 //                    library/src/include/handle.hpp (ROCBLAS_REALLOC_ON_DEMAND), library/src/handle.cpp
+//   the end of a handle waits for the device
+//                    library/src/rocblas_auxiliary.cpp (rocblas_destroy_handle)
 //   unless it is told otherwise, it may add in another order each time
 //                    library/src/include/handle.hpp:343
 // STAND_IN_BLAS, read at each call: "fails" or "wrong", which products do; "large" or "vectors": those of float of 256^3
@@ -117,6 +119,7 @@ STAND_IN_EXPORT int stand_in_blas_handles() { return handles; }
 
 STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, ++handles, 0; }
 STAND_IN_EXPORT int rocblas_destroy_handle(void* handle) {
+  hipDeviceSynchronize();
   static_cast<Handle*>(handle)->release();
   return delete static_cast<Handle*>(handle), --handles, 0;
 }

@@ -10,6 +10,7 @@ extern "C" int hipRuntimeGetVersion(int* version);
 extern "C" int hipMalloc(void** memory, size_t bytes);
 extern "C" int hipMemset(void* memory, int value, size_t bytes);
 extern "C" int hipFree(void* memory);
+extern "C" int hipDeviceSynchronize();
 extern "C" int hipStreamIsCapturing(void* stream, int* state);
 extern "C" int hipStreamQuery(void* stream);
 
