@@ -233,6 +233,7 @@ def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) 
 
 @pytest.mark.parametrize(("driver", "devices"), [("hip", "gfx1100,gfx1100"), ("cuda", "sm_90,sm_90")])
 def test_events_end_on_their_own_device(driver: str, devices: str, gpu: StandIn) -> None:
+    """Those between streams, and those of staging blocks, which serve small inputs again."""
     found = gpu.run("waits_between_streams", devices, driver).value
     assert found["error"] < 1e-5 and found["failures"] == 0, found
     assert found["events"][0] == found["events"][-1], found

@@ -22,11 +22,11 @@ bool Staging::Block::is_free() {
 }
 
 Staging::Block* Staging::take(size_t bytes) {
+  const size_t size = few_sizes(bytes, kLeastBytes, 1);
   for (Block& block : blocks_) {
-    if (block.bytes < bytes || block.bytes / 4 > bytes) continue;
+    if (block.bytes < size || block.bytes / 4 > size) continue;
     if (block.is_free()) return &block;
   }
-  const size_t size = few_sizes(bytes, kLeastBytes, 1);
   if (total_ + size > kMostTotal) return nullptr;
   blocks_.reserve(blocks_.size() + 1);
   Block block;
