@@ -213,6 +213,38 @@ def test_a_limit_counts_what_is_kept_for_the_next_request(worker: ProcessPoolExe
     assert found["left"] == found["pools"] == 0
 
 
+def _in_use(model: bytes, sizes: list[tuple[int, int]]) -> int:
+    """Bytes in use after a session without a limit has run each size three times."""
+
+    def in_use() -> int:
+        return sum(int(pool["in_use"]) for pool in memory()["pools"])
+
+    gc.collect()
+    before = in_use()
+    session = new_session(model)
+    for size in sizes:
+        for _ in range(3):
+            session.run(None, {"x": np.zeros(size, np.float32)})
+    return in_use() - before
+
+
+def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
+    """Each size is captured with an arena of its own. With copies of input and output an arena is twice as large here."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["t"]),
+        helper.make_node("Exp", ["t"], ["e"]),
+        helper.make_node("Transpose", ["e"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model, sizes = proto.SerializeToString(), [(128 * i, 64) for i in range(1, 33)]
+    largest = worker.submit(_in_use, model, sizes[-1:]).result()
+    assert largest > 0
+    assert worker.submit(_in_use, model, sizes).result() <= 4 * largest
+
+
 def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
     """Inputs and outputs that the caller has on the device: the same, others, and others each time."""
     import onnxruntime as ort

@@ -1,6 +1,7 @@
 #include "runtime/provider/region_cache.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "runtime/provider/region.h"
@@ -111,7 +112,25 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
     gives_back_ = true;
     allocate(bytes);
   }
+  cache_.limit_arenas(*lane_, in_use_);
   return arena;
+}
+
+void RegionCache::limit_arenas(Lane& lane, const RegionPlan* in_use) {
+  std::set<const Block*> arenas;
+  size_t bytes = 0;
+  const auto count = [&](const Captured& captured) {
+    const Block* arena = captured.arena.get();
+    if (arena != nullptr && arenas.insert(arena).second) bytes += arena->bytes();
+  };
+  for (RegionPlan& plan : lane.plans) {  // the last used first
+    if (&plan == in_use) continue;
+    for (const Captured& captured : plan.captured) count(captured);
+    count(plan.staged);
+    if (bytes <= lane.arena->bytes()) continue;
+    plan.own -= static_cast<int>(plan.captured.size());
+    forget_recordings(lane, plan);
+  }
 }
 
 void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
