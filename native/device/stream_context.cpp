@@ -143,12 +143,13 @@ StreamContext::~StreamContext() {
 
 void StreamContext::synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (captured_) return;
+  changed_.wait(lock, [this] { return captured_ != Captured::kSoon; });
+  if (captured_ == Captured::kYes) return;
   ++waiting_;
   lock.unlock();
   const auto leave = [&] {
     lock.lock();
-    if (--waiting_ == 0) idle_.notify_all();
+    if (--waiting_ == 0) changed_.notify_all();
   };
   try {
     device_.synchronize(stream_);
@@ -161,7 +162,7 @@ void StreamContext::synchronize() {
 
 bool StreamContext::is_done(void* event) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return captured_ || device_.is_done(event);
+  return captured_ == Captured::kYes || device_.is_done(event);
 }
 
 void StreamContext::close() {
@@ -250,11 +251,12 @@ Capture::Capture(Device& device, void* stream, size_t nodes)
   }
   {
     std::unique_lock<std::mutex> lock(context_->mutex_);
-    context_->captured_ = true;
-    context_->idle_.wait(lock, [this] { return context_->waiting_ == 0; });
+    context_->captured_ = StreamContext::Captured::kSoon;
+    context_->changed_.wait(lock, [this] { return context_->waiting_ == 0; });
   }
   try {
     device_.synchronize(stream);
+    set_captured(StreamContext::Captured::kYes);
     device_.begin_capture(stream);
     if (nodes > 0) device_.limit_capture(nodes);
     open_ = true;
@@ -270,11 +272,16 @@ Capture::~Capture() {
   leave();
 }
 
-void Capture::leave() noexcept {
+void Capture::set_captured(StreamContext::Captured captured) noexcept {
   {
     const std::lock_guard<std::mutex> lock(context_->mutex_);
-    context_->captured_ = false;
+    context_->captured_ = captured;
   }
+  context_->changed_.notify_all();
+}
+
+void Capture::leave() noexcept {
+  set_captured(StreamContext::Captured::kNo);
   const std::lock_guard<std::mutex> lock(gate().mutex);
   if (--gate().captures == 0) gate().changed.notify_all();
 }

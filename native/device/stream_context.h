@@ -73,7 +73,7 @@ class StreamContext {
   // Unique in the process, unlike the stream's address: a stream that another session gets has a new number.
   uint64_t number() const { return number_; }
 
-  // Waits for the stream's work. A stream that is captured has none (Capture), and is not touched.
+  // Waits for the stream's work. A stream that is captured has none, and is not touched; Capture waits for it first.
   void synchronize();
   // Whether the work up to an event of the stream is done.
   bool is_done(void* event);
@@ -108,8 +108,13 @@ class StreamContext {
   const bool owns_;
   uint64_t number_;
   std::mutex mutex_;  // guards the members below
-  std::condition_variable idle_;
-  bool captured_ = false;
+  std::condition_variable changed_;
+  enum class Captured : uint8_t {
+    kNo,
+    kSoon,
+    kYes
+  };  // kSoon: the capturing thread waits for the stream's work
+  Captured captured_ = Captured::kNo;
   int waiting_ = 0;  // threads that wait for the stream
   std::vector<std::weak_ptr<GraphOwner>> graphs_;
   std::map<const void*, Slot> handles_;  // by library
@@ -144,6 +149,7 @@ class Capture {
   std::unique_ptr<Graph> end();
 
  private:
+  void set_captured(StreamContext::Captured captured) noexcept;
   void leave() noexcept;
 
   Device& device_;

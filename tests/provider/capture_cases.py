@@ -41,12 +41,12 @@ def counts() -> dict[str, int]:
 class Meanwhile:
     """Runs an action in another thread while this process captures a stream.
 
-    The capturing thread waits inside the driver, without Python's lock.
+    The capturing thread waits inside the driver, without Python's lock; with `before` where it waits for the stream's work.
     """
 
-    def __init__(self, action: Callable[[], object]) -> None:
+    def __init__(self, action: Callable[[], object], before: bool = False) -> None:
         self._driver = Driver()
-        self._driver.pause(SECONDS)
+        self._driver.pause(SECONDS, in_wait=before)
         self._thread = ThreadPoolExecutor(1)
         self._raised = self._thread.submit(self._run, action)
 
@@ -170,6 +170,22 @@ def fails_in_a_capture() -> dict[str, Any]:
         "captured": done["captured"],
         "refused": done["refused"],
     }
+
+
+def uploads_before_a_capture() -> list[float]:
+    """Runs a session. Before its first capture, while its input is on the way, another one runs with another input."""
+    sessions, inputs, errors = [new_session(), new_session()], [X, -X], []
+
+    def run(i: int) -> None:
+        (y,) = sessions[i].run(None, {"x": inputs[i]})
+        errors.append(float(np.abs(y - np.tanh(np.maximum(inputs[i], 0))).max()))
+
+    run(0)
+    run(1)
+    meanwhile = Meanwhile(lambda: run(1), before=True)
+    run(0)
+    assert not meanwhile.end()
+    return errors
 
 
 class OtherLibrary:

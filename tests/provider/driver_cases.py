@@ -69,9 +69,12 @@ class Driver:
     def recover(self) -> None:
         self._library.stand_in_fail(-1, 0)
 
-    def pause(self, seconds: float) -> None:
-        """The thread that next adds work to a capture waits there, for so long at most."""
-        self._library.stand_in_pause(int(1000 * seconds))
+    def pause(self, seconds: float, in_wait: bool = False) -> None:
+        """The thread that next adds work to a capture waits there, for so long at most.
+
+        With `in_wait` that which next waits for a stream with work.
+        """
+        self._library.stand_in_pause(int(1000 * seconds), in_wait)
 
     def await_pause(self, seconds: float) -> bool:
         return bool(self._library.stand_in_await_pause(int(1000 * seconds)) & 1)

@@ -47,6 +47,13 @@ def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: 
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
+def test_memory_is_in_use_until_a_stream_is_captured(driver: str, arch: str, captures: StandIn) -> None:
+    """Events of a captured stream are taken for done without a query: its work is waited for before, not at once."""
+    errors = captures.run("uploads_before_a_capture", arch, driver, STAND_IN_LATE="1").value
+    assert len(errors) == 4 and max(errors) < 1e-6, errors
+
+
+@pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
     """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
     found = captures.run("fails_in_a_capture", arch, driver).value

@@ -379,12 +379,13 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
-// Lets another thread act while a stream is captured: the thread that next adds work to a capture waits for it. The wait
-// has a limit, since the other thread may itself wait for the end of the capture.
+// Lets another thread act while a stream is captured, or while its work is still to be done: the thread that next adds work
+// to a capture, or that next waits for a stream with work, waits for it. The wait has a limit, since the other thread may
+// itself wait for the end of the capture.
 struct Pause {
   std::mutex mutex;
   std::condition_variable changed;
-  bool wanted = false, begun = false, ended = false;
+  bool wanted = false, in_wait = false, begun = false, ended = false;
   std::chrono::milliseconds most{0};
 };
 inline Pause& pause() {
@@ -392,15 +393,18 @@ inline Pause& pause() {
   return one;
 }
 
-inline void pause_in_recording(void* stream) {
+inline void pause_if_wanted(void* stream, bool in_wait) {
   {
     Driver& d = driver();
     const std::lock_guard<std::mutex> lock(d.mutex);
-    if (d.recordings.count(stream) == 0) return;
+    const auto queue = d.late.find(stream);
+    const bool here =
+        in_wait ? queue != d.late.end() && !queue->second.todo.empty() : d.recordings.count(stream) > 0;
+    if (!here) return;
   }
   Pause& p = pause();
   std::unique_lock<std::mutex> lock(p.mutex);
-  if (!std::exchange(p.wanted, false)) return;
+  if (p.in_wait != in_wait || !std::exchange(p.wanted, false)) return;
   p.begun = true;
   p.changed.notify_all();
   p.changed.wait_for(lock, p.most, [&] { return p.ended; });
@@ -424,7 +428,7 @@ inline int enqueue(Driver& d, void* stream, Work work) {
 
 inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t lds,
                void* stream, void** args) {
-  pause_in_recording(stream);
+  pause_if_wanted(stream, false);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (uint64_t{grid[0]} * block[0] > kMostItems) return kTooLarge;
@@ -455,6 +459,7 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
 }
 
 inline int wait(void* stream) {
+  pause_if_wanted(stream, true);
   return call([&](Driver& d) {
     if (is_captured(d, stream) || d.disturbs_recording()) return kUnsupportedInCapture;
     return usable(d, stream) ? d.finish(stream) : kInvalidHandle;
@@ -508,7 +513,7 @@ inline int unpin(void* memory) {
 }
 
 inline int copy(void* to, const void* from, size_t bytes, void* stream) {
-  pause_in_recording(stream);
+  pause_if_wanted(stream, false);
   return call([&](Driver& d) {
     if (!usable(d, stream)) return kInvalidHandle;
     if (stream != nullptr && !known(d, from)) {
@@ -658,11 +663,13 @@ STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   stand_in::driver().failure = status;
 }
 
-// Requests a pause of at most so many milliseconds in the thread that next adds work to a capture.
-STAND_IN_EXPORT void stand_in_pause(int milliseconds) {
+// Requests a pause of at most so many milliseconds in the thread that next adds work to a capture, or, with `in_wait`, that
+// next waits for a stream with work.
+STAND_IN_EXPORT void stand_in_pause(int milliseconds, bool in_wait) {
   stand_in::Pause& p = stand_in::pause();
   const std::lock_guard<std::mutex> lock(p.mutex);
   p.wanted = true;
+  p.in_wait = in_wait;
   p.begun = p.ended = false;
   p.most = std::chrono::milliseconds(milliseconds);
 }
@@ -706,7 +713,7 @@ STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = devi
 STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
                                      const std::vector<const void*>& addresses,
                                      const std::function<int()>& work, bool refuses) {
-  stand_in::pause_in_recording(stream);
+  stand_in::pause_if_wanted(stream, false);
   stand_in::Driver& d = stand_in::driver();
   const std::lock_guard<std::mutex> lock(d.mutex);
   if (refuses) stand_in::is_captured(d, stream);
