@@ -265,7 +265,7 @@ def beside_another_library() -> dict[str, Any]:
 
 
 def destroys_handles() -> dict[str, Any]:
-    """Memory is exhausted during a capture: the handle of a session that has ended is destroyed to make room."""
+    """Memory is exhausted during a capture: the idle handle of a closed session is destroyed to make room."""
     import onnxruntime as ort
 
     driver, rocblas = Driver(), ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])

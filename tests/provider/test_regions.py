@@ -229,7 +229,7 @@ def _in_use(model: bytes, sizes: list[tuple[int, int]]) -> int:
 
 
 def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
-    """Each size is captured with an arena of its own. With copies of input and output an arena is twice as large here."""
+    """Each size is captured with its own arena, twice as large here if it has copies of input and output."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Transpose", ["r"], ["t"]),

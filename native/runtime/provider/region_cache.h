@@ -151,8 +151,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   // this thread's lanes have. False when there is nothing.
   bool reclaim() noexcept;
   bool reclaim_idle() noexcept;
-  // Graphs keep the arenas with which they were captured. Destroys those of the plans that were used the longest time ago,
-  // until arenas of before have no more bytes together than the lane's own.
+  // A graph keeps its arena. Destroys graphs of the least recently used plans until arenas other than the lane's have no more
+  // bytes together than that one.
   void limit_arenas(Lane& lane, const RegionPlan* in_use);
   void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
   // Its work may not be done. `evict` is for a plan that could still be of use.
