@@ -176,7 +176,6 @@ struct TableOfRows {
 // cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than a
 // test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level cache.
 struct Keep {
-  static constexpr bool kPairs = false;
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;
   const char* next = reinterpret_cast<const char*>(begins);
@@ -188,12 +187,18 @@ struct Keep {
     if (pace > 64) __builtin_prefetch(next + 64, 0, 2);
     next += pace;
   }
-  void operator()(int64_t, int64_t, Vec sum, float* o) const { store_aligned(o, sum); }
+  template <int kRows, int kVectors>
+  [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kVectors], float* o) const {
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) store_aligned(o + (i * kVectors + j) * kWidth, sum[i][j]);
+    }
+  }
 };
 
 // The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` says what the sums of a row begin
-// with, is called after every step and then with row, vector, sum and its place in o [kRows][kVectors L]; one that
-// wants pairs of rows, which are even in number, with both sums.
+// with, is called after every step, and stores the sums at last, in o [kRows][kVectors L] or elsewhere.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 [[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
                                             Each each) {
@@ -223,19 +228,7 @@ template <class E, int kRows, int kVectors, class Steps, class Each>
       for (int j = 0; j < kVectors; ++j) sum[i][j] = E::multiply_add(a, b[j], sum[i][j]);
     }
   }
-  constexpr int kTogether = Each::kPairs ? 2 : 1;
-#pragma GCC unroll 14
-  for (int i = 0; i + kTogether <= kRows; i += kTogether) {
-#pragma GCC unroll 2
-    for (int j = 0; j < kVectors; ++j) {
-      float* to = o + (i * kVectors + j) * kWidth;
-      if constexpr (kTogether == 2) {
-        each(i, j, sum[i][j], sum[i + 1][j], to, to + kVectors * kWidth);
-      } else {
-        each(i, j, sum[i][j], to);
-      }
-    }
-  }
+  each.end(sum, o);
 }
 
 // Of<rows>::run, of at most kMaxRows rows.

@@ -177,8 +177,8 @@ struct Filter {
       Pixels pixels[kStacked];
       const Finish<float, true> finish =
           Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
-      const BoundedPairs<false> alone(finish);
-      const bool pairs_alone = BoundedPairs<false>::ends(finish);
+      const PairsAlone<false> alone(finish);
+      const bool pairs_alone = PairsAlone<false>::stores(finish);
       alignas(64) float o[2 * kStacked * L];
       for (int64_t y = 0; y < p.out[1]; y += step) {
         const int64_t here = std::min(kStacked, ceil_div(p.out[1] - y, kRowsOfVector));
@@ -198,9 +198,7 @@ struct Filter {
           if (pairs_alone) {
 #pragma GCC unroll 4
             for (int64_t r = 0; r < kStacked; ++r) {
-              if (r < here)
-                alone(0, r, sum[0][r] + splat(finish.bias[0]), sum[1][r] + splat(finish.bias[1]), nullptr,
-                      nullptr);
+              if (r < here) alone(0, r, sum[0][r] + splat(finish.bias[0]), sum[1][r] + splat(finish.bias[1]));
             }
             continue;
           }
@@ -325,8 +323,8 @@ struct SamePlanes {
     const std::vector<Masks> masks = masks_of(p);
     const auto vectors = static_cast<int64_t>(masks.size()) - 1;
     const Finish<float, true> images(p, bias, residual, to);
-    const BoundedPairs<false> alone(images);
-    const bool pairs_alone = BoundedPairs<false>::ends(images);
+    const PairsAlone<false> alone(images);
+    const bool pairs_alone = PairsAlone<false>::stores(images);
     parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
       const Word* image = pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot);
       const int64_t n = item / pairs, c = item % pairs * 2;

@@ -85,7 +85,7 @@ struct Finish {
   bool bounded;          // Bounds are enough
   float slope;           // of what is below zero
   float least, most;
-  // Only pairs are wanted, and bounds are enough or, without a residual, a slope. Their sums may begin with the bias.
+  // Only pairs are wanted, and bounds are enough. Their sums may begin with the bias.
   bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -102,8 +102,7 @@ struct Finish {
     slope = bounds.slope;
     least = bounds.least;
     most = bounds.most;
-    pairs_alone = kTwo && bounded && y == nullptr && residual.numbers == nullptr &&
-                  (slope == 1.0f || residual.pairs == nullptr);
+    pairs_alone = kTwo && bounded && y == nullptr && residual.numbers == nullptr;
   }
 
   // What ends the channels from m on, and an image's pixels from `from` on.
@@ -126,6 +125,9 @@ struct Finish {
     return Keep::kZeros;
   }
 
+  // Whether register tiles store y.
+  bool stores_numbers() const { return bounded && y != nullptr; }
+
   // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be written.
   void fetch(int64_t channels) const;
 
@@ -140,6 +142,13 @@ struct Finish {
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
   // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
+  // The rest of it for o [channels][kPanelWidth] where a register tile stored whole vectors of numbers, in y or here, and
+  // other vectors too or, without `parts`, their sums here.
+  void end_panel(int64_t channels, float* o, bool parts) const {
+    if (pairs_alone) return;
+    const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);
+    if (!whole || !stores_numbers() || pairs != nullptr) end_rest(channels, o, parts);
+  }
   // The rest of it for o [channels][vectors L].
   void activate(int64_t channels, int64_t vectors, float* o) const;
 
@@ -147,6 +156,8 @@ struct Finish {
   // Vector j of channels i and i + 1.
   void end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const;
   void end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const;
+  void end_rest(int64_t channels, float* o, bool parts) const;
+  void store_activated(int64_t channels, int64_t vectors, float* o) const;
   void end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const;
 
   Vec summed(int64_t i, int64_t j, Vec v) const {
@@ -178,61 +189,29 @@ struct Finish {
   }
 };
 
-// The most frequent cases compute y while the sums are in registers.
-
-// Numbers of y, in whole vectors of pixels.
-template <bool kResidual>
-struct BoundedNumbers {
-  static constexpr bool kPairs = false;
-  const float* bias;      // of the first channel, as the others
-  const float* residual;  // at the first pixel, as y
-  float* y;
-  int64_t plane;
-  float least, most;
-
-  static bool ends(const Finish<float>& of, int64_t vectors) {
-    const Pixels* pixels = of.pixels;
-    return of.bounded && of.slope == 1.0f && (of.residual.numbers != nullptr) == kResidual &&
-           vectors == kPanel && pixels[0].count == L && pixels[1].count == L;
-  }
-  explicit BoundedNumbers(const Finish<float>& of)
-      : bias(of.bias),
-        residual(kResidual ? of.residual.numbers + of.pixels->at : nullptr),
-        y(of.y + of.pixels->at),
-        plane(of.plane),
-        least(of.least),
-        most(of.most) {}
-
-  void operator()(int64_t i, int64_t j, Vec v, float*) const {
-    v += splat(bias[i]);
-    if constexpr (kResidual) v += load(residual + i * plane + j * L);
-    store(y + i * plane + j * L, smaller(splat(most), larger(splat(least), v)));  // NaN stays
-  }
-};
-
-// Only pairs of channels, from sums that began with the bias.
-template <bool kResidual>
-struct BoundedPairs {
-  static constexpr bool kPairs = true;
+// Stores pairs of channels alone, from sums that include the bias: within bounds or, with kSlope, of LeakyRelu.
+template <bool kResidual, bool kSlope = false>
+struct PairsAlone {
   const Word* residual;  // of the first channel, as `pairs`
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;
-  float least, most;
+  float slope, least, most;
 
-  static bool ends(const Finish<float, true>& of) {
-    return of.pairs_alone && of.slope == 1.0f && (of.residual.pairs != nullptr) == kResidual;
+  static bool stores(const Finish<float, true>& of) {
+    return of.pairs_alone && (of.slope != 1.0f) == kSlope && (of.residual.pairs != nullptr) == kResidual;
   }
-  explicit BoundedPairs(const Finish<float, true>& of)
+  explicit PairsAlone(const Finish<float, true>& of)
       : residual(of.residual.pairs),
         pairs(of.pairs),
         plane(of.plane),
         pixels(of.pixels),
+        slope(of.slope),
         least(of.least),
         most(of.most) {}
 
   // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
-  [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high, float*, float*) const {
+  [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high) const {
     const Pixels& here = pixels[j];
     const int64_t at = i / 2 * plane + here.at;
     if constexpr (kResidual) {
@@ -246,7 +225,8 @@ struct BoundedPairs {
     if constexpr (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
     store_words(pairs + at, words, here.count);
   }
-  Vec within_bounds(Vec v) const {
+  [[gnu::always_inline]] Vec within_bounds(Vec v) const {
+    if constexpr (kSlope) return v < Vec{} ? v * slope : v;
     return smaller(splat(most), larger(splat(least), v));  // NaN stays
   }
 };

@@ -142,8 +142,35 @@ void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, cons
 }
 
 template <class T, bool kTwo>
+void Finish<T, kTwo>::end_rest(int64_t channels, float* o, bool parts) const {
+  const bool direct = stores_numbers();
+  for (int64_t j = 0; j < kPanel; ++j) {
+    const Pixels& here = pixels[j];
+    const bool left = !parts && here.count != L;
+    for (int64_t i = 0; left && i < channels; ++i) {
+      float* at = o + i * kPanelWidth + j * L;
+      Vec v = summed(i, j, load_aligned(at));
+      if (residual.pairs != nullptr) {
+        const Words words = load_words(residual.pairs + i / 2 * plane + here.at, here.count);
+        v += i % 2 == 0 ? first_of_pair(words) : second_of_pair(words);
+      }
+      direct ? put(i, j, within_bounds(v)) : store_aligned(at, v);
+    }
+    for (int64_t i = 0; direct && pairs != nullptr && i < channels; i += 2) {
+      const T *low = y + i * plane + here.at, *high = low + plane;
+      put_pair(i, j, load_range(low, 0, here.count), load_range(high, 0, here.count));
+    }
+  }
+  if (!direct) store_activated(channels, kPanel, o);
+}
+
+template <class T, bool kTwo>
 void Finish<T, kTwo>::activate(int64_t channels, int64_t vectors, float* o) const {
-  if (bounded) return;
+  if (!bounded) store_activated(channels, vectors, o);
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::store_activated(int64_t channels, int64_t vectors, float* o) const {
   const int64_t row = vectors * L;
   if (slopes == nullptr) activate_block(p.act, o, o, static_cast<size_t>(channels * row));
   for (int64_t i = 0; slopes != nullptr && i < channels; ++i) {

@@ -12,6 +12,7 @@
 
 #include "blocks/cpu/workspace.h"
 #include "device/cpu/parallel_for.h"
+#include "operators/fused_conv/panels.h"
 #include "operators/fused_conv/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -131,41 +132,6 @@ struct Memory {
         gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
 };
 
-// Stores y by Out while the sums are in registers.
-template <class Out>
-struct InRegisters : Keep {
-  static constexpr bool kPairs = Out::kPairs;
-  Out out;
-
-  InRegisters(const Keep& keep, const Out& end) : Keep(keep), out(end) {}
-  template <class... Args>
-  [[gnu::always_inline]] void operator()(Args... args) const {
-    out(args...);
-  }
-};
-
-// A panel of pixels, by the weights at w of a block of channels.
-template <class E, class F>
-void multiply_panel(int64_t rows, int64_t vectors, const Word* w, const Word* s, const Table& table,
-                    int64_t steps, const Keep& keep, const F& finish) {
-  alignas(64) float o[kMaxRows * kPanelWidth];
-  finish.fetch(rows);
-  const auto in_registers = [&](const auto& out) {
-    const InRegisters<std::decay_t<decltype(out)>> each(keep, out);
-    pick_multiply<E, Table, std::decay_t<decltype(each)>>(rows, vectors)(w, s, table, steps, o, each);
-  };
-  if constexpr (std::is_same_v<F, Finish<float>>) {
-    if (BoundedNumbers<false>::ends(finish, vectors)) return in_registers(BoundedNumbers<false>(finish));
-    if (BoundedNumbers<true>::ends(finish, vectors)) return in_registers(BoundedNumbers<true>(finish));
-  }
-  if constexpr (F::kPairs) {
-    if (BoundedPairs<false>::ends(finish)) return in_registers(BoundedPairs<false>(finish));
-    if (BoundedPairs<true>::ends(finish)) return in_registers(BoundedPairs<true>(finish));
-  }
-  multiply_rows<E>(rows, vectors, w, s, table, steps, o, keep);
-  finish.end(rows, vectors, o, true);
-}
-
 // Vectors of pixels.
 template <class E, class F>
 Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
@@ -180,24 +146,19 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
     const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
     const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
     const Word* group = w + g * outputs * steps.count;
+    const Panels part_of_strip = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts};
     // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
-      F finish = image.at(g * outputs + m, pixels);
+      const F finish = image.at(g * outputs + m, pixels);
       Keep keep = {finish.begins()};
       if (block + 1 < blocks) {
         // The weights of the next block come into the caches with the first panel.
         keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
         keep.pace = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
       }
-      for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
-        const int64_t j = panel * kPanel;
-        finish.pixels = pixels + j;
-        multiply_panel<E>(rows, std::min<int64_t>(kPanel, vectors - j), weights, packed + j * L,
-                          Table{steps.until((j + kPanel) * L)}, steps.count, keep, finish);
-        keep = {finish.begins()};
-      }
+      multiply_panels<E>(rows, part_of_strip, weights, packed, steps, keep, finish);
     }
   };
   return {p.groups * passes * parts, multiply};
@@ -461,15 +422,15 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
   std::optional<ProductSchedule> made;
   if (schedule == nullptr) made = schedule_of(p, vectors, parallel.lanes());
   ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
-  if (!p.bfloat16) {
-    return multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
-  }
   if constexpr (std::is_same_v<T, float>) {
     if (to.pairs != nullptr || residual.pairs != nullptr) {
       return multiply_groups<Brain, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
     }
+    if (p.bfloat16) {
+      return multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+    }
   }
-  multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+  multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
 template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,

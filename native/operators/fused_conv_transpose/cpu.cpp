@@ -499,12 +499,17 @@ struct FarTable : Table {
 
 // What becomes of a part of the sums: it is added to those of the steps before.
 struct Add {
-  static constexpr bool kPairs = false;
   bool first;
   Vec begin(int64_t) const { return Vec{}; }
   void step() const {}
-  void operator()(int64_t, int64_t, Vec sum, float* o) const {
-    store_aligned(o, first ? sum : sum + load_aligned(o));
+  template <int kRows, int kVectors>
+  [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kVectors], float* o) const {
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j, o += L)
+        store_aligned(o, first ? sum[i][j] : sum[i][j] + load_aligned(o));
+    }
   }
 };
 
