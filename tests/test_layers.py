@@ -167,7 +167,7 @@ BUILT_ON = {
     "shape": {"movement", "reduction"},
     "unary": {"elementwise"},
 }
-PRIVATE = ("args.h", "plan.h", "cpu.h")
+PRIVATE = ("args.h", "plan.h", "cpu.h", "_cpu.h")
 
 
 def native_layer(path: str) -> int:
@@ -279,7 +279,7 @@ def test_no_function_is_too_long() -> None:
 # vector types have no words, each in the one kernel that needs it.
 NAMED_INSTRUCTIONS = {
     "device/cpu/parallel_for.h": 1,  # a thread that waits leaves its core to the other one on it
-    "operators/attention/cpu.cpp": 2,
+    "operators/attention/multiply_cpu.cpp": 2,
     "operators/fused_conv/depthwise_cpu.cpp": 4,
     "operators/fused_conv/strips.h": 2,
     "operators/winograd/cpu.cpp": 1,
