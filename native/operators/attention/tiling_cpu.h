@@ -1,4 +1,5 @@
 // How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files only
+// For kernel files only (see device/cpu/isa.h).
 // (see device/cpu/isa.h).
 #pragma once
 

@@ -1,4 +1,5 @@
-// A convolution whose groups have several channels on one side at least (product_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+// A convolution whose groups have several channels on one side at least (product_cpu.cpp).
+// For kernel files only (see device/cpu/isa.h).
 #pragma once
 
 #include <cstddef>
