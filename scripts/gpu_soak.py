@@ -19,7 +19,7 @@ The first failure stops the run and is printed with the seed and the operations 
 thread the same operations. operations.txt in the folder of the exports lists all of them, even if the process is
 killed. The last line has the counts; the exit code is 1 after a failure.
 
-Under compute-sanitizer give it `--show-backtrace device`: to describe a call's place on the host, it takes references to
+compute-sanitizer needs `--show-backtrace device`: to describe a call's place on the host, it takes references to
 Python's frames and keeps them, with the sessions in them (2025.3.1).
 
 Without a GPU the small models of the zoo run on guarded host memory, with the kernels compiled for the CPU.
@@ -489,7 +489,7 @@ class Soak:
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(stream):
-                # torch.cuda.graph waits for the whole device first, which CUDA forbids while a session captures a region
+                # torch.cuda.graph waits for the whole device first, which CUDA forbids while a session captures
                 # (docs/provider.md).
                 graph.capture_begin()
                 y = step()

@@ -41,7 +41,7 @@ def counts() -> dict[str, int]:
 class Meanwhile:
     """Runs an action in another thread while this process captures a stream.
 
-    The capturing thread waits inside the driver, without Python's lock; with `before` where it waits for the stream's work.
+    The capturing thread stops in the driver, without Python's lock, with `before` in its wait for the stream's work.
     """
 
     def __init__(self, action: Callable[[], object], before: bool = False) -> None:
