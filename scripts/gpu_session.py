@@ -3,8 +3,6 @@
     python scripts/gpu_session.py [--only MODEL[:BATCH[:DTYPE]] ...] [--json PATH] [--without-libraries] [--no-compile]
     python scripts/gpu_session.py --trace [--kernels COUNT] [--only ...]
     python scripts/gpu_session.py --sizes [COUNT]
-    python scripts/gpu_session.py --layers
-    python scripts/gpu_session.py --symbolic [FOLDER] [--only MODEL ...]
 
 A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the model as
 exported, what ran on the CPU, copies between the CPU and the device (Memcpy nodes), what its regions did, and medians
@@ -26,10 +24,7 @@ and those of PyTorch's captured graph.
 a size against the second, with a memory limit that plans have to leave for, and with one that has room for all that are
 kept. Fails when the ratio is above its floor, when a session held more of the device than its limit, and when the
 memory that is not the library's own (the driver's for graphs, the vendor's libraries') grew over the sizes.
-`--symbolic`: models with symbolic sizes, of the zoo or the files of scripts/export.py, beside the same with the
-sizes of the inputs in them: what the CPU has of each, and medians of interleaved runs. GRAPHOPT_BUILT names the folder
-of another build of the library.
-`--layers`: feed-forward layers with the pass feed_forward against without it; fails when one of them loses or is off.
+GRAPHOPT_BUILT names the folder of another build of the library.
 """
 
 from __future__ import annotations
@@ -43,8 +38,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +55,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphopt
 from models import ZOO
 from models.pytorch.twins import CONVOLUTIONAL, twin
+from scripts.timing import Store, interleaved
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 
@@ -78,18 +74,6 @@ FLOORS = {
 }
 # Without vendor libraries, in float16.
 FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
-# name, batch, rows, columns, columns between, activation, opset
-LAYERS = (
-    ("BERT-base", 1, 128, 768, 3072, "Gelu", 17),
-    ("BERT-base", 8, 384, 768, 3072, "Gelu", 17),
-    ("BERT-base", 8, 384, 768, 3072, "Gelu", 20),
-    ("BERT-large", 8, 512, 1024, 4096, "Gelu", 20),
-    ("ViT-B/16", 1, 197, 768, 3072, "Gelu", 17),
-    ("ViT-B/16", 32, 197, 768, 3072, "Gelu", 20),
-    ("GPT-2", 8, 1024, 768, 3072, "GeluTanh", 17),
-    ("chess", 64, 64, 512, 1024, "Silu", 17),
-    ("T5", 8, 512, 768, 3072, "Relu", 17),
-)
 SIDES = ("eager", "graph", "compile")
 # Of --sizes: the first run of a size over the second, and by how much memory of the driver's and the vendor's libraries
 # may grow meanwhile, graphs above all.
@@ -244,23 +228,10 @@ def region_counts(library: Path) -> dict[str, int]:
     return {key: n for key, n in told(library, "GraphoptRegions").items() if key != "planning_us"}
 
 
-def interleaved(works: list[Callable[[], object]], rounds: int = 15, least: float = 0.02) -> list[float]:
-    """Median milliseconds of each piece of work; each call ends with everything done."""
-    repeats = []
-    for work in works:
-        for _ in range(4):
-            work()
-        begin = time.perf_counter()
-        work()
-        repeats.append(max(1, min(50, round(least / (time.perf_counter() - begin)))))
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
-        for work, repeat, kept in zip(works, repeats, times, strict=True):
-            begin = time.perf_counter()
-            for _ in range(repeat):
-                work()
-            kept.append((time.perf_counter() - begin) / repeat * 1e3)
-    return [statistics.median(kept) for kept in times]
+def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Medians of pieces of work that take turns; each call ends with everything done."""
+    times = interleaved(works, warm_up=4, least=0.02, most_calls=50)
+    return {name: 1e3 * found.median for name, found in times.items()}
 
 
 def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
@@ -272,107 +243,6 @@ def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
         value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, "gpu", 0, NVIDIA)
         binding.bind_ortvalue_output(output.name, value)
     return binding
-
-
-def feed_forward(rows: tuple[int, int], D: int, wide: int, activation: str, opset: int) -> onnx.ModelProto:
-    """act(X W + b) V + c + X."""
-    rng = np.random.default_rng(0)
-    weights = {"w": (D, wide), "b": (wide,), "v": (wide, D), "c": (D,)}
-    between = {
-        "Relu": "h = Relu(s)",
-        "Silu": "g = Sigmoid(s)  h = Mul(s, g)",
-        "Gelu": """r = Constant<value = float {1.41421356}>()  d = Div(s, r)  e = Erf(d)
-            one = Constant<value = float {1.0}>()  f = Add(e, one)  g = Mul(s, f)
-            half = Constant<value = float {0.5}>()  h = Mul(g, half)""",
-        "GeluTanh": """three = Constant<value = float {3.0}>()  u = Pow(s, three)
-            c1 = Constant<value = float {0.044715}>()  c2 = Constant<value = float {0.79788456}>()
-            i = Mul(u, c1)  j = Add(s, i)  k = Mul(j, c2)  t = Tanh(k)  one = Constant<value = float {1.0}>()
-            f = Add(t, one)  half = Constant<value = float {0.5}>()  g = Mul(s, half)  h = Mul(g, f)""",
-    }[activation]
-    shape = f"float[{rows[0]}, {rows[1]}, {D}]"
-    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g ({shape} x) => ({shape} y) {{
-        m = MatMul(x, w)  s = Add(m, b) {between} n = MatMul(h, v)  o = Add(n, c)  y = Add(o, x) }}"""
-    model = onnx.parser.parse_model(text)
-    for name, size in weights.items():
-        array = rng.standard_normal(size) / (np.sqrt(size[0]) if len(size) == 2 else 1.0)
-        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    return model
-
-
-def bench_layers(library: Path) -> bool:
-    """Whether every feed-forward layer gains and agrees."""
-    print("| layer | dtype | fused ms | without feed_forward ms | gain | difference of RMS |")
-    fine = True
-    for name, batch, rows, D, wide, activation, opset in LAYERS:
-        exported = feed_forward((batch, rows), D, wide, activation, opset)
-        feeds = feeds_of(exported)
-        for dtype in ("float32", "float16"):
-            source = exported if dtype == "float32" else to_float16(exported)
-            given = {k: v.astype(dtype) for k, v in feeds.items()}
-            fused, _ = graphopt.optimize(source, target="cuda")
-            unfused, _ = graphopt.optimize(source, target="cuda", skip=["feed_forward"])
-            sessions = [session_of(model, library) for model in (fused, unfused)]
-            outputs = [session.run(None, given) for session in sessions]
-            works: list[Callable[[], object]] = []
-            for session, got in zip(sessions, outputs, strict=True):
-                binding = bound(session, given, got)
-                works.append(partial(session.run_with_iobinding, binding))
-            ours, theirs = interleaved(works)
-            (y,), (z,) = ([a.astype(np.float64) for a in got] for got in outputs)
-            error = float(np.abs(y - z).max() / np.sqrt(np.mean(z**2)))
-            ops = ", ".join(n.op_type for n in fused.graph.node)
-            passed = ours < theirs and error <= ERROR_LIMIT[dtype]
-            fine &= passed
-            print(
-                f"| {name} {batch} x {rows} x {D} x {wide} {activation}-{opset} | {dtype} | {ours:.4f} | {theirs:.4f} "
-                f"| {theirs / ours:.2f} | {error:.1e} | {ops} {'' if passed else 'FAILED'}",
-                flush=True,
-            )
-    return fine
-
-
-def with_sizes(model: onnx.ModelProto, feeds: dict[str, Any]) -> onnx.ModelProto:
-    """The model with the sizes of these inputs in place of symbols."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for value in fixed.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=True):
-            dim.dim_value = size
-    return fixed
-
-
-def symbolic_models(folder: str, only: list[str]) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any]]]:
-    """Name, model with symbolic sizes, inputs."""
-    for file in sorted(Path(folder).glob("*.onnx")) if folder else []:
-        model, arrays = onnx.load(file), np.load(file.with_suffix(".npz"))
-        names = {i.name for i in model.graph.input}
-        if not only or file.stem.split("-")[0] in only:
-            yield file.stem, model, {key[2:]: arrays[key] for key in arrays if key[:2] == "0:" and key[2:] in names}
-    for name in [] if folder else only or ZOO:
-        yield name, ZOO[name](dynamic=True), feeds_of(ZOO[name](batch=1))
-
-
-def symbolic(folder: str, only: list[str], library: Path) -> bool:
-    """Whether symbolic sizes leave nothing to the CPU and copy nothing."""
-    print("| model | nodes | regions | on the CPU | copies | symbolic, ms | fixed, ms | ratio |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|", flush=True)
-    fine = True
-    for name, exported, feeds in symbolic_models(folder, only):
-        works: list[Callable[[], object]] = []
-        for model in (exported, with_sizes(exported, feeds)):
-            optimized, _ = graphopt.optimize(model, target="cuda")
-            before = region_counts(library)
-            session = session_of(optimized, library)
-            regions = region_counts(library)["compiled"] - before["compiled"]
-            got = [session.run(None, feeds) for _ in range(3)][-1]
-            works.append(partial(session.run_with_iobinding, bound(session, feeds, got)))
-            if len(works) == 1:
-                on_cpu, copies = placed(optimized, feeds, library)
-                what = f"{name} | {len(optimized.graph.node)} | {regions} | {sum(on_cpu.values())} | {copies}"
-                fine &= not on_cpu and not copies
-        ours, fixed = interleaved(works)
-        print(f"| {what} | {ours:.3f} | {fixed:.3f} | {ours / fixed:.2f} |", flush=True)
-    return fine
 
 
 def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, Any]]:
@@ -456,7 +326,7 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     binding = bound(session, feeds, got)
     works: dict[str, Callable[[], object]] = {"ours": partial(session.run_with_iobinding, binding)}
     works |= peers_of(row, feeds, compiled)
-    times = dict(zip(works, interleaved([*works.values()]), strict=True))
+    times = milliseconds(works)
     row.ours = times.pop("ours")
     row.peers = times
     row.regions = {k: n - before[k] for k, n in region_counts(library).items() if n != before[k]}
@@ -501,7 +371,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
             got = [session.run(None, feeds) for _ in range(3)][-1]
             binding = bound(session, feeds, got)
             works[way] = partial(session.run_with_iobinding, binding)
-        for way, wall in zip(works, interleaved([*works.values()]), strict=True):
+        for way, wall in milliseconds(works).items():
             kernels = kernels_of(works[way])
             device = sum(spent for spent, _ in kernels.values()) / 1e3
             count = sum(count for _, count in kernels.values())
@@ -529,7 +399,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
         session = session_of(chain, library, **options)
         got = [session.run(None, feeds) for _ in range(3)][-1]
         works[way] = partial(session.run_with_iobinding, bound(session, feeds, got))
-    for way, wall in zip(works, interleaved([*works.values()]), strict=True):
+    for way, wall in milliseconds(works).items():
         print(
             f"| chain | | | {nodes} | {way} | {wall:.3f}: {wall / nodes * 1e3:.2f} us a node with its launch | | |",
             flush=True,
@@ -688,8 +558,6 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
-    parser.add_argument("--layers", action="store_true")
-    parser.add_argument("--symbolic", nargs="?", const="", metavar="FOLDER")
     parser.add_argument("--without-libraries", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
@@ -701,35 +569,27 @@ def main() -> int:
     library = build_for_cuda("graphopt").resolve()
     ort.register_execution_provider_library("graphopt", str(library))
     print(f"onnxruntime {ort.__version__}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    if options.layers:
-        return int(not bench_layers(library))
-    if options.symbolic is not None:
-        return int(not symbolic(options.symbolic, options.only, library))
     if options.trace:
         trace(rows_of(options.only), library, options.kernels)
         return 0
     if options.sizes:
         return int(not random_sizes(options.sizes, library))
-    kept = (
-        [Row(**row) for row in json.loads(options.json.read_text())] if options.json and options.json.exists() else []
-    )
+    kept = Store(options.json, Row, lambda row: row.key)
     sides = SIDES[:2] if options.no_compile else SIDES
-    known = {row.key for row in kept if row.copies is not None and not {*row.left_out()} & {*sides}}
+    known = {row.key for row in kept.rows if row.copies is not None and not {*row.left_out()} & {*sides}}
     print(HEAD, flush=True)
     for name, batch, dtype in rows_of(options.only):
         libraries = not options.without_libraries
         if (name, batch, dtype, libraries, torch.cuda.get_device_name()) in known:
             continue
         row = measure(name, batch, dtype, library, libraries, not options.no_compile)
-        kept = [*(r for r in kept if r.key != row.key), row]
+        kept.add(row)
         print(row.markdown(sides), row.failed or "", row.regions, flush=True)
-        if options.json:
-            options.json.write_text(json.dumps([asdict(r) for r in kept], indent=1))
     if known:
-        print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept)]))
+        print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept.rows)]))
     if options.no_compile:
         print('"of 2": the better of eager and a captured graph; torch.compile was left out')
-    return int(any(row.failures(sides) for row in kept))
+    return int(any(row.failures(sides) for row in kept.rows))
 
 
 if __name__ == "__main__":

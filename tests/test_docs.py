@@ -222,6 +222,50 @@ def test_files_that_are_named_exist() -> None:
     assert len(texts) > 500 and not missing
 
 
+# A program of this repository or a module that is run, and its arguments.
+PROGRAM = r"(?<![\w./])(?:(scripts/[\w.-]*\w)|-m ((?:tests|models|scripts)[\w.]*))"
+COMMAND = re.compile(PROGRAM + r"((?:[ \w./=,<>*$\"{}\[\]|-])*)")
+
+
+def commands() -> list[tuple[str, Path, str]]:
+    """Each command in the pages, in the sweep and in CI: where it is, the program, and its arguments."""
+    root = DOCS.parent
+    texts = [root / name for name in ("README.md", "CONTRIBUTING.md", "scripts/sweep", "scripts/test", "scripts/site")]
+    texts += [*sorted(DOCS.rglob("*.md")), *sorted((root / ".github").rglob("*.yml"))]
+    found = []
+    for text in texts:
+        for number, line in enumerate(text.read_text().splitlines(), 1):
+            if text.suffix != ".md" and line.startswith("#"):
+                continue
+            for program, module, arguments in COMMAND.findall(line):
+                path = root / (program or module.replace(".", "/"))
+                places = (path, path.with_name(f"{path.name}.py"), path / "__main__.py")
+                here = next((p for p in places if p.is_file()), path)
+                found.append((f"{text.relative_to(root)}:{number}", here, arguments))
+    return found
+
+
+@pytest.mark.once
+def test_commands_exist_with_their_options() -> None:
+    """A script that is deleted or renamed, or loses an option or a part, is named by no page."""
+    found = commands()
+    missing = [f"{where}: {path.name}" for where, path, _ in found if not path.is_file()]
+    assert len(found) > 80 and not missing
+    parts = set(re.findall(r"^    (\w+)\)", (DOCS.parent / "scripts/sweep").read_text(), re.M))
+    wrong = []
+    for where, path, arguments in found:
+        text = path.read_text()
+        text += path.with_suffix(".py").read_text() if not path.suffix and path.with_suffix(".py").exists() else ""
+        passes_on = "$@" in text and not path.suffix  # to a program of others
+        for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", arguments):
+            if f'"{option}"' not in text and not passes_on:
+                wrong.append(f"{where}: {path.name} {option}")
+        if path.name == "sweep":
+            named = re.match(r"((?: [a-z]+)*)", arguments)
+            wrong += [f"{where}: sweep {p}" for p in (named[1] if named else "").split() if p not in parts]
+    assert len(parts) > 15 and not wrong
+
+
 def steps_of_the_architecture() -> list[list[tuple[list[str], list[str]]]]:
     """Of each table of steps the rows: files and functions."""
     text = (DOCS / "architecture.md").read_text()
