@@ -19,6 +19,7 @@ import onnx_ir as ir
 from graphopt.checking.declared import required_inputs
 from graphopt.graph import traversal
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import RECURRENT
 from graphopt.graph.shapes.facts import MAX_ELEMENTS, MICROSOFT
 from graphopt.graph.shapes.sizes import Size
 from graphopt.targets.target import Target
@@ -31,7 +32,6 @@ LOOP_TURNS = 16
 CHOOSING, GATHERED = frozenset(("Gather", "GatherElements", "GatherND", "Shape", "Size", "Slice")), 2
 # Bytes of an element of unknown type.
 USUAL_BYTES = 4
-RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 PRODUCTS = frozenset(
     "DynamicQuantizeMatMul FusedMatMul MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits QLinearMatMul".split()
 )

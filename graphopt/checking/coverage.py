@@ -19,12 +19,12 @@ from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import VerifyError
 from graphopt.graph.messages import inlined, opset_of
+from graphopt.graph.operators.traits import CONTROL_FLOW
 
 _PREFIX = "graphopt_coverage"
 _GIVE = "give some with --inputs"
 # How many dimensions with the same sizes, and inputs, a sentence names; and how many sizes.
 NAMED, LISTED = 4, 16
-WATCHED = frozenset(("If", "Loop", "Scan"))
 
 
 def not_covered(
@@ -139,7 +139,7 @@ def _same(a: Any, b: Any) -> bool:
 def _branches(model: Model, proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:
     """Branches of an If that no case took, and Loops whose body never ran, in branches and bodies too."""
     whole = inlined(proto)
-    if not any(node.op_type in WATCHED for node in whole.graph.node):  # spares a copy of the weights
+    if not any(node.op_type in CONTROL_FLOW for node in whole.graph.node):  # spares a copy of the weights
         return
     copy = onnx.ModelProto()
     copy.CopyFrom(whole)

@@ -34,6 +34,7 @@ from graphopt.checking.widened import widened
 from graphopt.errors import GraphoptError, VerifyError
 from graphopt.graph import traversal
 from graphopt.graph.messages import all_nodes, bodies, inlined
+from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.report.multiply_adds import operands
@@ -276,7 +277,7 @@ class _Observer:
 
     def _of_bodies(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> list[tuple[str, str, str]]:
         """Adds the reductions of the bodies of an If, Loop or Scan to the outputs of the node."""
-        if node.domain not in ("", "ai.onnx") or node.op_type not in ("If", "Loop", "Scan"):
+        if node.domain not in ("", "ai.onnx") or node.op_type not in CONTROL_FLOW:
             return []
         if any(a.name.startswith("scan_output_") for a in node.attribute):  # they say something of each output
             return []

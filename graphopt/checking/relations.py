@@ -21,7 +21,7 @@ import onnx_ir as ir
 from graphopt.checking.cost import without_weights
 from graphopt.checking.declared import is_given, required_inputs, symbol_of, unnamed
 from graphopt.graph.editor import Editor
-from graphopt.graph.operators.dims import BROADCASTING
+from graphopt.graph.operators.traits import BROADCASTING
 from graphopt.graph.shapes.sizes import ONE, Size, product, total
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 from graphopt.targets.target import Target

@@ -21,6 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import ARITHMETIC
 from graphopt.graph.view import (
     FLOATS,
     attribute_float,
@@ -43,7 +44,7 @@ SIMPLE = frozenset(
     ("", op)
     for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
 )
-_ARITHMETIC = frozenset(("", op) for op in ("Mul", "Add", "Sub", "Div", "Pow", "Neg"))
+_ARITHMETIC = frozenset(("", op) for op in ARITHMETIC | {"Pow", "Neg"})
 # What can stand between x and a gate, or between a gate and y.
 _INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
 # The longest written-out form, GeluTanh, has nine nodes.

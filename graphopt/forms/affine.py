@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import signature
+from graphopt.graph.operators.traits import ARITHMETIC
 from graphopt.graph.traversal import tensor_array
 from graphopt.graph.view import attribute_float, attribute_int, require_input
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
 WEIGHT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-ELEMENTWISE = frozenset({("", "Mul"), ("", "Add"), ("", "Sub"), ("", "Div")})
+ELEMENTWISE = frozenset(("", op_type) for op_type in ARITHMETIC)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from graphopt.forms.affine import WEIGHT_TYPES, per_channel, require_finite
 from graphopt.forms.scaled_weight import ScaledWeight, is_streamed, products
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import LINEAR
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import (
     attribute_float,
@@ -32,7 +33,7 @@ from graphopt.graph.view import (
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET, Array
 from graphopt.remarks import Code, Refusal
 
-OPERATORS = frozenset({("", "Conv"), ("", "ConvTranspose"), ("", "Gemm"), ("", "MatMul")})
+OPERATORS = frozenset(("", op_type) for op_type in LINEAR)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from graphopt import shared_weights
 from graphopt.errors import GraphoptError, ModelLoadError
 from graphopt.graph import messages
+from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.graph.traversal import (
     captures,
     element_bits,
@@ -259,7 +260,7 @@ def _make_dense(graph: onnx.GraphProto, what: str) -> None:
         graph.initializer.append(onnx.numpy_helper.from_array(dense, sparse.values.name))
     del graph.sparse_initializer[:]
     for node in graph.node:
-        if node.op_type in ("If", "Loop", "Scan"):
+        if node.op_type in CONTROL_FLOW:
             for body in messages.bodies(node):
                 _make_dense(body, what)
 

@@ -14,12 +14,12 @@ from typing import Any
 import onnx
 
 from graphopt.checking.diff import ModelDiff
+from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER
 
 WARM_UP_RUNS = 2
 RUNS = 9
 # Their time is that of the nodes inside, which have events of their own.
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
         name = str(event.get("name", ""))
         if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
             continue
-        if arguments.get("op_name") in _CONTROL_FLOW:
+        if arguments.get("op_name") in CONTROL_FLOW:
             continue
         name = name.removesuffix("_kernel_time")
         nodes.setdefault(name, arguments)

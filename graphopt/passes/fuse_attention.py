@@ -29,7 +29,8 @@ import onnx_ir as ir
 
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Attribute, Editor
-from graphopt.graph.operators.dims import BROADCASTING, keeps_shape
+from graphopt.graph.operators.dims import keeps_shape
+from graphopt.graph.operators.traits import BROADCASTING
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
 from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by
 from graphopt.metadata import Numerics

@@ -11,11 +11,11 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphopt.errors import one_line
+from graphopt.graph.operators.traits import RECURRENT
 from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime.sessions import CPU, import_onnxruntime
 
 _WITHOUT_END = 2**31 - 1
-_RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 class CpuKernels:
@@ -66,7 +66,7 @@ class CpuKernels:
         if schema is None:
             return "this runtime does not know the operator", ""
         known = [k for k in self._kernels[domain, node.op_type] if _fits(k.version_range, schema.since_version)]
-        if node.op_type in _RECURRENT and node.attributes.get_int("layout") == 1:
+        if node.op_type in RECURRENT and node.attributes.get_int("layout") == 1:
             return "no kernel for layout 1", ""
         if any(self._takes(k, schema, node, {}) for k in known):
             return "", ""

@@ -20,9 +20,9 @@ import onnx_ir as ir
 import graphopt
 from graphopt.checking.declared import sum_of, unnamed
 from graphopt.checking.diff import Neighbourhood, neighbourhoods
-from graphopt.forms import linear
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import ARITHMETIC, LINEAR
 from graphopt.graph.view import attribute_ints
 from graphopt.measure.bench import size_grid
 from graphopt.ops import DOMAIN
@@ -47,8 +47,6 @@ _ACTIVATIONS = frozenset(
     "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
     "Tanh".split()
 )
-_ARITHMETIC = frozenset("Add Div Mul Sub".split())
-_LINEAR = frozenset(op_type for _, op_type in linear.OPERATORS)
 
 
 class Fate(enum.Enum):
@@ -372,7 +370,7 @@ def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
 def _is_bias(node: ir.Node) -> bool:
     """Whether it adds a constant to a product."""
     made_by = (v.producer() for v in node.inputs if v is not None)
-    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in _LINEAR for n in made_by)
+    return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in LINEAR for n in made_by)
 
 
 def _constants(node: ir.Node) -> bool:
@@ -410,7 +408,7 @@ def _why_left(node: ir.Node) -> str:
         return "moves nothing"
     if op_type in _MOVES:
         return "moves data and computes nothing; passes read through it where they can"
-    if op_type in _LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
+    if op_type in LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
         weight = node.inputs[1]
         if weight.is_graph_input() and not weight.is_initializer():
             return f"its weight is the input '{weight.name}': no pass may count on its numbers"
@@ -420,7 +418,7 @@ def _why_left(node: ir.Node) -> str:
         kernel = attribute_ints(node, "kernel_shape", ())
         if kernel and kernel != (3, 3):
             return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
-    if op_type in _LINEAR:
+    if op_type in LINEAR:
         if any(_is_bias(reader) for reader in node.outputs[0].consumers()):
             return "a product and its bias: for this target no pass makes one node of them"
         return "alone: nothing beside it to fold or to fuse"
@@ -428,7 +426,7 @@ def _why_left(node: ir.Node) -> str:
         return "the bias of a product: for this target no pass makes one node of them"
     if op_type in _ACTIVATIONS:
         return "an activation in the form that runtimes know"
-    if op_type in _ARITHMETIC and not _constants(node):
+    if op_type in ARITHMETIC and not _constants(node):
         return "of two values that are computed: nothing constant to fold"
     looking = [p.name for p in installed() if isinstance(p, Pass) and ("", op_type) in p.anchors]
     if looking:

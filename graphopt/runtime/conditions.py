@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 
 from graphopt.graph.messages import all_nodes
+from graphopt.graph.operators.traits import CONTROL_FLOW
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 # What a device is for; whatever else a model computes takes less time there than its launch.
 DEVICE_WORK = frozenset(
     "Attention Conv ConvInteger ConvTranspose Einsum GRU Gemm LSTM MatMul MatMulInteger QLinearConv QLinearMatMul "

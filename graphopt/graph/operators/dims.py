@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from graphopt.graph.operators.arguments import spans
+from graphopt.graph.operators.traits import BROADCASTING, REDUCTIONS, SAME_SHAPE
 from graphopt.graph.shapes.facts import (
     EVERY,
     FIRST,
@@ -465,23 +466,6 @@ def _last_elementwise(known: Known) -> Size | None:
 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
-SAME_SHAPE = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "
-    "Cosh CumSum DequantizeLinear Dropout Elu Erf Exp EyeLike Floor Gelu GroupNormalization HardSigmoid HardSwish "
-    "Hardmax Identity InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Log LogSoftmax "
-    "LpNormalization MeanVarianceNormalization Mish Neg Not PRelu QuantizeLinear RMSNormalization RandomNormalLike "
-    "RandomUniformLike Reciprocal Relu RotaryEmbedding Round ScatterElements ScatterND Scatter Selu Shrink Sigmoid "
-    "Sign SimplifiedLayerNormalization Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu "
-    "Trilu".split()
-)
-BROADCASTING = frozenset(
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min "
-    "Mod Mul Or Pow Sub Sum Where Xor".split()
-)
-REDUCTIONS = frozenset(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-    "ReduceSumSquare".split()
-)
 SAME_SHAPE_MICROSOFT = (
     "BiasAdd BiasGelu FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding "
     "Trilu".split()

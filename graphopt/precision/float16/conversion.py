@@ -12,6 +12,7 @@ import onnx_ir as ir
 from graphopt.graph import inference
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import LINEAR
 from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, is_read_once, made_by
 from graphopt.ops import DOMAIN
@@ -28,7 +29,6 @@ from graphopt.transposed_products import MATRIX_PRODUCTS
 NAME = "half_precision"
 _SUFFIX = {FLOAT: "float", HALF: "half"}
 # Their result is twice as large where weight and bias are.
-LINEAR = frozenset("Conv ConvTranspose Gemm MatMul".split())
 # Nodes that a note names.
 NAMED = 5
 
