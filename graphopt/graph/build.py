@@ -40,7 +40,10 @@ class Builder:
         self.anchor = anchor
         self.nodes: list[ir.Node] = []
         self.label = label or anchor.name or anchor.outputs[0].name or anchor.op_type
-        self.opset = editor.opset_at(anchor)
+
+    @property
+    def opset(self) -> int:
+        return self.editor.opset_at(self.anchor)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

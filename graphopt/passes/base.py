@@ -7,7 +7,8 @@ A pass is one file that states its equation and why it is legal, and has these s
 - `legal(match, editor)` raises `Refusal` unless every condition holds, and returns the plan: all that the rewrite
   needs, which is the match itself where that has it. It changes nothing, the match included.
 - `candidate(plan, editor)` describes the site to the profit model, where a rewrite may or may not pay.
-- `rewrite(plan, editor)` builds the new nodes and calls `editor.replace`. It cannot fail.
+- `rewrite(plan, editor)` creates the new nodes with a `Builder` (graph/build.py) and calls `editor.replace`. It cannot
+  fail.
 
 State goes from step to step in matches and plans, which are frozen (`tests/passes/test_frozen.py`), never on the pass.
 """
