@@ -1,4 +1,6 @@
 // MatMulBf16 against sums in double.
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "operators/matmul_bfloat16/op.h"
@@ -49,16 +51,17 @@ void compare(const MatMulBfloat16Problem& p, int64_t a_size, int64_t b_size, siz
   for (size_t i = 0; i < a.size(); i += 7) a[i] = 0.0f;
   for (size_t i = 0; i < b.size(); i += 11) b[i] *= 1e3f;
   const std::vector<float> y = run(p, a, b, lanes);
-  std::vector<double> wanted;
+  std::vector<double> rounded_a, rounded_b, wanted;
+  std::transform(a.begin(), a.end(), std::back_inserter(rounded_a), rounded);
+  std::transform(b.begin(), b.end(), std::back_inserter(rounded_b), rounded);
   for (int64_t i = 0; i < p.batch.elements(); ++i) {
-    const float* left = a.data() + begin_of(p, p.a_batch, i);
-    const float* right = b.data() + begin_of(p, p.b_batch, i);
+    const double* left = rounded_a.data() + begin_of(p, p.a_batch, i);
+    const double* right = rounded_b.data() + begin_of(p, p.b_batch, i);
     for (int64_t m = 0; m < p.M; ++m) {
       for (int64_t n = 0; n < p.N; ++n) {
         double sum = 0;
         for (int64_t k = 0; k < p.K; ++k) {
-          const float factor = right[p.b_transposed ? n * p.b_next + k : k * p.b_next + n];
-          sum += rounded(left[m * p.a_row + k]) * rounded(factor);
+          sum += left[m * p.a_row + k] * right[p.b_transposed ? n * p.b_next + k : k * p.b_next + n];
         }
         wanted.push_back(p.alpha * sum);
       }
