@@ -35,6 +35,7 @@ from tests.hip import (
     reduction_cases,
     resize_cases,
     scatter_cases,
+    tiles,
     unary_cases,
     whole_cases,
 )
@@ -55,8 +56,8 @@ PRODUCTS = (
     (6304, 768, 768, 3), (6304, 3072, 768, 1), (6304, 768, 3072, 1),
 )  # fmt: skip
 
-# ProductTile of native/blocks/gpu/product_plan.h: those of panels, from the largest on; `--tiles` times each.
-PANELS = (3, 8, 9, 10, 11, 12, 4, 5, 6, 7)
+# Those of whole packs, from the largest on; `--tiles` times each.
+ALIGNED = [tile.number for tile in (*tiles.DENSE_COPYING, *tiles.DENSE)]
 # In channels last: images, channels, height and width, filters, kernel, stride
 LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),
@@ -265,7 +266,7 @@ def bench_products(r: Runner, dtype: torch.dtype) -> None:
             rate = 2e-9 * batch * M * N * K / ms
             cells.append(f"{ms:.4f} ms {rate:.0f} TFLOP/s  cuBLAS {peer:.4f} {peer / ms:.2f}x")
             if "--tiles" in sys.argv and dtype == torch.float16:
-                times = (milliseconds(r.work(ours(tile), [a, b], [y]), rounds=7) for tile in PANELS)
+                times = (milliseconds(r.work(ours(tile), [a, b], [y]), rounds=7) for tile in ALIGNED)
                 cells[-1] += f" [{' '.join(f'{t:.4f}' for t in times)}]"
         names = f"{plan.launches[0]['kernel']} {len(plan.launches)} launches"
         print(f"  {(M, N, K, batch)!s:24} {cells[0]}  |  {cells[1]}  {names}")
@@ -327,13 +328,13 @@ def bench_last(r: Runner) -> None:
         if kernel == 3 and stride == 1:
             ratios.append(peer / ms)
         rate = 2e-9 * n * m * out * out * c * kernel * kernel / ms
-        tiles = ""
+        by_tile = ""
         if "--tiles" in sys.argv:
-            times = (milliseconds(r.work(ours(tile), [x, w, bias], [y]), rounds=7) for tile in PANELS)
-            tiles = f" [{' '.join(f'{t:.4f}' for t in times)}]"
+            times = (milliseconds(r.work(ours(tile), [x, w, bias], [y]), rounds=7) for tile in ALIGNED)
+            by_tile = f" [{' '.join(f'{t:.4f}' for t in times)}]"
         print(
             f"  {(n, c, h, m, kernel, stride)!s:28} {ms:.4f} ms {rate:.0f} TFLOP/s  cuDNN {peer:.4f} {peer / ms:.2f}x"
-            f"  {plan.launches[0]['kernel']} {len(plan.launches)} launches{tiles}"
+            f"  {plan.launches[0]['kernel']} {len(plan.launches)} launches{by_tile}"
         )
     print(f"  3x3: geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x")
 
@@ -778,15 +779,15 @@ def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
         print(f"  {size!s:20} {ms:.4f} ms  cuDNN {peer:.4f}  {peer / ms:.2f}x  cold {cold:.2f}x  {names}")
         if every:
             chunks = (-1, 512, 1024, 2048, 4096, 1 << 20)
-            matrix = ((3, 0), (3, 3)) if half else ()
-            for algorithm, tile in (*itertools.product((0, 1, 2), (0, 1, 2)), *matrix):
-                if algorithm < 3 and tile == 0 and k <= 64:
+            matrix = itertools.product((3,), tiles.STRIDED if half else ())
+            for algorithm, tile in (*itertools.product((0, 1, 2), tiles.VECTOR), *matrix):
+                if algorithm < 3 and tile.number == 0 and k <= 64:
                     continue
                 cells = []
                 for chunk in chunks if algorithm == 0 and n * h * h > 8192 else (-1,):
-                    candidate, names = ours(algorithm, tile, chunk)
+                    candidate, names = ours(algorithm, tile.number, chunk)
                     cells.append(f"{milliseconds(candidate, repeats=3, rounds=7):.4f}")
-                print(f"      algorithm {algorithm} tile {tile}: {' '.join(cells)}")
+                print(f"      algorithm {algorithm} tile {tile.size}: {' '.join(cells)}")
     print(
         f"  geometric mean {statistics.geometric_mean(ratios):.2f}x, least {min(ratios):.2f}x, "
         f"cold {statistics.geometric_mean(cold_ratios):.2f}x"

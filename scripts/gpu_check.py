@@ -29,6 +29,7 @@ from tests.hip import (
     product_cases,
     row_norm_cases,
     scale_shift_cases,
+    tiles,
     winograd_conv_cases,
 )
 from tests.hip.case import Case
@@ -97,16 +98,16 @@ def large_cases() -> Iterator[Case]:
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
 
-    # The tiles of panels that the CPU does not have.
-    for name, tile in (("wide", 3), ("square", 8), ("broad", 9), ("oblong", 10), ("flat", 11), ("low", 12)):
+    # The tiles that the CPU does not have.
+    for tile in tiles.DENSE_COPYING:
         for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
-            yield product_cases.gemm(f"{name}_gemm_panels-{i}", np.float16, product, tile)
+            yield product_cases.gemm(f"{tile.size}_gemm_panels-{i}", np.float16, product, tile.number)
         for kind, table in (("conv_last", channels_last_cases.PRODUCTS), ("conv_apart", channels_last_cases.APART)):
             for i, sizes in enumerate(table):
-                yield channels_last_cases.product(f"{name}_{kind}-{i}", sizes, kind == "conv_apart", tile)
-    for name, tile in (("broad", 9), ("oblong", 10), ("flat", 11), ("tall", 5), ("narrow", 13), ("slim", 14)):
+                yield channels_last_cases.product(f"{tile.size}_{kind}-{i}", sizes, kind == "conv_apart", tile.number)
+    for tile in tiles.HALO_COPYING:
         for i, sizes in enumerate(channels_last_cases.SHARED):
-            yield channels_last_cases.product(f"{name}_conv_halo-{i}", sizes, False, tile, halo=True)
+            yield channels_last_cases.product(f"{tile.size}_conv_halo-{i}", sizes, False, tile.number, halo=True)
     # Whole rounds of compute units and smaller tiles of the rest.
     many = (22, 8, 160, (40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
     yield channels_last_cases.product("rounds_conv_halo", many, False, -1, halo=True)

@@ -213,7 +213,7 @@ def test_files_that_are_named_exist() -> None:
             comment = line if text.suffix == ".md" else line.partition("#" if text.suffix == ".py" else "//")[2]
             named += re.findall(r"(?<![\w./*<>-])(\w+\.(?:py|cpp|hip|h|cc))\b(?!\()", comment)
             if text.suffix in {".h", ".cpp", ".hip"}:  # as its includes name files
-                inside = re.findall(r"(?<![\w./*-])((?:operators|device|blocks|runtime)/[\w/]+\.\w+)", comment)
+                inside = re.findall(r"(?<![\w./*-])((?:operators|device|blocks|gemm|runtime)/[\w/]+\.\w+)", comment)
                 named += [f"native/{name}" for name in inside]
             wrong = [
                 n for n in named if not {"ROOM", "NAME"} & {*re.findall("[A-Z]+", n)} and not {n, f"{n}.py"} & known

@@ -30,7 +30,7 @@ constexpr int kWave = GRAPHOPT_WAVE;
 constexpr int kWave = 32;
 #endif
 
-// On the CPU, tile.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of 64, so
+// On the CPU, instruction.h emulates the matrix units: for fp16 with both wave sizes, for fp32 with waves of 64, so
 // that the paths of RDNA and of CDNA both run there.
 enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip import activations
+from tests.hip import activations, tiles
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.convolution_cases import convolve, transpose_convolve
 from tests.hip.harness import Harness, Plan, int64s
@@ -120,9 +120,6 @@ SHARED: tuple[tuple[Any, ...], ...] = tuple(
         (4, 8, 1024, (8, 32), (2, 3), (1, 1), "Clip", True, True),
     )
 )
-# ProductTile of native/blocks/gpu/product_plan.h.
-PANELS = {"large": 4, "tall": 5, "medium": 6, "small": 7}
-HALO_PANELS = {"large": 4, "narrow": 13, "slim": 14}  # the last two with teams of waves
 
 
 def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo: bool = False) -> Case:
@@ -153,13 +150,13 @@ def product(name: str, sizes: tuple[Any, ...], transposed: bool, tile: int, halo
 
 
 def cases() -> Iterator[Case]:
-    for tile, number in PANELS.items():
+    for tile in tiles.DENSE:
         for table, kind in ((PRODUCTS, "conv_last"), (APART, "conv_apart")):
             for i, sizes_ in enumerate(table):
-                yield product(f"{kind}_{tile}-{i}", sizes_, kind == "conv_apart", number)
-    for tile, number in HALO_PANELS.items():
+                yield product(f"{kind}_{tile.size}-{i}", sizes_, kind == "conv_apart", tile.number)
+    for tile in tiles.HALO:
         for i, sizes_ in enumerate(SHARED):
-            yield product(f"conv_halo_{tile}-{i}", sizes_, False, number, halo=True)
+            yield product(f"conv_halo_{tile.size}-{i}", sizes_, False, tile.number, halo=True)
     for sizes in MATRICES:
         for dtype in (np.float16, np.float32):
             yield swap(f"swap_planes_{np.dtype(dtype).name}-{'x'.join(map(str, sizes))}", dtype, *sizes)

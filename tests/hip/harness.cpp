@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "blocks/gpu/tile_args.h"
 #include "device/device.h"
+#include "gemm/instruction_args.h"
 #include "operators/attention/op.h"
 #include "operators/cast/op.h"
 #include "operators/convolution/op.h"
@@ -278,7 +278,7 @@ EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, co
     ConvChoice choice = algorithm < 0
                             ? choose_conv(p, half != 0, *device)
                             : choose_conv(p, half != 0, *device, static_cast<ConvAlgorithm>(algorithm));
-    if (tile >= 0) choice.tile = static_cast<ConvTile>(tile);
+    if (tile >= 0) choice.tile = static_cast<GemmTile>(tile);
     if (chunk >= 0) choice.chunk = chunk;
     return prepare != 0 ? winograd_conv_prepare_plan(p, half != 0, choice.algorithm)
                         : winograd_conv_plan(p, half != 0, true, choice, *device);
@@ -755,9 +755,9 @@ EXPORT Plan* graphopt_depthwise_plan(const DeviceFacts*, const int64_t* numbers,
   });
 }
 
-std::optional<ProductTile> product_tile(int32_t tile) {
+std::optional<GemmTile> gemm_tile(int32_t tile) {
   if (tile < 0) return std::nullopt;
-  return static_cast<ProductTile>(tile);
+  return static_cast<GemmTile>(tile);
 }
 
 // `batches`: of A and of B, each a rank and its dims. `tile`: -1 for the plan's own choice.
@@ -784,7 +784,7 @@ EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, 
     p.b_batch = broadcast(b_shape, p.batch);
     for (int64_t& s : p.a_batch) s *= M * K;
     for (int64_t& s : p.b_batch) s *= K * N;
-    return gemm_plan(p, half != 0, aligned != 0, *device, product_tile(tile));
+    return gemm_plan(p, half != 0, aligned != 0, *device, gemm_tile(tile));
   });
 }
 
@@ -806,7 +806,7 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts* device, int half, int bias, c
       p.pad[1 + i] = numbers[14 + i];
     }
     p.has_bias = bias != 0;
-    return conv_plan(p, half != 0, true, *device, product_tile(tile));
+    return conv_plan(p, half != 0, true, *device, gemm_tile(tile));
   });
 }
 
@@ -880,11 +880,11 @@ EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, 
     p.act = activation(kind, a, b);
     if (const char* why = refuse_conv_last(p, *device)) throw std::invalid_argument(why);
     const bool shares = halo != 0 && refuse_conv_halo(p, *device) == nullptr;
-    return (shares ? conv_halo_plan : conv_last_plan)(p, *device, product_tile(tile));
+    return (shares ? conv_halo_plan : conv_last_plan)(p, *device, gemm_tile(tile));
   });
 }
 
-// blocks/gpu/tile.hip. kind: 0 product, 1 chain, 2 rows.
+// gemm/instruction.hip. kind: 0 product, 1 chain, 2 rows.
 EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, int32_t M, int32_t N,
                                 int32_t K, int32_t P) {
   return guarded([&] {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip import activations
+from tests.hip import activations, tiles
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan, int64s
 
@@ -151,21 +151,15 @@ def conv(name: str, dtype: Any, sizes: Any, bias: bool, tile: int = -1) -> Case:
     return Case(name, "Conv", inputs, [y], plan, tolerance_of(dtype))
 
 
-# ProductTile of native/blocks/gpu/product_plan.h; the tile for the vector unit is in use where float16 has no other,
-# and on the CPU.
-TILES = ("large", "small", "vector")
-PANEL_TILES = {"large": 4, "tall": 5, "medium": 6, "small": 7}
-
-
 def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
-        for tile, size in enumerate(TILES[: 2 if dtype == np.float32 else 3]):
+        for tile in tiles.of_type(suffix):
             for p in PRODUCTS:
-                yield gemm(f"gemm_{size}_{suffix}-{p.M}x{p.N}x{p.K}", dtype, p, tile)
+                yield gemm(f"gemm_{tile.size}_{suffix}-{p.M}x{p.N}x{p.K}", dtype, p, tile.number)
             for i, sizes in enumerate(CONVS):
-                name = f"conv_{size}_{suffix}-{'x'.join(map(str, sizes[:6]))}"
-                yield conv(name, dtype, sizes, i % 2 == 0, tile)
-    for size, tile in PANEL_TILES.items():
+                name = f"conv_{tile.size}_{suffix}-{'x'.join(map(str, sizes[:6]))}"
+                yield conv(name, dtype, sizes, i % 2 == 0, tile.number)
+    for tile in tiles.DENSE:
         for kind, products in (("panels", PANELS), ("turned", TURNED)):
             for p in products:
-                yield gemm(f"gemm_{kind}_{size}-{p.M}x{p.N}x{p.K}", np.float16, p, tile)
+                yield gemm(f"gemm_{kind}_{tile.size}-{p.M}x{p.N}x{p.K}", np.float16, p, tile.number)

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.hip import channels_last_cases, fused_attention_cases
+from tests.hip import channels_last_cases, fused_attention_cases, tiles
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests, element_type, int64s
 from tests.hip.registry import all_cases
@@ -84,12 +84,12 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
     assert declared - {name for name in declared if "##" in name} <= set(kernels.names)
 
 
-@pytest.mark.parametrize("tile", [9, 10, 11, 5, 13, 14], ids=["broad", "oblong", "flat", "tall", "narrow", "slim"])
-def test_pixels_without_room_in_a_tile_have_another_tile(libraries: Libraries, tile: int) -> None:
+@pytest.mark.parametrize("tile", tiles.HALO + tiles.HALO_COPYING, ids=lambda tile: tile.size)
+def test_pixels_too_many_for_a_tile_have_another(libraries: Libraries, tile: tiles.Tile) -> None:
     harness, _ = libraries[32]
     facts = harness.typical_facts("sm_90")
     for sizes in channels_last_cases.SHARED:
-        plan = channels_last_cases.product("shared", sizes, False, tile, halo=True).plan(harness, facts)
+        plan = channels_last_cases.product("shared", sizes, False, tile.number, halo=True).plan(harness, facts)
         assert all(launch["kernel"].startswith(("conv_halo", "gemm_sum")) for launch in plan.launches)
 
 

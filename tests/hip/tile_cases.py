@@ -1,4 +1,4 @@
-"""The 16x16x16 tile of native/blocks/gpu/tile.h: products, chains of two, and rows."""
+"""The 16x16x16 tile of native/gemm/pipelines/instruction.h: products, chains of two, and rows."""
 
 from __future__ import annotations
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.hip import activations
+from tests.hip import activations, tiles
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 ALGORITHMS = ("winograd4", "winograd2", "implicit")
-TILES = ("128x128", "64x128", "64x32")
-MATRIX, MATRIX_TILES = 3, {"128x128": 0, "64x64": 3}
+MATRIX = 3
 # N, C, H, W, M, pads (top, left, bottom, right): one pixel, odd sizes, uneven pads, C and M around multiples of the
 # tiles, several images, several chunks.
 SHAPES = (
@@ -80,18 +79,19 @@ def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for algorithm, algorithm_name in enumerate(ALGORITHMS):
             # The product of Winograd is the same for both dtypes.
-            for tile_name in TILES if suffix == "f32" or algorithm == 2 else TILES[2:]:
-                tile = TILES.index(tile_name)
+            for t, tile in enumerate(tiles.VECTOR):
+                if suffix == "f16" and algorithm != 2 and tile is not tiles.VECTOR[-1]:
+                    continue
                 for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
-                    if tile == 0 and M <= 64:
+                    if t == 0 and M <= 64:
                         M += 64
-                    act = activations.NAMES[(i + 2 * tile + algorithm) % len(activations.NAMES)]
+                    act = activations.NAMES[(i + 2 * t + algorithm) % len(activations.NAMES)]
                     chunk = 4 if algorithm < 2 and N > 1 else -1
                     size = f"n{N}_c{C}_h{H}_w{W}_m{M}"
-                    name = f"{algorithm_name}_{tile_name}_{act.lower() or 'none'}_{suffix}-{size}"
-                    yield case(name, dtype, (N, C, H, W, M), pads, act, i % 2 == 1, algorithm, tile, chunk)
-    for tile_name, tile in MATRIX_TILES.items():
+                    name = f"{algorithm_name}_{tile.size}_{act.lower() or 'none'}_{suffix}-{size}"
+                    yield case(name, dtype, (N, C, H, W, M), pads, act, i % 2 == 1, algorithm, tile.number, chunk)
+    for t, tile in enumerate(tiles.STRIDED):
         for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
-            act = activations.NAMES[(i + tile) % len(activations.NAMES)]
-            name = f"matrix_{tile_name}_{act.lower() or 'none'}_f16-n{N}_c{C}_h{H}_w{W}_m{M}"
-            yield case(name, np.float16, (N, C, H, W, M), pads, act, i % 2 == 0, MATRIX, tile)
+            act = activations.NAMES[(i + 3 * t) % len(activations.NAMES)]
+            name = f"matrix_{tile.size}_{act.lower() or 'none'}_f16-n{N}_c{C}_h{H}_w{W}_m{M}"
+            yield case(name, np.float16, (N, C, H, W, M), pads, act, i % 2 == 0, MATRIX, tile.number)

@@ -233,9 +233,9 @@ TEST_CASE("convolution on the matrix units covers pixels filters and its workspa
   p.has_residual = true;
   for (const char* arch : {"sm_90", "gfx942", "gfx1100"}) {
     const DeviceFacts device = typical_facts(arch);
-    for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x64}) {
-      const Plan plan = winograd_conv_plan(p, true, true, {ConvAlgorithm::kMatrix, tile, 0, 0}, device);
-      const int64_t side = tile == ConvTile::k128x128 ? 128 : 64;
+    for (const hip::StridedTile& tile : hip::kStridedTiles) {
+      const Plan plan = winograd_conv_plan(p, true, true, {ConvAlgorithm::kMatrix, tile.tile, 0, 0}, device);
+      const int64_t side = tile.wave64.m;
       CHECK(plan.launches.size() == 2);
       // Padding included, channels in whole steps of 32.
       CHECK(plan.workspace == std::vector<int64_t>({3 * 11 * 15 * 64 * 2}));

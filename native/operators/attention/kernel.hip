@@ -6,7 +6,7 @@
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
 // A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
-// not leave the registers (blocks/gpu/tile.h), on the vector unit it passes through LDS of the wave. The next block of
+// not leave the registers (gemm/pipelines/instruction.h), on the vector unit it passes through LDS of the wave. The next block of
 // K or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied;
 // where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead). There, two
 // teams of waves can share the keys of the same rows, so that one multiplies while the other takes exponents.

@@ -2,7 +2,7 @@
 // registers. The other form is vector_form.h.
 #pragma once
 
-#include "blocks/gpu/tile.h"
+#include "gemm/pipelines/instruction.h"
 #include "operators/attention/operands.h"
 
 namespace graphopt::hip {

@@ -27,7 +27,7 @@ struct AttentionShape {
   // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
 
-  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (tile.h). ahead: beside Q, K and V have two places
+  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (instruction.h). ahead: beside Q, K and V have two places
   // for each team.
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)

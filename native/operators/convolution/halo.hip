@@ -4,9 +4,10 @@
 // 2 M N K FLOPs against the elements of X, W and Y, as there. With nine taps a tile of 192 x 160 reads from the L2 hardly
 // more than half of what it does there. Only where memory reaches LDS beside the work-items, and there is room for two
 // blocks of channels (and on the CPU, for tests). Launch: operators/convolution/plan.cpp.
-#include "blocks/gpu/epilogue.h"
-#include "blocks/gpu/panels.h"
 #include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/dense.h"
 #include "operators/convolution/halo_args.h"
 
 namespace graphopt::hip {
@@ -250,23 +251,12 @@ DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pi
 
 using namespace graphopt::hip;
 
-#define CONV_HALO_KERNEL(tile, groups, suffix)                                                               \
-  KERNEL_SHARING(conv_halo_##suffix, (Panels<PanelTile::tile, false>::kThreads), groups, ConvHaloArgs, x, w, \
-                 bias, residual, y, partial) {                                                               \
-    using P = HaloPanels<Panels<PanelTile::tile, false>>;                                                    \
-    DYNAMIC_SHARED(half_t, lds);                                                                             \
-    conv_halo<P>(args, *reinterpret_cast<P::Lds*>(lds), lds + sizeof(P::Lds) / sizeof(half_t));              \
+#define HALO_KERNEL(tile, groups, name)                                                               \
+  KERNEL_SHARING(conv_halo_##name, (Panels<tile, false>::kThreads), groups, ConvHaloArgs, x, w, bias, \
+                 residual, y, partial) {                                                              \
+    using P = HaloPanels<Panels<tile, false>>;                                                        \
+    DYNAMIC_SHARED(half_t, lds);                                                                      \
+    conv_halo<P>(args, *reinterpret_cast<P::Lds*>(lds), lds + sizeof(P::Lds) / sizeof(half_t));       \
   }
 
-#if GRAPHOPT_ON_NVIDIA
-CONV_HALO_KERNEL(kBroad, 1, 192x160_f16)
-CONV_HALO_KERNEL(kOblong, 1, 192x128_f16)
-CONV_HALO_KERNEL(kFlat, 1, 128x160_f16)
-CONV_HALO_KERNEL(kTall, 2, 128x64_f16)
-#endif
-#if GRAPHOPT_ON_NVIDIA || GRAPHOPT_WAVE == 32
-CONV_HALO_KERNEL(kLarge, 2, 128x128_f16)
-// Smaller ones on the CPU.
-CONV_HALO_KERNEL(kNarrow, 1, teams_128x64_f16)
-CONV_HALO_KERNEL(kSlim, 1, teams_144x48_f16)
-#endif
+GEMM_HALO_KERNELS

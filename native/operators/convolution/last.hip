@@ -1,12 +1,13 @@
-// Convolutions in channels last as products whose operands come in whole packs (panels.h), with bias, sum and
+// Convolutions in channels last as products whose operands come in whole packs (gemm/loaders/dense.h), with bias, sum and
 // activation at their end: what runs in a region where the vendor's library is not installed.
 //
 // A step of the product is a part of the channels of one tap, or of several taps: 16 bytes of a pixel are one
 // access, outside of X zeros. 2 M N K FLOPs against the elements of X, W and Y; X comes from the cache for all
 // taps but the first. Launch: operators/convolution/plan.cpp.
-#include "blocks/gpu/epilogue.h"
-#include "blocks/gpu/panels.h"
 #include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/dense.h"
 #include "operators/convolution/last_args.h"
 
 namespace graphopt::hip {
@@ -138,18 +139,18 @@ DEVICE void conv_apart(const ConvApartArgs& args, typename P::Lds& lds) {
 
 using namespace graphopt::hip;
 
-#define CONV_LAST_KERNEL(tile, groups, suffix)                                                               \
-  KERNEL_SHARING(conv_last_##suffix, (Panels<PanelTile::tile, false>::kThreads), groups, ConvLastArgs, x, w, \
-                 bias, residual, y, partial) {                                                               \
-    using P = Panels<PanelTile::tile, false>;                                                                \
-    LARGE_SHARED(P::Lds, lds);                                                                               \
-    conv_last<P>(args, lds);                                                                                 \
-  }                                                                                                          \
-  KERNEL_SHARING(conv_apart_##suffix, (Panels<PanelTile::tile, true>::kThreads), groups, ConvApartArgs, x,   \
-                 w, bias, residual, y) {                                                                     \
-    using P = Panels<PanelTile::tile, true>;                                                                 \
-    LARGE_SHARED(P::Lds, lds);                                                                               \
-    conv_apart<P>(args, lds);                                                                                \
+#define DENSE_KERNEL(tile, groups, name)                                                               \
+  KERNEL_SHARING(conv_last_##name, (Panels<tile, false>::kThreads), groups, ConvLastArgs, x, w, bias,  \
+                 residual, y, partial) {                                                               \
+    using P = Panels<tile, false>;                                                                     \
+    LARGE_SHARED(P::Lds, lds);                                                                         \
+    conv_last<P>(args, lds);                                                                           \
+  }                                                                                                    \
+  KERNEL_SHARING(conv_apart_##name, (Panels<tile, true>::kThreads), groups, ConvApartArgs, x, w, bias, \
+                 residual, y) {                                                                        \
+    using P = Panels<tile, true>;                                                                      \
+    LARGE_SHARED(P::Lds, lds);                                                                         \
+    conv_apart<P>(args, lds);                                                                          \
   }
 
-FOR_PANEL_TILES(CONV_LAST_KERNEL)
+GEMM_DENSE_KERNELS

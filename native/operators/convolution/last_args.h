@@ -1,8 +1,8 @@
 // What conv_last_* and conv_apart_* take.
 #pragma once
 
-#include "blocks/gpu/product_args.h"
 #include "device/args.h"
+#include "gemm/args.h"
 #include "operators/convolution/product_args.h"
 
 namespace graphopt::hip {

@@ -100,7 +100,7 @@ const char* refuse_pixels(Work& work) {
   if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_windows(work) != nullptr) return why;
   const gpu::DeviceFacts& facts = work.device.facts();
   const int64_t pixels = p.N * p.out_size();
-  const gpu::TileOfProduct tile = gpu::choose_tile(p.M, pixels, 1, work.half, facts, std::nullopt);
+  const gpu::StridedTiling tile = gpu::choose_strided(p.M, pixels, 1, work.half, facts, std::nullopt);
   const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
   return tiles >= facts.compute_units ? "it would be more than one launch" : nullptr;
 }

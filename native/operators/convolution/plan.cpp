@@ -52,41 +52,13 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   return o;
 }
 
-const char* kernel_of(ProductTile tile, bool half) {
-  if (!half) return tile == ProductTile::kLarge ? "conv_128x128_f32" : "conv_64x32_f32";
-  return tile == ProductTile::kVector  ? "conv_vector_f16"
-         : tile == ProductTile::kLarge ? "conv_128x128_f16"
-                                       : "conv_64x64_f16";
-}
+constexpr StridedKernelNames kStrided("conv_");
+constexpr KernelNames kLast(hip::kAlignedTiles, "conv_last_", "_f16"),
+    kApart(hip::kAlignedTiles, "conv_apart_", "_f16"), kHalo(hip::kAlignedTiles, "conv_halo_", "_f16");
 
 hip::ConvWindow window_of(const ConvolutionProblem& p) {
   return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
           to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
-}
-
-const char* last_kernel_of(hip::PanelTile tile, bool apart) {
-  switch (tile) {
-    case hip::PanelTile::kWide:
-      return apart ? "conv_apart_128x256_f16" : "conv_last_128x256_f16";
-    case hip::PanelTile::kSquare:
-      return apart ? "conv_apart_192x192_f16" : "conv_last_192x192_f16";
-    case hip::PanelTile::kBroad:
-      return apart ? "conv_apart_192x160_f16" : "conv_last_192x160_f16";
-    case hip::PanelTile::kOblong:
-      return apart ? "conv_apart_192x128_f16" : "conv_last_192x128_f16";
-    case hip::PanelTile::kFlat:
-      return apart ? "conv_apart_128x160_f16" : "conv_last_128x160_f16";
-    case hip::PanelTile::kLow:
-      return apart ? "conv_apart_96x128_f16" : "conv_last_96x128_f16";
-    case hip::PanelTile::kLarge:
-      return apart ? "conv_apart_128x128_f16" : "conv_last_128x128_f16";
-    case hip::PanelTile::kTall:
-      return apart ? "conv_apart_128x64_f16" : "conv_last_128x64_f16";
-    case hip::PanelTile::kMedium:
-      return apart ? "conv_apart_64x64_f16" : "conv_last_64x64_f16";
-    default:
-      return apart ? "conv_apart_32x32_f16" : "conv_last_32x32_f16";
-  }
 }
 
 template <class Args>
@@ -107,7 +79,7 @@ void require_grid(int64_t rows, int64_t groups) {
 // What the kernels of both kinds take.
 template <class Args>
 void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K,
-               const PanelsOfProduct& panels) {
+               const AlignedTiling& panels) {
   fill_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.M = to_i31(M);
@@ -171,14 +143,14 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
 }
 
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
-               std::optional<ProductTile> wanted) {
+               std::optional<GemmTile> wanted) {
   Plan plan;
   const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
   if (pixels * p.y_channels() == 0) return plan;
   const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
   to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);
-  const TileOfProduct tile = choose_tile(p.M, pixels, p.groups, half, device, wanted);
+  const StridedTiling tile = choose_strided(p.M, pixels, p.groups, half, device, wanted);
   require_grid(divide_up(p.M, tile.m), p.groups);
   hip::ConvArgs args = {};
   fill_operands(args, p);
@@ -195,7 +167,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   args.across = make_divisor(OW);
   args.taps = make_divisor(taps);
   args.kernel_w = make_divisor(p.kernel[2]);
-  plan.launch(kernel_of(tile.tile, half),
+  plan.launch(kStrided.name(tile.tile, half),
               {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
               tile.threads, args);
   return plan;
@@ -236,95 +208,63 @@ namespace {
 
 constexpr int64_t kHaloBlocks = 2;  // of channels in LDS
 
-int64_t halo_rows(const ConvolutionProblem& p, const hip::PanelShape& shape) {
+// Channels of a step of most tiles.
+int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
+
+int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
 }
 
 // The kernels have three places for filters at least, also on the CPU.
-int64_t halo_lds(const ConvolutionProblem& p, const hip::PanelShape& shape) {
+int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
   const int64_t rows =
-      std::max(shape.buffers, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
+      std::max(shape.stages, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
   return rows * (shape.depth + 8) * 2 + shape.m * 4;
 }
 
-// Fitted to an H200, as cost_of_panels. Nothing where LDS has no room, for as many work-groups as the kernel shares a
-// compute unit among, or where a block's steps are too few to copy the pixels of the next beside them.
-std::optional<PanelCost> cost_of_halo(const ConvolutionProblem& p, hip::PanelTile tile,
-                                      const hip::PanelShape& shape, const DeviceFacts& device) {
+// Nothing where LDS is too small for as many work-groups as the kernel shares a compute unit among, and where a block's
+// steps are too few to copy the pixels of the next beside them.
+std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
+                                       const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
+  const bool copies = arch.matrix == hip::Matrix::kMma;
+  if (tile.halo_kernels == hip::Where::kNowhere || (tile.halo_kernels == hip::Where::kCopying && !copies))
+    return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =
-      threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.teams);
-  if (halo_rows(p, shape) > (p.taps() - std::max(shape.buffers, 3) + 1) * at_once) return std::nullopt;
-  const auto fits = [&](int64_t groups) {
-    constexpr int64_t kReserved = 1024;  // by the device, for each work-group
-    return halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
-  };
-  const bool copies = arch.matrix == hip::Matrix::kMma;
+      threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
+  if (halo_rows(p, shape) > (p.taps() - std::max(shape.stages, 3) + 1) * at_once) return std::nullopt;
   // Steps of all tiles take the same k.
-  const bool whole = divide_up(p.C, shape.depth) * 2 == divide_up(p.C, shape.depth / 2);
-  switch (tile) {
-    case hip::PanelTile::kBroad:
-      return copies && fits(1) ? std::optional(PanelCost{0.55, 800, 7900}) : std::nullopt;
-    case hip::PanelTile::kOblong:
-      return copies && fits(1) ? std::optional(PanelCost{0.565, 600, 6000}) : std::nullopt;
-    case hip::PanelTile::kFlat:
-      return copies && fits(1) ? std::optional(PanelCost{0.49, 900, 7000}) : std::nullopt;
-    case hip::PanelTile::kLarge:
-      return fits(copies ? 2 : 1) ? std::optional(PanelCost{0.565, 1550, 6500}) : std::nullopt;
-    case hip::PanelTile::kTall:
-      return copies && fits(2) ? std::optional(PanelCost{0.46, 860, 6700}) : std::nullopt;
-    case hip::PanelTile::kNarrow:
-      return whole && fits(1) ? std::optional(PanelCost{0.442, 1350, 6200}) : std::nullopt;
-    case hip::PanelTile::kSlim:
-      return whole && fits(1) ? std::optional(PanelCost{0.443, 900, 9500}) : std::nullopt;
-    default:
-      return std::nullopt;
-  }
-}
-
-const char* halo_kernel_of(hip::PanelTile tile) {
-  switch (tile) {
-    case hip::PanelTile::kBroad:
-      return "conv_halo_192x160_f16";
-    case hip::PanelTile::kOblong:
-      return "conv_halo_192x128_f16";
-    case hip::PanelTile::kFlat:
-      return "conv_halo_128x160_f16";
-    case hip::PanelTile::kLarge:
-      return "conv_halo_128x128_f16";
-    case hip::PanelTile::kNarrow:
-      return "conv_halo_teams_128x64_f16";
-    case hip::PanelTile::kSlim:
-      return "conv_halo_teams_144x48_f16";
-    default:
-      return "conv_halo_128x64_f16";
-  }
+  const int64_t block = halo_block(arch);
+  if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
+  const int64_t groups = copies ? tile.groups : 1;
+  constexpr int64_t kReserved = 1024;  // by the device, for each work-group
+  const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
+  return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
 
 // The tiles of all pixels, or those of the first ones in whole rounds of compute units and smaller ones of the rest.
 struct HaloTiles {
-  PanelsOfProduct first;
-  std::optional<PanelsOfProduct> rest;
+  AlignedTiling first;
+  std::optional<AlignedTiling> rest;
   double clocks() const { return first.clocks + (rest ? kClocksOfLaunch + rest->clocks : 0); }
 };
 
 std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFacts& device,
-                                     std::optional<ProductTile> wanted) {
-  const CostOfPanels cost = [&](hip::PanelTile tile, const hip::PanelShape& shape, const DeviceFacts& of) {
-    return cost_of_halo(p, tile, shape, of);
+                                     std::optional<GemmTile> wanted) {
+  const CostOfTile cost = [&](const hip::AlignedTile& tile, const hip::MatrixShape& shape) {
+    return halo_cost(p, tile, shape, device);
   };
-  const int64_t M = p.N * p.out[1] * p.out[2],
-                depth = architecture(device.arch).matrix == hip::Matrix::kMma ? 64 : 32;
+  const int64_t M = p.N * p.out[1] * p.out[2];
   // A step is one tap of a block of channels.
-  const int64_t K = divide_up(p.C, depth) * depth * p.taps();
-  const auto choose = [&](int64_t rows, std::optional<ProductTile> tile, int64_t splits) {
-    return choose_panels(rows, p.M, K, 1, device, tile, splits, cost);
+  const int64_t K = round_up(p.C, halo_block(architecture(device.arch))) * p.taps();
+  const auto choose = [&](int64_t rows, std::optional<GemmTile> tile, int64_t splits) {
+    return choose_aligned(rows, p.M, K, 1, device, tile, splits, cost);
   };
   const auto all = choose(M, wanted, kMostSplits);
   if (!all) return std::nullopt;
   HaloTiles best = {*all, std::nullopt};
-  for (const ProductTile tile : {ProductTile::kPanelsBroad, ProductTile::kPanelsOblong}) {
+  for (const GemmTile tile : {GemmTile::kAligned192x160, GemmTile::kAligned192x128}) {
     const auto one = wanted ? std::nullopt : choose(M, tile, 1);
     if (!one) continue;
     const int64_t rounds = one->tiles() / device.compute_units;
@@ -356,15 +296,14 @@ Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   args.top = to_i31(p.pad[1]);
   args.left = to_i31(p.pad[2]);
   args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
-  const auto launch = [&](const PanelsOfProduct& of) {
+  const auto launch = [&](const AlignedTiling& of) {
     args.partial = of.splits > 1 ? workspace(0) : no_buffer();
     args.down = to_i31(of.down);
     args.rows = to_i31(halo_rows(p, of.shape));
     args.across = make_divisor(of.across);
     args.splits = {make_divisor(of.splits), to_i31(of.depth)};
     const Grid grid = {to_u31(of.tiles()), 1, to_u31(of.splits)};
-    plan.launch(halo_kernel_of(of.tile), grid, of.threads, args).lds =
-        static_cast<uint32_t>(halo_lds(p, of.shape));
+    plan.launch(kHalo[of.tile], grid, of.threads, args).lds = static_cast<uint32_t>(halo_lds(p, of.shape));
     if (of.splits > 1) add_sum_of_splits(plan, args, of.splits, 1, true);
   };
   launch(tiles.first);
@@ -377,8 +316,7 @@ Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
 
 }  // namespace
 
-Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
-                    std::optional<ProductTile> wanted) {
+Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<GemmTile> wanted) {
   if (p.N * p.out_size() * p.M == 0) return {};
   to_u31(p.N * p.in[1] * p.in[2]);
   to_u31(p.M * p.C * p.taps());
@@ -388,8 +326,7 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
   return halo_plan(p, *tiles);
 }
 
-Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
-                    std::optional<ProductTile> wanted) {
+Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<GemmTile> wanted) {
   Plan plan;
   const int64_t taps = p.kernel[1] * p.kernel[2], pixels = p.N * p.out[1] * p.out[2];
   if (pixels * p.M == 0) return plan;
@@ -398,8 +335,8 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                 K = p.transposed ? p.C : p.C * taps;
   to_u31(p.M * K);
   const int64_t most_splits = p.transposed ? 1 : kMostSplits;
-  auto panels = choose_panels(M, N, K, 1, device, wanted, most_splits);
-  if (!panels) panels = choose_panels(M, N, K, 1, device, std::nullopt, most_splits);
+  auto panels = choose_aligned(M, N, K, 1, device, wanted, most_splits);
+  if (!panels) panels = choose_aligned(M, N, K, 1, device, std::nullopt, most_splits);
   if (!panels) throw std::invalid_argument("the device has no matrix units");
   if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
       refuse_conv_halo(p, device) == nullptr) {
@@ -407,7 +344,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
     if (tiles && tiles->clocks() < panels->clocks) return halo_plan(p, *tiles);
   }
   const Grid grid = {to_u31(panels->tiles()), 1, to_u31(panels->splits)};
-  const char* kernel = last_kernel_of(panels->tile, p.transposed);
+  const char* kernel = (p.transposed ? kApart : kLast)[panels->tile];
   const uint32_t lds = panels->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvApartArgs args = {};

@@ -6,8 +6,9 @@
 // on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
 // element at a time. The product is that of operators/matmul/kernel.hip. scripts/gpu_bench.py sets it beside
 // cuDNN. Launch: operators/convolution/plan.cpp.
-#include "blocks/gpu/product_tiles.h"
 #include "device/platform.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/strided.h"
 #include "operators/convolution/product_args.h"
 
 namespace graphopt::hip {
@@ -194,10 +195,10 @@ DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
 
 using namespace graphopt::hip;
 
-#define CONV_KERNEL(T, Product, suffix)                               \
-  KERNEL(conv_##suffix, Product::kThreads, ConvArgs, x, w, bias, y) { \
-    SHARED(Product::Lds, lds);                                        \
-    conv<Product, T>(args, lds);                                      \
+#define STRIDED_KERNEL(Product, type, name)                         \
+  KERNEL(conv_##name, Product::kThreads, ConvArgs, x, w, bias, y) { \
+    SHARED(Product::Lds, lds);                                      \
+    conv<Product, type>(args, lds);                                 \
   }
 
-FOR_PRODUCT_TILES(CONV_KERNEL)
+GEMM_STRIDED_KERNELS

@@ -1,8 +1,8 @@
 // What gemm_* and gemm_sum_* take.
 #pragma once
 
-#include "blocks/gpu/product_args.h"
 #include "device/args.h"
+#include "gemm/args.h"
 
 namespace graphopt::hip {
 
@@ -21,7 +21,7 @@ struct GemmArgs {
 };
 static_assert(is_args<GemmArgs>(216), "one layout for all compilers");
 
-// The same in float16 where both operands come in whole packs (blocks/gpu/panels.h): rows of A, and rows of B or,
+// The same in float16 where both operands come in whole packs (gemm/loaders/dense.h): rows of A, and rows of B or,
 // for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
 // tiles.
 struct GemmPanelsArgs {

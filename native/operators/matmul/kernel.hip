@@ -3,16 +3,16 @@
 //
 // 2 M N K FLOPs against (M K + K N + M N) elements: bound by arithmetic from about 128 rows on. A step of
 // both operands is loaded 16 bytes at a time, whichever way a matrix lies in memory; where its rows do not
-// begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (hgemm.h),
-// float32 there on CDNA (sgemm.h), sums are float32. Where there are fewer work-groups than the device needs,
+// begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h),
+// float32 there on CDNA (gemm/pipelines/vector.h), sums are float32. Where there are fewer work-groups than the device needs,
 // K is split among more, and gemm_sum_* adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
 // operators/matmul/plan.cpp.
-#include "blocks/gpu/epilogue.h"
-#include "blocks/gpu/hgemm.h"
-#include "blocks/gpu/panels.h"
-#include "blocks/gpu/product_tiles.h"
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/dense.h"
+#include "gemm/loaders/strided.h"
 #include "operators/matmul/args.h"
 
 namespace graphopt::hip {
@@ -116,29 +116,26 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
 
 using namespace graphopt::hip;
 
-#define GEMM_KERNEL(T, Product, suffix)                                                  \
-  KERNEL(gemm_##suffix, Product::kThreads, GemmArgs, a, b, bias, residual, y, partial) { \
-    SHARED(Product::Lds, lds);                                                           \
-    gemm<Product, T>(args, lds);                                                         \
+#define STRIDED_KERNEL(Product, type, name)                                            \
+  KERNEL(gemm_##name, Product::kThreads, GemmArgs, a, b, bias, residual, y, partial) { \
+    SHARED(Product::Lds, lds);                                                         \
+    gemm<Product, type>(args, lds);                                                    \
   }
 
-FOR_PRODUCT_TILES(GEMM_KERNEL)
+GEMM_STRIDED_KERNELS
 
-#define GEMM_PANELS_KERNEL(tile, groups, suffix)                  \
-  GEMM_PANELS_KERNEL_OF(tile, groups, true, gemm_panels_##suffix) \
-  GEMM_PANELS_KERNEL_OF(tile, groups, false, gemm_turned_panels_##suffix)
-#define GEMM_PANELS_KERNEL_OF(tile, groups, by_k, name)                                               \
-  KERNEL_SHARING(name, (Panels<PanelTile::tile, by_k>::kThreads), groups, GemmPanelsArgs, a, b, bias, \
-                 residual, y, partial) {                                                              \
-    using P = Panels<PanelTile::tile, by_k>;                                                          \
-    LARGE_SHARED(P::Lds, lds);                                                                        \
-    gemm_panels<P, by_k>(args, lds);                                                                  \
+#define DENSE_KERNEL(tile, groups, name)                \
+  PANELS_KERNEL(tile, groups, true, gemm_panels_##name) \
+  PANELS_KERNEL(tile, groups, false, gemm_turned_panels_##name)
+#define PANELS_KERNEL(tile, groups, by_k, name)                                                         \
+  KERNEL_SHARING(name, (Panels<tile, by_k>::kThreads), groups, GemmPanelsArgs, a, b, bias, residual, y, \
+                 partial) {                                                                             \
+    using P = Panels<tile, by_k>;                                                                       \
+    LARGE_SHARED(P::Lds, lds);                                                                          \
+    gemm_panels<P, by_k>(args, lds);                                                                    \
   }
 
-FOR_PANEL_TILES(GEMM_PANELS_KERNEL)
+GEMM_DENSE_KERNELS
 
-#define GEMM_SUM_KERNEL(T, suffix) \
-  KERNEL(gemm_sum_##suffix, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<T>(args); }
-
-GEMM_SUM_KERNEL(float, f32)
-GEMM_SUM_KERNEL(half_t, f16)
+KERNEL(gemm_sum_f32, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<float>(args); }
+KERNEL(gemm_sum_f16, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<half_t>(args); }

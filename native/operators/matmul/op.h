@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "blocks/gpu/product_plan.h"
 #include "device/launch.h"
+#include "gemm/planner.h"
 #include "operators/matmul/problem.h"
 
 namespace graphopt::gpu {
@@ -13,6 +13,6 @@ namespace graphopt::gpu {
 // them are multiples of 16. `wanted` instead of the plan's own choice, if the device has it. Throws
 // std::invalid_argument.
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
-               std::optional<ProductTile> wanted = std::nullopt);
+               std::optional<GemmTile> wanted = std::nullopt);
 
 }  // namespace graphopt::gpu

@@ -11,41 +11,13 @@ namespace {
 
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
 
-const char* kernel_of(ProductTile tile, bool half) {
-  if (!half) return tile == ProductTile::kLarge ? "gemm_128x128_f32" : "gemm_64x32_f32";
-  return tile == ProductTile::kVector  ? "gemm_vector_f16"
-         : tile == ProductTile::kLarge ? "gemm_128x128_f16"
-                                       : "gemm_64x64_f16";
-}
+constexpr StridedKernelNames kStrided("gemm_");
+constexpr KernelNames kByK(hip::kAlignedTiles, "gemm_panels_", "_f16"),
+    kTurned(hip::kAlignedTiles, "gemm_turned_panels_", "_f16");
 
 // How many work-groups share the K of a tile, so that all compute units have one.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
-}
-
-const char* kernel_of(hip::PanelTile tile, bool right_by_k) {
-  switch (tile) {
-    case hip::PanelTile::kWide:
-      return right_by_k ? "gemm_panels_128x256_f16" : "gemm_turned_panels_128x256_f16";
-    case hip::PanelTile::kSquare:
-      return right_by_k ? "gemm_panels_192x192_f16" : "gemm_turned_panels_192x192_f16";
-    case hip::PanelTile::kBroad:
-      return right_by_k ? "gemm_panels_192x160_f16" : "gemm_turned_panels_192x160_f16";
-    case hip::PanelTile::kOblong:
-      return right_by_k ? "gemm_panels_192x128_f16" : "gemm_turned_panels_192x128_f16";
-    case hip::PanelTile::kFlat:
-      return right_by_k ? "gemm_panels_128x160_f16" : "gemm_turned_panels_128x160_f16";
-    case hip::PanelTile::kLow:
-      return right_by_k ? "gemm_panels_96x128_f16" : "gemm_turned_panels_96x128_f16";
-    case hip::PanelTile::kLarge:
-      return right_by_k ? "gemm_panels_128x128_f16" : "gemm_turned_panels_128x128_f16";
-    case hip::PanelTile::kTall:
-      return right_by_k ? "gemm_panels_128x64_f16" : "gemm_turned_panels_128x64_f16";
-    case hip::PanelTile::kMedium:
-      return right_by_k ? "gemm_panels_64x64_f16" : "gemm_turned_panels_64x64_f16";
-    default:
-      return right_by_k ? "gemm_panels_32x32_f16" : "gemm_turned_panels_32x32_f16";
-  }
 }
 
 // Whether both operands come in whole packs, A's along K.
@@ -76,7 +48,7 @@ void fill(Args& args, const GemmProblem& p, const Walk& walk, int64_t splits, in
   args.epilogue = {p.alpha, p.beta, packs, to_i31(p.bias_step), p.act};
 }
 
-Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& panels,
+Plan panels_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& panels,
                  const DeviceFacts& device) {
   Plan plan;
   const int64_t batch = walk.total();
@@ -88,7 +60,8 @@ Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& 
   args.down = to_i31(panels.down);
   args.across = make_divisor(panels.across);
   const Grid grid = {to_u31(panels.tiles()), 1, to_u31(batch * panels.splits)};
-  plan.launch(kernel_of(panels.tile, by_k), grid, panels.threads, args).lds = panels.lds(by_k, device);
+  plan.launch((by_k ? kByK : kTurned)[panels.tile], grid, panels.threads, args).lds =
+      panels.lds(by_k, device);
   if (panels.splits > 1) add_sum_of_splits(plan, args, panels.splits, batch, true);
   return plan;
 }
@@ -96,17 +69,17 @@ Plan panels_plan(const GemmProblem& p, const Walk& walk, const PanelsOfProduct& 
 }  // namespace
 
 Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts& device,
-               std::optional<ProductTile> wanted) {
+               std::optional<GemmTile> wanted) {
   Plan plan;
   if (p.M * p.N * p.batch.elements() == 0) return plan;
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
   const int64_t batch = walk.total(), pack = half ? 8 : 4;
   if (half && aligned && in_panels(p)) {
-    const auto panels = choose_panels(p.M, p.N, p.K, batch, device, wanted);
+    const auto panels = choose_aligned(p.M, p.N, p.K, batch, device, wanted);
     if (panels && batch * panels->splits <= kMostGrid) return panels_plan(p, walk, *panels, device);
   }
-  const TileOfProduct tile = choose_tile(p.M, p.N, batch, half, device, wanted);
+  const StridedTiling tile = choose_strided(p.M, p.N, batch, half, device, wanted);
   const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
   const int64_t depth =
       round_up(divide_up(p.K, choose_splits(across * down * batch, p.K, device)), kLeastDepth);
@@ -125,7 +98,7 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   fill(args, p, walk, splits, depth, aligned && p.N % pack == 0 && p.bias_step % pack == 0);
   args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
-  plan.launch(kernel_of(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},
+  plan.launch(kStrided.name(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},
               tile.threads, args);
   if (splits > 1) add_sum_of_splits(plan, args, splits, batch, half);
   return plan;

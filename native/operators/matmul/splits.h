@@ -1,8 +1,8 @@
 // What follows a product whose K is split among work-groups.
 #pragma once
 
-#include "blocks/gpu/product_args.h"
 #include "device/launch.h"
+#include "gemm/args.h"
 #include "operators/matmul/args.h"
 
 namespace graphopt::gpu {

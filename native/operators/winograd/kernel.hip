@@ -15,8 +15,8 @@
 // The implicit product serves the rest: Y = W [M, 9 C] x patches [9 C, pixels], gathered on the way to LDS.
 // Launch: operators/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
-#include "blocks/gpu/sgemm.h"
 #include "device/platform.h"
+#include "gemm/pipelines/vector.h"
 #include "operators/winograd/args.h"
 
 namespace graphopt::hip {
@@ -342,10 +342,6 @@ DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds
   });
 }
 
-using GemmLarge = SgemmOf<SgemmTile::kLarge>;
-using GemmWide = SgemmOf<SgemmTile::kWide>;
-using GemmSmall = SgemmOf<SgemmTile::kSmall>;
-
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -366,28 +362,24 @@ WINOGRAD_KERNELS(float, 2, f2_f32)
 WINOGRAD_KERNELS(half_t, 4, f4_f16)
 WINOGRAD_KERNELS(half_t, 2, f2_f16)
 
-#define WINOGRAD_PRODUCT(Gemm, groups, suffix)                                                      \
-  KERNEL_SHARING(winograd_product_##suffix, Gemm::kThreads, groups, WinogradProductArgs, u, v, z) { \
-    SHARED(Gemm::Lds, lds);                                                                         \
-    winograd_product<Gemm>(args, lds);                                                              \
+#define WINOGRAD_PRODUCT(name, type, groups, ...)                                                 \
+  KERNEL_SHARING(winograd_product_##name##_f32, Sgemm<GemmTile::kVector##name>::kThreads, groups, \
+                 WinogradProductArgs, u, v, z) {                                                  \
+    using Gemm = Sgemm<GemmTile::kVector##name>;                                                  \
+    SHARED(Gemm::Lds, lds);                                                                       \
+    winograd_product<Gemm>(args, lds);                                                            \
   }
-
-WINOGRAD_PRODUCT(GemmLarge, 2, 128x128_f32)
-WINOGRAD_PRODUCT(GemmWide, 4, 64x128_f32)
-WINOGRAD_PRODUCT(GemmSmall, 7, 64x32_f32)
+GEMM_VECTOR_TILES(WINOGRAD_PRODUCT)
 
 #define IMPLICIT_PRODUCT(T, Gemm, suffix)                                                           \
   KERNEL(implicit_product_##suffix, Gemm::kThreads, ImplicitProductArgs, u, x, bias, residual, y) { \
     SHARED(Gemm::Lds, lds);                                                                         \
     implicit_product<Gemm, T>(args, lds);                                                           \
   }
-
-IMPLICIT_PRODUCT(float, GemmLarge, 128x128_f32)
-IMPLICIT_PRODUCT(float, GemmWide, 64x128_f32)
-IMPLICIT_PRODUCT(float, GemmSmall, 64x32_f32)
-IMPLICIT_PRODUCT(half_t, GemmLarge, 128x128_f16)
-IMPLICIT_PRODUCT(half_t, GemmWide, 64x128_f16)
-IMPLICIT_PRODUCT(half_t, GemmSmall, 64x32_f16)
+#define IMPLICIT_PRODUCTS(name, ...)                                  \
+  IMPLICIT_PRODUCT(float, Sgemm<GemmTile::kVector##name>, name##_f32) \
+  IMPLICIT_PRODUCT(half_t, Sgemm<GemmTile::kVector##name>, name##_f16)
+GEMM_VECTOR_TILES(IMPLICIT_PRODUCTS)
 
 KERNEL(implicit_filter_f32, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<float>(args); }
 KERNEL(implicit_filter_f16, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<half_t>(args); }

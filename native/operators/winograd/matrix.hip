@@ -3,16 +3,15 @@
 //
 // X is first brought to [N, PH, PW, Cp], padding included and channels in whole steps of the product: then a
 // step of 32 channels of a tap is 64 contiguous bytes of every pixel, and all copies to LDS are 16 bytes wide
-// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; tile.h multiplies.
+// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
 //
 // 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
 // about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
 // operators/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
-#include "blocks/gpu/hgemm.h"
 #include "device/platform.h"
+#include "gemm/pipelines/matrix.h"
 #include "operators/winograd/matrix_args.h"
-#include "operators/winograd/matrix_shape.h"
 
 namespace graphopt::hip {
 
@@ -178,15 +177,6 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
   });
 }
 
-template <int kSide>
-using MatrixConv =
-    Hgemm<kSide, kSide, matrix_conv_depth(kLdsBytes), kSide / 2, matrix_conv_columns(kWave, kLdsBytes)>;
-static_assert(MatrixConv<128>::kThreads == matrix_conv_waves(128, kWave, kLdsBytes) * kWave &&
-                  MatrixConv<64>::kThreads == matrix_conv_waves(64, kWave, kLdsBytes) * kWave &&
-                  sizeof(MatrixConv<128>::Lds) == matrix_conv_lds(128, kLdsBytes) &&
-                  sizeof(MatrixConv<64>::Lds) == matrix_conv_lds(64, kLdsBytes),
-              "what the plan asks for");
-
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -197,14 +187,13 @@ KERNEL(matrix_filter_f16, kMatrixConvThreads, MatrixFilterArgs, w, u) { matrix_f
 
 KERNEL(matrix_pack_f16, kMatrixConvThreads, MatrixPackArgs, x, packed) { matrix_pack(args); }
 
-#define MATRIX_PRODUCT(Product, groups, suffix)                                                          \
-  KERNEL_SHARING(matrix_product_##suffix, Product::kThreads, groups, MatrixProductArgs, u, packed, bias, \
-                 residual, y) {                                                                          \
-    LARGE_SHARED(Product::Lds, lds);                                                                     \
-    matrix_product<Product>(args, lds);                                                                  \
+#define MATRIX_PRODUCT(name, groups, ...)                                                                  \
+  KERNEL_SHARING(matrix_product_##name##_f16, (HgemmOf<GemmTile::kStrided##name, kCopiesToLds>::kThreads), \
+                 groups, MatrixProductArgs, u, packed, bias, residual, y) {                                \
+    using Product = HgemmOf<GemmTile::kStrided##name, kCopiesToLds>;                                       \
+    LARGE_SHARED(Product::Lds, lds);                                                                       \
+    matrix_product<Product>(args, lds);                                                                    \
   }
-
-MATRIX_PRODUCT(MatrixConv<128>, 2, 128x128_f16)
-MATRIX_PRODUCT(MatrixConv<64>, 6, 64x64_f16)
+GEMM_STRIDED_TILES(MATRIX_PRODUCT)
 
 #endif

@@ -8,6 +8,7 @@
 namespace graphopt::hip {
 
 constexpr int kMatrixConvThreads = 256;  // of matrix_filter_* and matrix_pack_*
+constexpr int kMatrixConvChannels = 32;  // of U and P, which are padded to a multiple of it
 
 // W [M, C, 3, 3] -> U [rows, 9, channels], zeros around: `total` elements.
 struct MatrixFilterArgs {

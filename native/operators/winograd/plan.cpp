@@ -7,41 +7,16 @@
 
 #include "operators/winograd/args.h"
 #include "operators/winograd/matrix_args.h"
-#include "operators/winograd/matrix_shape.h"
 
 namespace graphopt::gpu {
 namespace {
 
 constexpr double kLaunchSeconds = 2e-6;
 
-struct TileShape {
-  hip::SgemmShape tile;
-  const char* winograd;
-  const char* implicit[2];  // float, float16
-  double efficiency;        // fraction of the arithmetic rate that a full device reaches
-
-  int64_t m() const { return tile.m; }
-  int64_t n() const { return tile.n; }
-  uint32_t threads() const { return static_cast<uint32_t>(tile.threads()); }
-};
-
-const TileShape& shape(ConvTile tile) {
-  static const TileShape shapes[] = {
-      {hip::sgemm_shape(hip::SgemmTile::kLarge),
-       "winograd_product_128x128_f32",
-       {"implicit_product_128x128_f32", "implicit_product_128x128_f16"},
-       0.70},
-      {hip::sgemm_shape(hip::SgemmTile::kWide),
-       "winograd_product_64x128_f32",
-       {"implicit_product_64x128_f32", "implicit_product_64x128_f16"},
-       0.62},
-      {hip::sgemm_shape(hip::SgemmTile::kSmall),
-       "winograd_product_64x32_f32",
-       {"implicit_product_64x32_f32", "implicit_product_64x32_f16"},
-       0.40},
-  };
-  return shapes[static_cast<int>(tile)];
-}
+constexpr KernelNames kWinograd(hip::kVectorTiles, "winograd_product_", "_f32"),
+    kImplicitFloat(hip::kVectorTiles, "implicit_product_", "_f32"),
+    kImplicitHalf(hip::kVectorTiles, "implicit_product_", "_f16");
+constexpr KernelNames kMatrix(hip::kStridedTiles, "matrix_product_", "_f16");
 
 struct TransformNames {
   const char *filter, *input, *output;
@@ -71,7 +46,7 @@ WeightShape weight_shape(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   const int64_t side = out_of(algorithm) + 2;
   // A multiple of 128 where the large tile is worth its padding.
   const int64_t columns = p.M > 64 ? round_up(p.M, 128) : 64;
-  return {round_up(implicit ? 9 * p.C : p.C, hip::kSgemmDepth), columns, implicit ? 1 : side * side};
+  return {round_up(implicit ? 9 * p.C : p.C, hip::kVectorDepth), columns, implicit ? 1 : side * side};
 }
 
 struct TileGrid {
@@ -83,35 +58,16 @@ TileGrid tile_grid(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
   return {down, across, p.N * down * across};
 }
 
-double product_seconds(const DeviceFacts& d, const TileShape& tile, int64_t M, int64_t columns, int64_t depth,
-                       int64_t positions) {
-  const int64_t groups = divide_up(M, tile.m()) * divide_up(columns, tile.n()) * positions;
+double product_seconds(const DeviceFacts& d, const hip::VectorTile& tile, int64_t M, int64_t columns,
+                       int64_t depth, int64_t positions) {
+  const int64_t groups = divide_up(M, tile.shape.m) * divide_up(columns, tile.shape.n) * positions;
   // Two work-groups share a compute unit; one alone does not keep its pipes busy.
   const double slots = 2.0 * d.compute_units;
   const double rounds = std::ceil(static_cast<double>(groups) / slots);
   const double occupied = groups <= d.compute_units ? 0.6 : rounds;
-  const double group_flops = 2.0 * static_cast<double>(tile.m() * tile.n()) * static_cast<double>(depth);
-  return occupied * 2.0 * group_flops / (tile.efficiency * d.flops_per_clock * d.clock_hz);
-}
-
-// Measured on an H200: `sharing` work-groups keep a compute unit busy, and it then does so many FLOPs a
-// clock.
-struct MatrixTile {
-  ConvTile tile;
-  int64_t side, sharing;
-  const char* name;
-  int most_flops;
-};
-constexpr MatrixTile kMatrixTiles[] = {
-    {ConvTile::k128x128, 128, 1, "matrix_product_128x128_f16", 820},
-    {ConvTile::k64x64, 64, 2, "matrix_product_64x64_f16", 530},
-};
-
-const MatrixTile& matrix_tile(ConvTile tile) {
-  for (const MatrixTile& t : kMatrixTiles) {
-    if (t.tile == tile) return t;
-  }
-  throw std::invalid_argument("no such tile on the matrix units");
+  const double group_flops =
+      2.0 * static_cast<double>(tile.shape.m * tile.shape.n) * static_cast<double>(depth);
+  return occupied * 2.0 * group_flops / (tile.part_of_peak * d.flops_per_clock * d.clock_hz);
 }
 
 // X with its padding, channels last.
@@ -126,13 +82,19 @@ Packed packed(const ConvolutionProblem& p) {
   return {H, W, C, p.N * H * W * C};
 }
 
-double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const MatrixTile& t) {
+// Memory is copied to LDS where the matrix units are NVIDIA's.
+const hip::MatrixShape& shape_of(const hip::StridedTile& tile, const Architecture& arch) {
+  return tile.shape(arch.wave, arch.matrix == hip::Matrix::kMma);
+}
+
+double matrix_seconds(const ConvolutionProblem& p, const DeviceFacts& d, const hip::StridedTile& t) {
+  const hip::MatrixShape& s = shape_of(t, architecture(d.arch));
   const Packed x = packed(p);
-  const int64_t groups = divide_up(p.M, t.side) * divide_up(p.N * p.OH() * p.OW(), t.side);
-  const double flops = 2.0 * static_cast<double>(t.side * t.side) * 9.0 * static_cast<double>(x.C);
-  const int64_t busiest = std::max(divide_up(groups, d.compute_units), t.sharing);
+  const int64_t groups = divide_up(p.M, s.m) * divide_up(p.N * p.OH() * p.OW(), s.n);
+  const double flops = 2.0 * static_cast<double>(s.m * s.n) * 9.0 * static_cast<double>(x.C);
+  const int64_t busiest = std::max<int64_t>(divide_up(groups, d.compute_units), t.busy_groups);
   // Slower matrix units are taken to be busy half of the time.
-  const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.most_flops) * d.clock_hz;
+  const double rate = std::min(0.5 * architecture(d.arch).matrix_flops, 1.0 * t.flops_a_clock) * d.clock_hz;
   const double bytes = 2.0 * static_cast<double>(2 * x.elements + p.N * p.C * p.H() * p.W()) +
                        2.0 * static_cast<double>(p.N * p.M * p.OH() * p.OW());
   return 2 * kLaunchSeconds + static_cast<double>(busiest) * flops / rate +
@@ -157,7 +119,7 @@ hip::PaddedImage image_of(const ConvolutionProblem& p) {
 Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   Plan plan;
-  const MatrixTile& tile = matrix_tile(choice.tile);
+  const hip::MatrixShape& tile = shape_of(hip::row_of(hip::kStridedTiles, choice.tile), arch);
   const Packed x = packed(p);
   const uint32_t pixels = to_u31(p.N * p.OH() * p.OW()), image = to_u31(x.H * x.W * x.C);
   to_u31(x.elements);
@@ -187,15 +149,11 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   product.per_image = make_divisor(p.OH() * p.OW());
   product.across = make_divisor(p.OW());
   product.act = p.act;
-  const auto side = static_cast<int>(tile.side);
-  const int threads = hip::matrix_conv_waves(side, arch.wave, kernel_lds(arch)) * arch.wave;
   Launch& launch =
-      plan.launch(tile.name, {to_u31(divide_up(pixels, tile.side)), to_u31(divide_up(p.M, tile.side))},
-                  static_cast<uint32_t>(threads), product);
+      plan.launch(kMatrix[choice.tile], {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m))},
+                  static_cast<uint32_t>(tile.threads(arch.wave)), product);
   // device/platform.h, LARGE_SHARED
-  if (arch.matrix == hip::Matrix::kMma) {
-    launch.lds = static_cast<uint32_t>(hip::matrix_conv_lds(side, kernel_lds(arch)));
-  }
+  if (arch.matrix == hip::Matrix::kMma) launch.lds = static_cast<uint32_t>(tile.lds_bytes(false));
   return plan;
 }
 
@@ -210,24 +168,24 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
   const bool matrix = algorithm == ConvAlgorithm::kMatrix;
   if (matrix && !has_matrix_conv(half, device))
     throw std::invalid_argument("no matrix units for this convolution");
-  ConvChoice best{algorithm, matrix ? ConvTile::k64x64 : ConvTile::k64x32, 0, 0};
+  ConvChoice best{algorithm, matrix ? GemmTile::kStrided64x64 : GemmTile::kVector64x32, 0, 0};
   // Nothing to compute, or an X smaller than the window, which the operator refuses when it runs.
   if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();
   if (matrix) {
     if (packed(p).elements > kMostPacked) return best;
-    for (const MatrixTile& tile : kMatrixTiles) {
+    for (const hip::StridedTile& tile : hip::kStridedTiles) {
       const double seconds = matrix_seconds(p, device, tile);
       if (seconds < best.seconds) best = {algorithm, tile.tile, 0, seconds};
     }
     return best;
   }
-  for (const ConvTile tile : {ConvTile::k128x128, ConvTile::k64x128, ConvTile::k64x32}) {
-    if (tile == ConvTile::k128x128 && p.M <= 64) continue;
-    ConvChoice choice{algorithm, tile, 0, 0};
+  for (const hip::VectorTile& tile : hip::kVectorTiles) {
+    if (tile.shape.m > 64 && p.M <= 64) continue;
+    ConvChoice choice{algorithm, tile.tile, 0, 0};
     if (algorithm == ConvAlgorithm::kImplicit) {
       choice.seconds =
-          kLaunchSeconds + product_seconds(device, shape(tile), p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
+          kLaunchSeconds + product_seconds(device, tile, p.M, p.N * p.OH() * p.OW(), 9 * p.C, 1) / 0.8;
     } else {
       const TileGrid tiles = tile_grid(p, algorithm);
       choice.chunk = chunk_tiles(p, algorithm, tiles.count);
@@ -236,10 +194,10 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
           4.0 * static_cast<double>(p.N * (p.C * p.H() * p.W() + p.M * p.OH() * p.OW())) +
           8.0 * static_cast<double>(side * side * (p.C + p.M)) * static_cast<double>(tiles.count) +
           4.0 * static_cast<double>(side * side * p.C * p.M);
-      choice.seconds = static_cast<double>(chunks) *
-                           (3 * kLaunchSeconds +
-                            product_seconds(device, shape(tile), p.M, choice.chunk, p.C, side * side)) +
-                       bytes / (0.7 * device.bytes_per_second);
+      choice.seconds =
+          static_cast<double>(chunks) *
+              (3 * kLaunchSeconds + product_seconds(device, tile, p.M, choice.chunk, p.C, side * side)) +
+          bytes / (0.7 * device.bytes_per_second);
     }
     if (choice.seconds < best.seconds) best = choice;
   }
@@ -305,7 +263,8 @@ namespace {
 
 Buffer residual_of(const ConvolutionProblem& p) { return p.has_residual ? input(3) : no_buffer(); }
 
-Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShape& w, const TileShape& tile) {
+Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShape& w,
+                        const hip::VectorTile& tile) {
   Plan plan;
   hip::ImplicitProductArgs args = {};
   args.u = weights();
@@ -321,15 +280,15 @@ Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShap
   args.per_image = make_divisor(p.OH() * p.OW());
   args.across = make_divisor(p.OW());
   args.act = p.act;
-  plan.launch(tile.implicit[half],
-              {to_u31(divide_up(args.pixels, tile.n())), to_u31(divide_up(p.M, tile.m()))}, tile.threads(),
-              args);
+  plan.launch((half ? kImplicitHalf : kImplicitFloat)[tile.tile],
+              {to_u31(divide_up(args.pixels, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m))},
+              static_cast<uint32_t>(tile.shape.threads()), args);
   return plan;
 }
 
 // Transforms, multiplies and transforms back some of the tiles.
 void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames& kernels,
-                  const WeightShape& w, const TileShape& tile, const hip::Tiles& tiles, bool vectors) {
+                  const WeightShape& w, const hip::VectorTile& tile, const hip::Tiles& tiles, bool vectors) {
   const int64_t stride = round_up(tiles.count, 4);
   hip::WinogradInputArgs in = {};
   in.x = input(0);
@@ -348,10 +307,10 @@ void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames&
   product.rows = static_cast<int32_t>(w.rows);
   product.columns = static_cast<int32_t>(w.columns);
   product.stride = static_cast<int32_t>(stride);
-  plan.launch(tile.winograd,
-              {to_u31(divide_up(stride, tile.n())), to_u31(divide_up(p.M, tile.m())),
+  plan.launch(kWinograd[tile.tile],
+              {to_u31(divide_up(stride, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m)),
                static_cast<uint32_t>(w.positions)},
-              tile.threads(), product);
+              static_cast<uint32_t>(tile.shape.threads()), product);
   hip::WinogradOutputArgs out = {};
   out.z = workspace(1);
   out.bias = input(2);
@@ -378,8 +337,8 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
   if (p.C == 0) throw std::invalid_argument("a convolution without input channels");
   if (choice.algorithm == ConvAlgorithm::kMatrix) return matrix_conv_plan(p, choice, device);
   const WeightShape w = weight_shape(p, choice.algorithm);
-  const TileShape& tile = shape(choice.tile);
-  if (w.columns % tile.m() != 0)
+  const hip::VectorTile& tile = hip::row_of(hip::kVectorTiles, choice.tile);
+  if (w.columns % tile.shape.m != 0)
     throw std::invalid_argument("the tile is too tall for these output channels");
   if (choice.algorithm == ConvAlgorithm::kImplicit) return implicit_conv_plan(p, half, w, tile);
 

@@ -2,18 +2,16 @@
 #pragma once
 
 #include "device/launch.h"
+#include "gemm/planner.h"
 #include "operators/winograd/op.h"
 
 namespace graphopt::gpu {
 
 // kMatrix: float16 on the matrix units.
 enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit, kMatrix };
-// The part of the matrix product that a work-group computes.
-enum class ConvTile : int32_t { k128x128, k64x128, k64x32, k64x64 };  // k64x64: kMatrix, with k128x128
-
 struct ConvChoice {
   ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
-  ConvTile tile = ConvTile::k64x128;
+  GemmTile tile = GemmTile::kVector64x128;  // of hip::kStridedTiles for kMatrix, else of hip::kVectorTiles
   int64_t chunk = 0;   // Winograd: tiles in a chunk, a multiple of 4 unless there is one chunk
   double seconds = 0;  // estimate
 };

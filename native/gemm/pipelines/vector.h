@@ -3,9 +3,9 @@
 // kColumns values in the registers of a work-item.
 #pragma once
 
-#include "blocks/gpu/product.h"
-#include "blocks/gpu/product_shape.h"
 #include "device/platform.h"
+#include "gemm/pipelines/steps.h"
+#include "gemm/tiles.h"
 
 namespace graphopt::hip {
 
@@ -13,19 +13,20 @@ namespace graphopt::hip {
 typedef float Float4 __attribute__((ext_vector_type(4)));
 #endif
 
-// kWaveM x kWaveN: the part of a wave of 64 on the matrix units.
-template <int kM_, int kN_, int kRows, int kColumns, int kWaveM, int kWaveN>
+template <GemmTile kTile>
 struct Sgemm {
+  static constexpr VectorShape kShape = row_of(kVectorTiles, kTile).shape;
   static constexpr bool kByLine = false;
-  static constexpr int kM = kM_, kN = kN_;
+  static constexpr int kM = kShape.m, kN = kShape.n, kRows = kShape.rows, kColumns = kShape.columns;
+  static constexpr int kWaveM = kShape.wave_m, kWaveN = kShape.wave_n;
 #if GRAPHOPT_MFMA
   static constexpr int kDepth =
-      kN_ == 128 ? 8 : 16;  // three work-groups of the large tiles share 64 KiB of LDS
+      kN == 128 ? 8 : 16;  // three work-groups of the large tiles share 64 KiB of LDS
 #else
   static constexpr int kDepth = 16;
 #endif
-  static_assert(kSgemmDepth % kDepth == 0, "whole steps");
-  static constexpr int kThreads = kM * kN / (kRows * kColumns);
+  static_assert(kVectorDepth % kDepth == 0, "whole steps");
+  static constexpr int kThreads = kShape.threads();
   static_assert((kM / kWaveM) * (kN / kWaveN) * 64 == kThreads, "one part for each wave of 64");
   static constexpr int kPacksA = kDepth * kM / 4 / kThreads;
   static constexpr int kPacksB = kDepth * kN / 4 / kThreads;
@@ -179,9 +180,5 @@ struct Sgemm {
     run(lds, depth, begin, finish);
   }
 };
-
-template <SgemmTile kTile>
-using SgemmOf = Sgemm<sgemm_shape(kTile).m, sgemm_shape(kTile).n, sgemm_shape(kTile).rows,
-                      sgemm_shape(kTile).columns, sgemm_shape(kTile).wave_m, sgemm_shape(kTile).wave_n>;
 
 }  // namespace graphopt::hip

@@ -1,8 +1,8 @@
-// Products of one wave through tile.h, nothing around them: how the tile of each architecture is tested on
+// Products of one wave through instruction.h, nothing around them: how the tile of each architecture is tested on
 // its own. No measure of speed: a wave alone on a compute unit.
-#include "blocks/gpu/tile.h"
-#include "blocks/gpu/tile_args.h"
 #include "device/platform.h"
+#include "gemm/instruction_args.h"
+#include "gemm/pipelines/instruction.h"
 
 namespace graphopt::hip {
 

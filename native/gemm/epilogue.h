@@ -1,10 +1,10 @@
-// What products do with their sums (product_args.h): alpha, bias, residual, activation, or nothing yet where K is
+// What products do with their sums (args.h): alpha, bias, residual, activation, or nothing yet where K is
 // split among work-groups.
 #pragma once
 
 #include "blocks/gpu/activation.h"
-#include "blocks/gpu/product_args.h"
 #include "device/platform.h"
+#include "gemm/args.h"
 
 namespace graphopt::hip {
 
@@ -169,7 +169,7 @@ struct PartialEnd {
   }
 };
 
-// store_sums for the whole tile of panels.h that begins at first_m, first_n.
+// store_sums for the whole tile of loaders/dense.h that begins at first_m, first_n.
 template <class P, class Args>
 DEVICE void store_panels(const Args& args, typename P::Lds& lds, const typename P::Product& product,
                          uint32_t part, uint32_t z, int first_m, int first_n) {

@@ -1,27 +1,28 @@
-// Float16 products on the matrix units (hgemm.h) whose operands lie in memory in whole packs at multiples of 16
-// bytes: each pack is one access with nothing to gather. Where memory reaches LDS without passing through
-// registers, several steps are on their way while one is multiplied; elsewhere one is, in registers.
+// Dense operands of float16 products on the matrix units, in whole packs at multiples of 16 bytes: each pack is one access.
+// Where memory is copied to LDS without registers, several steps are loaded while one is multiplied; elsewhere one is, in
+// registers.
 #pragma once
 
-#include "blocks/gpu/hgemm.h"
-#include "blocks/gpu/product_shape.h"
 #include "device/platform.h"
+#include "gemm/loaders/strided.h"
+#include "gemm/pipelines/matrix.h"
+#include "gemm/tiles.h"
 
 namespace graphopt::hip {
 
 // kRightByK: for each k the right operand's columns lie one behind another, else for each column its k.
-template <PanelTile kTile, bool kRightByK>
+template <GemmTile kTile, bool kRightByK>
 struct Panels {
   using Tile = hip::Tile<half_t>;
-  static constexpr PanelShape kShape = panel_shape(kTile, kWave, kCopiesToLds);
+  static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
   static constexpr bool kRightRows = kRightByK && Tile::kLoadsRows;  // as they are, also in LDS
   static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
   // On the CPU three where they fit, for the sake of tests.
   static constexpr bool kThree =
-      kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.buffers;
-  static constexpr int kBuffers = kThree ? 3 : kShape.buffers;
+      kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
+  static constexpr int kBuffers = kThree ? 3 : kShape.stages;
   using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
-                        kShape.teams>;
+                        kShape.split_k>;
   using Lds = typename Product::Lds;
   static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
   static constexpr int kThreads = Product::kThreads;
@@ -216,26 +217,3 @@ DEVICE TilePlace tile_place(const Divisor& across, int down) {
 }
 
 }  // namespace graphopt::hip
-
-// KERNEL_OF(tile, groups on a compute unit, suffix of the name)
-#if GRAPHOPT_MATRIX_F16
-#define FOR_PANEL_TILES(KERNEL_OF)  \
-  FOR_WIDE_PANEL_TILES(KERNEL_OF)   \
-  KERNEL_OF(kLarge, 2, 128x128_f16) \
-  KERNEL_OF(kTall, 2, 128x64_f16)   \
-  KERNEL_OF(kMedium, 3, 64x64_f16)  \
-  KERNEL_OF(kSmall, 4, 32x32_f16)
-#else
-#define FOR_PANEL_TILES(KERNEL_OF)
-#endif
-#if GRAPHOPT_ON_NVIDIA
-#define FOR_WIDE_PANEL_TILES(KERNEL_OF) \
-  KERNEL_OF(kWide, 1, 128x256_f16)      \
-  KERNEL_OF(kSquare, 1, 192x192_f16)    \
-  KERNEL_OF(kBroad, 1, 192x160_f16)     \
-  KERNEL_OF(kOblong, 1, 192x128_f16)    \
-  KERNEL_OF(kFlat, 1, 128x160_f16)      \
-  KERNEL_OF(kLow, 2, 96x128_f16)
-#else
-#define FOR_WIDE_PANEL_TILES(KERNEL_OF)
-#endif

@@ -1,11 +1,11 @@
-// A float16 matrix product of one work-group on the matrix units (tile.h), float32 sums: C[kM x kN] += A B^T,
+// A float16 matrix product of one work-group on the matrix units (instruction.h), float32 sums: C[kM x kN] += A B^T,
 // A and B in LDS with one row for each line.
 #pragma once
 
-#include "blocks/gpu/product.h"
 #include "device/platform.h"
-// After platform.h, for its integers.
-#include "blocks/gpu/tile.h"
+#include "gemm/pipelines/instruction.h"
+#include "gemm/pipelines/steps.h"
+#include "gemm/tiles.h"
 
 namespace graphopt::hip {
 
@@ -255,5 +255,17 @@ struct Hgemm {
         [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
   }
 };
+
+// Of a row of kStridedTiles; kCopies: memory is copied to LDS.
+template <GemmTile kTile, bool kCopies = false>
+struct StridedHgemm {
+  static constexpr MatrixShape kShape = row_of(kStridedTiles, kTile).shape(kWave, kCopies);
+  using Type = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kShape.stages>;
+  static_assert(Type::kThreads == kShape.threads(kWave) &&
+                    sizeof(typename Type::Lds) == kShape.lds_bytes(false),
+                "what plans ask for");
+};
+template <GemmTile kTile, bool kCopies = false>
+using HgemmOf = typename StridedHgemm<kTile, kCopies>::Type;
 
 }  // namespace graphopt::hip

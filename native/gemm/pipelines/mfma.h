@@ -1,0 +1,65 @@
+// The tile of instruction.h by CDNA's MFMA. Operands: line lane % 16, k = 4 (lane / 16) + slot. Sums: row lane % 16,
+// column 4 (lane / 16) + i.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/pipelines/instruction.h"
+
+namespace graphopt::hip {
+
+template <class T>
+struct TileByMfma {
+  static constexpr int kSlots = 4, kSums = 4, kRows = 1, kTogether = 4;
+  static constexpr bool kLoadsRows = false;
+  typedef float Float4 __attribute__((ext_vector_type(4)));
+  typedef half_t Half4 __attribute__((ext_vector_type(4)));
+  using Vector = typename Select<sizeof(T) == 2, Half4, Float4>::Type;
+  struct Left {
+    Vector v;
+  };
+  using Right = Left;
+  struct Sum {
+    Float4 v;
+  };
+
+  DEVICE static int row(int) { return lane_id() % 16; }
+  DEVICE static int column(int i) { return lane_id() / 16 * 4 + i; }
+  DEVICE static constexpr int row_of(int) { return 0; }
+  DEVICE static float row_max(float x) {
+    x = max_float(x, shuffle_xor(x, 16));
+    return max_float(x, shuffle_xor(x, 32));
+  }
+  DEVICE static float row_sum(float x) {
+    x += shuffle_xor(x, 16);
+    return x + shuffle_xor(x, 32);
+  }
+
+  template <class At>
+  DEVICE static Left load_left(const At& at) {
+    return {*reinterpret_cast<const Vector*>(at(lane_id() % 16, lane_id() / 16 * 4))};
+  }
+  template <class At>
+  DEVICE static Right load_right(const At& at) {
+    return load_left(at);
+  }
+  DEVICE static Left left_of(const Sum& sum) {
+    Left x;
+    UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = from_float<T>(sum.v[i]);
+    return x;
+  }
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    if constexpr (sizeof(T) == 2) {
+      sum.v = __builtin_amdgcn_mfma_f32_16x16x16f16(right.v, left.v, sum.v, 0, 0, 0);
+    } else {
+      UNROLL for (int i = 0; i < kSlots; ++i) {
+        sum.v = __builtin_amdgcn_mfma_f32_16x16x4f32(right.v[i], left.v[i], sum.v, 0, 0, 0);
+      }
+    }
+  }
+};
+template <>
+struct Tile<half_t> : TileByMfma<half_t> {};
+template <>
+struct Tile<float> : TileByMfma<float> {};
+
+}  // namespace graphopt::hip

@@ -1,0 +1,84 @@
+// The tile of instruction.h by NVIDIA's mma.sync: two products of 16x8x16. Sums: rows lane / 4 and lane / 4 + 8, two
+// neighbouring columns of each in both halves of the tile. Operands as the sums, with k in place of the column.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/pipelines/instruction.h"
+
+namespace graphopt::hip {
+
+template <>
+struct Tile<half_t> {
+  static constexpr int kSlots = 8, kSums = 8, kRows = 2, kTogether = 2;
+  static constexpr bool kLoadsRows = true;
+  struct Left {
+    uint32_t v[4];
+  };
+  using Right = Left;
+  struct Sum {
+    float v[8];
+  };
+
+  DEVICE static int row(int which) { return lane_id() / 4 + 8 * which; }
+  DEVICE static int column(int i) { return i / 4 * 8 + lane_id() % 4 * 2 + i % 2; }
+  DEVICE static constexpr int row_of(int i) { return i / 2 % 2; }
+  DEVICE static float row_max(float x) {
+    x = max_float(x, shuffle_xor(x, 1));
+    return max_float(x, shuffle_xor(x, 2));
+  }
+  DEVICE static float row_sum(float x) {
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
+  }
+  // Whether x holds in any lane.
+  DEVICE static bool any(bool x) { return __any_sync(0xffffffffu, x) != 0; }
+
+  template <class At>
+  DEVICE static Left load_left(const At& at) {
+    return load(at(lane_id() % 16, lane_id() / 16 * 8));
+  }
+  template <class At>
+  DEVICE static Right load_right(const At& at) {
+    return load(at(lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2 * 8));
+  }
+  // From data with one row for each k: at(k, column).
+  template <class At>
+  DEVICE static Right load_right_rows(const At& at) {
+    Right x;
+    const auto address =
+        static_cast<uint32_t>(__cvta_generic_to_shared(at(lane_id() % 16, lane_id() / 16 * 8)));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
+                 : "r"(address));
+    return x;
+  }
+  DEVICE static Left left_of(const Sum& sum) {
+    Left x;
+    UNROLL for (int i = 0; i < 4; ++i) {
+      x.v[i] = bit_cast<uint32_t>(__floats2half2_rn(sum.v[2 * i], sum.v[2 * i + 1]));
+    }
+    return x;
+  }
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    UNROLL for (int n = 0; n < 2; ++n) {
+      float* c = sum.v + 4 * n;
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+          "{%0, %1, %2, %3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+          : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[2 * n]),
+            "r"(right.v[2 * n + 1]));
+    }
+  }
+
+ private:
+  DEVICE static Left load(const half_t* p) {
+    Left x;
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
+                 : "r"(address));
+    return x;
+  }
+};
+
+}  // namespace graphopt::hip

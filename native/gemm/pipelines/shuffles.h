@@ -1,0 +1,85 @@
+// The tile of instruction.h without matrix units, for tests: products through shuffles. The layout is that of RDNA 4 for
+// waves of 32, that of CDNA for waves of 64.
+#pragma once
+
+#include "device/platform.h"
+
+namespace graphopt::hip {
+
+template <class T>
+struct TileByShuffles {
+  static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kTogether = 4;
+  static constexpr bool kLoadsRows = false;
+  struct Left {
+    T v[kSlots];
+  };
+  using Right = Left;
+  struct Sum {
+    float v[kSums];
+  };
+
+  DEVICE static int row(int) { return lane_id() % 16; }
+  DEVICE static int column(int i) { return lane_id() / 16 * kSums + i; }
+  DEVICE static constexpr int row_of(int) { return 0; }
+  DEVICE static float row_max(float x) {
+    UNROLL for (int mask = 16; mask < kWave; mask *= 2) x = max_float(x, shuffle_xor(x, mask));
+    return x;
+  }
+  DEVICE static float row_sum(float x) {
+    UNROLL for (int mask = 16; mask < kWave; mask *= 2) x += shuffle_xor(x, mask);
+    return x;
+  }
+
+  template <class At>
+  DEVICE static Left load_left(const At& at) {
+    Left x;
+    UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = *at(lane_id() % 16, lane_id() / 16 * kSlots + i);
+    return x;
+  }
+  template <class At>
+  DEVICE static Right load_right(const At& at) {
+    return load_left(at);
+  }
+  DEVICE static Left left_of(const Sum& sum) {
+    Left x;
+    UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = from_float<T>(sum.v[i]);
+    return x;
+  }
+
+  // As the matrix units of gfx90a do, the strictest of all, with waves of 64: float16 subnormals are 0 to
+  // them (AMD's ISA guide of CDNA 2, "Denormal Handling"; PyTorch's and MIOpen's notes on MI200 say the
+  // same).
+  DEVICE static float operand(T x) {
+    const float value = to_float(x);
+    const bool subnormal = value < 6.1035156e-5f && value > -6.1035156e-5f;
+    return kWave == 64 && sizeof(T) == 2 && subnormal ? 0.0f : value;
+  }
+
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+#if GRAPHOPT_ON_CPU
+    struct Operands {  // converted once by their lane, not by each that reads them
+      float left[kSlots], right[kSlots];
+    } mine;
+    for (int i = 0; i < kSlots; ++i) {
+      mine.left[i] = operand(left.v[i]);
+      mine.right[i] = operand(right.v[i]);
+    }
+    const cpu::Exchanged<Operands> lanes(mine);
+    for (int k = 0; k < 16; ++k) {
+      const float a = lanes.of(k / kSlots * 16 + row(0)).left[k % kSlots];
+      for (int i = 0; i < kSums; ++i) {
+        sum.v[i] += a * lanes.of(k / kSlots * 16 + column(i)).right[k % kSlots];
+      }
+    }
+#else
+    UNROLL for (int k = 0; k < 16; ++k) {
+      const float a = shuffle(to_float(left.v[k % kSlots]), k / kSlots * 16 + row(0));
+      UNROLL for (int i = 0; i < kSums; ++i) {
+        sum.v[i] += a * shuffle(to_float(right.v[k % kSlots]), k / kSlots * 16 + column(i));
+      }
+    }
+#endif
+  }
+};
+
+}  // namespace graphopt::hip

@@ -1,0 +1,99 @@
+// What all pipelines (vector.h, matrix.h) share: the steps of a work-group's matrix product, and the way of its sums to
+// memory. A line is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all lines.
+#pragma once
+
+#include "device/platform.h"
+
+namespace graphopt::hip {
+
+// The steps of a product, one being loaded while another is multiplied: begin(k, buffer) starts to load the
+// step from k on, finish(buffer) has brought it to that buffer in LDS, multiply(buffer) adds it.
+template <int kDepth, class Begin, class Finish, class Multiply>
+DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, const Multiply& multiply) {
+  begin(0, 0);
+  finish(0);
+  barrier();
+  int buffer = 0;
+  for (int k = kDepth; k < depth; k += kDepth) {
+    begin(k, buffer ^ 1);
+    multiply(buffer);
+    buffer ^= 1;
+    finish(buffer);
+    barrier();
+  }
+  multiply(buffer);
+}
+
+// The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
+// begin(buffer, part) starts one of kTeamDepth / 16 parts of the next step's copies, which lie between the products, so that
+// they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a branch would
+// keep the compiler from mixing copies and products. Operands are on their way from LDS while those of 16 k before are
+// multiplied, also from one step to the next: a buffer is free as soon as all waves have its last operands.
+template <class Product, class Begin>
+DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
+  constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kTeamDepth / 16;
+  static_assert(kParts % 2 == 0, "a step begins with the first of two operands");
+  UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
+    if (ahead * kDepth < depth) {
+      UNROLL for (int part = 0; part < kParts; ++part) begin(ahead, part);
+    }
+    end_group_of_copies();
+  }
+  typename Product::Operands operands[2];
+  wait_for_copies_but<kBuffers - 2>();
+  barrier();
+  int buffer = 0, next = kBuffers - 1;  // multiplied, and copied to
+  begin(next, 0);
+  product.load(lds, buffer, 0, operands[0]);
+  NO_UNROLL for (int k = 0; k < depth; k += kDepth) {
+    UNROLL for (int part = 0; part < kParts; ++part) {
+      keep_order();
+      if (part < kParts - 1) {
+        product.load(lds, buffer, part * 16 + 16, operands[(part + 1) % 2]);
+        begin(next, part + 1);
+      } else {
+        end_group_of_copies();
+        wait_for_copies_but<kBuffers - 2>();
+        barrier();  // all have the step after this one, and no one reads this one any more
+        next = buffer;
+        buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+        product.load(lds, buffer, 0, operands[0]);
+        begin(next, 0);
+      }
+      product.multiply(operands[part % 2]);
+    }
+  }
+  wait_for_copies();  // of steps beyond the last one: what follows may use the same LDS
+}
+
+// The sums of a product as packs of kSize neighbours in a row: what a lane holds is rarely that, and the code
+// that follows would be repeated for each of its sums. They go through LDS in kChunks parts of kRows rows:
+// store(which, lds) brings those of the part whose bit is set to lds[kRows][kRowOfSums<kColumns>],
+// row_of(chunk, row) is the row of the product, visit(m, n, values) takes a pack.
+template <int kColumns>
+constexpr int kRowOfSums = kColumns + 4;  // rows in different banks
+
+template <int kChunks, int kRows, int kColumns, int kSize, int kThreads, class Store, class RowOf,
+          class Visit>
+DEVICE void sums_in_packs(float* lds, const Store& store, const RowOf& row_of, const Visit& visit) {
+  constexpr int kAcross = kColumns / kSize;
+  // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
+  uint32_t which = 1;
+  NO_UNROLL for (int chunk = 0; chunk < kChunks; ++chunk) {
+    barrier();
+    store(which, lds);
+    which *= 2;
+    barrier();
+    NO_UNROLL for (int at = thread_x(); at < kRows * kAcross; at += kThreads) {
+      const int row = at / kAcross, n = at % kAcross * kSize;
+      float values[kSize];
+      UNROLL for (int j = 0; j < kSize; j += 4) {
+        const Pack<float> four = load_pack(lds + row * kRowOfSums<kColumns> + n + j);
+        UNROLL for (int e = 0; e < 4; ++e) values[j + e] = four.v[e];
+      }
+      visit(row_of(chunk, row), n, values);
+    }
+  }
+}
+
+}  // namespace graphopt::hip

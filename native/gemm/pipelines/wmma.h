@@ -1,0 +1,114 @@
+// The tile of instruction.h by WMMA of RDNA 3 and 4.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/pipelines/instruction.h"
+
+namespace graphopt::hip {
+
+// What RDNA 3 and 4 share: lines and rows are lane % 16, and the halves of the wave hold parts of a row.
+// Operand is what loads one line; a right operand is loaded as a left one.
+template <class Operand>
+struct TileByWmma {
+  static constexpr int kSums = 8, kRows = 1;
+  static constexpr bool kLoadsRows = false;
+  typedef float Float8 __attribute__((ext_vector_type(8)));
+  using Left = Operand;
+  using Right = Operand;
+  struct Sum {
+    Float8 v;
+  };
+
+  DEVICE static int row(int) { return lane_id() % 16; }
+  DEVICE static constexpr int row_of(int) { return 0; }
+  DEVICE static uint32_t other_half(uint32_t x) {
+    return __builtin_amdgcn_permlanex16(0, x, 0x76543210, 0xfedcba98, false, false);
+  }
+  DEVICE static float other_half(float x) { return bit_cast<float>(other_half(bit_cast<uint32_t>(x))); }
+  DEVICE static float row_max(float x) { return max_float(x, other_half(x)); }
+  DEVICE static float row_sum(float x) { return x + other_half(x); }
+
+  template <class At>
+  DEVICE static Left load_left(const At& at) {
+    return Operand::load(at);
+  }
+  template <class At>
+  DEVICE static Right load_right(const At& at) {
+    return Operand::load(at);
+  }
+};
+
+#if GRAPHOPT_WMMA_GFX11
+// All 16 k of a line, in both halves of the wave.
+struct WmmaOperand {
+  typedef half_t Half16 __attribute__((ext_vector_type(16)));
+  Half16 v;
+
+  template <class At>
+  DEVICE static WmmaOperand load(const At& at) {
+    struct Halves {
+      Bits128 v[2];
+    } halves;
+    UNROLL for (int i = 0; i < 2; ++i) {
+      halves.v[i] = *reinterpret_cast<const Bits128*>(at(lane_id() % 16, 8 * i));
+    }
+    return bit_cast<WmmaOperand>(halves);
+  }
+};
+
+// Sums: column 2 i + lane / 16.
+template <>
+struct Tile<half_t> : TileByWmma<WmmaOperand> {
+  static constexpr int kSlots = 16, kTogether = 1;
+
+  DEVICE static int column(int i) { return 2 * i + lane_id() / 16; }
+  DEVICE static Left left_of(const Sum& sum) {
+    typedef half_t Half2 __attribute__((ext_vector_type(2)));
+    struct Words {
+      uint32_t v[8];
+    } words;
+    // The even columns are in the lower half of the wave, the odd ones in the upper.
+    const bool upper = lane_id() >= 16;
+    const uint32_t first = upper ? 0x01000504 : 0x05040100, second = upper ? 0x03020706 : 0x07060302;
+    UNROLL for (int i = 0; i < 4; ++i) {
+      const Half2 pair = {static_cast<half_t>(sum.v[2 * i]), static_cast<half_t>(sum.v[2 * i + 1])};
+      const auto mine = bit_cast<uint32_t>(pair), other = other_half(mine);
+      words.v[2 * i] = __builtin_amdgcn_perm(other, mine, first);
+      words.v[2 * i + 1] = __builtin_amdgcn_perm(other, mine, second);
+    }
+    return bit_cast<Left>(words);
+  }
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    sum.v = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(right.v, left.v, sum.v);
+  }
+};
+#else
+// k = 8 (lane / 16) + slot.
+struct WmmaOperand {
+  typedef half_t Half8 __attribute__((ext_vector_type(8)));
+  Half8 v;
+
+  template <class At>
+  DEVICE static WmmaOperand load(const At& at) {
+    return {*reinterpret_cast<const Half8*>(at(lane_id() % 16, lane_id() / 16 * 8))};
+  }
+};
+
+// Sums: column 8 (lane / 16) + i.
+template <>
+struct Tile<half_t> : TileByWmma<WmmaOperand> {
+  static constexpr int kSlots = 8, kTogether = 4;
+
+  DEVICE static int column(int i) { return lane_id() / 16 * 8 + i; }
+  DEVICE static Left left_of(const Sum& sum) {
+    Left x;
+    UNROLL for (int i = 0; i < kSlots; ++i) x.v[i] = static_cast<half_t>(sum.v[i]);
+    return x;
+  }
+  DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
+    sum.v = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(right.v, left.v, sum.v);
+  }
+};
+#endif
+
+}  // namespace graphopt::hip

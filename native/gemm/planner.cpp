@@ -1,0 +1,97 @@
+#include "gemm/planner.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace graphopt::gpu {
+namespace {
+
+// Clocks of the busiest compute unit.
+double clocks_of(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, int64_t N, int64_t batch,
+                 const DeviceFacts& device, const Architecture& arch) {
+  const auto groups = static_cast<double>(divide_up(p.tiles() * batch * p.splits, device.compute_units));
+  const double products = 1.0 * p.shape.m * p.shape.n * static_cast<double>(p.depth);
+  const double steps = static_cast<double>(divide_up(p.depth, p.shape.depth));
+  double clocks = std::max(groups * (2 * products / (arch.matrix_flops * cost.part_of_peak) + cost.ends),
+                           steps * cost.step);
+  if (p.splits > 1) {
+    const double bytes = static_cast<double>((2 * p.splits * 4 + 2) * M * N * batch);
+    clocks += kClocksOfLaunch + bytes / device.bytes_per_second * device.clock_hz;
+  }
+  return clocks;
+}
+
+// The tiles whose kernels take operands of any layout and of this type, the largest first. On the CPU, tests can have
+// the vector unit's tile of float16 beside those of the matrix units.
+std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
+                                           std::optional<GemmTile> wanted) {
+  const bool matrix = half && arch.matrix != hip::Matrix::kNone;
+  std::vector<StridedTiling> tilings;
+  for (const hip::StridedTile& t : hip::kStridedTiles) {
+    const hip::MatrixShape& s = t.shape(arch.wave);
+    if (matrix) tilings.push_back({t.tile, s.m, s.n, static_cast<uint32_t>(s.threads(arch.wave))});
+  }
+  for (const hip::VectorTile& t : hip::kVectorTiles) {
+    const bool tested = arch.matrix == hip::Matrix::kEmulated && wanted == t.tile;
+    if (half != t.half() || (matrix && !tested)) continue;
+    tilings.push_back({t.tile, t.shape.m, t.shape.n, static_cast<uint32_t>(t.shape.threads())});
+  }
+  return tilings;
+}
+
+}  // namespace
+
+StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
+                             std::optional<GemmTile> wanted) {
+  const auto tilings = strided_tilings(half, architecture(device.arch), wanted);
+  for (const StridedTiling& t : tilings) {
+    if (wanted == t.tile) return t;
+  }
+  // A large tile needs less bandwidth, and enough work-groups for all compute units.
+  for (const StridedTiling& t : tilings) {
+    const bool fills = divide_up(M, t.m) * divide_up(N, t.n) * batch >= device.compute_units;
+    if (M > t.m / 2 && N > t.n / 2 && fills) return t;
+  }
+  return tilings.back();
+}
+
+uint32_t AlignedTiling::lds(bool right_by_k, const DeviceFacts& device) const {
+  return architecture(device.arch).matrix == hip::Matrix::kMma
+             ? static_cast<uint32_t>(shape.lds_bytes(right_by_k))
+             : 0;
+}
+
+std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape&) {
+  if (tile.dense_kernels == hip::Where::kNowhere) return std::nullopt;
+  return tile.dense_cost;
+}
+
+std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
+                                            const DeviceFacts& device, std::optional<GemmTile> wanted,
+                                            int64_t most_splits, const CostOfTile& cost_of) {
+  const Architecture& arch = architecture(device.arch);
+  if (arch.matrix == hip::Matrix::kNone || (wanted && !hip::has_row(hip::kAlignedTiles, *wanted)))
+    return std::nullopt;
+  std::optional<AlignedTiling> best;
+  for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
+    if (wanted && *wanted != tile.tile) continue;
+    const hip::MatrixShape& shape = tile.shape(arch.wave, arch.matrix == hip::Matrix::kMma);
+    if (shape.m == 0) continue;
+    const auto cost = cost_of(tile, shape);
+    if (!cost) continue;
+    AlignedTiling p = {tile.tile, shape, static_cast<uint32_t>(shape.threads(arch.wave)), 0, 0, 1, 0, 0};
+    p.down = divide_up(M, shape.m);
+    p.across = divide_up(N, shape.n);
+    for (int64_t splits = 1; splits <= most_splits; ++splits) {
+      // A part has two steps at least.
+      p.depth = round_up(divide_up(K, splits), shape.depth);
+      if (splits > 1 && (p.depth < 2 * shape.depth || p.tiles() * batch >= device.compute_units)) break;
+      p.splits = std::max<int64_t>(1, divide_up(K, p.depth));
+      p.clocks = clocks_of(p, *cost, M, N, batch, device, arch);
+      if (!best || p.clocks < best->clocks) best = p;
+    }
+  }
+  return best;
+}
+
+}  // namespace graphopt::gpu

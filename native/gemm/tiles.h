@@ -1,0 +1,166 @@
+// The tables of GEMM tiles: a tile is one row, which makes its enumerator, its kernels and their names (kernels.h), its
+// place in the planner's choice (planner.h) and its tests (tests/hip/tiles.py).
+//
+// The rows are macros because a kernel's name, which is not mangled, cannot depend on an argument of a template.
+#pragma once
+
+#include "device/traits.h"
+
+namespace graphopt::hip {
+
+// Of a work-group's m x n, `rows` x `columns` belong to a work-item of the vector unit; on the matrix units of CDNA,
+// wave_m x wave_n belong to a wave of 64.
+struct VectorShape {
+  int m, n, rows, columns, wave_m, wave_n;
+  constexpr int threads() const { return m * n / (rows * columns); }
+};
+// Every step of theirs divides it.
+constexpr int kVectorDepth = 16;
+
+// Of a work-group's m x n, wave_m x wave_n belong to a wave. A step takes `depth` of K, and LDS holds `stages` steps.
+// With split_k > 1 so many groups of waves compute the tile, each with its part of the K of a step.
+struct MatrixShape {
+  int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
+
+  constexpr int threads(int wave) const { return split_k * (m / wave_m) * (n / wave_n) * wave; }
+  // Rows begin in different banks. `right_by_k`: LDS has a row of the right operand for each k, else for each column.
+  constexpr int lds_bytes(bool right_by_k) const {
+    return stages * 2 * (m * (depth + 8) + (right_by_k ? depth * (n + 8) : n * (depth + 8)));
+  }
+};
+constexpr MatrixShape shape(int m, int n, int wave_m, int wave_n, int depth, int stages, int split_k = 1) {
+  return {m, n, wave_m, wave_n, depth, stages, split_k};
+}
+constexpr MatrixShape no_shape() { return {}; }
+
+// The costs of a tile for a compute unit.
+struct TileCost {
+  double part_of_peak = 0;  // of the matrix units, which many such tiles reach together
+  double step = 0;          // clocks from one step of a tile to the next, at least
+  double ends = 0;          // clocks before the first step and after the last
+};
+constexpr TileCost cost(double part_of_peak, double step, double ends) { return {part_of_peak, step, ends}; }
+constexpr TileCost no_cost() { return {}; }
+
+// The targets that have a kernel. kCopying: those that copy memory to LDS without registers (kCopiesToLds). kTested:
+// these, and the CPU with waves of 32.
+enum class Where { kNowhere, kCopying, kTested, kEverywhere };
+
+// clang-format off
+
+// The vector unit's tiles (pipelines/vector.h): float32, and float16 without matrix units.
+// Columns: size; type of the kernels of MatMul and Conv; work-groups of Winograd's kernels on a compute unit of NVIDIA;
+// shape; part of the arithmetic rate that a full device reaches.
+#define GEMM_VECTOR_TILES(TILE)                                      \
+  TILE(128x128, f32, 2, (VectorShape{128, 128, 8, 8, 64, 64}), 0.70) \
+  TILE(64x128,  f16, 4, (VectorShape{64, 128, 8, 8, 64, 64}),  0.62) \
+  TILE(64x32,   f32, 7, (VectorShape{64, 32, 4, 4, 32, 32}),   0.40)
+
+// Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves of RDNA have 32 columns: the sums of
+// 64 would leave too few registers for the operands of RDNA 3.
+// Columns: size; work-groups of Winograd's kernels on a compute unit of NVIDIA; shape where these copy memory to LDS;
+// shape elsewhere, and of all other kernels, with waves of 64 and of 32; of Winograd's kernels on an H200 the
+// work-groups that keep a compute unit busy, and the FLOPs a clock that it then does.
+#define GEMM_STRIDED_TILES(TILE)                                                                                    \
+  TILE(128x128, 2, shape(128, 128, 64, 64, 64, 2),                                                                  \
+       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                      \
+  TILE(64x64, 6, shape(64, 64, 32, 64, 64, 2),                                                                      \
+       shape(64, 64, 32, 64, 32, 2), shape(64, 64, 32, 32, 32, 2), 2, 530)
+
+// Float16 on the matrix units, operands in whole packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
+// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h;
+// work-groups on a compute unit of NVIDIA; shape where memory is copied to LDS, with waves of 64, with waves of 32;
+// cost of the first kernels; of the second. Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). Nobody has
+// measured AMD: there they are the same beside the rate of its units. Larger tiles do not fit operands that pass
+// through registers.
+#define GEMM_ALIGNED_TILES(TILE)                                                                                    \
+  TILE(128x256, kCopying, kNowhere, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                      \
+       cost(0.50, 1340, 8800), no_cost())                                                                           \
+  TILE(192x192, kCopying, kNowhere, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                      \
+       cost(0.48, 1260, 15200), no_cost())                                                                          \
+  TILE(192x160, kCopying, kCopying, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),                      \
+       cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                              \
+  TILE(192x128, kCopying, kCopying, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),                      \
+       cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                               \
+  TILE(128x160, kCopying, kCopying, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),                      \
+       cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                \
+  TILE(96x128, kCopying, kNowhere, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                        \
+       cost(0.36, 800, 8000), no_cost())                                                                            \
+  TILE(128x128, kEverywhere, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                            \
+       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), cost(0.324, 1500, 6300),                     \
+       cost(0.565, 1550, 6500))                                                                                     \
+  TILE(128x64, kEverywhere, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                             \
+       shape(128, 64, 64, 32, 64, 2), shape(128, 64, 64, 32, 32, 2), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
+  TILE(64x64, kEverywhere, kNowhere, 3, shape(64, 64, 32, 32, 64, 4),                                               \
+       shape(64, 64, 32, 32, 64, 2), shape(64, 64, 32, 32, 32, 2), cost(0.21, 1080, 3200), no_cost())               \
+  TILE(32x32, kEverywhere, kNowhere, 4, shape(32, 32, 16, 16, 64, 6),                                               \
+       shape(32, 32, 16, 32, 64, 2), shape(32, 32, 16, 16, 64, 2), cost(0.095, 380, 500), no_cost())                \
+  TILE(128x64x2, kNowhere, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),\
+       no_cost(), cost(0.442, 1350, 6200))                                                                          \
+  TILE(144x48x4, kNowhere, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),\
+       no_cost(), cost(0.443, 900, 9500))
+
+// clang-format on
+
+// All tiles. A plan may be asked for one of them, by tests and for tuning.
+#define GEMM_VECTOR_TILE(name, ...) kVector##name,
+#define GEMM_STRIDED_TILE(name, ...) kStrided##name,
+#define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
+enum class GemmTile {
+  GEMM_VECTOR_TILES(GEMM_VECTOR_TILE) GEMM_STRIDED_TILES(GEMM_STRIDED_TILE)
+      GEMM_ALIGNED_TILES(GEMM_ALIGNED_TILE)
+};
+
+struct VectorTile {
+  GemmTile tile;
+  const char* name;
+  const char* type;  // of the kernels of MatMul and Conv, "f32" or "f16"
+  VectorShape shape;
+  double part_of_peak;
+
+  constexpr bool half() const { return type[1] == '1'; }
+};
+#define GEMM_VECTOR_ROW(name, type, groups, shape, part_of_peak) \
+  {GemmTile::kVector##name, #name, #type, shape, part_of_peak},
+constexpr VectorTile kVectorTiles[] = {GEMM_VECTOR_TILES(GEMM_VECTOR_ROW)};
+
+struct StridedTile {
+  GemmTile tile;
+  const char* name;
+  MatrixShape copied, wave64, wave32;
+  int busy_groups, flops_a_clock;  // of Winograd's kernels
+
+  constexpr const MatrixShape& shape(int wave, bool copies = false) const {
+    return copies ? copied : wave == 64 ? wave64 : wave32;
+  }
+};
+#define GEMM_STRIDED_ROW(name, groups, ...) {GemmTile::kStrided##name, #name, __VA_ARGS__},
+constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_STRIDED_ROW)};
+
+struct AlignedTile {
+  GemmTile tile;
+  const char* name;
+  Where dense_kernels, halo_kernels;
+  int groups;
+  MatrixShape copied, wave64, wave32;
+  TileCost dense_cost, halo_cost;
+
+  constexpr const MatrixShape& shape(int wave, bool copies) const {
+    return copies ? copied : wave == 64 ? wave64 : wave32;
+  }
+};
+#define GEMM_ALIGNED_ROW(name, dense, halo, ...) \
+  {GemmTile::kAligned##name, #name, Where::dense, Where::halo, __VA_ARGS__},
+constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
+
+// The row of a tile that is in the table.
+template <class Row, int kRows>
+constexpr const Row& row_of(const Row (&rows)[kRows], GemmTile tile) {
+  return rows[static_cast<int>(tile) - static_cast<int>(rows[0].tile)];
+}
+template <class Row, int kRows>
+constexpr bool has_row(const Row (&rows)[kRows], GemmTile tile) {
+  return tile >= rows[0].tile && tile <= rows[kRows - 1].tile;
+}
+
+}  // namespace graphopt::hip

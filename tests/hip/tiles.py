@@ -1,0 +1,47 @@
+"""The tables of GEMM tiles, native/gemm/tiles.h."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.hip.harness import ROOT
+
+TABLES = ("VECTOR", "STRIDED", "ALIGNED")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A row: its number as `GemmTile`, its size as kernels' names have it, and the columns after it."""
+
+    number: int
+    size: str
+    columns: tuple[str, ...]
+
+
+def _rows() -> Iterator[tuple[str, Tile]]:
+    text = (ROOT / "native" / "gemm" / "tiles.h").read_text()
+    number = 0
+    for table in TABLES:
+        body = re.search(rf"^#define GEMM_{table}_TILES\(TILE\)(.*?[^\\])\n", text, re.MULTILINE | re.DOTALL)
+        assert body is not None
+        for row in re.findall(r"\bTILE\((.*?)(?=\bTILE\(|$)", body[1], re.DOTALL):
+            size, *columns = re.findall(r"\w+", row)
+            yield table, Tile(number, size, tuple(columns))
+            number += 1
+
+
+_ALL = list(_rows())
+VECTOR, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
+# By where their kernels are: of dense operands, and of convolutions whose taps share pixels.
+DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kEverywhere"]
+DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopying"]
+HALO = [tile for tile in ALIGNED if tile.columns[1] == "kTested"]
+HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopying"]
+
+
+def of_type(suffix: str) -> list[Tile]:
+    """Those of operands of any layout, f32 or f16. The vector unit's of float16 is in use without matrix units alone."""
+    vector = [tile for tile in VECTOR if tile.columns[0] == suffix]
+    return STRIDED + vector if suffix == "f16" else vector
