@@ -1,3 +1,21 @@
+// Which nodes the provider claims. choose() first gives each node that has a kernel a refusal of its own, or none; its
+// passes then change the decision where nodes depend on one another, each named after what it decides. The caller of
+// this graph has its inputs on the host or the device, as the nodes read them (tests/native/test_claims.cpp):
+//
+//   node                       decision and the pass that makes it
+//   e = Gather(table, ids)     claimed
+//   s = Shape(ids)             claimed by claim_queries_beside_their_tensor: e reads ids on the device
+//   d = Cast(s, float)         claimed by claim_data_made_of_shapes: several floats that no node reads on the host
+//   q = Div(boxes, d)          claimed
+//   l = Gather(s, 1)           refused by refuse_shape_computations
+//   t = Concat(l, 64)          refused by refuse_shape_computations
+//   y = Reshape(e, t)          claimed; it reads t on the host
+//   k = ReduceMax(lengths)     refused by refuse_integers_read_on_host: Slice reads k there
+//   z = Slice(y, 0, k)         claimed
+//   r = Sqrt(scale)            refused by refuse_small_groups
+//   g = Equal(ids, ids)        claimed by claim_nodes_without_copies: ids is on the device anyway
+//
+// Regions then compute l and t on the host while they are planned (partition.h).
 #include "runtime/provider/claims.h"
 
 #include <algorithm>
@@ -32,12 +50,30 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
+// Nodes that only compute on shapes. Returns which they are.
+std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& nodes,
+                                            std::vector<std::string>& refusals) {
+  std::vector<bool> computed(nodes.size());
+  std::set<std::string> on_host;  // values that shapes are made of
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeInGraph& node = *nodes[i];
+    computed[i] = refusals[i].empty() && computes_shapes(claims, node, on_host);
+    if (computed[i]) refusals[i] = "it computes a shape";
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const bool host =
+          refusals[i].empty() ? claims.host_output(node, k) : computes_shapes(claims, node, on_host);
+      if (host) on_host.insert(node.output_names()[k]);
+    }
+  }
+  return computed;
+}
+
 // Sizes, axes and positions that are made of inputs of the graph and of what the CPU computes anyway: on the
 // device their result would have to be copied back before the host reads it, and each such copy waits for all
 // that was enqueued. What a body gives that is no float counts as read on the host: the condition of a Loop
 // is, and sizes are, which If and Loop hand on. Floats that come into a body are on the device.
-void leave_what_the_host_reads(const Claims& claims, const Nodes& nodes, const Body& body,
-                               std::vector<std::string>& refusals) {
+void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, const Body& body,
+                                  std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
   std::vector<bool> possible(nodes.size());  // for the CPU, without a copy to it
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -80,8 +116,8 @@ bool is_one_number(const Value& value) { return value.shape && value.shape->elem
 // sizes, axes, scales, and inputs of nodes that are there anyway. The rest is data, such as masks and
 // positions: from the first node on that makes more than one float, or reads what is on the device already, it
 // is computed there, and at most the few numbers in front of it are copied.
-void take_what_is_data(const Claims& claims, const Nodes& nodes, const Body& body,
-                       const std::vector<bool>& computed, std::vector<std::string>& refusals) {
+void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
+                               const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // its result is read on the host
   std::set<std::string> wanted;
   if (!body.parent.empty()) wanted.insert(body.outputs.begin(), body.outputs.end());
@@ -116,8 +152,9 @@ void take_what_is_data(const Claims& claims, const Nodes& nodes, const Body& bod
 
 // Shape and Size, of which the host knows the result whoever has the tensor: they are where it is. An input of
 // the graph is on the device if a node there reads it.
-void follow_the_tensor(const Claims& claims, const Nodes& nodes, const std::vector<bool>& possible,
-                       std::vector<std::string>& refusals) {
+void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
+                                       const std::vector<bool>& possible,
+                                       std::vector<std::string>& refusals) {
   std::map<std::string, bool> on_device;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
@@ -148,8 +185,8 @@ void follow_the_tensor(const Claims& claims, const Nodes& nodes, const std::vect
 // on the device read, too, and whose results go to the caller alone. With the CPU they would have the runtime
 // copy such an input, which is otherwise fed to where it is read, and bring it back where the caller has it on
 // the device.
-void keep_what_costs_no_copy(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
-                             const std::vector<std::string>& refusals) {
+void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
+                                const std::vector<std::string>& refusals) {
   std::set<std::string> made, there, read;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
@@ -177,8 +214,8 @@ void keep_what_costs_no_copy(const Claims& claims, const Nodes& nodes, std::vect
 }
 
 // Groups of neighbouring nodes that are too small to pay for copies.
-void drop_lonely(const Claims& claims, const Nodes& nodes, const Body& body, size_t least,
-                 std::vector<std::string>& refusals) {
+void refuse_small_groups(const Claims& claims, const Nodes& nodes, const Body& body, size_t least,
+                         std::vector<std::string>& refusals) {
   const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
   std::vector<size_t> group(nodes.size());
   for (size_t i = 0; i < group.size(); ++i) group[i] = i;
@@ -206,7 +243,7 @@ void drop_lonely(const Claims& claims, const Nodes& nodes, const Body& body, siz
     if (!refusals[i].empty() || sizes[root(i)] >= least) continue;
     left[i] = "fewer than " + std::to_string(least) + " neighbouring nodes, not worth the copies";
   }
-  keep_what_costs_no_copy(claims, nodes, left, refusals);
+  claim_nodes_without_copies(claims, nodes, left, refusals);
   refusals = std::move(left);
 }
 
@@ -287,27 +324,20 @@ std::vector<std::string> disabled_everywhere() {
 std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const Body& body,
                                 const ChoiceOptions& options) {
   std::vector<std::string> refusals(nodes.size());
-  std::vector<bool> possible(nodes.size()), computed(nodes.size());
-  std::set<std::string> on_host;  // values that shapes are made of
+  std::vector<bool> possible(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     refusals[i] = node.is_elsewhere()                   ? "another provider has it already"
                   : is_disabled(node, options.disabled) ? "it is disabled"
                                                         : claims.refuse(node);
     possible[i] = refusals[i].empty();
-    computed[i] = possible[i] && computes_shapes(claims, node, on_host);
-    if (computed[i]) refusals[i] = "it computes a shape";
-    for (size_t k = 0; k < node.outputs.size(); ++k) {
-      const bool host =
-          refusals[i].empty() ? claims.host_output(node, k) : computes_shapes(claims, node, on_host);
-      if (host) on_host.insert(node.output_names()[k]);
-    }
   }
-  take_what_is_data(claims, nodes, body, computed, refusals);
-  leave_what_the_host_reads(claims, nodes, body, refusals);
+  const std::vector<bool> computed = refuse_shape_computations(claims, nodes, refusals);
+  claim_data_made_of_shapes(claims, nodes, body, computed, refusals);
+  refuse_integers_read_on_host(claims, nodes, body, refusals);
   // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
-  if (body.parent.empty()) drop_lonely(claims, nodes, body, options.min_nodes, refusals);
-  if (body.parent.empty()) follow_the_tensor(claims, nodes, possible, refusals);
+  if (body.parent.empty()) refuse_small_groups(claims, nodes, body, options.min_nodes, refusals);
+  if (body.parent.empty()) claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
   return refusals;
 }
 
