@@ -110,8 +110,8 @@ std::string joined(const std::vector<std::string>& all) {
   return text;
 }
 
-Problem refused(const std::string& node, const std::string& why, const std::string& group,
-                const AmdSystem& system) {
+Diagnosis refused(const std::string& node, const std::string& why, const std::string& group,
+                  const AmdSystem& system) {
   const std::string text = node + " can't be opened by this user";
   if (why != std::strerror(EACCES) && why != std::strerror(EPERM))
     return {"node_fails", text + ": " + why,
@@ -127,7 +127,7 @@ Problem refused(const std::string& node, const std::string& why, const std::stri
 }
 
 // ROCm's libraries lie where the loader does not look more often than they are not there.
-Problem no_runtime(const std::string& text, const AmdSystem& system) {
+Diagnosis no_runtime(const std::string& text, const AmdSystem& system) {
   if (system.rocm.empty()) return {"no_runtime", text, kInstall};
   const std::string& folder = system.rocm.back();
   return {"not_found", "the loader does not find the HIP runtime in " + folder + ": " + text,
@@ -135,7 +135,7 @@ Problem no_runtime(const std::string& text, const AmdSystem& system) {
               fs::path(folder).parent_path().string() + ")"};
 }
 
-Problem no_device(const std::string& text, const AmdSystem& system) {
+Diagnosis no_device(const std::string& text, const AmdSystem& system) {
   if (system.wsl) {
     if (!system.dxg)
       return {"no_dxg", "this WSL has no /dev/dxg", "wsl --update in Windows, with AMD's driver for WSL"};
@@ -243,7 +243,7 @@ AmdSystem look_around(const std::string& root_folder) {
   return system;
 }
 
-Problem why_no_gpu(const Problem& told, const AmdSystem& system) {
+Diagnosis why_no_gpu(const Diagnosis& told, const AmdSystem& system) {
   if (told.code != "no_runtime" && told.code != "no_device") return told;
   if (!system.may_have_gpu() && !system.wsl)
     return {"no_gpu", "this machine has no AMD GPU: there is none on its PCI bus", ""};

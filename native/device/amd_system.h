@@ -36,6 +36,6 @@ AmdSystem look_around(const std::string& root = system_root());
 
 // Why there is no GPU, in the order in which ROCm would meet the obstacles, with what mends it. told: what
 // find_hip() says of a runtime that is not there or shows none; other problems come back as they are.
-Problem why_no_gpu(const Problem& told, const AmdSystem& system);
+Diagnosis why_no_gpu(const Diagnosis& told, const AmdSystem& system);
 
 }  // namespace graphopt::gpu

@@ -152,7 +152,7 @@ struct Cuda : DriverFunctions {
     return status != 0 ? status : get_device_count(count);
   }
 
-  Problem why_none(int status) const {
+  Diagnosis why_none(int status) const {
     const char* text = "no device";
     if (status != 0) error_string(status, &text);
     return {"no_device", std::string("the driver shows no NVIDIA GPU (") + text + ")"};

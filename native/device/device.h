@@ -183,7 +183,7 @@ class WorkStream {
 
 // Why something is not there: a word for programs (report.h lists them), a sentence for people, and a command
 // or step that mends it. All empty when nothing is wrong.
-struct Problem {
+struct Diagnosis {
   std::string code, text;
   std::string mend = {};
 };
@@ -191,13 +191,13 @@ struct Problem {
 // What a driver says of its devices without opening any.
 struct FoundDevice {
   DeviceFacts facts;
-  Problem problem;  // why it can't be used
+  Diagnosis problem;  // why it can't be used
 };
 struct Present {
   std::vector<FoundDevice> devices;
   std::string library;  // the runtime's file
   std::string version;  // of the runtime
-  Problem problem;      // why there are no devices
+  Diagnosis problem;    // why there are no devices
 };
 Present find_hip();
 Present find_cuda();

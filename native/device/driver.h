@@ -101,7 +101,7 @@ struct OpenCapture {
 inline thread_local OpenCapture* open_capture = nullptr;
 
 // What this library can run on a device of the architecture `arch`, whose facts are all else than `code`.
-inline Problem choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
+inline Diagnosis choose_code(DeviceFacts& facts, const std::string& prefix, bool knows_families) {
   const auto has = [](const std::string& name) {
     const auto& all = code_objects();
     return std::any_of(all.begin(), all.end(), [&](const CodeObject& o) { return name == o.arch; });

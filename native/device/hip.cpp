@@ -190,7 +190,7 @@ struct Hip : DriverFunctions {
   bool knows_families() const { return version() >= 60400000; }
 
   // One error for all reasons; what the system shows tells them apart (amd_system.h).
-  Problem why_none(int status) const {
+  Diagnosis why_none(int status) const {
     return {"no_device", std::string("the runtime shows no AMD GPU (") + error_string(status) + ")", ""};
   }
 

@@ -39,7 +39,7 @@ std::string list(const Items& items, const Write& write) {
   return json + "]";
 }
 
-std::string to_json(const Problem& p) {
+std::string to_json(const Diagnosis& p) {
   if (p.code.empty()) return "null";
   return "{\"code\": " + quoted(p.code) + ", \"text\": " + quoted(p.text) + ", \"mend\": " + quoted(p.mend) +
          "}";

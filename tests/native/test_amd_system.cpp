@@ -14,11 +14,11 @@ namespace {
 namespace fs = std::filesystem;
 using gpu::AmdSystem;
 using gpu::look_around;
-using gpu::Problem;
+using gpu::Diagnosis;
 using gpu::why_no_gpu;
 
-const Problem kNone = {"no_device", "the runtime shows none"};
-const Problem kNoRuntime = {"no_runtime", "libamdhip64 is nowhere"};
+const Diagnosis kNone = {"no_device", "the runtime shows none"};
+const Diagnosis kNoRuntime = {"no_runtime", "libamdhip64 is nowhere"};
 constexpr const char* kDenied = "Permission denied";
 
 // With one GPU that everything has but, perhaps, the runtime.
@@ -73,7 +73,7 @@ TEST_CASE("why there is no amd gpu") {
   for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
     unsetenv(name);
   struct Case {
-    Problem told;
+    Diagnosis told;
     AmdSystem system;
     const char *code, *mend;  // mend: what it has in it; "": there is none
   };
@@ -133,7 +133,7 @@ TEST_CASE("why there is no amd gpu") {
       {{"broken_runtime", "it lacks hipMalloc"}, desktop(), "broken_runtime", ""},
   };
   for (const Case& c : cases) {
-    const Problem why = why_no_gpu(c.told, c.system);
+    const Diagnosis why = why_no_gpu(c.told, c.system);
     const std::string said = why.code + ": " + why.text + " -> " + why.mend;
     CHECK_MESSAGE(why.code == c.code, said);
     CHECK_MESSAGE((*c.mend == '\0' ? why.mend.empty() : why.mend.find(c.mend) != std::string::npos), said);
@@ -145,7 +145,7 @@ TEST_CASE("devices that are hidden") {
   const auto code = [] { return why_no_gpu(kNone, desktop()).code; };
   {
     const Variable hidden("HIP_VISIBLE_DEVICES", "7");
-    const Problem why = why_no_gpu(kNone, desktop());
+    const Diagnosis why = why_no_gpu(kNone, desktop());
     CHECK(why.code == "hidden");
     CHECK(why.mend == "unset HIP_VISIBLE_DEVICES");
     CHECK(why.text.find("HIP_VISIBLE_DEVICES=7") != std::string::npos);

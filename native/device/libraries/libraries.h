@@ -31,7 +31,7 @@ struct FoundLibrary {
   std::string name;  // "rocBLAS"
   SharedLibrary file;
   std::string version;
-  Problem problem;
+  Diagnosis problem;
 };
 
 // What is chosen of a library: nothing; off; on, also where it is off by default; for MIOpen alone build,
