@@ -41,7 +41,7 @@ LAYERS = (
 
 
 def layer(path: str) -> int:
-    """The lowest layer that names the file, or its room."""
+    """The lowest layer that names the file, or its folder."""
     return next(i for i, parts in enumerate(LAYERS) if path.startswith(parts))
 
 
@@ -145,7 +145,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime/*",),
     ("runtime/custom_ops/*", "runtime/provider/*"),
 )
-# Rooms are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
+# Folders are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
 BUILT_ON = {
     "attention": {"movement"},
     "convolution": {
@@ -188,24 +188,24 @@ def test_no_native_file_includes_a_layer_above() -> None:
         if path.suffix not in (".h", ".cpp", ".hip"):
             continue
         name = path.relative_to(NATIVE).as_posix()
-        own, room = native_layer(name), path.parent.name if name.count("/") == 2 else ""
+        own, folder = native_layer(name), path.parent.name if name.count("/") == 2 else ""
         for other in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
-            if other == "rooms.inc":  # made by the build
+            if other == "operators.inc":  # made by the build
                 continue
             assert (NATIVE / other).is_file(), f"{name} includes {other}, which is not there"
             above = native_layer(other)
             assert above <= own, f"{name} includes {other}"
             seen.add((own, above))
-            built = other.split("/")[1] if other.startswith("operators/") and other.count("/") == 2 else room
-            if name.startswith("operators/") and built != room and not other.endswith("/problem.h"):
-                assert built in BUILT_ON.get(room, ()) and not other.endswith(PRIVATE), f"{name} includes {other}"
-                built_on.add((room, built))
+            built = other.split("/")[1] if other.startswith("operators/") and other.count("/") == 2 else folder
+            if name.startswith("operators/") and built != folder and not other.endswith("/problem.h"):
+                assert built in BUILT_ON.get(folder, ()) and not other.endswith(PRIVATE), f"{name} includes {other}"
+                built_on.add((folder, built))
         if name.startswith("runtime/") and own == len(NATIVE_LAYERS) - 1:
-            strangers = {"custom_ops", "provider"} - {room}
+            strangers = {"custom_ops", "provider"} - {folder}
             assert not [s for s in strangers if f'"runtime/{s}/' in path.read_text()], name
     assert len(seen) > len(NATIVE_LAYERS)  # the walk did find includes
-    assert built_on == {(room, other) for room, others in BUILT_ON.items() for other in others}
-    TopologicalSorter(BUILT_ON).prepare()  # CycleError where two rooms are built on one another
+    assert built_on == {(folder, other) for folder, others in BUILT_ON.items() for other in others}
+    TopologicalSorter(BUILT_ON).prepare()  # CycleError where two folders are built on one another
 
 
 def unconditional_imports(path: Path) -> set[str]:

@@ -1,5 +1,5 @@
 // What runs on a device for one node and one set of shapes: kernels, grids, arguments, workspace. Plain data,
-// made by the plan.cpp of a room without any device, so that plans can be tested anywhere.
+// made by the plan.cpp of an operator without any device, so that plans can be tested anywhere.
 #pragma once
 
 #include <algorithm>

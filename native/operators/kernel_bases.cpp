@@ -1,4 +1,4 @@
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 #include <algorithm>
 

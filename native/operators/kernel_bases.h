@@ -1,4 +1,4 @@
-// What a room's op.cpp is written with: its kernels, and how they get into the table.
+// The bases of the kernels that an op.cpp defines, and how they get into the table.
 #pragma once
 
 #include <functional>
@@ -242,7 +242,7 @@ Ref set_output(Call& call, size_t i, const Shape& shape);
 
 // --- The table
 
-// What rooms put their kernels into (kernels.cpp).
+// Each op.cpp adds its kernels (kernels.cpp).
 class Kernels {
  public:
   // `device` is called when a kernel for a GPU is created.

@@ -3,24 +3,24 @@
 #include <algorithm>
 
 #include "device/devices.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
-// GRAPHOPT_ROOMS(room): room(NAME) for each folder here with an op.cpp, which defines add_NAME
+// GRAPHOPT_OPERATORS(operator_in): operator_in(NAME) for each folder here with an op.cpp, which defines add_NAME
 // (CMakeLists.txt).
-#include "rooms.inc"
+#include "operators.inc"
 
 namespace graphopt {
 
-#define GRAPHOPT_DECLARE(room) void add_##room(Kernels& kernels);
-GRAPHOPT_ROOMS(GRAPHOPT_DECLARE)
+#define GRAPHOPT_DECLARE(name) void add_##name(Kernels& kernels);
+GRAPHOPT_OPERATORS(GRAPHOPT_DECLARE)
 #undef GRAPHOPT_DECLARE
 
 namespace {
 
 Kernels all_kernels(std::function<gpu::Device&()> device) {
   Kernels kernels(std::move(device));
-#define GRAPHOPT_ADD(room) add_##room(kernels);
-  GRAPHOPT_ROOMS(GRAPHOPT_ADD)
+#define GRAPHOPT_ADD(name) add_##name(kernels);
+  GRAPHOPT_OPERATORS(GRAPHOPT_ADD)
 #undef GRAPHOPT_ADD
   return kernels;
 }

@@ -1,4 +1,4 @@
-// The table of kernels, joined from the rooms.
+// The table of kernels, joined from those of all folders.
 #pragma once
 
 #include "device/device.h"

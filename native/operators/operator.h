@@ -16,7 +16,7 @@ namespace graphopt {
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
-// One of its names. P is what its kernels take. A room has one class Op for all names of its operator, with
+// One of its names. P is what its kernels take. A folder has one class Op for all names of its operator, with
 //   static std::vector<Op> all()   one for each name, attributes not read yet
 template <class P>
 class Operator {

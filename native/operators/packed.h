@@ -1,5 +1,5 @@
-// What a room's cpu.h declares of an operator with weights (operator.h) that the CPU kernel wants in a layout of
-// its own, and its cpu.cpp defines. PackedCpuKernel (room.h) calls it: weights that never change are packed once, for
+// What an operator's cpu.h declares of an operator with weights (operator.h) that the CPU kernel wants in a layout of
+// its own, and its cpu.cpp defines. PackedCpuKernel (kernel_bases.h) calls it: weights that never change are packed once, for
 // all sessions and, where they share a folder, for all processes.
 //
 //   NAME_weights    bytes of the packed weights, which hang on the way and the weights' part of the problem alone

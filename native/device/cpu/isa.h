@@ -1,6 +1,6 @@
 // Which instruction set the CPU kernels use in this process.
 //
-// The cpu.cpp of a room (operators/), each NAME_cpu.cpp and each file of blocks/cpu is compiled once for each instruction set, with
+// The cpu.cpp of an operator, each NAME_cpu.cpp and each file of blocks/cpu is compiled once for each instruction set, with
 // GRAPHOPT_ISA set to the name of the namespace that it must define its functions in:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -8,7 +8,7 @@
 //   void name(const T* x, T* y, int64_t n) { ... }
 //   }
 //
-// and the op.h or cpu.h of its room declares it, for float and half, with what picks one:
+// and its op.h or cpu.h declares it, for float and half, with what picks one:
 //
 //   namespace graphopt::cpu {
 //   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))

@@ -54,19 +54,19 @@ class GuardedMemory {
   // Null when there is no memory left.
   void* allocate(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const size_t room = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const size_t size = (std::max(room, size_t{1}) + kPage - 1) / kPage * kPage;
+    const size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const size_t size = (std::max(padded, size_t{1}) + kPage - 1) / kPage * kPage;
     const size_t part = allocations_++ % kParts;
     char*& next = next_[part];
     const char* end = base_ + (part + 1) * (reserved_ / kParts);
-    if (room < bytes || size < room || static_cast<size_t>(end - next) < size + 2 * kPage) return nullptr;
+    if (padded < bytes || size < padded || static_cast<size_t>(end - next) < size + 2 * kPage) return nullptr;
     char* pages = next + kPage;
     if (mprotect(pages, size, PROT_READ | PROT_WRITE) != 0) return nullptr;
     next = pages + size;
-    char* memory = pages + size - room;
+    char* memory = pages + size - padded;
     std::memset(pages, kRedZone, static_cast<size_t>(memory - pages));
     std::memset(memory, kNew, bytes);
-    std::memset(memory + bytes, kRedZone, room - bytes);
+    std::memset(memory + bytes, kRedZone, padded - bytes);
     blocks_[memory] = {bytes, pages, size};
     if (protection_ != (PROT_READ | PROT_WRITE)) mprotect(pages, size, protection_);
     return memory;

@@ -6,8 +6,8 @@
 
 #include "blocks/half.h"
 #include "operators/broadcast.h"
+#include "operators/kernel_bases.h"
 #include "operators/movement/op.h"
-#include "operators/room.h"
 
 namespace graphopt {
 namespace {

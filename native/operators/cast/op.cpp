@@ -1,7 +1,7 @@
 // Cast.
 #include "operators/cast/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

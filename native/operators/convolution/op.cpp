@@ -8,12 +8,12 @@
 #include "operators/elementwise/op.h"
 #include "operators/fused_conv/op.h"
 #include "operators/fused_conv_transpose/op.h"
+#include "operators/kernel_bases.h"
 #include "operators/linear/op.h"
 #include "operators/matmul/op.h"
 #include "operators/matmul/product.h"
 #include "operators/measured.h"
 #include "operators/movement/op.h"
-#include "operators/room.h"
 #include "operators/scale_shift/op.h"
 #include "operators/window.h"
 

@@ -322,7 +322,7 @@ Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   to_u31(p.M * p.C * p.taps());
   auto tiles = choose_halo(p, device, wanted);
   if (!tiles) tiles = choose_halo(p, device, std::nullopt);
-  if (!tiles) throw std::invalid_argument("its pixels have no room in LDS");
+  if (!tiles) throw std::invalid_argument("its pixels do not fit into LDS");
   return halo_plan(p, *tiles);
 }
 

@@ -1,7 +1,7 @@
 // CumSum.
 #include "operators/cumsum/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "operators/elementwise/op.h"
 #include "operators/integer_product/op.h"
+#include "operators/kernel_bases.h"
 #include "operators/matmul/product.h"
 #include "operators/reduction/op.h"
-#include "operators/room.h"
 
 namespace graphopt {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -1,7 +1,7 @@
 #include "operators/fused_conv/op.h"
 
 #include "operators/fused_conv/cpu.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -1,6 +1,6 @@
 #include "operators/gated/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

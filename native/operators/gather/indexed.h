@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

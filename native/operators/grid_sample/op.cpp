@@ -1,7 +1,7 @@
 // GridSample.
 #include "operators/grid_sample/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

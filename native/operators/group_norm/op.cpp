@@ -1,7 +1,7 @@
 #include "operators/group_norm/op.h"
 
 #include "operators/elementwise/op.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "operators/group_query_attention/args.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -4,8 +4,8 @@
 #include <initializer_list>
 
 #include "blocks/gpu/walk_plan.h"
+#include "operators/kernel_bases.h"
 #include "operators/quantize/dynamic.h"
-#include "operators/room.h"
 #include "operators/window.h"
 
 namespace graphopt {

@@ -1,6 +1,6 @@
 #include "operators/layer_norm_2d/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -1,9 +1,9 @@
 #include "operators/linear/op.h"
 
 #include "device/libraries/libraries.h"
+#include "operators/kernel_bases.h"
 #include "operators/linear/cpu.h"
 #include "operators/matmul/product.h"
-#include "operators/room.h"
 
 namespace graphopt {
 

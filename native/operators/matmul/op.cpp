@@ -3,8 +3,8 @@
 
 #include "device/libraries/libraries.h"
 #include "operators/integer_product/op.h"
+#include "operators/kernel_bases.h"
 #include "operators/matmul/product.h"
-#include "operators/room.h"
 
 namespace graphopt {
 

@@ -1,8 +1,8 @@
 // A product of two tensors, for MatMul and other operators that begin with one.
 #pragma once
 
+#include "operators/kernel_bases.h"
 #include "operators/matmul/op.h"
-#include "operators/room.h"
 
 namespace graphopt {
 

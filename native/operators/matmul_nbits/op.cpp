@@ -1,7 +1,7 @@
 // MatMulNBits of ONNX Runtime.
 #include "operators/matmul_nbits/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -1,6 +1,6 @@
 #include "operators/max_pool/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 #include "operators/window.h"
 
 namespace graphopt {
@@ -30,8 +30,8 @@ MaxPoolProblem MaxPoolOp::problem(const Shapes& inputs) const {
     p.stride[i] = strides_[i];
     p.dilation[i] = dilations_[i];
     p.pad[i] = pads_[i];
-    const int64_t room = p.in[i] + pads_[i] + pads_[2 + i] - (kernel_[i] - 1) * dilations_[i] - 1;
-    p.out[i] = pool_places(room, strides_[i]);
+    const int64_t slack = p.in[i] + pads_[i] + pads_[2 + i] - (kernel_[i] - 1) * dilations_[i] - 1;
+    p.out[i] = pool_places(slack, strides_[i]);
     if (p.out[i] < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
     padded *= static_cast<double>(p.in[i] + pads_[i] + pads_[2 + i]);
   }
@@ -53,9 +53,9 @@ void MaxPoolOp::infer(const ShapeInference& node) const {
   if (y.size() != (pairs_ ? 5 : 4) || !kernel || !pads || !strides || !dilations) return;
   for (size_t i = 0; i < 2; ++i) {
     if (!y[2 + i].known()) return;
-    const int64_t room =
+    const int64_t slack =
         y[2 + i].value + (*pads)[i] + (*pads)[2 + i] - ((*kernel)[i] - 1) * (*dilations)[i] - 1;
-    const int64_t places = pool_places(room, (*strides)[i]);
+    const int64_t places = pool_places(slack, (*strides)[i]);
     if (places < 0) return;
     y[2 + i] = Dim{places, ""};
   }

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "blocks/half.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

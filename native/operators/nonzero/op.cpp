@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "operators/gather/op.h"
+#include "operators/kernel_bases.h"
 #include "operators/nonzero/args.h"
-#include "operators/room.h"
 
 namespace graphopt {
 namespace {

@@ -1,9 +1,9 @@
 // QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 #include "operators/quantize/op.h"
 
+#include "operators/kernel_bases.h"
 #include "operators/quantize/dynamic.h"
 #include "operators/reduction/op.h"
-#include "operators/room.h"
 
 namespace graphopt {
 

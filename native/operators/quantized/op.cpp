@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "operators/elementwise/op.h"
+#include "operators/kernel_bases.h"
 #include "operators/movement/op.h"
 #include "operators/pool/op.h"
 #include "operators/quantize/op.h"
-#include "operators/room.h"
 
 namespace graphopt {
 namespace {

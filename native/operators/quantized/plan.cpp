@@ -93,8 +93,8 @@ Plan quantized_exponentials_plan(int64_t size) {
   args.table = output(0);
   // As the runtime's kernel for CPUs has it, so that what is rounded is the same.
   constexpr double kSpare = 5;
-  const double room = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
-  args.largest = std::max(0.0, room - kSpare);
+  const double limit = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
+  args.largest = std::max(0.0, limit - kSpare);
   plan.launch("quantized_exponentials", {1}, hip::kExponentials, args);
   return plan;
 }

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <vector>
 
+#include "operators/kernel_bases.h"
 #include "operators/matmul/product.h"
-#include "operators/room.h"
 
 namespace graphopt {
 namespace {

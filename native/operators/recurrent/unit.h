@@ -1,4 +1,4 @@
-// What becomes of a hidden unit in a step, once its gates are summed. For the kernels of this room.
+// What becomes of a hidden unit in a step, once its gates are summed. For the kernels of this folder.
 #pragma once
 
 #include "blocks/gpu/activation.h"

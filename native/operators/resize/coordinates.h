@@ -1,4 +1,4 @@
-// Where in X an element of Y comes from, along one axis. For the kernels of this room.
+// Where in X an element of Y comes from, along one axis. For the kernels of this folder.
 #pragma once
 
 #include "device/platform.h"

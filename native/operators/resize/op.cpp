@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -1,6 +1,6 @@
 #include "operators/scale_shift/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 

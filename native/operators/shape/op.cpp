@@ -1,7 +1,7 @@
 // Operators that change a tensor's shape but not its bytes, and those that tell it.
 #include <algorithm>
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 #include "operators/shape/arithmetic.h"
 #include "operators/shape/views.h"
 

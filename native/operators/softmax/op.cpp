@@ -1,7 +1,7 @@
 // Softmax, LogSoftmax and LpNormalization.
 #include "operators/softmax/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

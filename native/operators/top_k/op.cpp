@@ -1,7 +1,7 @@
 // TopK, ArgMax and ArgMin.
 #include "operators/top_k/op.h"
 
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

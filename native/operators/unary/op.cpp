@@ -2,7 +2,7 @@
 #include "operators/unary/op.h"
 
 #include "operators/elementwise/op.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 
 namespace graphopt {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "device/device_weights.h"
-#include "operators/room.h"
+#include "operators/kernel_bases.h"
 #include "operators/scale_shift/op.h"
 #include "operators/winograd/cpu.h"
 #include "operators/winograd/plan.h"
