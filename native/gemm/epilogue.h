@@ -171,8 +171,8 @@ struct PartialEnd {
 
 // store_sums for the whole tile of loaders/dense.h that begins at first_m, first_n.
 template <class P, class Args>
-DEVICE void store_panels(const Args& args, typename P::Lds& lds, const typename P::Product& product,
-                         uint32_t part, uint32_t z, int first_m, int first_n) {
+DEVICE void store_tile(const Args& args, typename P::Lds& lds, const typename P::Product& product,
+                       uint32_t part, uint32_t z, int first_m, int first_n) {
   const int32_t M = args.M, N = args.N;
   const auto element = [&](int n) {
     return static_cast<size_t>(first_m) * static_cast<size_t>(N) + static_cast<size_t>(n);

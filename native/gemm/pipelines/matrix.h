@@ -9,18 +9,18 @@
 
 namespace graphopt::hip {
 
-// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such. kTeams: so
-// many times the waves of a tile, each team with its part of the k of a step (product_steps_ahead alone).
+// kWaveM x kWaveN: the part of a wave. kRightByK: LDS has a row of B for each k, for units that load such. kSplitK: so
+// many groups of waves for the tile, each with its part of the k of a step (product_steps_ahead alone).
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
-          int kTeams_ = 1>
+          int kSplitK_ = 1>
 struct Hgemm {
   // Tile<half_t>, spelled so that it depends on kRightByK: not every target's Tile has all functions.
   using Tile = typename Select<kRightByK, hip::Tile<half_t>, hip::Tile<half_t>>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
-  static constexpr int kTeams = kTeams_, kTeamWaves = (kM / kWaveM) * (kN / kWaveN),
-                       kTeamDepth = kDepth / kTeams;
-  static constexpr int kThreads = kTeams * kTeamWaves * kWave;
+  static constexpr int kSplitK = kSplitK_, kSplitWaves = (kM / kWaveM) * (kN / kWaveN),
+                       kSplitDepth = kDepth / kSplitK;
+  static constexpr int kThreads = kSplitK * kSplitWaves * kWave;
   static constexpr int kTilesM = kWaveM / 16, kTilesN = kWaveN / 16;
   static constexpr int kAcross = kDepth / 8;  // packs of a row
   static constexpr int kRow = kDepth + 8;     // rows in different banks
@@ -36,10 +36,10 @@ struct Hgemm {
 
   typename Tile::Sum sum[kTilesM][kTilesN] = {};
 
-  DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kTeamWaves; }
-  DEVICE static int wave_of_team() { return kTeams == 1 ? wave_id() : wave_id() % kTeamWaves; }
-  DEVICE static int wave_m() { return wave_of_team() % (kM / kWaveM) * kWaveM; }
-  DEVICE static int wave_n() { return wave_of_team() / (kM / kWaveM) * kWaveN; }
+  DEVICE static int split() { return kSplitK == 1 ? 0 : wave_id() / kSplitWaves; }
+  DEVICE static int wave_of_split() { return kSplitK == 1 ? wave_id() : wave_id() % kSplitWaves; }
+  DEVICE static int wave_m() { return wave_of_split() % (kM / kWaveM) * kWaveM; }
+  DEVICE static int wave_n() { return wave_of_split() / (kM / kWaveM) * kWaveN; }
 
   DEVICE void multiply(const Lds& lds, int buffer) {
     UNROLL for (int k = 0; k < kDepth; k += 16) {
@@ -70,22 +70,23 @@ struct Hgemm {
     }
   }
 
-  // Of the tiles' rows a team ends with every kTeams-th.
-  DEVICE static bool ends_with(int i) { return kTeams == 1 || i % kTeams == team(); }
+  // Of the tiles' rows a group of waves ends with every kSplitK-th.
+  DEVICE static bool ends_with(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
-  // Adds up the sums of the teams, each of which has those of the rows that it ends with. `lds` has room for kHanded floats.
-  static constexpr int kHanded = kTilesM * (kTeams - 1) * kTilesN * Tile::kSums * kTeamWaves * kWave;
-  DEVICE void add_up_teams(float* lds) {
-    if constexpr (kTeams > 1) {
+  // Adds up the sums of the groups of waves; each then has those of the rows that it ends with. `lds` holds kHanded
+  // floats.
+  static constexpr int kHanded = kTilesM * (kSplitK - 1) * kTilesN * Tile::kSums * kSplitWaves * kWave;
+  DEVICE void add_up_splits(float* lds) {
+    if constexpr (kSplitK > 1) {
       static_assert(Tile::kSums % 4 == 0, "whole packs");
       const auto handed = [&](int i, int by, int j, int s) {
-        const int pack = ((i * (kTeams - 1) + by) * kTilesN + j) * (Tile::kSums / 4) + s / 4;
-        return lds + ((pack * kTeamWaves + wave_of_team()) * kWave + lane_id()) * 4;
+        const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Tile::kSums / 4) + s / 4;
+        return lds + ((pack * kSplitWaves + wave_of_split()) * kWave + lane_id()) * 4;
       };
       barrier();  // all have their last operands
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if (ends_with(i)) continue;
-        const int by = team() - static_cast<int>(team() > i % kTeams);
+        const int by = split() - static_cast<int>(split() > i % kSplitK);
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
             Pack<float> four;
@@ -99,7 +100,7 @@ struct Hgemm {
         if (!ends_with(i)) continue;
         UNROLL for (int j = 0; j < kTilesN; ++j) {
           UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
-            UNROLL for (int by = 0; by < kTeams - 1; ++by) {
+            UNROLL for (int by = 0; by < kSplitK - 1; ++by) {
               const Pack<float> four = load_pack(handed(i, by, j, s));
               UNROLL for (int e = 0; e < 4; ++e) sum[i][j].v[s + e] += four.v[e];
             }
@@ -169,7 +170,7 @@ struct Hgemm {
     constexpr int kGroup = !kCopiesToLds ? 1 : kPacks < 4 ? kPacks : 4;
     constexpr int kStride = kWaveN + (kWaveN > 32 ? 8 : 4);  // rows in different banks
     static_assert(kWaveN % kPack == 0 && kPacksAcross * kRows <= kWave, "rows of whole packs");
-    constexpr int kEnding = (kTeams < kTilesM ? kTeams : kTilesM) * kTeamWaves;  // waves that have sums
+    constexpr int kEnding = (kSplitK < kTilesM ? kSplitK : kTilesM) * kSplitWaves;  // waves that have sums
     static_assert(kEnding * 16 * kStride * sizeof(float) <= sizeof lds, "no more than the operands");
     float* const mine = reinterpret_cast<float*>(&lds) + wave_id() * (16 * kStride);
     const int row = lane_id() / kPacksAcross, column = lane_id() % kPacksAcross * kPack;
@@ -181,17 +182,17 @@ struct Hgemm {
     const auto load = [&](int first) {
       UNROLL for (int i = 0; i < kGroup; ++i) loaded[i] = end.ahead(row_of(first + i));
     };
-    const int first_tile = team();
+    const int first_tile = split();
     if (has_packs && first_tile < kTilesM) load(first_tile * kPacks);
     barrier();  // all have their last operands
     // A bit: of `chunk == i` compilers would make an index into the sums, which would then lie in memory.
     uint32_t which = 1u << first_tile;
-    NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kTeams) {
+    NO_UNROLL for (int chunk = first_tile; chunk < kTilesM; chunk += kSplitK) {
       wave_barrier();
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if ((which >> i & 1) != 0) store_sums(sum[i], mine, kStride);
       }
-      which <<= kTeams;
+      which <<= kSplitK;
       wave_barrier();
       if (!has_packs) continue;
       NO_UNROLL for (int first = 0; first < kPacks; first += kGroup) {
@@ -205,8 +206,8 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
-        // What comes next, of this tile or of the team's next one.
-        const int after = kTeams == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kTeams) * kPacks;
+        // What comes next, of this tile or of the next one of these waves.
+        const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
         end.activate(values);
         UNROLL for (int i = 0; i < kGroup; ++i) end.store(row_of(at + i), values + i * kPack);

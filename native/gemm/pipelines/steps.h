@@ -25,13 +25,13 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
 }
 
 // The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
-// begin(buffer, part) starts one of kTeamDepth / 16 parts of the next step's copies, which lie between the products, so that
+// begin(buffer, part) starts one of kSplitDepth / 16 parts of the next step's copies, which lie between the products, so that
 // they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a branch would
 // keep the compiler from mixing copies and products. Operands are on their way from LDS while those of 16 k before are
 // multiplied, also from one step to the next: a buffer is free as soon as all waves have its last operands.
 template <class Product, class Begin>
 DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
-  constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kTeamDepth / 16;
+  constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;
   static_assert(kParts % 2 == 0, "a step begins with the first of two operands");
   UNROLL for (int ahead = 0; ahead < kBuffers - 1; ++ahead) {
     if (ahead * kDepth < depth) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "device/args.h"
+#include "gemm/loaders/im2col_args.h"
 #include "operators/activation.h"
-#include "operators/convolution/product_args.h"
 
 namespace graphopt::hip {
 

@@ -2,13 +2,13 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "gemm/loaders/halo_args.h"
+#include "gemm/loaders/im2col_args.h"
+#include "gemm/splits.h"
+#include "operators/convolution/apart_args.h"
 #include "operators/convolution/depthwise_args.h"
 #include "operators/convolution/direct_args.h"
-#include "operators/convolution/halo_args.h"
-#include "operators/convolution/last_args.h"
 #include "operators/convolution/op.h"
-#include "operators/convolution/product_args.h"
-#include "operators/matmul/splits.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -78,15 +78,12 @@ void require_grid(int64_t rows, int64_t groups) {
 
 // What the kernels of both kinds take.
 template <class Args>
-void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K,
-               const AlignedTiling& panels) {
+void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K) {
   fill_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.M = to_i31(M);
   args.N = to_i31(N);
   args.K = to_i31(K);
-  args.down = to_i31(panels.down);
-  args.across = make_divisor(panels.across);
   args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
 }
 
@@ -297,14 +294,8 @@ Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   args.left = to_i31(p.pad[2]);
   args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
   const auto launch = [&](const AlignedTiling& of) {
-    args.partial = of.splits > 1 ? workspace(0) : no_buffer();
-    args.down = to_i31(of.down);
     args.rows = to_i31(halo_rows(p, of.shape));
-    args.across = make_divisor(of.across);
-    args.splits = {make_divisor(of.splits), to_i31(of.depth)};
-    const Grid grid = {to_u31(of.tiles()), 1, to_u31(of.splits)};
-    plan.launch(kHalo[of.tile], grid, of.threads, args).lds = static_cast<uint32_t>(halo_lds(p, of.shape));
-    if (of.splits > 1) add_sum_of_splits(plan, args, of.splits, 1, true);
+    launch_aligned(plan, kHalo[of.tile], of, 1, static_cast<uint32_t>(halo_lds(p, of.shape)), args);
   };
   launch(tiles.first);
   if (tiles.rest) {
@@ -335,30 +326,30 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
                 K = p.transposed ? p.C : p.C * taps;
   to_u31(p.M * K);
   const int64_t most_splits = p.transposed ? 1 : kMostSplits;
-  auto panels = choose_aligned(M, N, K, 1, device, wanted, most_splits);
-  if (!panels) panels = choose_aligned(M, N, K, 1, device, std::nullopt, most_splits);
-  if (!panels) throw std::invalid_argument("the device has no matrix units");
+  auto tiling = choose_aligned(M, N, K, 1, device, wanted, most_splits);
+  if (!tiling) tiling = choose_aligned(M, N, K, 1, device, std::nullopt, most_splits);
+  if (!tiling) throw std::invalid_argument("the device has no matrix units");
   if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
       refuse_conv_halo(p, device) == nullptr) {
     const auto tiles = choose_halo(p, device, wanted);
-    if (tiles && tiles->clocks() < panels->clocks) return halo_plan(p, *tiles);
+    if (tiles && tiles->clocks() < tiling->clocks) return halo_plan(p, *tiles);
   }
-  const Grid grid = {to_u31(panels->tiles()), 1, to_u31(panels->splits)};
-  const char* kernel = (p.transposed ? kApart : kLast)[panels->tile];
-  const uint32_t lds = panels->lds(p.transposed, device);
+  const char* kernel = (p.transposed ? kApart : kLast)[tiling->tile];
+  const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvApartArgs args = {};
-    fill_last(args, p, M, N, K, *panels);
+    fill_last(args, p, M, N, K);
+    args.down = to_i31(tiling->down);
+    args.across = make_divisor(tiling->across);
     args.window_h = to_i31(p.kernel[1]);
     args.window_w = make_divisor(p.kernel[2]);
     args.filters = make_divisor(p.M);
     args.columns = make_divisor(p.in[2]);
-    plan.launch(kernel, grid, panels->threads, args).lds = lds;
+    plan.launch(kernel, {to_u31(tiling->tiles())}, tiling->threads, args).lds = lds;
     return plan;
   }
   hip::ConvLastArgs args = {};
-  fill_last(args, p, M, N, K, *panels);
-  args.partial = panels->splits > 1 ? workspace(0) : no_buffer();
+  fill_last(args, p, M, N, K);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
   args.channels = make_divisor(p.C);
@@ -366,9 +357,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   args.per_image = make_divisor(p.out[1] * p.out[2]);
   args.columns = make_divisor(p.out[2]);
   args.window = window_of(p);
-  args.splits = {make_divisor(panels->splits), to_i31(panels->depth)};
-  plan.launch(kernel, grid, panels->threads, args).lds = lds;
-  if (panels->splits > 1) add_sum_of_splits(plan, args, panels->splits, 1, true);
+  launch_aligned(plan, kernel, *tiling, 1, lds, args);
   return plan;
 }
 

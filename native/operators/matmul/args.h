@@ -1,4 +1,4 @@
-// What gemm_* and gemm_sum_* take.
+// What gemm_* take.
 #pragma once
 
 #include "device/args.h"
@@ -21,10 +21,10 @@ struct GemmArgs {
 };
 static_assert(is_args<GemmArgs>(216), "one layout for all compilers");
 
-// The same in float16 where both operands come in whole packs (gemm/loaders/dense.h): rows of A, and rows of B or,
+// The same in float16 where both operands come in whole packs (gemm/pipelines/aligned.h): rows of A, and rows of B or,
 // for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
 // tiles.
-struct GemmPanelsArgs {
+struct GemmAlignedArgs {
   static constexpr int kSlots = 6;
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
@@ -36,21 +36,6 @@ struct GemmPanelsArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmPanelsArgs>(216), "one layout for all compilers");
-
-constexpr int kGemmSumThreads = 256;
-
-// One work-item for each pack of a row of Y, of which there are `packs` in all and `across` in a row;
-// matrices have `rows`.
-struct GemmSumArgs {
-  static constexpr int kSlots = 4;
-  In partial, bias, residual;  // bias and residual may be null
-  Out y;
-  int32_t N, splits;
-  uint32_t packs;
-  Divisor across, rows;
-  Epilogue epilogue;
-};
-static_assert(is_args<GemmSumArgs>(96), "one layout for all compilers");
+static_assert(is_args<GemmAlignedArgs>(216), "one layout for all compilers");
 
 }  // namespace graphopt::hip

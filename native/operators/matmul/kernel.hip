@@ -5,7 +5,7 @@
 // both operands is loaded 16 bytes at a time, whichever way a matrix lies in memory; where its rows do not
 // begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h),
 // float32 there on CDNA (gemm/pipelines/vector.h), sums are float32. Where there are fewer work-groups than the device needs,
-// K is split among more, and gemm_sum_* adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
+// K is split among more, and gemm/splits.hip adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
 // operators/matmul/plan.cpp.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
@@ -13,6 +13,7 @@
 #include "gemm/kernels.h"
 #include "gemm/loaders/dense.h"
 #include "gemm/loaders/strided.h"
+#include "gemm/pipelines/aligned.h"
 #include "operators/matmul/args.h"
 
 namespace graphopt::hip {
@@ -57,7 +58,7 @@ DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
 }
 
 template <class P, bool kRightByK>
-DEVICE void gemm_panels(const GemmPanelsArgs& args, typename P::Lds& lds) {
+DEVICE void gemm_aligned(const GemmAlignedArgs& args, typename P::Lds& lds) {
   const half_t *a = args.a, *b = args.b;
   const Splits& splits = args.splits;
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
@@ -65,51 +66,16 @@ DEVICE void gemm_panels(const GemmPanelsArgs& args, typename P::Lds& lds) {
   const int depth = min_int(splits.depth, args.K - first_k);
   const TilePlace place = tile_place(args.across, args.down);
   const int first_m = place.down * P::kM, first_n = place.across * P::kN;
-  LeftPanel<P> left(
+  LeftRows<P> left(
       a + offset_of(z, args.batch, args.a_batch) + static_cast<ptrdiff_t>(first_m) * args.a_row + first_k,
       args.a_row, args.M - first_m, depth);
   const ptrdiff_t at = kRightByK ? static_cast<ptrdiff_t>(first_k) * args.b_row + first_n
                                  : static_cast<ptrdiff_t>(first_n) * args.b_row + first_k;
-  RightPanel<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row,
-                                 args.N - first_n, depth);
+  RightRows<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row, args.N - first_n,
+                                depth);
   typename P::Product product;
-  multiply_panels<P>(product, lds, depth, left, right);
-  store_panels<P>(args, lds, product, part, z, first_m, first_n);
-}
-
-// What follows the splits.
-template <class T>
-DEVICE void gemm_sum(const GemmSumArgs& args) {
-  const float* partial = args.partial;
-  const T *bias = args.bias, *residual = args.residual;
-  T* y = args.y;
-  const int32_t N = args.N;
-  const Divisor &across = args.across, &rows = args.rows;
-  const Epilogue& epilogue = args.epilogue;
-  constexpr int kSize = Pack<T>::kSize;
-  const uint32_t i = work_item(kGemmSumThreads);
-  if (i >= args.packs) return;
-  const uint32_t row = divide(i, across), matrix = divide(row, rows);
-  const auto n = static_cast<int>((i - row * across.d) * kSize);
-  const size_t step = static_cast<size_t>(rows.d) * static_cast<size_t>(N);
-  const float* from = partial + matrix * static_cast<size_t>(args.splits) * step +
-                      (row - matrix * rows.d) * static_cast<size_t>(N) + static_cast<size_t>(n);
-  float values[kSize] = {};
-  for (int s = 0; s < args.splits; ++s) {
-    if (epilogue.packs != 0) {
-      UNROLL for (int j = 0; j < kSize; j += 4) {
-        const Pack<float> four = load_pack(from + j);
-        UNROLL for (int e = 0; e < 4; ++e) values[j + e] += four.v[e];
-      }
-    } else {
-      UNROLL for (int j = 0; j < kSize; ++j) {
-        if (n + j < N) values[j] += from[j];
-      }
-    }
-    from += step;
-  }
-  write_pack(epilogue, bias_of(epilogue, bias, matrix), residual, y,
-             row * static_cast<size_t>(N) + static_cast<size_t>(n), n, N, values);
+  multiply_aligned<P>(product, lds, depth, left, right);
+  store_tile<P>(args, lds, product, part, z, first_m, first_n);
 }
 
 }  // namespace graphopt::hip
@@ -124,18 +90,15 @@ using namespace graphopt::hip;
 
 GEMM_STRIDED_KERNELS
 
-#define DENSE_KERNEL(tile, groups, name)                \
-  PANELS_KERNEL(tile, groups, true, gemm_panels_##name) \
-  PANELS_KERNEL(tile, groups, false, gemm_turned_panels_##name)
-#define PANELS_KERNEL(tile, groups, by_k, name)                                                         \
-  KERNEL_SHARING(name, (Panels<tile, by_k>::kThreads), groups, GemmPanelsArgs, a, b, bias, residual, y, \
-                 partial) {                                                                             \
-    using P = Panels<tile, by_k>;                                                                       \
-    LARGE_SHARED(P::Lds, lds);                                                                          \
-    gemm_panels<P, by_k>(args, lds);                                                                    \
+#define DENSE_KERNEL(tile, groups, name)                 \
+  ALIGNED_KERNEL(tile, groups, true, gemm_panels_##name) \
+  ALIGNED_KERNEL(tile, groups, false, gemm_turned_panels_##name)
+#define ALIGNED_KERNEL(tile, groups, by_k, name)                                                           \
+  KERNEL_SHARING(name, (AlignedGemm<tile, by_k>::kThreads), groups, GemmAlignedArgs, a, b, bias, residual, \
+                 y, partial) {                                                                             \
+    using P = AlignedGemm<tile, by_k>;                                                                     \
+    LARGE_SHARED(P::Lds, lds);                                                                             \
+    gemm_aligned<P, by_k>(args, lds);                                                                      \
   }
 
 GEMM_DENSE_KERNELS
-
-KERNEL(gemm_sum_f32, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<float>(args); }
-KERNEL(gemm_sum_f16, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<half_t>(args); }

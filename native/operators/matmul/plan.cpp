@@ -2,9 +2,9 @@
 #include <stdexcept>
 
 #include "blocks/gpu/walk_plan.h"
+#include "gemm/splits.h"
 #include "operators/matmul/args.h"
 #include "operators/matmul/op.h"
-#include "operators/matmul/splits.h"
 
 namespace graphopt::gpu {
 namespace {
@@ -21,7 +21,7 @@ int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
 }
 
 // Whether both operands come in whole packs, A's along K.
-bool in_panels(const GemmProblem& p) {
+bool is_aligned(const GemmProblem& p) {
   constexpr int64_t kPack = 8;
   bool packs = !p.transpose_a && p.K % kPack == 0 && (p.transpose_b || p.N % kPack == 0);
   for (const int64_t step : p.a_batch) packs = packs && step % kPack == 0;
@@ -31,38 +31,31 @@ bool in_panels(const GemmProblem& p) {
 
 // What both kinds of kernels take.
 template <class Args>
-void fill(Args& args, const GemmProblem& p, const Walk& walk, int64_t splits, int64_t depth, bool packs) {
+void fill(Args& args, const GemmProblem& p, const Walk& walk, bool packs) {
   args.a = input(0);
   args.b = input(1);
   args.bias = p.has_bias ? input(2) : no_buffer();
   args.residual = p.beta == 0 ? no_buffer() : p.has_residual ? input(3) : output(0);
   args.y = output(0);
-  args.partial = splits > 1 ? workspace(0) : no_buffer();
   args.M = to_i31(p.M);
   args.N = to_i31(p.N);
   args.K = to_i31(p.K);
   args.batch = walk.axes();
   args.a_batch = walk.strides(0);
   args.b_batch = walk.strides(1);
-  args.splits = {make_divisor(splits), to_i31(depth)};
   args.epilogue = {p.alpha, p.beta, packs, to_i31(p.bias_step), p.act};
 }
 
-Plan panels_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& panels,
-                 const DeviceFacts& device) {
+Plan aligned_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& tiling,
+                  const DeviceFacts& device) {
   Plan plan;
-  const int64_t batch = walk.total();
   const bool by_k = !p.transpose_b;
-  hip::GemmPanelsArgs args = {};
-  fill(args, p, walk, panels.splits, panels.depth, p.N % 8 == 0 && p.bias_step % 8 == 0);
+  hip::GemmAlignedArgs args = {};
+  fill(args, p, walk, p.N % 8 == 0 && p.bias_step % 8 == 0);
   args.a_row = to_i31(p.K);
   args.b_row = to_i31(by_k ? p.N : p.K);
-  args.down = to_i31(panels.down);
-  args.across = make_divisor(panels.across);
-  const Grid grid = {to_u31(panels.tiles()), 1, to_u31(batch * panels.splits)};
-  plan.launch((by_k ? kByK : kTurned)[panels.tile], grid, panels.threads, args).lds =
-      panels.lds(by_k, device);
-  if (panels.splits > 1) add_sum_of_splits(plan, args, panels.splits, batch, true);
+  launch_aligned(plan, (by_k ? kByK : kTurned)[tiling.tile], tiling, walk.total(), tiling.lds(by_k, device),
+                 args);
   return plan;
 }
 
@@ -75,9 +68,9 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   Walk walk(p.batch, {p.a_batch, p.b_batch});
   walk.simplify();
   const int64_t batch = walk.total(), pack = half ? 8 : 4;
-  if (half && aligned && in_panels(p)) {
-    const auto panels = choose_aligned(p.M, p.N, p.K, batch, device, wanted);
-    if (panels && batch * panels->splits <= kMostGrid) return panels_plan(p, walk, *panels, device);
+  if (half && aligned && is_aligned(p)) {
+    const auto tiling = choose_aligned(p.M, p.N, p.K, batch, device, wanted);
+    if (tiling && batch * tiling->splits <= kMostGrid) return aligned_plan(p, walk, *tiling, device);
   }
   const StridedTiling tile = choose_strided(p.M, p.N, batch, half, device, wanted);
   const int64_t across = divide_up(p.N, tile.n), down = divide_up(p.M, tile.m);
@@ -95,7 +88,9 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
     return along_k ? hip::OperandLayout{to_i31(row), 1, packs} : hip::OperandLayout{1, to_i31(row), packs};
   };
   hip::GemmArgs args = {};
-  fill(args, p, walk, splits, depth, aligned && p.N % pack == 0 && p.bias_step % pack == 0);
+  fill(args, p, walk, aligned && p.N % pack == 0 && p.bias_step % pack == 0);
+  args.partial = splits > 1 ? workspace(0) : no_buffer();
+  args.splits = {make_divisor(splits), to_i31(depth)};
   args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
   plan.launch(kStrided.name(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},

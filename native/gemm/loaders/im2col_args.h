@@ -1,11 +1,29 @@
-// What conv_last_* and conv_apart_* take.
+// The arguments of kernels that load patches by im2col.h: conv_* and conv_last_*.
 #pragma once
 
 #include "device/args.h"
 #include "gemm/args.h"
-#include "operators/convolution/product_args.h"
 
 namespace graphopt::hip {
+
+struct ConvWindow {
+  int32_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
+};
+
+// x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
+// group. A column of the product is one output pixel of one image.
+struct ConvArgs {
+  static constexpr int kSlots = 4;
+  In x, w, bias;  // bias may be null
+  Out y;
+  int32_t M, C, H, W, groups;
+  int32_t packs_of_w;  // the rows of W are whole packs, and begin at multiples of 16 bytes
+  int32_t packs_of_y;  // the images of Y
+  ConvWindow window;
+  uint32_t pixels;
+  Divisor per_image, across, taps, kernel_w;
+};
+static_assert(is_args<ConvArgs>(144), "one layout for all compilers");
 
 constexpr int kConvLastTaps = 15;  // rows and columns of a kernel, at most
 
@@ -25,18 +43,5 @@ struct ConvLastArgs {
   Epilogue epilogue;
 };
 static_assert(is_args<ConvLastArgs>(208), "one layout for all compilers");
-
-// A transposed one whose windows lie apart, its kernel being its stride: each pixel of X is `window` pixels of Y.
-// M pixels of X, K channels, w [K, window_h, window_w, filters], of which a row has N elements; x [M, K], y and
-// residual [images, rows window_h, columns window_w, filters].
-struct ConvApartArgs {
-  static constexpr int kSlots = 5;
-  In x, w, bias, residual;  // bias and residual may be null
-  Out y;
-  int32_t M, N, K, window_h, down;
-  Divisor across, filters, window_w, columns;
-  Epilogue epilogue;
-};
-static_assert(is_args<ConvApartArgs>(136), "one layout for all compilers");
 
 }  // namespace graphopt::hip

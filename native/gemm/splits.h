@@ -1,9 +1,9 @@
-// What follows a product whose K is split among work-groups.
+// Launches of products whose K is split among work-groups.
 #pragma once
 
 #include "device/launch.h"
-#include "gemm/args.h"
-#include "operators/matmul/args.h"
+#include "gemm/planner.h"
+#include "gemm/splits_args.h"
 
 namespace graphopt::gpu {
 
@@ -26,6 +26,20 @@ void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t 
   sum.epilogue = product.epilogue;
   plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
               hip::kGemmSumThreads, sum);
+}
+
+// Adds the launch of a kernel, of whose arguments those that follow from the tiling are not filled in, and the one that
+// ends a product whose K is split.
+template <class Args>
+void launch_aligned(Plan& plan, const char* kernel, const AlignedTiling& tiling, int64_t batch, uint32_t lds,
+                    Args& args) {
+  args.partial = tiling.splits > 1 ? workspace(0) : no_buffer();
+  args.down = to_i31(tiling.down);
+  args.across = make_divisor(tiling.across);
+  args.splits = {make_divisor(tiling.splits), to_i31(tiling.depth)};
+  const Grid grid = {to_u31(tiling.tiles()), 1, to_u31(batch * tiling.splits)};
+  plan.launch(kernel, grid, tiling.threads, args).lds = lds;
+  if (tiling.splits > 1) add_sum_of_splits(plan, args, tiling.splits, batch, true);
 }
 
 }  // namespace graphopt::gpu

@@ -3,7 +3,7 @@
 
 #include "device/args.h"
 #include "gemm/args.h"
-#include "operators/convolution/product_args.h"
+#include "gemm/loaders/im2col_args.h"
 
 namespace graphopt::hip {
 

@@ -1,0 +1,228 @@
+// The patches of a convolution in channels last as an operand, where the taps of consecutive pixels are consecutive pixels:
+// those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/loaders/halo_args.h"
+#include "gemm/pipelines/aligned.h"
+
+namespace graphopt::hip {
+
+// copy_to_lds where it `is`, else nothing, without a branch between products.
+DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
+#if GRAPHOPT_ON_NVIDIA
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("{.reg .pred is; setp.ne.b32 is, %3, 0; @is cp.async.cg.shared.global [%0], [%1], 16, %2;}"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0), "r"(static_cast<int>(is))
+               : "memory");
+#else
+  if (is) copy_to_lds(to, from, inside);
+#endif
+}
+
+// The product of a tile. Its left operand are rows of LDS, one for each pixel of X, of which each tap begins at another.
+template <class Base>
+struct HaloProduct : Base {
+  static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
+  struct Lds {
+    alignas(16) half_t b[Base::kBuffers][Base::kN][kRow];
+    uint32_t inside[kM];
+  };
+
+  const ConvHaloArgs& args;
+  const half_t* pixels;  // in LDS: rows of zeros, then two blocks of channels
+  // Of each line, bit t: its tap t is a pixel of X. In LDS; this lane's in registers where those suffice.
+  const uint32_t* inside;
+  static constexpr bool kKept = kTilesM * Base::kTilesN <= 12;
+  uint32_t kept[kKept ? kTilesM : 1];
+  int at[kTilesM] = {};               // the lines' rows at this tap, in elements
+  int tap, column, shift, block = 0;  // of the next step
+
+  // Tile: every left operand's line is lane % 16.
+  DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
+      : args(of), pixels(rows), inside(lines), tap(first_tap) {
+    const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
+    column = tap - r * static_cast<int>(args.kernel_w.d);
+    shift = r * args.W + column;
+    for (int m = thread_x(); m < kM; m += Base::kThreads) lines[m] = taps_inside(first_m + m);
+    if constexpr (kKept) {
+      barrier();
+      UNROLL for (int i = 0; i < kTilesM; ++i) kept[i] = inside[line(i)];
+    }
+  }
+
+  DEVICE uint32_t taps_of(int i) const {
+    if constexpr (kKept) return kept[i];
+    return inside[line(i)];
+  }
+
+  DEVICE static int line(int m) { return Base::wave_m() + m * 16 + lane_id() % 16; }
+
+  DEVICE uint32_t taps_inside(int m) const {
+    const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
+    const uint32_t in_image = pixel - divide(pixel, args.per_image) * args.per_image.d;
+    const uint32_t down = divide(in_image, args.columns);
+    const int y = static_cast<int>(down) - args.top;
+    const int x = static_cast<int>(in_image - down * args.columns.d) - args.left;
+    uint32_t bits = 0;
+    int bit = 0;
+    NO_UNROLL for (int r = 0; r < args.kernel_h; ++r) {
+      const bool has_row = m < args.M && static_cast<uint32_t>(y + r) < static_cast<uint32_t>(args.H);
+      NO_UNROLL for (int s = 0; s < static_cast<int>(args.kernel_w.d); ++s) {
+        const bool is = has_row && static_cast<uint32_t>(x + s) < static_cast<uint32_t>(args.W);
+        bits |= static_cast<uint32_t>(is) << bit++;
+      }
+    }
+    return bits;
+  }
+
+  // The rows of this step's tap; then the next one's tap.
+  DEVICE void next_tap() {
+    UNROLL for (int i = 0; i < kTilesM; ++i) {
+      const int row = kHaloZeros + block + shift + line(i);
+      at[i] = ((taps_of(i) >> tap & 1) != 0 ? row : row & (kHaloZeros - 1)) * kRow;
+    }
+    ++tap;
+    ++column;
+    ++shift;
+    if (column == static_cast<int>(args.kernel_w.d)) {
+      column = 0;
+      shift += args.W - static_cast<int>(args.kernel_w.d);
+    }
+    if (tap == static_cast<int>(args.taps.d)) {
+      tap = column = shift = 0;
+      block = args.rows - block;
+    }
+  }
+
+  DEVICE void load(const Lds& lds, int buffer, int k, typename Base::Operands& to) {
+    if (k == 0) next_tap();
+    const int from = Base::split() * Base::kSplitDepth + k;
+    Base::load_right(lds, buffer, from, to.right);
+    UNROLL for (int m = 0; m < kTilesM; ++m) {
+      to.left[m] = Base::Tile::load_left([&](int, int across) { return &pixels[at[m] + from + across]; });
+    }
+  }
+};
+
+// What a work-item copies to LDS: filters for each step, and beside them pixels of the next block of channels.
+template <class P>
+struct HaloCopies {
+  static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
+  static constexpr int kPacks = P::kN / kRows, kParts = P::Product::kSplitDepth / 16, kRow = P::Product::kRow;
+  static constexpr int kBefore = P::kBuffers - 1;  // steps that still read where the next block's pixels go
+  static constexpr int kChunks = halo_chunks(P::kThreads, kParts), kApart = kParts / kChunks;
+  static_assert(kPacks * kRows == P::kN && kApart * kChunks == kParts, "whole packs for every work-item");
+
+  const ConvHaloArgs& args;
+  typename P::Lds& lds;
+  half_t* pixels;
+  const half_t *w, *x;                // at this step's filters; at the pixels of block `next`
+  ptrdiff_t from_filter, from_chunk;  // from pack to pack
+  int row, column, first;             // first pixel of X that the tile reaches
+  int tap, block, left;               // of the step; steps that are left
+  int next, last;                     // blocks: whose pixels are to come, and the part's last one
+  int to = 0;                         // their first row in LDS
+  int filters = 0;                    // a bit for each pack that is one
+  bool has_k;                         // this step has some for these packs
+  // The next chunk of pixels: its row of the block, beyond all of them where none is to come; where it is and goes.
+  static constexpr int kNone = 1 << 24;
+  int chunk = kNone;
+  const half_t* chunk_from;
+  half_t* chunk_to;
+
+  // The part's first step is `step`; there are `steps`.
+  DEVICE HaloCopies(const ConvHaloArgs& of, typename P::Lds& operands, half_t* rows, int first_m, int first_n,
+                    int step, int steps)
+      : args(of),
+        lds(operands),
+        pixels(rows),
+        from_chunk(static_cast<ptrdiff_t>(kRows) * of.C),
+        row(thread_x() / kAcross),
+        column(thread_x() % kAcross * 8),
+        first(first_m - args.top * args.W - args.left),
+        left(steps) {
+    const auto taps = static_cast<int>(args.taps.d);
+    block = static_cast<int>(divide(static_cast<uint32_t>(step), args.taps));
+    tap = step - block * taps;
+    next = block;
+    last = static_cast<int>(divide(static_cast<uint32_t>(step + steps - 1), args.taps));
+    const int K = taps * args.C;
+    from_filter = static_cast<ptrdiff_t>(kRows) * K;
+    const half_t *of_w = args.w, *of_x = args.x;
+    w = of_w + static_cast<ptrdiff_t>(first_n + row) * K + (tap * args.C + block * kDepth + column);
+    x = of_x + static_cast<ptrdiff_t>(first + row) * args.C + (block * kDepth + column);
+    chunk_from = x;
+    chunk_to = pixels;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      filters |= static_cast<int>(first_n + row + i * kRows < args.N) << i;
+    }
+    filters = opaque(filters);
+    for (int r = thread_x(); r < kHaloZeros * kRow; r += P::kThreads) pixels[r] = from_float<half_t>(0.0f);
+    copy_next_block();
+    // Beside the steps of a part that begins between the taps of a block the next one may not find room.
+    if (tap != 0 && next <= last) copy_next_block();
+    begin_step();
+  }
+
+  DEVICE void copy_next_block() {
+    begin_next_block();
+    NO_UNROLL while (chunk - row < args.rows) copy_chunk();
+    end_next_block();
+  }
+  DEVICE void begin_next_block() {
+    chunk = row;
+    chunk_from = x;
+    chunk_to = pixels + ((kHaloZeros + to + row) * kRow + column);
+  }
+  DEVICE void end_next_block() {
+    chunk = kNone;
+    ++next;
+    x += kDepth;
+    to = args.rows - to;
+  }
+  DEVICE void copy_chunk() {
+    const bool inside = static_cast<uint32_t>(first + chunk) < static_cast<uint32_t>(args.M) &&
+                        next * kDepth + column < args.C;
+    copy_to_lds_if(chunk < args.rows, chunk_to, chunk_from, inside);
+    chunk += kRows;
+    chunk_from += from_chunk;
+    chunk_to += kRows * kRow;
+  }
+
+  // The block after this one comes beside the last steps of this one.
+  DEVICE void begin_step() {
+    has_k = left > 0 && block * kDepth + column < args.C;
+    if (tap == kBefore && next == block + 1 && next <= last) begin_next_block();
+  }
+
+  DEVICE void begin(int buffer, int part) {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kParts, kChunks)) continue;
+      copy_to_lds_if((filters >> i & 1) != 0, &lds.b[buffer][i * kRows + row][column], w + i * from_filter,
+                     has_k);
+    }
+    if (part % kApart == 0) copy_chunk();
+    if (!is_last_part(part, kParts)) return;
+    --left;
+    ++tap;
+    w += args.C;
+    if (tap == static_cast<int>(args.taps.d)) {
+      tap = 0;
+      w += kDepth - static_cast<int>(args.taps.d) * args.C;
+      ++block;
+      if (next == block) end_next_block();
+    }
+    begin_step();
+  }
+};
+
+template <class P_>
+struct HaloGemm : P_ {
+  static_assert(P_::kAhead, "copies are on their way while steps are multiplied");
+  using Product = HaloProduct<typename P_::Product>;
+  using Lds = typename Product::Lds;
+};
+
+}  // namespace graphopt::hip

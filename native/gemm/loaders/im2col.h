@@ -1,0 +1,204 @@
+// The patches of a convolution as an operand: gathered from images [N, C, H, W] an element at a time, for strided.h's kind of
+// products, and from images in channels last in whole packs.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/loaders/im2col_args.h"
+#include "gemm/loaders/packs.h"
+#include "gemm/pipelines/steps.h"
+
+namespace graphopt::hip {
+
+// A tap of a channel, which is a k of the product: how far it is from the first tap of the first channel.
+struct ConvTap {
+  ptrdiff_t offset;
+  int down, right;  // rows and columns
+  int r, s;
+
+  DEVICE ConvTap(int k, const Divisor& taps, const Divisor& kernel_w, const ConvWindow& p, int H, int W) {
+    const uint32_t c = divide(static_cast<uint32_t>(k), taps), tap = static_cast<uint32_t>(k) - c * taps.d;
+    r = static_cast<int>(divide(tap, kernel_w));
+    s = static_cast<int>(tap) - r * p.kernel_w;
+    down = r * p.dilation_h;
+    right = s * p.dilation_w;
+    offset = static_cast<ptrdiff_t>(c) * H * W + static_cast<ptrdiff_t>(down) * W + right;
+  }
+  DEVICE void next(const ConvWindow& p, int H, int W) {
+    ++s;
+    right += p.dilation_w;
+    offset += p.dilation_w;
+    if (s < p.kernel_w) return;
+    offset += static_cast<ptrdiff_t>(p.dilation_h) * W - right;
+    s = right = 0;
+    ++r;
+    down += p.dilation_h;
+    if (r < p.kernel_h) return;
+    offset += static_cast<ptrdiff_t>(H - down) * W;
+    r = down = 0;
+  }
+};
+
+// The pixel of X, perhaps outside, that is at the first tap of a pixel of Y.
+template <class T>
+struct ConvPixel {
+  const T* at;
+  int top, left;
+
+  DEVICE T load(const ConvTap& tap, bool inside, int H, int W) const {
+    const auto h = static_cast<uint32_t>(top + tap.down), w = static_cast<uint32_t>(left + tap.right);
+    inside = inside && h < static_cast<uint32_t>(H) && w < static_cast<uint32_t>(W);
+    return inside ? at[tap.offset] : from_float<T>(0.0f);
+  }
+};
+
+// Where pixel n of Y begins in X; pixels are counted over all images.
+template <class T>
+DEVICE ConvPixel<T> conv_pixel(const ConvArgs& args, int group, uint32_t n) {
+  const T* x = args.x;
+  const ConvWindow& p = args.window;
+  const uint32_t at = n < args.pixels ? n : 0;
+  const uint32_t i = divide(at, args.per_image), rest = at - i * args.per_image.d;
+  const uint32_t row = divide(rest, args.across);
+  ConvPixel<T> pixel;
+  pixel.top = static_cast<int>(row) * p.stride_h - p.top;
+  pixel.left = static_cast<int>(rest - row * args.across.d) * p.stride_w - p.left;
+  pixel.at =
+      x +
+      (static_cast<ptrdiff_t>(i) * args.groups + group) * static_cast<ptrdiff_t>(args.C) * args.H * args.W +
+      static_cast<ptrdiff_t>(pixel.top) * args.W + pixel.left;
+  if (n >= args.pixels) pixel.top = -(1 << 30);  // outside for every tap
+  return pixel;
+}
+
+// The patches that a work-item gathers: of the same pixels for every k. Rows of lines take kSize taps of one
+// pixel, rows of k one tap of kSize pixels.
+template <class Product, class T>
+struct ConvPatches {
+  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kPixels = Product::kByLine ? 1 : kSize, kAcross = Product::kN / kPixels;
+  static constexpr int kPacks = Product::kN * Product::kDepth / kSize / Product::kThreads;
+  static_assert(Product::kThreads % kAcross == 0, "whole rows of pixels");
+
+  const ConvArgs& args;
+  int depth, column, first_row;
+  ConvPixel<T> pixel[kPixels];
+  Pack<T> patches[kPacks];
+
+  DEVICE ConvPatches(const ConvArgs& of, int group, uint32_t first_n, int K)
+      : args(of), depth(K), column(thread_x() % kAcross * kPixels) {
+    UNROLL for (int j = 0; j < kPixels; ++j) {
+      pixel[j] = conv_pixel<T>(args, group, first_n + static_cast<uint32_t>(column + j));
+    }
+    first_row = kAcross % kWave == 0 ? same_in_wave(thread_x() / kAcross) : thread_x() / kAcross;
+  }
+  DEVICE int row_of(int i) const { return i * (Product::kThreads / kAcross) + first_row; }
+
+  DEVICE void load(int first_k) {
+    const int32_t H = args.H, W = args.W;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int k = first_k + row_of(i) * (kSize / kPixels);
+      ConvTap tap(k, args.taps, args.kernel_w, args.window, H, W);
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if constexpr (Product::kByLine) {
+          patches[i].v[j] = pixel[0].load(tap, k + j < depth, H, W);
+          tap.next(args.window, H, W);
+        } else {
+          patches[i].v[j] = pixel[j].load(tap, k < depth, H, W);
+        }
+      }
+    }
+  }
+
+  DEVICE void store(typename Product::Lds& lds, int buffer) const {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if constexpr (Product::kByLine) {
+        store_pack(&lds.b[buffer][column][row_of(i) * kSize], patches[i]);
+      } else {
+        UNROLL for (int j = 0; j < kSize; j += 4) {
+          const Pack<T>& q = patches[i];
+          const Pack<float> four = {
+              {to_float(q.v[j]), to_float(q.v[j + 1]), to_float(q.v[j + 2]), to_float(q.v[j + 3])}};
+          store_pack(&lds.b[buffer][row_of(i)][column + j], four);
+        }
+      }
+    }
+  }
+};
+
+// The patches of a work-group's pixels on their way to LDS. A work-item has the same k of some pixels.
+template <class P>
+struct Im2colRows {
+  static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
+  // One group of copies behind another: what lies between a load from LDS and a copy costs three instructions.
+  static constexpr int kGroups = 2;
+  static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
+
+  static constexpr int kNoTap = kConvLastTaps;  // whose bit is never set
+
+  const ConvLastArgs& args;
+  const half_t* x;
+  int row, column, k, end;
+  int channel, r, s, offset;                  // of the step's tap
+  int at[kPacks];                             // the pixel of X at the first tap, perhaps outside
+  uint32_t taps[kPacks];                      // bit r: tap row r is inside; bit 16 + s: tap column s is
+  PacksToLds<P::kAhead, kPacks, true> packs;  // of which the next taps copy most again
+
+  DEVICE Im2colRows(const ConvLastArgs& of, int first_m, int first_k, int depth)
+      : args(of),
+        x(of.x),
+        row(thread_x() / kAcross),
+        column(thread_x() % kAcross * 8),
+        k(first_k + column),
+        end(first_k + depth) {
+    const ConvWindow& window = args.window;
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const int m = first_m + i * kRows + row;
+      const auto pixel = static_cast<uint32_t>(min_int(m, args.M - 1));
+      const uint32_t image = divide(pixel, args.per_image), rest = pixel - image * args.per_image.d;
+      const uint32_t down = divide(rest, args.columns);
+      const int top = static_cast<int>(down) * window.stride_h - window.top;
+      const int left = static_cast<int>(rest - down * args.columns.d) * window.stride_w - window.left;
+      at[i] = (static_cast<int>(image) * args.H + top) * args.W + left;
+      taps[i] = inside(top, args.H, m < args.M ? window.kernel_h : 0, window.dilation_h) |
+                inside(left, args.W, window.kernel_w, window.dilation_w) << 16;
+    }
+  }
+
+  // Bit i: first + i step is one of `size`.
+  DEVICE static uint32_t inside(int first, int size, int count, int step) {
+    uint32_t bits = 0;
+    NO_UNROLL for (int i = 0; i < count; ++i) {
+      const bool is = static_cast<uint32_t>(first) < static_cast<uint32_t>(size);
+      bits |= static_cast<uint32_t>(is) << i;
+      first += step;
+    }
+    return bits;
+  }
+
+  template <class Row>
+  DEVICE void begin(Row* to, int part) {
+    constexpr int kParts = P::kDepth / 16;
+    if (part <= 0) {
+      const uint32_t tap = divide(static_cast<uint32_t>(k), args.channels);
+      channel = k - static_cast<int>(tap * args.channels.d);
+      r = static_cast<int>(divide(tap, args.kernel_w));
+      s = static_cast<int>(tap) - r * static_cast<int>(args.kernel_w.d);
+      offset = r * args.window.dilation_h * args.W + s * args.window.dilation_w;
+      if (k >= end) r = kNoTap;
+    }
+    const auto C = static_cast<int32_t>(args.channels.d);
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kParts, kGroups)) continue;
+      const bool is_inside = (taps[i] >> r & taps[i] >> (16 + s) & 1) != 0;
+      packs.begin(i, &to[i * kRows + row][column], x + static_cast<ptrdiff_t>(at[i] + offset) * C + channel,
+                  is_inside);
+    }
+    if (is_last_part(part, kParts)) k += P::kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row* to) const {
+    UNROLL for (int i = 0; i < kPacks; ++i) packs.finish(i, &to[i * kRows + row][column]);
+  }
+};
+
+}  // namespace graphopt::hip

@@ -1,0 +1,51 @@
+// Packs of 16 bytes on their way from memory to LDS, and the parts of a step in which they are copied.
+#pragma once
+
+#include "device/platform.h"
+
+namespace graphopt::hip {
+
+// A step's copies are started in parts, one for each 16 k that are multiplied meanwhile.
+constexpr int kAllParts = -1;
+// `groups` of copies: fewer than parts where they are worth more together.
+DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
+  return part == kAllParts || pack * groups / packs * (parts / groups) == part;
+}
+DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part == parts - 1; }
+
+// copy_to_lds, kept in the compute unit's cache: other work-items copy the same soon.
+template <class To, class T>
+DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
+#if GRAPHOPT_ON_NVIDIA
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+#else
+  copy_to_lds(to, from, inside);
+#endif
+}
+
+// The packs of a work-item on their way to LDS; kCached: through the compute unit's cache.
+template <bool kAhead, int kPacks, bool kCached = false>
+struct PacksToLds {
+  Bits128 staged[kAhead ? 1 : kPacks];
+
+  DEVICE void begin(int i, half_t* to, const half_t* from, bool inside) {
+    if constexpr (kAhead && kCached) {
+      copy_to_lds_cached(to, from, inside);
+    } else if constexpr (kAhead) {
+      copy_to_lds(to, from, inside);
+    } else {
+      Bits128 bits = {};
+      if (inside) bits = *reinterpret_cast<const Bits128*>(from);
+      staged[i] = bits;
+    }
+  }
+  DEVICE void finish(int i, half_t* to) const {
+    if constexpr (!kAhead) *reinterpret_cast<Bits128*>(to) = staged[i];
+  }
+};
+
+}  // namespace graphopt::hip

@@ -1,0 +1,68 @@
+// Dense operands in whole packs of lines, not of k.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/loaders/packs.h"
+#include "gemm/loaders/strided.h"
+
+namespace graphopt::hip {
+
+// Lines of which all have the same k one behind another, to rows of k in LDS.
+template <int kLines, int kDepth, int kThreads>
+struct TransposedRows {
+  // A work-item has packs of kGroups columns, kApart from one to the next.
+  static constexpr int kGroups = kLines % 3 == 0   ? 3
+                                 : kLines % 5 == 0 ? 5
+                                                   : 1,
+                       kApart = kLines / kGroups, kAcross = kApart / 8;
+  static constexpr int kRows = kThreads / kAcross, kPacks = kDepth / kRows * kGroups;
+  static_assert(kPacks * kThreads * 8 == kLines * kDepth, "whole packs for every work-item");
+
+  const half_t* from;
+  ptrdiff_t stride;
+  int row, column, left;
+  int inside = 0;  // a bit for each column
+  PacksToLds<true, kPacks> packs;
+
+  DEVICE TransposedRows(const half_t* p, int apart, int lines, int K)
+      : stride(apart), row(thread_x() / kAcross), column(thread_x() % kAcross * 8), left(K - row) {
+    from = p + static_cast<ptrdiff_t>(row) * stride + column;
+    UNROLL for (int g = 0; g < kGroups; ++g) inside |= static_cast<int>(column + g * kApart < lines) << g;
+    inside = opaque(inside);
+  }
+  template <class Row>
+  DEVICE void begin(Row* to, int part) {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      if (!in_part(i, kPacks, part, kDepth / 16, kDepth / 16)) continue;
+      const int down = i / kGroups * kRows, across = i % kGroups;
+      packs.begin(i, &to[down + row][column + across * kApart], from + down * stride + across * kApart,
+                  down < left && (inside >> across & 1) != 0);
+    }
+    if (!is_last_part(part, kDepth / 16)) return;
+    from += kDepth * stride;
+    left -= kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row*) const {}
+};
+
+// The same where LDS has rows of lines: through registers.
+template <int kLines, int kDepth, int kThreads>
+struct TransposedThroughRegisters {
+  OperandPart<half_t, kLines, kDepth, kThreads, true> operand;
+  int k = 0;
+
+  DEVICE TransposedThroughRegisters(const half_t* p, int apart, int lines, int K)
+      : operand(p, {1, apart, 1}, lines, K) {}
+  template <class Row>
+  DEVICE void begin(Row*, int) {
+    operand.load(k);
+    k += kDepth;
+  }
+  template <class Row>
+  DEVICE void finish(Row* to) const {
+    operand.store(to);
+  }
+};
+
+}  // namespace graphopt::hip

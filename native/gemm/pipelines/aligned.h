@@ -1,0 +1,68 @@
+// Float16 products on the matrix units (matrix.h) whose operands come in whole packs. Where memory is copied to LDS without
+// registers, several steps are loaded while one is multiplied; elsewhere one is, in registers.
+#pragma once
+
+#include "device/platform.h"
+#include "gemm/loaders/packs.h"
+#include "gemm/pipelines/matrix.h"
+#include "gemm/tiles.h"
+
+namespace graphopt::hip {
+
+// kRightByK: for each k the right operand's columns lie one behind another, else for each column its k.
+template <GemmTile kTile, bool kRightByK>
+struct AlignedGemm {
+  using Tile = hip::Tile<half_t>;
+  static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
+  static constexpr bool kRightRows = kRightByK && Tile::kLoadsRows;  // as they are, also in LDS
+  static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
+  // On the CPU three where they fit, for the sake of tests.
+  static constexpr bool kThree =
+      kAhead && !kCopiesToLds && 3 * kShape.lds_bytes(kRightRows) <= kLdsBytes * kShape.stages;
+  static constexpr int kBuffers = kThree ? 3 : kShape.stages;
+  using Product = Hgemm<kShape.m, kShape.n, kShape.depth, kShape.wave_m, kShape.wave_n, kBuffers, kRightRows,
+                        kShape.split_k>;
+  using Lds = typename Product::Lds;
+  static constexpr int kM = Product::kM, kN = Product::kN, kDepth = Product::kDepth;
+  static constexpr int kThreads = Product::kThreads;
+  static_assert(kThreads == kShape.threads(kWave) &&
+                    (!kCopiesToLds || sizeof(Lds) == kShape.lds_bytes(kRightRows)),
+                "what plans ask for");
+};
+
+// The product of `depth` k of both operands.
+template <class P, class Left, class Right>
+DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds, int depth, Left& left,
+                             Right& right) {
+  const auto begin = [&](int buffer, int part) {
+    left.begin(lds.a[buffer], part);
+    right.begin(lds.b[buffer], part);
+  };
+  if constexpr (P::kAhead) {
+    product_steps_ahead(product, lds, depth, begin);
+  } else {
+    product.run(
+        lds, depth, [&](int, int buffer) { begin(buffer, kAllParts); },
+        [&](int buffer) {
+          left.finish(lds.a[buffer]);
+          right.finish(lds.b[buffer]);
+        });
+  }
+}
+
+// Which tile of a product of `down` x `across` tiles this work-group has: kTilesAtOnce rows of tiles are done
+// together, so that they find their operands in the L2.
+constexpr int kTilesAtOnce = 8;
+struct TilePlace {
+  int down, across;
+};
+DEVICE TilePlace tile_place(const Divisor& across, int down) {
+  const auto id = static_cast<uint32_t>(block_x());
+  const uint32_t group = divide(id, across) / kTilesAtOnce;
+  const uint32_t first = group * kTilesAtOnce, at = id - first * across.d;
+  const uint32_t rows = static_cast<uint32_t>(min_int(kTilesAtOnce, down - static_cast<int>(first)));
+  const uint32_t column = rows == kTilesAtOnce ? at / kTilesAtOnce : at / rows;
+  return {static_cast<int>(first + at - column * rows), static_cast<int>(column)};
+}
+
+}  // namespace graphopt::hip

@@ -1,0 +1,24 @@
+// What gemm_sum_* take.
+#pragma once
+
+#include "device/args.h"
+#include "gemm/args.h"
+
+namespace graphopt::hip {
+
+constexpr int kGemmSumThreads = 256;
+
+// One work-item for each pack of a row of Y, of which there are `packs` in all and `across` in a row;
+// matrices have `rows`.
+struct GemmSumArgs {
+  static constexpr int kSlots = 4;
+  In partial, bias, residual;  // bias and residual may be null
+  Out y;
+  int32_t N, splits;
+  uint32_t packs;
+  Divisor across, rows;
+  Epilogue epilogue;
+};
+static_assert(is_args<GemmSumArgs>(96), "one layout for all compilers");
+
+}  // namespace graphopt::hip

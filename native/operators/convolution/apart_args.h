@@ -1,0 +1,22 @@
+// What conv_apart_* take.
+#pragma once
+
+#include "device/args.h"
+#include "gemm/args.h"
+
+namespace graphopt::hip {
+
+// A transposed convolution whose windows lie apart, its kernel being its stride: each pixel of X is `window` pixels of Y.
+// M pixels of X, K channels, w [K, window_h, window_w, filters], of which a row has N elements; x [M, K], y and
+// residual [images, rows window_h, columns window_w, filters].
+struct ConvApartArgs {
+  static constexpr int kSlots = 5;
+  In x, w, bias, residual;  // bias and residual may be null
+  Out y;
+  int32_t M, N, K, window_h, down;
+  Divisor across, filters, window_w, columns;
+  Epilogue epilogue;
+};
+static_assert(is_args<ConvApartArgs>(136), "one layout for all compilers");
+
+}  // namespace graphopt::hip
