@@ -46,10 +46,7 @@
 #if GRAPHOPT_ON_NVIDIA
 #include <cuda_fp16.h>
 #elif GRAPHOPT_ON_AMD
-#define __global__ __attribute__((global))
-#define __device__ __attribute__((device))
-#define __shared__ __attribute__((shared))
-#define __forceinline__ inline __attribute__((always_inline))
+// The attributes are spelled out where they are used: there are no headers that name them.
 #else
 #include "device/emulator/hip_on_cpu.h"
 #endif
@@ -61,13 +58,13 @@
 // --- Kernels and LDS
 
 #if GRAPHOPT_ON_AMD
-#define DEVICE __device__ __forceinline__
-#define KERNEL(name, max_threads, Args, ...)                                                           \
-  GRAPHOPT_KERNEL(__global__ __attribute__((amdgpu_flat_work_group_size(1, max_threads))), name, Args, \
-                  __VA_ARGS__)
+#define DEVICE __attribute__((device)) inline __attribute__((always_inline))
+#define KERNEL(name, max_threads, Args, ...)                                                            \
+  GRAPHOPT_KERNEL(__attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads))), \
+                  name, Args, __VA_ARGS__)
 #define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
-#define SHARED(Type, name) __shared__ Type name
-#define DYNAMIC_SHARED(Type, name) extern __shared__ __attribute__((aligned(16))) Type name[]
+#define SHARED(Type, name) __attribute__((shared)) Type name
+#define DYNAMIC_SHARED(Type, name) extern __attribute__((shared)) __attribute__((aligned(16))) Type name[]
 #define LARGE_SHARED(Type, name) SHARED(Type, name)
 #elif GRAPHOPT_ON_NVIDIA
 #define DEVICE __device__ __forceinline__
@@ -110,17 +107,18 @@
 #define GRAPHOPT_EACH_8(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_7(F, Args, __VA_ARGS__)
 #define GRAPHOPT_EACH_9(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_8(F, Args, __VA_ARGS__)
 
-// Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
 #if GRAPHOPT_ON_CPU
 #define UNROLL
 #define UNROLL_A_LITTLE
 #define NO_UNROLL
-#elif GRAPHOPT_ON_AMD
-#define UNROLL _Pragma("unroll")
-#define UNROLL_A_LITTLE _Pragma("unroll 2")
-#define NO_UNROLL _Pragma("nounroll")
 #else
 #define UNROLL _Pragma("unroll")
+#endif
+#if GRAPHOPT_ON_AMD
+// Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
+#define UNROLL_A_LITTLE _Pragma("unroll 2")
+#define NO_UNROLL _Pragma("nounroll")
+#elif GRAPHOPT_ON_NVIDIA
 #define UNROLL_A_LITTLE _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #endif

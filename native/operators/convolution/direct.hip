@@ -113,13 +113,16 @@ DEVICE void convolution(const ConvolutionArgs& args) {
 
 using namespace graphopt::hip;
 
-#define CONVOLUTION_KERNEL(filters, T, suffix)                                                    \
-  KERNEL(convolution_##filters##_##suffix, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) { \
-    convolution<filters, T>(args);                                                                \
-  }
-
-CONVOLUTION_KERNEL(1, float, f32)
-CONVOLUTION_KERNEL(1, half_t, f16)
+KERNEL(convolution_1_f32, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
+  convolution<1, float>(args);
+}
+KERNEL(convolution_1_f16, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
+  convolution<1, half_t>(args);
+}
 static_assert(kConvolutionFilters == 8, "the kernels' names");
-CONVOLUTION_KERNEL(8, float, f32)
-CONVOLUTION_KERNEL(8, half_t, f16)
+KERNEL(convolution_8_f32, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
+  convolution<8, float>(args);
+}
+KERNEL(convolution_8_f16, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
+  convolution<8, half_t>(args);
+}

@@ -94,11 +94,11 @@ KERNEL(dft_table, kDftThreads, DftTableArgs, table) {
   root_of_unity(j, args.L, table[2 * j], table[2 * j + 1]);
 }
 
-#define DFT_KERNEL(T, suffix)                                       \
-  KERNEL(dft_##suffix, kDftThreads, DftArgs, x, window, table, y) { \
-    SHARED(DftInputs, lds);                                         \
-    dft<T>(args, lds);                                              \
-  }
-
-DFT_KERNEL(float, f32)
-DFT_KERNEL(half_t, f16)
+KERNEL(dft_f32, kDftThreads, DftArgs, x, window, table, y) {
+  SHARED(DftInputs, lds);
+  dft<float>(args, lds);
+}
+KERNEL(dft_f16, kDftThreads, DftArgs, x, window, table, y) {
+  SHARED(DftInputs, lds);
+  dft<half_t>(args, lds);
+}

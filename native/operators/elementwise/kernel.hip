@@ -178,8 +178,5 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-#define ELEMENTWISE_KERNEL(T, suffix) \
-  KERNEL(elementwise_##suffix, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<T>(args); }
-
-ELEMENTWISE_KERNEL(float, f32)
-ELEMENTWISE_KERNEL(half_t, f16)
+KERNEL(elementwise_f32, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<float>(args); }
+KERNEL(elementwise_f16, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<half_t>(args); }

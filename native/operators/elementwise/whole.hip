@@ -147,10 +147,7 @@ DEVICE void whole(const WholeArgs& args) {
 
 using namespace graphopt::hip;
 
-#define WHOLE_KERNEL(T, suffix) \
-  KERNEL(whole_##suffix, kWholeThreads, WholeArgs, mask, a, b, y) { whole<T>(args); }
-
-WHOLE_KERNEL(uint8_t, b8)
-WHOLE_KERNEL(uint16_t, b16)
-WHOLE_KERNEL(uint32_t, b32)
-WHOLE_KERNEL(uint64_t, b64)
+KERNEL(whole_b8, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint8_t>(args); }
+KERNEL(whole_b16, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint16_t>(args); }
+KERNEL(whole_b32, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint32_t>(args); }
+KERNEL(whole_b64, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint64_t>(args); }

@@ -57,15 +57,18 @@ DEVICE void gather_nd(const GatherNDArgs& args, const T& zero) {
 
 using namespace graphopt::hip;
 
-#define GATHER_ELEMENTS_KERNEL(T, suffix)                                                     \
-  KERNEL(gather_elements_##suffix, kGatherElementsThreads, GatherElementsArgs, x, index, y) { \
-    gather_elements<T>(args);                                                                 \
-  }
-
-GATHER_ELEMENTS_KERNEL(uint8_t, b8)
-GATHER_ELEMENTS_KERNEL(uint16_t, b16)
-GATHER_ELEMENTS_KERNEL(uint32_t, b32)
-GATHER_ELEMENTS_KERNEL(uint64_t, b64)
+KERNEL(gather_elements_b8, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint8_t>(args);
+}
+KERNEL(gather_elements_b16, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint16_t>(args);
+}
+KERNEL(gather_elements_b32, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint32_t>(args);
+}
+KERNEL(gather_elements_b64, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint64_t>(args);
+}
 
 #define GATHER_ND_KERNEL(T, suffix)                                               \
   KERNEL(gather_nd_##suffix, kGatherElementsThreads, GatherNDArgs, x, index, y) { \

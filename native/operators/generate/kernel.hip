@@ -158,20 +158,20 @@ DEVICE void one_hot(const OneHotArgs& args) {
 
 using namespace graphopt::hip;
 
-#define RANGE_KERNEL(T, suffix) \
-  KERNEL(range_##suffix, kGenerateThreads, RangeArgs, y) { range<T>(args); }
+KERNEL(range_f32, kGenerateThreads, RangeArgs, y) { range<float>(args); }
+KERNEL(range_i16, kGenerateThreads, RangeArgs, y) { range<int16_t>(args); }
+KERNEL(range_i32, kGenerateThreads, RangeArgs, y) { range<int32_t>(args); }
+KERNEL(range_i64, kGenerateThreads, RangeArgs, y) { range<int64_t>(args); }
 
-RANGE_KERNEL(float, f32)
-RANGE_KERNEL(int16_t, i16)
-RANGE_KERNEL(int32_t, i32)
-RANGE_KERNEL(int64_t, i64)
-
-#define BY_WIDTH(T, suffix)                                                     \
-  KERNEL(fill_##suffix, kGenerateThreads, FillArgs, y) { fill<T>(args); }       \
-  KERNEL(trilu_##suffix, kGenerateThreads, TriluArgs, x, y) { trilu<T>(args); } \
-  KERNEL(one_hot_##suffix, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<T>(args); }
-
-BY_WIDTH(uint8_t, b8)
-BY_WIDTH(uint16_t, b16)
-BY_WIDTH(uint32_t, b32)
-BY_WIDTH(uint64_t, b64)
+KERNEL(fill_b8, kGenerateThreads, FillArgs, y) { fill<uint8_t>(args); }
+KERNEL(trilu_b8, kGenerateThreads, TriluArgs, x, y) { trilu<uint8_t>(args); }
+KERNEL(one_hot_b8, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint8_t>(args); }
+KERNEL(fill_b16, kGenerateThreads, FillArgs, y) { fill<uint16_t>(args); }
+KERNEL(trilu_b16, kGenerateThreads, TriluArgs, x, y) { trilu<uint16_t>(args); }
+KERNEL(one_hot_b16, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint16_t>(args); }
+KERNEL(fill_b32, kGenerateThreads, FillArgs, y) { fill<uint32_t>(args); }
+KERNEL(trilu_b32, kGenerateThreads, TriluArgs, x, y) { trilu<uint32_t>(args); }
+KERNEL(one_hot_b32, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint32_t>(args); }
+KERNEL(fill_b64, kGenerateThreads, FillArgs, y) { fill<uint64_t>(args); }
+KERNEL(trilu_b64, kGenerateThreads, TriluArgs, x, y) { trilu<uint64_t>(args); }
+KERNEL(one_hot_b64, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint64_t>(args); }

@@ -128,16 +128,19 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
 
 using namespace graphopt::hip;
 
-#define GRID_SAMPLE_KERNELS(T, suffix)                                                   \
-  KERNEL(grid_sample_nearest_##suffix, kGridSampleThreads, GridSampleArgs, x, grid, y) { \
-    grid_sample<T, 1>(args);                                                             \
-  }                                                                                      \
-  KERNEL(grid_sample_linear_##suffix, kGridSampleThreads, GridSampleArgs, x, grid, y) {  \
-    grid_sample<T, 2>(args);                                                             \
-  }                                                                                      \
-  KERNEL(grid_sample_cubic_##suffix, kGridSampleThreads, GridSampleArgs, x, grid, y) {   \
-    grid_sample<T, 4>(args);                                                             \
-  }
-
-GRID_SAMPLE_KERNELS(float, f32)
-GRID_SAMPLE_KERNELS(half_t, f16)
+KERNEL(grid_sample_nearest_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) {
+  grid_sample<float, 1>(args);
+}
+KERNEL(grid_sample_linear_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) {
+  grid_sample<float, 2>(args);
+}
+KERNEL(grid_sample_cubic_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) { grid_sample<float, 4>(args); }
+KERNEL(grid_sample_nearest_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
+  grid_sample<half_t, 1>(args);
+}
+KERNEL(grid_sample_linear_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
+  grid_sample<half_t, 2>(args);
+}
+KERNEL(grid_sample_cubic_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
+  grid_sample<half_t, 4>(args);
+}

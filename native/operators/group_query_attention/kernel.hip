@@ -161,14 +161,17 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
 
 using namespace graphopt::hip;
 
-#define GQA_KERNELS(T, suffix)                                                                        \
-  KERNEL(gqa_heads_##suffix, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) { \
-    gqa_heads<T>(args);                                                                               \
-  }                                                                                                   \
-  KERNEL(gqa_attention_##suffix, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {    \
-    SHARED(GqaLds, lds);                                                                              \
-    gqa_attention<T>(args, lds);                                                                      \
-  }
-
-GQA_KERNELS(float, f32)
-GQA_KERNELS(half_t, f16)
+KERNEL(gqa_heads_f32, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) {
+  gqa_heads<float>(args);
+}
+KERNEL(gqa_attention_f32, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {
+  SHARED(GqaLds, lds);
+  gqa_attention<float>(args, lds);
+}
+KERNEL(gqa_heads_f16, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) {
+  gqa_heads<half_t>(args);
+}
+KERNEL(gqa_attention_f16, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {
+  SHARED(GqaLds, lds);
+  gqa_attention<half_t>(args, lds);
+}

@@ -108,12 +108,16 @@ using namespace graphopt::hip;
     SHARED(Lds, lds);                                                                       \
     layer_norm_2d<T, kKept, kSlices, kWidth>(args, lds);                                    \
   }
-#define LAYER_NORM_2D_KERNELS(T, kWidth, suffix)                                       \
-  LAYER_NORM_2D_KERNEL(T, 0, kLayerNorm2dSlices, kWidth, suffix)                       \
-  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dFew, kLayerNorm2dSlices, kWidth, few_##suffix)   \
-  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dSome, kLayerNorm2dSlices, kWidth, some_##suffix) \
-  LAYER_NORM_2D_KERNEL(T, kLayerNorm2dMany, kLayerNorm2dManySlices, kWidth, many_##suffix)
 
-LAYER_NORM_2D_KERNELS(float, 1, f32)
-LAYER_NORM_2D_KERNELS(half_t, 1, f16)
-LAYER_NORM_2D_KERNELS(half_t, 2, pairs_f16)
+LAYER_NORM_2D_KERNEL(float, 0, kLayerNorm2dSlices, 1, f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f32)
+LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 1, f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f16)
+LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 2, pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 2, few_pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 2, some_pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 2, many_pairs_f16)

@@ -49,8 +49,5 @@ DEVICE void linear(const LinearArgs& args) {
 
 using namespace graphopt::hip;
 
-#define LINEAR_KERNEL(T, suffix) \
-  KERNEL(linear_##suffix, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<T>(args); }
-
-LINEAR_KERNEL(float, f32)
-LINEAR_KERNEL(half_t, f16)
+KERNEL(linear_f32, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<float>(args); }
+KERNEL(linear_f16, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<half_t>(args); }

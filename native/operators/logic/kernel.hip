@@ -110,12 +110,9 @@ DEVICE void logic(const LogicArgs& args) {
 
 using namespace graphopt::hip;
 
-#define LOGIC_KERNEL(T, suffix) \
-  KERNEL(logic_##suffix, kLogicThreads, LogicArgs, a, b, y) { logic<T>(args); }
-
-LOGIC_KERNEL(float, f32)
-LOGIC_KERNEL(half_t, f16)
-LOGIC_KERNEL(int8_t, i8)
-LOGIC_KERNEL(int16_t, i16)
-LOGIC_KERNEL(int32_t, i32)
-LOGIC_KERNEL(int64_t, i64)
+KERNEL(logic_f32, kLogicThreads, LogicArgs, a, b, y) { logic<float>(args); }
+KERNEL(logic_f16, kLogicThreads, LogicArgs, a, b, y) { logic<half_t>(args); }
+KERNEL(logic_i8, kLogicThreads, LogicArgs, a, b, y) { logic<int8_t>(args); }
+KERNEL(logic_i16, kLogicThreads, LogicArgs, a, b, y) { logic<int16_t>(args); }
+KERNEL(logic_i32, kLogicThreads, LogicArgs, a, b, y) { logic<int32_t>(args); }
+KERNEL(logic_i64, kLogicThreads, LogicArgs, a, b, y) { logic<int64_t>(args); }

@@ -96,13 +96,15 @@ DEVICE void matmul_nbits(const NBitsArgs& args) {
 
 using namespace graphopt::hip;
 
-#define MATMUL_NBITS_KERNELS(T, suffix)                                                                 \
-  KERNEL(matmul_nbits_few_##suffix, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {  \
-    matmul_nbits<T, kNBitsFewRows, kNBitsFewColumns>(args);                                             \
-  }                                                                                                     \
-  KERNEL(matmul_nbits_many_##suffix, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) { \
-    matmul_nbits<T, kNBitsManyRows, kNBitsManyColumns>(args);                                           \
-  }
-
-MATMUL_NBITS_KERNELS(float, f32)
-MATMUL_NBITS_KERNELS(half_t, f16)
+KERNEL(matmul_nbits_few_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<float, kNBitsFewRows, kNBitsFewColumns>(args);
+}
+KERNEL(matmul_nbits_many_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<float, kNBitsManyRows, kNBitsManyColumns>(args);
+}
+KERNEL(matmul_nbits_few_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<half_t, kNBitsFewRows, kNBitsFewColumns>(args);
+}
+KERNEL(matmul_nbits_many_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<half_t, kNBitsManyRows, kNBitsManyColumns>(args);
+}

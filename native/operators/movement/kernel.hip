@@ -148,29 +148,26 @@ DEVICE void pad(const PadArgs& args) {
 
 using namespace graphopt::hip;
 
-#define STRIDED_COPY_KERNEL(T, suffix) \
-  KERNEL(strided_copy_##suffix, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<T>(args); }
+KERNEL(strided_copy_b8, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint8_t>(args); }
+KERNEL(strided_copy_b16, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint16_t>(args); }
+KERNEL(strided_copy_b32, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint32_t>(args); }
+KERNEL(strided_copy_b64, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint64_t>(args); }
+KERNEL(strided_copy_b128, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<Bits128>(args); }
 
-STRIDED_COPY_KERNEL(uint8_t, b8)
-STRIDED_COPY_KERNEL(uint16_t, b16)
-STRIDED_COPY_KERNEL(uint32_t, b32)
-STRIDED_COPY_KERNEL(uint64_t, b64)
-STRIDED_COPY_KERNEL(Bits128, b128)
+KERNEL(strided_copy_to_packs_b8, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint8_t>(args);
+}
+KERNEL(strided_copy_to_packs_b16, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint16_t>(args);
+}
+KERNEL(strided_copy_to_packs_b32, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint32_t>(args);
+}
+KERNEL(strided_copy_to_packs_b64, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint64_t>(args);
+}
 
-#define STRIDED_COPY_TO_PACKS_KERNEL(T, suffix)                                 \
-  KERNEL(strided_copy_to_packs_##suffix, kCopyThreads, StridedCopyArgs, x, y) { \
-    strided_copy_to_packs<T>(args);                                             \
-  }
-
-STRIDED_COPY_TO_PACKS_KERNEL(uint8_t, b8)
-STRIDED_COPY_TO_PACKS_KERNEL(uint16_t, b16)
-STRIDED_COPY_TO_PACKS_KERNEL(uint32_t, b32)
-STRIDED_COPY_TO_PACKS_KERNEL(uint64_t, b64)
-
-#define PAD_KERNEL(T, suffix) \
-  KERNEL(pad_##suffix, kCopyThreads, PadArgs, x, y) { pad<T>(args); }
-
-PAD_KERNEL(uint8_t, b8)
-PAD_KERNEL(uint16_t, b16)
-PAD_KERNEL(uint32_t, b32)
-PAD_KERNEL(uint64_t, b64)
+KERNEL(pad_b8, kCopyThreads, PadArgs, x, y) { pad<uint8_t>(args); }
+KERNEL(pad_b16, kCopyThreads, PadArgs, x, y) { pad<uint16_t>(args); }
+KERNEL(pad_b32, kCopyThreads, PadArgs, x, y) { pad<uint32_t>(args); }
+KERNEL(pad_b64, kCopyThreads, PadArgs, x, y) { pad<uint64_t>(args); }

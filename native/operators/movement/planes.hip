@@ -73,10 +73,10 @@ using namespace graphopt::hip;
     SHARED(Tile, tile);                                                                     \
     swap_planes(args, tile);                                                                \
   }
-#define SWAP_PLANES_KERNELS(T, suffix)  \
-  SWAP_PLANES_KERNEL(T, suffix, 64, 64) \
-  SWAP_PLANES_KERNEL(T, suffix, 8, 512) \
-  SWAP_PLANES_KERNEL(T, suffix, 512, 8)
 
-SWAP_PLANES_KERNELS(uint16_t, b16)
-SWAP_PLANES_KERNELS(uint32_t, b32)
+SWAP_PLANES_KERNEL(uint16_t, b16, 64, 64)
+SWAP_PLANES_KERNEL(uint16_t, b16, 8, 512)
+SWAP_PLANES_KERNEL(uint16_t, b16, 512, 8)
+SWAP_PLANES_KERNEL(uint32_t, b32, 64, 64)
+SWAP_PLANES_KERNEL(uint32_t, b32, 8, 512)
+SWAP_PLANES_KERNEL(uint32_t, b32, 512, 8)

@@ -159,26 +159,19 @@ DEVICE void lrn(const LrnArgs& args) {
 
 using namespace graphopt::hip;
 
-#define POOL_KERNELS(T, suffix)                                             \
-  KERNEL(pool_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T, 1>(args); } \
-  KERNEL(pool_together_##suffix, kPoolThreads, PoolArgs, x, y) { pool<T, kPoolTogether>(args); }
+KERNEL(lrn_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, 1>(args); }
+KERNEL(lrn_together_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, kPoolTogether>(args); }
+KERNEL(lrn_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, 1>(args); }
+KERNEL(lrn_together_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, kPoolTogether>(args); }
 
-#define LRN_KERNELS(T, suffix)                                           \
-  KERNEL(lrn_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T, 1>(args); } \
-  KERNEL(lrn_together_##suffix, kPoolThreads, LrnArgs, x, y) { lrn<T, kPoolTogether>(args); }
+KERNEL(pool_f32, kPoolThreads, PoolArgs, x, y) { pool<float, 1>(args); }
+KERNEL(pool_together_f32, kPoolThreads, PoolArgs, x, y) { pool<float, kPoolTogether>(args); }
+KERNEL(pool_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, 1>(args); }
+KERNEL(pool_together_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, kPoolTogether>(args); }
+KERNEL(pool_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, 1>(args); }
+KERNEL(pool_together_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, kPoolTogether>(args); }
+KERNEL(pool_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, 1>(args); }
+KERNEL(pool_together_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, kPoolTogether>(args); }
 
-LRN_KERNELS(float, f32)
-LRN_KERNELS(half_t, f16)
-
-POOL_KERNELS(float, f32)
-POOL_KERNELS(half_t, f16)
-POOL_KERNELS(uint8_t, u8)
-POOL_KERNELS(int8_t, i8)
-
-#define POOL_CHANNELS_LAST_KERNEL(size)                                               \
-  KERNEL(pool_channels_last_##size##_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { \
-    pool_channels_last<size>(args);                                                   \
-  }
-
-POOL_CHANNELS_LAST_KERNEL(8)
-POOL_CHANNELS_LAST_KERNEL(1)
+KERNEL(pool_channels_last_8_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<8>(args); }
+KERNEL(pool_channels_last_1_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<1>(args); }

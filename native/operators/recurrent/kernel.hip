@@ -157,13 +157,13 @@ DEVICE void recurrent_store(const RecurrentStateArgs& args) {
 
 using namespace graphopt::hip;
 
-#define RECURRENT_KERNELS(T, suffix)                                                                        \
-  KERNEL(recurrent_step_##suffix, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, \
-         y) {                                                                                               \
-    recurrent_step<T>(args);                                                                                \
-  }                                                                                                         \
-  KERNEL(recurrent_load_##suffix, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<T>(args); } \
-  KERNEL(recurrent_store_##suffix, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<T>(args); }
-
-RECURRENT_KERNELS(float, f32)
-RECURRENT_KERNELS(half_t, f16)
+KERNEL(recurrent_step_f32, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
+  recurrent_step<float>(args);
+}
+KERNEL(recurrent_load_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<float>(args); }
+KERNEL(recurrent_store_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<float>(args); }
+KERNEL(recurrent_step_f16, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
+  recurrent_step<half_t>(args);
+}
+KERNEL(recurrent_load_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<half_t>(args); }
+KERNEL(recurrent_store_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<half_t>(args); }

@@ -389,17 +389,19 @@ using namespace graphopt::hip;
     SHARED(FloatLds, lds);                                             \
     reduce_row<From, To>(args, lds);                                   \
   }
-#define REDUCE_COLUMNS(From, To, suffix) \
-  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<From, To>(args); }
 
 REDUCE_ROWS(float, float, f32)
 REDUCE_ROWS(half_t, half_t, f16)
 REDUCE_ROWS(half_t, float, f16_to_f32)
 REDUCE_ROWS(float, half_t, f32_to_f16)
-REDUCE_COLUMNS(float, float, f32)
-REDUCE_COLUMNS(half_t, half_t, f16)
-REDUCE_COLUMNS(half_t, float, f16_to_f32)
-REDUCE_COLUMNS(float, half_t, f32_to_f16)
+KERNEL(reduce_columns_f32, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<float, float>(args); }
+KERNEL(reduce_columns_f16, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<half_t, half_t>(args); }
+KERNEL(reduce_columns_f16_to_f32, kReduceThreads, ReduceColumnsArgs, x, y) {
+  reduce_column<half_t, float>(args);
+}
+KERNEL(reduce_columns_f32_to_f16, kReduceThreads, ReduceColumnsArgs, x, y) {
+  reduce_column<float, half_t>(args);
+}
 
 #define REDUCE_INTEGERS(T, Unsigned, suffix)                                 \
   KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) {       \

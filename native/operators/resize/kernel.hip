@@ -129,16 +129,12 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
 
 using namespace graphopt::hip;
 
-#define RESIZE_KERNEL(T, suffix) \
-  KERNEL(resize_##suffix, kResizeThreads, ResizeArgs, x, y) { resize<T>(args); }
+KERNEL(resize_f32, kResizeThreads, ResizeArgs, x, y) { resize<float>(args); }
+KERNEL(resize_f16, kResizeThreads, ResizeArgs, x, y) { resize<half_t>(args); }
 
-RESIZE_KERNEL(float, f32)
-RESIZE_KERNEL(half_t, f16)
-
-#define RESIZE_CHANNELS_LAST_KERNEL(size)                                                   \
-  KERNEL(resize_channels_last_##size##_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) { \
-    resize_channels_last<size>(args);                                                       \
-  }
-
-RESIZE_CHANNELS_LAST_KERNEL(8)
-RESIZE_CHANNELS_LAST_KERNEL(1)
+KERNEL(resize_channels_last_8_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
+  resize_channels_last<8>(args);
+}
+KERNEL(resize_channels_last_1_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
+  resize_channels_last<1>(args);
+}

@@ -76,18 +76,12 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
 
 using namespace graphopt::hip;
 
-#define RESIZE_PICK_KERNEL(T, suffix) \
-  KERNEL(resize_pick_##suffix, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<T>(args); }
+KERNEL(resize_pick_b8, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint8_t>(args); }
+KERNEL(resize_pick_b16, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint16_t>(args); }
+KERNEL(resize_pick_b32, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint32_t>(args); }
+KERNEL(resize_pick_b64, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint64_t>(args); }
 
-RESIZE_PICK_KERNEL(uint8_t, b8)
-RESIZE_PICK_KERNEL(uint16_t, b16)
-RESIZE_PICK_KERNEL(uint32_t, b32)
-RESIZE_PICK_KERNEL(uint64_t, b64)
-
-#define RESIZE_BLEND_KERNEL(X, Y, suffix) \
-  KERNEL(resize_blend_##suffix, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<X, Y>(args); }
-
-RESIZE_BLEND_KERNEL(float, float, f32)
-RESIZE_BLEND_KERNEL(half_t, half_t, f16)
-RESIZE_BLEND_KERNEL(half_t, float, f16_f32)
-RESIZE_BLEND_KERNEL(float, half_t, f32_f16)
+KERNEL(resize_blend_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, float>(args); }
+KERNEL(resize_blend_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, half_t>(args); }
+KERNEL(resize_blend_f16_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, float>(args); }
+KERNEL(resize_blend_f32_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, half_t>(args); }

@@ -130,11 +130,12 @@ KERNEL(shift_prelu_f16, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, res
   shift_prelu<half_t>(args);
 }
 
-#define BATCH_NORM_KERNEL(T, P, suffix)                                                                \
-  KERNEL(batch_norm_##suffix, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) { \
-    batch_norm<T, P>(args);                                                                            \
-  }
-
-BATCH_NORM_KERNEL(float, float, f32)
-BATCH_NORM_KERNEL(half_t, half_t, f16)
-BATCH_NORM_KERNEL(half_t, float, f16_of_f32)
+KERNEL(batch_norm_f32, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
+  batch_norm<float, float>(args);
+}
+KERNEL(batch_norm_f16, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
+  batch_norm<half_t, half_t>(args);
+}
+KERNEL(batch_norm_f16_of_f32, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
+  batch_norm<half_t, float>(args);
+}

@@ -346,15 +346,18 @@ SCATTER_LINK_EACH_KERNEL(uint16_t, b16)
 SCATTER_LINK_EACH_KERNEL(uint32_t, b32)
 SCATTER_LINK_EACH_KERNEL(uint64_t, b64)
 
-#define SCATTER_TAKE_KERNEL(T, suffix)                                                           \
-  KERNEL(scatter_take_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) { \
-    scatter_take<T>(args);                                                                       \
-  }
-
-SCATTER_TAKE_KERNEL(uint8_t, b8)
-SCATTER_TAKE_KERNEL(uint16_t, b16)
-SCATTER_TAKE_KERNEL(uint32_t, b32)
-SCATTER_TAKE_KERNEL(Bits128, b128)
+KERNEL(scatter_take_b8, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint8_t>(args);
+}
+KERNEL(scatter_take_b16, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint16_t>(args);
+}
+KERNEL(scatter_take_b32, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint32_t>(args);
+}
+KERNEL(scatter_take_b128, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<Bits128>(args);
+}
 
 // `groups` of it fit on a compute unit without spills.
 #define SCATTER_REDUCE_KERNEL(T, suffix, groups)                                                             \

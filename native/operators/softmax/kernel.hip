@@ -207,12 +207,14 @@ using namespace graphopt::hip;
     SHARED(SoftmaxColumnsLds<width>, lds);                                            \
     softmax_columns<T, Of, width>(args, lds);                                         \
   }
-#define SOFTMAX_KERNELS(name, Of)                     \
-  SOFTMAX_ROWS(name, float, Of, f32)                  \
-  SOFTMAX_ROWS(name, half_t, Of, f16)                 \
-  SOFTMAX_COLUMNS(name##_columns, float, Of, 1, f32)  \
-  SOFTMAX_COLUMNS(name##_columns, half_t, Of, 1, f16) \
-  SOFTMAX_COLUMNS(name##_column_pairs, half_t, Of, 2, f16)
 
-SOFTMAX_KERNELS(softmax, Exponentials)
-SOFTMAX_KERNELS(lp_norm, Powers)
+SOFTMAX_ROWS(softmax, float, Exponentials, f32)
+SOFTMAX_ROWS(softmax, half_t, Exponentials, f16)
+SOFTMAX_COLUMNS(softmax_columns, float, Exponentials, 1, f32)
+SOFTMAX_COLUMNS(softmax_columns, half_t, Exponentials, 1, f16)
+SOFTMAX_COLUMNS(softmax_column_pairs, half_t, Exponentials, 2, f16)
+SOFTMAX_ROWS(lp_norm, float, Powers, f32)
+SOFTMAX_ROWS(lp_norm, half_t, Powers, f16)
+SOFTMAX_COLUMNS(lp_norm_columns, float, Powers, 1, f32)
+SOFTMAX_COLUMNS(lp_norm_columns, half_t, Powers, 1, f16)
+SOFTMAX_COLUMNS(lp_norm_column_pairs, half_t, Powers, 2, f16)

@@ -147,8 +147,5 @@ DEVICE void unary(const UnaryArgs& args) {
 
 using namespace graphopt::hip;
 
-#define UNARY_KERNEL(T, suffix) \
-  KERNEL(unary_##suffix, kUnaryThreads, UnaryArgs, x, y) { unary<T>(args); }
-
-UNARY_KERNEL(float, f32)
-UNARY_KERNEL(half_t, f16)
+KERNEL(unary_f32, kUnaryThreads, UnaryArgs, x, y) { unary<float>(args); }
+KERNEL(unary_f16, kUnaryThreads, UnaryArgs, x, y) { unary<half_t>(args); }
