@@ -26,11 +26,11 @@ using f16 = half_t;
 #else
 #define GEMM_ON_f16(...)
 #endif
-#define GEMM_ON_kNowhere(...)
+#define GEMM_ON_kNone(...)
 #if GRAPHOPT_MATRIX_F16
-#define GEMM_ON_kEverywhere(...) __VA_ARGS__
+#define GEMM_ON_kAll(...) __VA_ARGS__
 #else
-#define GEMM_ON_kEverywhere(...)
+#define GEMM_ON_kAll(...)
 #endif
 #if GRAPHOPT_MATRIX_F16 && GRAPHOPT_ON_NVIDIA
 #define GEMM_ON_kCopying(...) __VA_ARGS__
@@ -46,7 +46,7 @@ using f16 = half_t;
 #define GEMM_OF_VECTOR_TILE(name, type, ...) \
   GEMM_ON_##type(STRIDED_KERNEL(Sgemm<GemmTile::kVector##name>, type, name##_##type))
 #define GEMM_OF_STRIDED_TILE(name, ...) \
-  GEMM_ON_kEverywhere(STRIDED_KERNEL(HgemmOf<GemmTile::kStrided##name>, f16, name##_f16))
+  GEMM_ON_kAll(STRIDED_KERNEL(HgemmOf<GemmTile::kStrided##name>, f16, name##_f16))
 #define GEMM_STRIDED_KERNELS GEMM_VECTOR_TILES(GEMM_OF_VECTOR_TILE) GEMM_STRIDED_TILES(GEMM_OF_STRIDED_TILE)
 #define GEMM_OF_DENSE_TILE(name, dense, halo, groups, ...) \
   GEMM_ON_##dense(DENSE_KERNEL(GemmTile::kAligned##name, groups, name##_f16))

@@ -62,7 +62,7 @@ uint32_t AlignedTiling::lds(bool right_by_k, const DeviceFacts& device) const {
 }
 
 std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape&) {
-  if (tile.dense_kernels == hip::Where::kNowhere) return std::nullopt;
+  if (tile.dense_kernels == hip::Targets::kNone) return std::nullopt;
   return tile.dense_cost;
 }
 

@@ -44,7 +44,7 @@ constexpr TileCost no_cost() { return {}; }
 
 // The targets that have a kernel. kCopying: those that copy memory to LDS without registers (kCopiesToLds). kTested:
 // these, and the CPU with waves of 32.
-enum class Where { kNowhere, kCopying, kTested, kEverywhere };
+enum class Targets { kNone, kCopying, kTested, kAll };
 
 // clang-format off
 
@@ -74,9 +74,9 @@ enum class Where { kNowhere, kCopying, kTested, kEverywhere };
 // measured AMD: there they are the same beside the rate of its units. Larger tiles do not fit operands that pass
 // through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
-  TILE(128x256, kCopying, kNowhere, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                      \
+  TILE(128x256, kCopying, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                      \
        cost(0.50, 1340, 8800), no_cost())                                                                           \
-  TILE(192x192, kCopying, kNowhere, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                      \
+  TILE(192x192, kCopying, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                      \
        cost(0.48, 1260, 15200), no_cost())                                                                          \
   TILE(192x160, kCopying, kCopying, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),                      \
        cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                              \
@@ -84,20 +84,20 @@ enum class Where { kNowhere, kCopying, kTested, kEverywhere };
        cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                               \
   TILE(128x160, kCopying, kCopying, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),                      \
        cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                \
-  TILE(96x128, kCopying, kNowhere, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                        \
+  TILE(96x128, kCopying, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                        \
        cost(0.36, 800, 8000), no_cost())                                                                            \
-  TILE(128x128, kEverywhere, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                            \
+  TILE(128x128, kAll, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                            \
        shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), cost(0.324, 1500, 6300),                     \
        cost(0.565, 1550, 6500))                                                                                     \
-  TILE(128x64, kEverywhere, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                             \
+  TILE(128x64, kAll, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                             \
        shape(128, 64, 64, 32, 64, 2), shape(128, 64, 64, 32, 32, 2), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
-  TILE(64x64, kEverywhere, kNowhere, 3, shape(64, 64, 32, 32, 64, 4),                                               \
+  TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                               \
        shape(64, 64, 32, 32, 64, 2), shape(64, 64, 32, 32, 32, 2), cost(0.21, 1080, 3200), no_cost())               \
-  TILE(32x32, kEverywhere, kNowhere, 4, shape(32, 32, 16, 16, 64, 6),                                               \
+  TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                               \
        shape(32, 32, 16, 32, 64, 2), shape(32, 32, 16, 16, 64, 2), cost(0.095, 380, 500), no_cost())                \
-  TILE(128x64x2, kNowhere, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),\
+  TILE(128x64x2, kNone, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),\
        no_cost(), cost(0.442, 1350, 6200))                                                                          \
-  TILE(144x48x4, kNowhere, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),\
+  TILE(144x48x4, kNone, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),\
        no_cost(), cost(0.443, 900, 9500))
 
 // clang-format on
@@ -140,7 +140,7 @@ constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_STRIDED_ROW)};
 struct AlignedTile {
   GemmTile tile;
   const char* name;
-  Where dense_kernels, halo_kernels;
+  Targets dense_kernels, halo_kernels;
   int groups;
   MatrixShape copied, wave64, wave32;
   TileCost dense_cost, halo_cost;
@@ -150,7 +150,7 @@ struct AlignedTile {
   }
 };
 #define GEMM_ALIGNED_ROW(name, dense, halo, ...) \
-  {GemmTile::kAligned##name, #name, Where::dense, Where::halo, __VA_ARGS__},
+  {GemmTile::kAligned##name, #name, Targets::dense, Targets::halo, __VA_ARGS__},
 constexpr AlignedTile kAlignedTiles[] = {GEMM_ALIGNED_TILES(GEMM_ALIGNED_ROW)};
 
 // The row of a tile that is in the table.

@@ -39,7 +39,7 @@ struct HaloProduct : Base {
   int at[kTilesM] = {};               // the lines' rows at this tap, in elements
   int tap, column, shift, block = 0;  // of the next step
 
-  // Tile: every left operand's line is lane % 16.
+  // Instruction: every left operand's line is lane % 16.
   DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
@@ -101,7 +101,8 @@ struct HaloProduct : Base {
     const int from = Base::split() * Base::kSplitDepth + k;
     Base::load_right(lds, buffer, from, to.right);
     UNROLL for (int m = 0; m < kTilesM; ++m) {
-      to.left[m] = Base::Tile::load_left([&](int, int across) { return &pixels[at[m] + from + across]; });
+      to.left[m] =
+          Base::Instruction::load_left([&](int, int across) { return &pixels[at[m] + from + across]; });
     }
   }
 };

@@ -12,9 +12,9 @@ namespace graphopt::hip {
 // kRightByK: for each k the right operand's columns lie one behind another, else for each column its k.
 template <GemmTile kTile, bool kRightByK>
 struct AlignedGemm {
-  using Tile = hip::Tile<half_t>;
+  using Instruction = hip::Instruction<half_t>;
   static constexpr MatrixShape kShape = row_of(kAlignedTiles, kTile).shape(kWave, kCopiesToLds);
-  static constexpr bool kRightRows = kRightByK && Tile::kLoadsRows;  // as they are, also in LDS
+  static constexpr bool kRightRows = kRightByK && Instruction::kLoadsRows;  // as they are, also in LDS
   static constexpr bool kAhead = kCopiesToLds || (kOnCpu && kWave == 32 && !kRightByK);
   // On the CPU three where they fit, for the sake of tests.
   static constexpr bool kThree =

@@ -13,7 +13,7 @@
 namespace graphopt::hip {
 
 template <class T>
-struct Tile : TileByShuffles<T> {};
+struct Instruction : ShuffledInstruction<T> {};
 
 }  // namespace graphopt::hip
 

@@ -14,8 +14,8 @@ namespace graphopt::hip {
 template <int kM_, int kN_, int kDepth_, int kWaveM, int kWaveN, int kBuffers_ = 2, bool kRightByK = false,
           int kSplitK_ = 1>
 struct Hgemm {
-  // Tile<half_t>, spelled so that it depends on kRightByK: not every target's Tile has all functions.
-  using Tile = typename Select<kRightByK, hip::Tile<half_t>, hip::Tile<half_t>>::Type;
+  // Instruction<half_t>, spelled so that it depends on kRightByK: not every target's Instruction has all functions.
+  using Instruction = typename Select<kRightByK, hip::Instruction<half_t>, hip::Instruction<half_t>>::Type;
   static constexpr bool kByLine = true;
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_, kBuffers = kBuffers_;
   static constexpr int kSplitK = kSplitK_, kSplitWaves = (kM / kWaveM) * (kN / kWaveN),
@@ -34,7 +34,7 @@ struct Hgemm {
     alignas(16) half_t b[kBuffers][kRightByK ? kDepth : kN][kRightByK ? kN + 8 : kRow];
   };
 
-  typename Tile::Sum sum[kTilesM][kTilesN] = {};
+  typename Instruction::Sum sum[kTilesM][kTilesN] = {};
 
   DEVICE static int split() { return kSplitK == 1 ? 0 : wave_id() / kSplitWaves; }
   DEVICE static int wave_of_split() { return kSplitK == 1 ? wave_id() : wave_id() % kSplitWaves; }
@@ -44,19 +44,19 @@ struct Hgemm {
   DEVICE void multiply(const Lds& lds, int buffer) {
     UNROLL for (int k = 0; k < kDepth; k += 16) {
       keep_order();
-      typename Tile::Right right[kTilesN];
+      typename Instruction::Right right[kTilesN];
       load_right(lds, buffer, k, right);
       UNROLL for (int m = 0; m < kTilesM; ++m) {
         const auto left = load_left(lds, buffer, k, m);
-        UNROLL for (int n = 0; n < kTilesN; ++n) Tile::multiply(sum[m][n], left, right[n]);
+        UNROLL for (int n = 0; n < kTilesN; ++n) Instruction::multiply(sum[m][n], left, right[n]);
       }
     }
   }
 
   // What a wave multiplies at a time: 16 k of its lines.
   struct Operands {
-    typename Tile::Left left[kTilesM];
-    typename Tile::Right right[kTilesN];
+    typename Instruction::Left left[kTilesM];
+    typename Instruction::Right right[kTilesN];
   };
   DEVICE static void load(const Lds& lds, int buffer, int k, Operands& to) {
     load_right(lds, buffer, k, to.right);
@@ -65,7 +65,7 @@ struct Hgemm {
   DEVICE void multiply(const Operands& operands) {
     UNROLL for (int m = 0; m < kTilesM; ++m) {
       UNROLL for (int n = 0; n < kTilesN; ++n) {
-        Tile::multiply(sum[m][n], operands.left[m], operands.right[n]);
+        Instruction::multiply(sum[m][n], operands.left[m], operands.right[n]);
       }
     }
   }
@@ -75,12 +75,12 @@ struct Hgemm {
 
   // Adds up the sums of the groups of waves; each then has those of the rows that it ends with. `lds` holds kHanded
   // floats.
-  static constexpr int kHanded = kTilesM * (kSplitK - 1) * kTilesN * Tile::kSums * kSplitWaves * kWave;
+  static constexpr int kHanded = kTilesM * (kSplitK - 1) * kTilesN * Instruction::kSums * kSplitWaves * kWave;
   DEVICE void add_up_splits(float* lds) {
     if constexpr (kSplitK > 1) {
-      static_assert(Tile::kSums % 4 == 0, "whole packs");
+      static_assert(Instruction::kSums % 4 == 0, "whole packs");
       const auto handed = [&](int i, int by, int j, int s) {
-        const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Tile::kSums / 4) + s / 4;
+        const int pack = ((i * (kSplitK - 1) + by) * kTilesN + j) * (Instruction::kSums / 4) + s / 4;
         return lds + ((pack * kSplitWaves + wave_of_split()) * kWave + lane_id()) * 4;
       };
       barrier();  // all have their last operands
@@ -88,7 +88,7 @@ struct Hgemm {
         if (ends_with(i)) continue;
         const int by = split() - static_cast<int>(split() > i % kSplitK);
         UNROLL for (int j = 0; j < kTilesN; ++j) {
-          UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
+          UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
             Pack<float> four;
             UNROLL for (int e = 0; e < 4; ++e) four.v[e] = sum[i][j].v[s + e];
             store_pack(handed(i, by, j, s), four);
@@ -99,7 +99,7 @@ struct Hgemm {
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         if (!ends_with(i)) continue;
         UNROLL for (int j = 0; j < kTilesN; ++j) {
-          UNROLL for (int s = 0; s < Tile::kSums; s += 4) {
+          UNROLL for (int s = 0; s < Instruction::kSums; s += 4) {
             UNROLL for (int by = 0; by < kSplitK - 1; ++by) {
               const Pack<float> four = load_pack(handed(i, by, j, s));
               UNROLL for (int e = 0; e < 4; ++e) sum[i][j].v[s + e] += four.v[e];
@@ -123,10 +123,10 @@ struct Hgemm {
     UNROLL for (int j = 0; j < kTilesN; ++j) {
       UNROLL for (int i = 0; i < kTilesM; ++i) {
         keep_order();
-        float values[Tile::kSums];
-        UNROLL for (int s = 0; s < Tile::kSums; ++s) values[s] = sum[i][j].v[s];
-        visit([&](int s) { return wave_m() + i * 16 + Tile::row(Tile::row_of(s)); },
-              [&](int s) { return wave_n() + j * 16 + Tile::column(s); }, values);
+        float values[Instruction::kSums];
+        UNROLL for (int s = 0; s < Instruction::kSums; ++s) values[s] = sum[i][j].v[s];
+        visit([&](int s) { return wave_m() + i * 16 + Instruction::row(Instruction::row_of(s)); },
+              [&](int s) { return wave_n() + j * 16 + Instruction::column(s); }, values);
       }
     }
   }
@@ -142,9 +142,9 @@ struct Hgemm {
           UNROLL for (int i = 0; i < kTilesM; ++i) {
             if ((which >> i & 1) == 0) continue;
             UNROLL for (int j = 0; j < kTilesN; ++j) {
-              UNROLL for (int s = 0; s < Tile::kSums; ++s) {
-                const int row = wave_m() / kWaveM * 16 + Tile::row(Tile::row_of(s));
-                to[row * kRowOfSums<kN> + wave_n() + j * 16 + Tile::column(s)] = sum[i][j].v[s];
+              UNROLL for (int s = 0; s < Instruction::kSums; ++s) {
+                const int row = wave_m() / kWaveM * 16 + Instruction::row(Instruction::row_of(s));
+                to[row * kRowOfSums<kN> + wave_n() + j * 16 + Instruction::column(s)] = sum[i][j].v[s];
               }
             }
           }
@@ -218,13 +218,14 @@ struct Hgemm {
  protected:
   // From the `b` of any LDS.
   template <class AnyLds>
-  DEVICE static void load_right(const AnyLds& lds, int buffer, int k, typename Tile::Right (&to)[kTilesN]) {
+  DEVICE static void load_right(const AnyLds& lds, int buffer, int k,
+                                typename Instruction::Right (&to)[kTilesN]) {
     UNROLL for (int n = 0; n < kTilesN; ++n) {
       if constexpr (kRightByK) {
-        to[n] = Tile::load_right_rows(
+        to[n] = Instruction::load_right_rows(
             [&](int at, int line) { return &lds.b[buffer][k + at][wave_n() + n * 16 + line]; });
       } else {
-        to[n] = Tile::load_right(
+        to[n] = Instruction::load_right(
             [&](int line, int at) { return &lds.b[buffer][wave_n() + n * 16 + line][k + at]; });
       }
     }
@@ -236,23 +237,23 @@ struct Hgemm {
   DEVICE static constexpr int exchange(int column) { return column ^ (column >> 5 & 1) * 4; }
 
   // The sums of 16 rows.
-  DEVICE static void store_sums(const typename Tile::Sum (&sums)[kTilesN], float* to, int stride) {
-    constexpr int kTogether = Tile::kTogether;
+  DEVICE static void store_sums(const typename Instruction::Sum (&sums)[kTilesN], float* to, int stride) {
+    constexpr int kTogether = Instruction::kTogether;
     struct alignas(kTogether * sizeof(float)) Together {
       float v[kTogether];
     };
     UNROLL for (int j = 0; j < kTilesN; ++j) {
-      UNROLL for (int s = 0; s < Tile::kSums; s += kTogether) {
+      UNROLL for (int s = 0; s < Instruction::kSums; s += kTogether) {
         Together together;
         UNROLL for (int e = 0; e < kTogether; ++e) together.v[e] = sums[j].v[s + e];
-        float* const row = to + Tile::row(Tile::row_of(s)) * stride;
-        *reinterpret_cast<Together*>(row + (j * 16 + (Tile::column(s) ^ (j >> 1 & 1) * 4))) = together;
+        float* const row = to + Instruction::row(Instruction::row_of(s)) * stride;
+        *reinterpret_cast<Together*>(row + (j * 16 + (Instruction::column(s) ^ (j >> 1 & 1) * 4))) = together;
       }
     }
   }
 
-  DEVICE static typename Tile::Left load_left(const Lds& lds, int buffer, int k, int m) {
-    return Tile::load_left(
+  DEVICE static typename Instruction::Left load_left(const Lds& lds, int buffer, int k, int m) {
+    return Instruction::load_left(
         [&](int line, int at) { return &lds.a[buffer][wave_m() + m * 16 + line][k + at]; });
   }
 };

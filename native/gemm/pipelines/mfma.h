@@ -8,7 +8,7 @@
 namespace graphopt::hip {
 
 template <class T>
-struct TileByMfma {
+struct MfmaInstruction {
   static constexpr int kSlots = 4, kSums = 4, kRows = 1, kTogether = 4;
   static constexpr bool kLoadsRows = false;
   typedef float Float4 __attribute__((ext_vector_type(4)));
@@ -58,8 +58,8 @@ struct TileByMfma {
   }
 };
 template <>
-struct Tile<half_t> : TileByMfma<half_t> {};
+struct Instruction<half_t> : MfmaInstruction<half_t> {};
 template <>
-struct Tile<float> : TileByMfma<float> {};
+struct Instruction<float> : MfmaInstruction<float> {};
 
 }  // namespace graphopt::hip

@@ -8,7 +8,7 @@
 namespace graphopt::hip {
 
 template <>
-struct Tile<half_t> {
+struct Instruction<half_t> {
   static constexpr int kSlots = 8, kSums = 8, kRows = 2, kTogether = 2;
   static constexpr bool kLoadsRows = true;
   struct Left {

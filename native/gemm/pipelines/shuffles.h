@@ -7,7 +7,7 @@
 namespace graphopt::hip {
 
 template <class T>
-struct TileByShuffles {
+struct ShuffledInstruction {
   static constexpr int kSlots = 256 / kWave, kSums = 256 / kWave, kRows = 1, kTogether = 4;
   static constexpr bool kLoadsRows = false;
   struct Left {

@@ -9,7 +9,7 @@ namespace graphopt::hip {
 // What RDNA 3 and 4 share: lines and rows are lane % 16, and the halves of the wave hold parts of a row.
 // Operand is what loads one line; a right operand is loaded as a left one.
 template <class Operand>
-struct TileByWmma {
+struct WmmaInstruction {
   static constexpr int kSums = 8, kRows = 1;
   static constexpr bool kLoadsRows = false;
   typedef float Float8 __attribute__((ext_vector_type(8)));
@@ -58,7 +58,7 @@ struct WmmaOperand {
 
 // Sums: column 2 i + lane / 16.
 template <>
-struct Tile<half_t> : TileByWmma<WmmaOperand> {
+struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 16, kTogether = 1;
 
   DEVICE static int column(int i) { return 2 * i + lane_id() / 16; }
@@ -96,7 +96,7 @@ struct WmmaOperand {
 
 // Sums: column 8 (lane / 16) + i.
 template <>
-struct Tile<half_t> : TileByWmma<WmmaOperand> {
+struct Instruction<half_t> : WmmaInstruction<WmmaOperand> {
   static constexpr int kSlots = 8, kTogether = 4;
 
   DEVICE static int column(int i) { return lane_id() / 16 * 8 + i; }

@@ -383,7 +383,8 @@ struct AttentionProducts {
   struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
                                 kShape.queries_in_lds, Of::kAhead, kShape.teams> {
     static constexpr int kSharing = kShape.sharing;
-    static constexpr int kShapeLds = kShape.lds_bytes(true, Tile<T>::kLoadsRows, Of::kAhead, sizeof(T));
+    static constexpr int kShapeLds =
+        kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T));
   };
 };
 template <class T, int kHead, int kUsed, class Of>

@@ -12,12 +12,12 @@ namespace graphopt::hip {
 template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
           bool kAhead_, int kTeams_>
 struct MatrixAttention {
-  using Tile = hip::Tile<T>;
+  using Instruction = hip::Instruction<T>;
   static constexpr int kHead = kHead_, kKeys = kKeys_, kTeams = kTeams_;
   static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
   static constexpr int kBlockRows = kWaves * kWaveRows;
   static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
-  static constexpr int kSlots = kM * Tile::kRows;  // rows of a lane
+  static constexpr int kSlots = kM * Instruction::kRows;  // rows of a lane
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kAcross = kHead / kSize;
   static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
@@ -30,11 +30,11 @@ struct MatrixAttention {
   static constexpr int kPad = kSize, kRow = kHead + kPad;
   static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
   static constexpr int kKeyCount = kKeys * (kHead + kPad);
-  static constexpr int kValueCount = Tile::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
+  static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
   // Whether Q, K and V go to LDS directly, or through registers.
   static constexpr bool kAhead = kAhead_;
   static constexpr bool kDirectQueries = kAhead;
-  static constexpr bool kDirectKeys = kCopiesToLds && Tile::kLoadsRows, kDirectValues = kDirectKeys;
+  static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
   static_assert(kTeams == 1 || kAhead, "each team has blocks of its own under way");
   static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
                                 : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
@@ -54,11 +54,11 @@ struct MatrixAttention {
     Pack<T> pack[kDirectKeys ? 1 : kPacks];
   };
   struct Scores {
-    typename Tile::Sum tile[kM][kN];
+    typename Instruction::Sum tile[kM][kN];
   };
 
-  typename Tile::Left queries[kQueriesInLds ? 1 : kM][kQueriesInLds ? 1 : kD];
-  typename Tile::Sum output[kM][kD] = {};
+  typename Instruction::Left queries[kQueriesInLds ? 1 : kM][kQueriesInLds ? 1 : kD];
+  typename Instruction::Sum output[kM][kD] = {};
 
   DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
   // Of the two blocks of each team of kAhead that number `place`; elsewhere there is one.
@@ -71,7 +71,7 @@ struct MatrixAttention {
   // what depends on the tiles alone is then a constant beside an address.
   DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
     T* values = key_at(lds, 0, 0, place) + kKeyCount;
-    if constexpr (Tile::kLoadsRows) {
+    if constexpr (Instruction::kLoadsRows) {
       return values + (key_tile * 16 + key) * (kHead + kPad) + d_tile * 16 + d;
     } else {
       constexpr int kPerTile = 16 / kSize, kTiles = kN < 8 / kPerTile ? kN : 8 / kPerTile;
@@ -88,20 +88,20 @@ struct MatrixAttention {
   DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
   // Row of the work-group that a slot stands for.
   DEVICE static int row(int slot) {
-    return first_row_of_wave() + slot / Tile::kRows * 16 + Tile::row(slot % Tile::kRows);
+    return first_row_of_wave() + slot / Instruction::kRows * 16 + Instruction::row(slot % Instruction::kRows);
   }
-  DEVICE static float row_max(float x) { return Tile::row_max(x); }
-  DEVICE static float row_sum(float x) { return Tile::row_sum(x); }
-  DEVICE static bool any(bool x) { return Tile::any(x); }
+  DEVICE static float row_max(float x) { return Instruction::row_max(x); }
+  DEVICE static float row_sum(float x) { return Instruction::row_sum(x); }
+  DEVICE static bool any(bool x) { return Instruction::any(x); }
 
   // value = f(slot, key, value)
   template <class F>
   DEVICE static void each(Scores& scores, const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {
       UNROLL for (int n = 0; n < kN; ++n) {
-        UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-          scores.tile[m][n].v[i] =
-              f(m * Tile::kRows + Tile::row_of(i), n * 16 + Tile::column(i), scores.tile[m][n].v[i]);
+        UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+          scores.tile[m][n].v[i] = f(m * Instruction::kRows + Instruction::row_of(i),
+                                     n * 16 + Instruction::column(i), scores.tile[m][n].v[i]);
         }
       }
     }
@@ -110,10 +110,10 @@ struct MatrixAttention {
   template <class F>
   DEVICE static void each_of(Scores& scores, int slot, const F& f) {
     UNROLL for (int n = 0; n < kN; ++n) {
-      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-        if (Tile::row_of(i) != slot % Tile::kRows) continue;
-        auto& tile = scores.tile[slot / Tile::kRows][n].v;
-        tile[i] = f(n * 16 + Tile::column(i), tile[i]);
+      UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
+        auto& tile = scores.tile[slot / Instruction::kRows][n].v;
+        tile[i] = f(n * 16 + Instruction::column(i), tile[i]);
       }
       keep_order();
     }
@@ -123,9 +123,9 @@ struct MatrixAttention {
   DEVICE void each_output(const F& f) {
     UNROLL for (int m = 0; m < kM; ++m) {
       UNROLL for (int d = 0; d < kD; ++d) {
-        UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-          output[m][d].v[i] =
-              f(m * Tile::kRows + Tile::row_of(i), d * 16 + Tile::column(i), output[m][d].v[i]);
+        UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+          output[m][d].v[i] = f(m * Instruction::kRows + Instruction::row_of(i),
+                                d * 16 + Instruction::column(i), output[m][d].v[i]);
         }
       }
     }
@@ -134,12 +134,12 @@ struct MatrixAttention {
   // Of two teams each ends with half of the rows: a work-item hands the sums of the others, their highest scores and
   // their sums of probabilities to the one of the other team that has the same rows, through the LDS behind Q. Four are
   // one access, and neighbouring lanes meet different banks.
-  static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Tile::kRows;
-  static constexpr int kHandedSums = kKeptM * kD * Tile::kSums, kHanded = kHandedSums + 2 * kKept;
+  static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
+  static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
   DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
-  DEVICE static bool keeps(int slot) { return keeps_tile(slot / Tile::kRows); }
+  DEVICE static bool keeps(int slot) { return keeps_tile(slot / Instruction::kRows); }
   DEVICE static float* handed_at(Lds& lds, int giver, int i) {
-    static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Tile::kSums % 4 == 0 &&
+    static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Instruction::kSums % 4 == 0 &&
                       kTeams * kHanded * kTeamThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
                   "no more than the keys and values");
     float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
@@ -151,7 +151,8 @@ struct MatrixAttention {
     UNROLL for (int m = 0; m < kM; ++m) {
       if (keeps_tile(m) != kept) continue;
       UNROLL for (int d = 0; d < kD; ++d) {
-        UNROLL for (int i = 0; i < Tile::kSums; i += 4) f(m, d, i, (m % kKeptM * kD + d) * Tile::kSums + i);
+        UNROLL for (int i = 0; i < Instruction::kSums; i += 4)
+            f(m, d, i, (m % kKeptM * kD + d) * Instruction::kSums + i);
       }
     }
   }
@@ -168,7 +169,7 @@ struct MatrixAttention {
     each_four(true, [&](int m, int d, int i, int which) {
       const Pack<float> four = load_pack(handed_at(lds, 1 - team(), which));
       UNROLL for (int e = 0; e < 4; ++e) {
-        const int slot = m * Tile::kRows + Tile::row_of(i + e);
+        const int slot = m * Instruction::kRows + Instruction::row_of(i + e);
         float& sum = output[m][d].v[i + e];
         sum = fused_multiply_add(four.v[e], theirs[slot], sum * mine[slot]);
       }
@@ -179,22 +180,22 @@ struct MatrixAttention {
   template <class F>
   DEVICE void each_output_of(int slot, const F& f) const {
     UNROLL for (int d = 0; d < kD; ++d) {
-      UNROLL for (int i = 0; i < Tile::kSums; ++i) {
-        if (Tile::row_of(i) != slot % Tile::kRows) continue;
-        f(d * 16 + Tile::column(i), output[slot / Tile::kRows][d].v[i]);
+      UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
+        f(d * 16 + Instruction::column(i), output[slot / Instruction::kRows][d].v[i]);
       }
     }
   }
   // f(column, values) for neighbours of one slot.
   template <class F>
   DEVICE void each_few_of(int slot, const F& f) const {
-    constexpr int kCount = Tile::kTogether;
+    constexpr int kCount = Instruction::kTogether;
     UNROLL for (int d = 0; d < kD; ++d) {
-      UNROLL for (int i = 0; i < Tile::kSums; i += kCount) {
-        if (Tile::row_of(i) != slot % Tile::kRows) continue;
+      UNROLL for (int i = 0; i < Instruction::kSums; i += kCount) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
         Few<float, kCount> few;
-        UNROLL for (int e = 0; e < kCount; ++e) few.v[e] = output[slot / Tile::kRows][d].v[i + e];
-        f(d * 16 + Tile::column(i), few);
+        UNROLL for (int e = 0; e < kCount; ++e) few.v[e] = output[slot / Instruction::kRows][d].v[i + e];
+        f(d * 16 + Instruction::column(i), few);
       }
     }
   }
@@ -213,8 +214,8 @@ struct MatrixAttention {
       }
     }
   }
-  DEVICE static typename Tile::Left load_query(Lds& lds, int m, int d) {
-    return Tile::load_left(
+  DEVICE static typename Instruction::Left load_query(Lds& lds, int m, int d) {
+    return Instruction::load_left(
         [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
   }
 
@@ -239,11 +240,11 @@ struct MatrixAttention {
     }
   }
   DEVICE static void load_values(Staged& s, const Block<T>& block, int thread) {
-    load<Tile::kLoadsRows ? 1 : kTogether>(s, block, thread);
+    load<Instruction::kLoadsRows ? 1 : kTogether>(s, block, thread);
   }
   DEVICE static void store_values(Lds& lds, const Staged& s, int thread) {
     const int key = thread / kAcross, d = thread % kAcross * kSize;
-    if constexpr (Tile::kLoadsRows) {
+    if constexpr (Instruction::kLoadsRows) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
         store_pack(value_at(lds, i * (kThreads / kAcross) + key, d), s.pack[i]);
       }
@@ -280,8 +281,8 @@ struct MatrixAttention {
   DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
     UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
     // The operands of a step are on their way while the step before multiplies.
-    typename Tile::Right right[2][kKeyTiles];
-    typename Tile::Left left[kLeftAhead ? 2 : 1][kM];
+    typename Instruction::Right right[2][kKeyTiles];
+    typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
     load_key_tiles(lds, place, 0, right[0]);
     if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
     UNROLL for (int step = 0; step < kD * kStepsN; ++step) {
@@ -295,20 +296,21 @@ struct MatrixAttention {
       UNROLL for (int m = 0; m < kM; ++m) {
         if constexpr (!kLeftAhead) left[0][m] = left_at(lds, m, d);
         UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-          Tile::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m], right[step % 2][n]);
+          Instruction::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m],
+                                right[step % 2][n]);
         }
       }
     }
   }
 
-  DEVICE typename Tile::Left left_at(Lds& lds, int m, int d) const {
+  DEVICE typename Instruction::Left left_at(Lds& lds, int m, int d) const {
     if constexpr (kQueriesInLds) {
       return load_query(lds, m, d);
     } else {
       return queries[m][d];
     }
   }
-  DEVICE void load_left(Lds& lds, int d, typename Tile::Left (&left)[kM]) const {
+  DEVICE void load_left(Lds& lds, int d, typename Instruction::Left (&left)[kM]) const {
     UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
   }
 
@@ -316,48 +318,50 @@ struct MatrixAttention {
   // registers for that of the next part.
   static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
   static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
-  DEVICE static void load_key_tiles(Lds& lds, int place, int step, typename Tile::Right (&right)[kKeyTiles]) {
+  DEVICE static void load_key_tiles(Lds& lds, int place, int step,
+                                    typename Instruction::Right (&right)[kKeyTiles]) {
     const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
     UNROLL for (int n = 0; n < kKeyTiles; ++n) {
-      right[n] = Tile::load_right(
+      right[n] = Instruction::load_right(
           [&](int key, int k) { return key_at(lds, (first + n) * 16 + key, d * 16 + k, place); });
     }
   }
 
   // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
   // a head of 256 there are registers for two.
-  static constexpr int kStepTiles = (Tile::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
-                                    : kD % 4 == 0                                      ? 4
-                                                                                       : 3;
+  static constexpr int kStepTiles = (Instruction::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
+                                    : kD % 4 == 0                                             ? 4
+                                                                                              : 3;
   static constexpr int kStepsD = kD / kStepTiles;
   DEVICE static void load_value_tiles(Lds& lds, int place, int step,
-                                      typename Tile::Right (&right)[kStepTiles]) {
+                                      typename Instruction::Right (&right)[kStepTiles]) {
     const int n = step / kStepsD;
     UNROLL for (int i = 0; i < kStepTiles; ++i) {
       const int d = step % kStepsD * kStepTiles + i;
-      if constexpr (Tile::kLoadsRows) {
-        right[i] = Tile::load_right_rows(
+      if constexpr (Instruction::kLoadsRows) {
+        right[i] = Instruction::load_right_rows(
             [&](int key, int column) { return value_at(lds, n, key, d, column, place); });
       } else {
-        right[i] = Tile::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
+        right[i] =
+            Instruction::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
       }
     }
   }
 
   DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
     constexpr int kSteps = kN * kStepsD;
-    typename Tile::Right right[2][kStepTiles];
-    typename Tile::Left left[kM] = {};
+    typename Instruction::Right right[2][kStepTiles];
+    typename Instruction::Left left[kM] = {};
     load_value_tiles(lds, place, 0, right[0]);
     UNROLL for (int step = 0; step < kSteps; ++step) {
       keep_order();
       if (step + 1 < kSteps) load_value_tiles(lds, place, step + 1, right[(step + 1) % 2]);
       if (step % kStepsD == 0) {
-        UNROLL for (int m = 0; m < kM; ++m) left[m] = Tile::left_of(scores.tile[m][step / kStepsD]);
+        UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::left_of(scores.tile[m][step / kStepsD]);
       }
       UNROLL for (int m = 0; m < kM; ++m) {
         UNROLL for (int i = 0; i < kStepTiles; ++i) {
-          Tile::multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % 2][i]);
+          Instruction::multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % 2][i]);
         }
       }
     }

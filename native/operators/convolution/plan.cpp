@@ -225,7 +225,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
                                        const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   const bool copies = arch.matrix == hip::Matrix::kMma;
-  if (tile.halo_kernels == hip::Where::kNowhere || (tile.halo_kernels == hip::Where::kCopying && !copies))
+  if (tile.halo_kernels == hip::Targets::kNone || (tile.halo_kernels == hip::Targets::kCopying && !copies))
     return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =

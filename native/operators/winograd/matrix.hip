@@ -146,7 +146,7 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
   const int32_t M = args.M;
   const uint32_t pixels = args.pixels;
   const Divisor& per_image = args.per_image;
-  using Tile = typename Product::Tile;
+  using Instruction = typename Product::Instruction;
   const int first_m = block_y() * Product::kM;
   const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
   MatrixOperands<Product> operands(args, first_m, first_n, lds);
@@ -155,10 +155,10 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
       lds, operands.depth, [&](int, int buffer) { operands.begin(buffer); },
       [&](int buffer) { operands.finish(buffer); });
 
-  product.each([&](const auto& m, const auto& n, float (&values)[Tile::kSums]) {
-    size_t at[Tile::kSums];
-    bool inside[Tile::kSums];
-    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+  product.each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
+    size_t at[Instruction::kSums];
+    bool inside[Instruction::kSums];
+    UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
       const uint32_t pixel = first_n + static_cast<uint32_t>(n(i));
       const int filter = first_m + m(i);
       const uint32_t in = divide(pixel, per_image);
@@ -171,7 +171,7 @@ DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds&
       }
     }
     activate(args.act, values);
-    UNROLL for (int i = 0; i < Tile::kSums; ++i) {
+    UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
       if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
     }
   });
