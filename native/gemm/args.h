@@ -26,5 +26,7 @@ struct Epilogue {
   int32_t packs, bias_step;
   Activation act;
 };
+// Bytes of arguments that end with an epilogue after `before` bytes of other members.
+constexpr size_t with_epilogue(size_t before) { return (before + sizeof(Epilogue) + 7) / 8 * 8; }
 
 }  // namespace graphopt::hip

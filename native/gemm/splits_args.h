@@ -19,6 +19,6 @@ struct GemmSumArgs {
   Divisor across, rows;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmSumArgs>(96), "one layout for all compilers");
+static_assert(is_args<GemmSumArgs>(with_epilogue(68)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

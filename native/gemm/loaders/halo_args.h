@@ -30,6 +30,6 @@ struct ConvHaloArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<ConvHaloArgs>(200), "one layout for all compilers");
+static_assert(is_args<ConvHaloArgs>(with_epilogue(168)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -17,6 +17,6 @@ struct ConvApartArgs {
   Divisor across, filters, window_w, columns;
   Epilogue epilogue;
 };
-static_assert(is_args<ConvApartArgs>(136), "one layout for all compilers");
+static_assert(is_args<ConvApartArgs>(with_epilogue(108)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -19,7 +19,7 @@ struct GemmArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmArgs>(216), "one layout for all compilers");
+static_assert(is_args<GemmArgs>(with_epilogue(188)), "one layout for all compilers");
 
 // The same in float16 where both operands come in whole packs (gemm/pipelines/aligned.h): rows of A, and rows of B or,
 // for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
@@ -36,6 +36,6 @@ struct GemmAlignedArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmAlignedArgs>(216), "one layout for all compilers");
+static_assert(is_args<GemmAlignedArgs>(with_epilogue(188)), "one layout for all compilers");
 
 }  // namespace graphopt::hip
