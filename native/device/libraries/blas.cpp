@@ -18,7 +18,7 @@ namespace graphopt::gpu {
 namespace {
 
 // One product of equally spaced matrices, in the library's own terms.
-struct Product {
+struct BlasGemm {
   bool transpose_first, transpose_second;
   int m, n, k;
   const void *first, *second;
@@ -60,23 +60,23 @@ class BlasOf final : public Blas {
     walk.simplify();
     const Walk::Rows rows = walk.rows();
     const int64_t element = half ? 2 : 4;
-    Product product = {p.transpose_b,
-                       p.transpose_a,
-                       to_i31(p.N),
-                       to_i31(p.M),
-                       to_i31(p.K),
-                       b,
-                       a,
-                       y,
-                       to_i31(p.transpose_b ? p.K : p.N),
-                       to_i31(p.transpose_a ? p.M : p.K),
-                       to_i31(p.N),
-                       rows.steps[1],
-                       rows.steps[0],
-                       p.M * p.N,
-                       to_i31(rows.length),
-                       p.alpha,
-                       p.beta};
+    BlasGemm product = {p.transpose_b,
+                        p.transpose_a,
+                        to_i31(p.N),
+                        to_i31(p.M),
+                        to_i31(p.K),
+                        b,
+                        a,
+                        y,
+                        to_i31(p.transpose_b ? p.K : p.N),
+                        to_i31(p.transpose_a ? p.M : p.K),
+                        to_i31(p.N),
+                        rows.steps[1],
+                        rows.steps[0],
+                        p.M * p.N,
+                        to_i31(rows.length),
+                        p.alpha,
+                        p.beta};
     for (size_t r = 0; r < rows.starts.size(); ++r) {
       product.first = static_cast<const char*>(b) + rows.starts[r][1] * element;
       product.second = static_cast<const char*>(a) + rows.starts[r][0] * element;
@@ -134,7 +134,7 @@ struct Cublas {
     resolve(library, "cublasGemmStridedBatchedEx", gemm);
   }
 
-  int run(void* handle, const Product& p, bool half) const {
+  int run(void* handle, const BlasGemm& p, bool half) const {
     constexpr int kFloat = 0, kHalf = 2, kCompute32F = 68, kDefaultAlgorithm = -1;
     const int type = half ? kHalf : kFloat;
     return gemm(handle, p.transpose_first, p.transpose_second, p.m, p.n, p.k, &p.alpha, p.first, type,
@@ -184,7 +184,7 @@ struct Rocblas {
     return status != 0 ? status : set_atomics(*handle, kNotAllowed);
   }
 
-  int run(void* handle, const Product& p, bool half) const {
+  int run(void* handle, const BlasGemm& p, bool half) const {
     constexpr int kNone = 111, kTranspose = 112, kHalf = 150, kFloat = 151;
     const int type = half ? kHalf : kFloat;
     return gemm(handle, p.transpose_first ? kTranspose : kNone, p.transpose_second ? kTranspose : kNone, p.m,

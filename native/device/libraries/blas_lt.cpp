@@ -142,7 +142,7 @@ class BlasLtOf final : public BlasLt {
 
   std::optional<size_t> linear_workspace(const LinearProblem& p, bool half) override {
     if (p.layers > 1 && !shared_.takes_layers) return std::nullopt;
-    const Choice& choice = choice_of(p, half);
+    const Heuristic& choice = choice_of(p, half);
     std::optional<size_t> most;
     for (size_t i = choice.first; i < choice.algorithms.size(); ++i) {
       most = std::max(most.value_or(0), bytes_of(choice.algorithms[i]));
@@ -158,7 +158,7 @@ class BlasLtOf final : public BlasLt {
     Descriptors d(call_);
     if (!describe(p, half, b, d)) return false;
     const float one = 1.0f, beta = r != nullptr ? 1.0f : 0.0f;
-    Choice& choice = choice_of(p, half);
+    Heuristic& choice = choice_of(p, half);
     // The first may be refused when it is to run, and stays refused for this problem on this stream.
     for (; choice.first < choice.algorithms.size(); ++choice.first) {
       const Algorithm& algorithm = choice.algorithms[choice.first];
@@ -177,7 +177,7 @@ class BlasLtOf final : public BlasLt {
   // A result of the library's: the algorithm, the bytes of workspace that it needs, and what we don't read.
   struct alignas(8) Algorithm : std::array<unsigned char, Api::kResultBytes> {};
   static constexpr int kMostAlgorithms = 8;
-  struct Choice {
+  struct Heuristic {
     std::vector<Algorithm> algorithms;  // best first
     size_t first = 0;                   // those before it were refused
   };
@@ -237,13 +237,13 @@ class BlasLtOf final : public BlasLt {
   }
 
   // What the library would run; no algorithms when nothing.
-  Choice& choice_of(const LinearProblem& p, bool half) {
+  Heuristic& choice_of(const LinearProblem& p, bool half) {
     uint32_t epilogue = 0;
     const bool known = epilogue_of(p.act.kind, half, epilogue);
     auto& choice = choices_[{p.rows, p.K, p.N, half, known ? epilogue : 0, p.has_residual, p.transposed,
                              p.layers, p.w_step, p.b_step, p.y_step}];
     if (choice != nullptr) return *choice;
-    choice = std::make_unique<Choice>();
+    choice = std::make_unique<Heuristic>();
     if (!known) return *choice;
     Descriptors d(call_);
     Descriptor preference(call_.destroy_preference);
@@ -271,7 +271,7 @@ class BlasLtOf final : public BlasLt {
   const BlasLtFunctions<Api>& call_;
   void* stream_;
   void* handle_ = nullptr;
-  std::map<Key, std::unique_ptr<Choice>> choices_;
+  std::map<Key, std::unique_ptr<Heuristic>> choices_;
 };
 
 // Small layers of small integers, which no order of summation rounds.

@@ -47,7 +47,7 @@ bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
 }
 
 // Which kernel, and what it takes at a time.
-struct Choice {
+struct KernelVariant {
   size_t bucket = 0;  // of kAttentionHeads
   bool matrix = false, copies = false, plain = false, many = false, teams = false, few = false;
   AttentionShape shape;
@@ -63,11 +63,11 @@ size_t bucket_of(int64_t widest) {
   throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
 }
 
-AttentionShape shape_of(const Choice& c, const Architecture& arch, bool half, AttentionRows rows) {
+AttentionShape shape_of(const KernelVariant& c, const Architecture& arch, bool half, AttentionRows rows) {
   return hip::attention_shape(c.matrix, arch.wave, kernel_lds(arch), c.head(), half ? 2 : 4, c.plain, rows);
 }
 
-const char* kernel_of(const Choice& c, const AttentionProblem& p, bool half) {
+const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool half) {
   const int64_t widest = std::max(p.D, p.Dv);
   const bool narrow = c.bucket == 1 && widest <= kNarrowHeadOf128;
   if (c.teams) return narrow ? kTeamsHalfNarrow : kTeamsHalf[c.bucket];
@@ -78,7 +78,8 @@ const char* kernel_of(const Choice& c, const AttentionProblem& p, bool half) {
 
 // Whether the keys are shared by two teams, which overlap as two work-groups on a compute unit do: where there is no
 // second one, and each team has some blocks of keys.
-bool pays_in_teams(const AttentionProblem& p, const Choice& c, const AttentionShape& shape, int64_t units) {
+bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
+                   int64_t units) {
   constexpr int64_t kLeastBlocks = 4;
   const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
   if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
@@ -86,10 +87,10 @@ bool pays_in_teams(const AttentionProblem& p, const Choice& c, const AttentionSh
   return c.head() > 64 || (c.many && 2 * groups > units);
 }
 
-Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
-              std::optional<AttentionRows> wanted) {
+KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                     std::optional<AttentionRows> wanted) {
   const Architecture& arch = architecture(device.arch);
-  Choice c;
+  KernelVariant c;
   c.bucket = bucket_of(std::max(p.D, p.Dv));
   c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
   c.copies = arch.matrix == hip::Matrix::kMma;
@@ -126,7 +127,8 @@ Choice choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFa
   return c;
 }
 
-hip::AttentionScores scores_of(const AttentionProblem& p, const Choice& choice, bool half, bool aligned) {
+hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& choice, bool half,
+                               bool aligned) {
   constexpr float kLog2E = 1.44269504f;
   const bool skips =
       p.window || (p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity()));
@@ -236,7 +238,7 @@ void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLa
 
 // Merges what the splits have left.
 void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout,
-                    const Scratch& scratch, const Choice& choice, bool half, int64_t splits) {
+                    const Scratch& scratch, const KernelVariant& choice, bool half, int64_t splits) {
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
   hip::AttentionCombineArgs args = {};
   args.partial = scratch.partial;
@@ -265,7 +267,7 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
                           std::optional<AttentionRows> wanted) {
   Plan plan;
   if (p.B * p.H * p.S * p.Dv == 0) return plan;
-  const Choice choice = choose(p, half, aligned, device, wanted);
+  const KernelVariant choice = choose(p, half, aligned, device, wanted);
   const AttentionShape& shape = choice.shape;
   const int64_t heads = p.H / p.group, rows = p.group * p.S;
   const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;

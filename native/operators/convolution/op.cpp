@@ -10,8 +10,8 @@
 #include "operators/fused_conv_transpose/op.h"
 #include "operators/kernel_bases.h"
 #include "operators/linear/op.h"
+#include "operators/matmul/gemm_call.h"
 #include "operators/matmul/op.h"
-#include "operators/matmul/product.h"
 #include "operators/measured.h"
 #include "operators/movement/op.h"
 #include "operators/scale_shift/op.h"
@@ -21,7 +21,7 @@ namespace graphopt {
 namespace {
 
 // One node's convolution.
-struct Work {
+struct ConvolutionWork {
   ConvolutionProblem p;
   bool half;
   const Call& call;
@@ -45,7 +45,7 @@ const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
 
 // Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
 // product, by way of more work on the host than the product of one image takes on the device.
-void plan_pixels(Work& work, void (*multiply)(Product&)) {
+void plan_pixels(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
   gpu::GemmProblem p;
   p.M = conv.M;
@@ -70,8 +70,8 @@ void plan_pixels(Work& work, void (*multiply)(Product&)) {
     pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
     work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {Ref::input(0)}, {pixels});
   }
-  Product product{std::move(p), work.half,     work.call, work.program,
-                  work.device,  Ref::input(1), pixels,    Ref::output(0)};
+  GemmCall product{std::move(p), work.half,     work.call, work.program,
+                   work.device,  Ref::input(1), pixels,    Ref::output(0)};
   multiply(product);
 }
 
@@ -81,12 +81,12 @@ const char* refuse_by_library(AnyWork& work, const char* why) {
   return why != nullptr ? why : gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
 }
 
-const char* refuse_pixels_by_library(Work& work) {
+const char* refuse_pixels_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_pointwise(work.p));
 }
-void plan_pixels_by_library(Work& work) { plan_pixels(work, plan_library); }
+void plan_pixels_by_library(ConvolutionWork& work) { plan_pixels(work, plan_library); }
 
-const char* refuse_windows(Work& work) {
+const char* refuse_windows(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   if (p.transposed) return "it is transposed";
   return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
@@ -94,7 +94,7 @@ const char* refuse_windows(Work& work) {
 
 // A bias and a stride cost a product of pixels one more launch each, windows none. Their product is not split, so that
 // they take what fills the device (docs/measurements/gpu_h200.md, Implementations measured).
-const char* refuse_pixels(Work& work) {
+const char* refuse_pixels(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const char* why = refuse_unless_pointwise(p);
   if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_windows(work) != nullptr) return why;
@@ -104,7 +104,7 @@ const char* refuse_pixels(Work& work) {
   const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
   return tiles >= facts.compute_units ? "it would be more than one launch" : nullptr;
 }
-void plan_own_pixels(Work& work) { plan_pixels(work, plan_own); }
+void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 
 // A transposed convolution whose windows lie apart, its kernel being its stride, is one product too:
 // Z[n] [M taps, pixels of X] = W^T X[n] + b, of which each pixel's taps are then laid out as its window of Y. cuDNN's
@@ -122,7 +122,7 @@ const char* refuse_unless_apart(const ConvolutionProblem& p) {
   return nullptr;
 }
 
-void plan_apart(Work& work, void (*multiply)(Product&)) {
+void plan_apart(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
   const int64_t bytes = work.half ? 2 : 4, pixels = conv.in_size();
   gpu::GemmProblem p;
@@ -140,8 +140,8 @@ void plan_apart(Work& work, void (*multiply)(Product&)) {
     work.program.launch(gpu::broadcast_plan(filters, all, work.half, work.call.aligned()), {work.bias()},
                         {windows});
   }
-  Product product{std::move(p), work.half,     work.call,     work.program,
-                  work.device,  Ref::input(1), Ref::input(0), windows};
+  GemmCall product{std::move(p), work.half,     work.call,     work.program,
+                   work.device,  Ref::input(1), Ref::input(0), windows};
   multiply(product);
   // From [N M, taps, pixels] to [N M, rows, taps of a column, columns, taps of a row].
   const auto &in = conv.in, &taps = conv.kernel;
@@ -153,13 +153,13 @@ void plan_apart(Work& work, void (*multiply)(Product&)) {
   work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {windows}, {Ref::output(0)});
 }
 
-const char* refuse_apart_by_library(Work& work) {
+const char* refuse_apart_by_library(ConvolutionWork& work) {
   return refuse_by_library(work, refuse_unless_apart(work.p));
 }
-void plan_apart_by_library(Work& work) { plan_apart(work, plan_library); }
+void plan_apart_by_library(ConvolutionWork& work) { plan_apart(work, plan_library); }
 
-const char* refuse_apart(Work& work) { return refuse_unless_apart(work.p); }
-void plan_own_apart(Work& work) { plan_apart(work, plan_own); }
+const char* refuse_apart(ConvolutionWork& work) { return refuse_unless_apart(work.p); }
+void plan_own_apart(ConvolutionWork& work) { plan_apart(work, plan_own); }
 
 // Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
 bool pads_evenly(const ConvolutionProblem& p) {
@@ -198,35 +198,35 @@ void plan_dnn_of(AnyWork& work, const ConvolutionProblem& p, bool half, Ref bias
       {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), workspace});
 }
 
-const char* refuse_dnn(Work& work) { return refuse_dnn_of(work, work.p, work.half); }
-void plan_dnn(Work& work) { plan_dnn_of(work, work.p, work.half, work.bias(), Ref()); }
+const char* refuse_dnn(ConvolutionWork& work) { return refuse_dnn_of(work, work.p, work.half); }
+void plan_dnn(ConvolutionWork& work) { plan_dnn_of(work, work.p, work.half, work.bias(), Ref()); }
 
 void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
 
-void plan_windows(Work& work) {
+void plan_windows(ConvolutionWork& work) {
   work.program.launch(gpu::conv_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
                       {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0)});
 }
 
-void plan_any(Work& work) {
+void plan_any(ConvolutionWork& work) {
   work.program.launch(gpu::convolution_plan(work.p, work.half), {Ref::input(0), Ref::input(1), work.bias()},
                       {Ref::output(0)});
 }
 
-constexpr Implementation<Work> kConvolutions[] = {
+constexpr Implementation<ConvolutionWork> kConvolutions[] = {
     {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
     {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
     {"windows by a product of our own", refuse_windows, plan_windows},
-    {"a kernel of our own", take_all<Work>, plan_any},
+    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
 };
 
-constexpr Implementation<Work> kTransposed[] = {
+constexpr Implementation<ConvolutionWork> kTransposed[] = {
     {"windows that lie apart by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library,
      load_blas},
     {"windows that lie apart by a product of our own", refuse_apart, plan_own_apart},
     {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
-    {"a kernel of our own", take_all<Work>, plan_any},
+    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
 };
 
 constexpr size_t kResidual = 3;  // among the inputs, where there is a tail
@@ -315,14 +315,14 @@ const char* refuse_last_pixels(LastWork& work) {
 }
 
 void plan_last_pixels(LastWork& work) {
-  Product product{gpu::linear_product(work.layer()),
-                  true,
-                  work.call,
-                  work.program,
-                  work.device,
-                  gathered_pixels(work),
-                  Ref::input(1),
-                  Ref::output(0)};
+  GemmCall product{gpu::linear_product(work.layer()),
+                   true,
+                   work.call,
+                   work.program,
+                   work.device,
+                   gathered_pixels(work),
+                   Ref::input(1),
+                   Ref::output(0)};
   plan_library(product);
   work.add_tail();
 }
@@ -517,7 +517,7 @@ class Convolution : public gpu::DeviceKernel {
     }
     if (tail_) p.has_bias = false;
     const int measured = p.transposed ? fastest_of(kTransposed, p, call) : fastest_of(kConvolutions, p, call);
-    Work work{p, is_half(call.input(0)), call, program, device_};
+    ConvolutionWork work{p, is_half(call.input(0)), call, program, device_};
     program.implementation = p.transposed ? choice_.plan(kTransposed, work, call, measured)
                                           : choice_.plan(kConvolutions, work, call, measured);
     if (!tail_) return;

@@ -9,7 +9,7 @@
 #include "operators/elementwise/op.h"
 #include "operators/integer_product/op.h"
 #include "operators/kernel_bases.h"
-#include "operators/matmul/product.h"
+#include "operators/matmul/gemm_call.h"
 #include "operators/reduction/op.h"
 
 namespace graphopt {
@@ -95,9 +95,9 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   return e;
 }
 
-constexpr Implementation<Product> kProducts[] = {
+constexpr Implementation<GemmCall> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<Product>, plan_own},
+    {"a product of our own", take_all<GemmCall>, plan_own},
 };
 
 // A tensor and the stride of each of its labels, 0 where it is broadcast.
@@ -239,7 +239,7 @@ class Sums {
     if (is_whole(type_)) {
       multiply_whole(p, left, right, to);
     } else {
-      Product product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
+      GemmCall product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
       program_.implementation = choice_.plan(kProducts, product, call_);
     }
     if (!direct) copy(contiguous(made, to), output, y);

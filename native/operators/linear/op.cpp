@@ -3,7 +3,7 @@
 #include "device/libraries/libraries.h"
 #include "operators/kernel_bases.h"
 #include "operators/linear/cpu.h"
-#include "operators/matmul/product.h"
+#include "operators/matmul/gemm_call.h"
 
 namespace graphopt {
 
@@ -72,7 +72,7 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
 };
 
 // One layer, or several of the same X, that are being planned.
-struct Work {
+struct LinearWork {
   LinearProblem p;
   bool half;
   const Call& call;
@@ -85,7 +85,7 @@ struct Work {
   size_t library_bytes = 0;  // that a vendor's library wants
 };
 
-const char* refuse_epilogue_of(Work& work, const LinearProblem& p) {
+const char* refuse_epilogue_of(LinearWork& work, const LinearProblem& p) {
   if (p.K == 0) return "there is nothing to add up";
   if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
   const auto blas_lt = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream);
@@ -96,7 +96,7 @@ const char* refuse_epilogue_of(Work& work, const LinearProblem& p) {
   return nullptr;
 }
 
-void plan_epilogue_of(Work& work, const LinearProblem& p, const Work::Layer& layer) {
+void plan_epilogue_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
   const Ref workspace =
       work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
   work.program.call(
@@ -114,24 +114,24 @@ LinearProblem one_of(LinearProblem p) {
   return p;
 }
 
-const char* refuse_all_at_once(Work& work) {
+const char* refuse_all_at_once(LinearWork& work) {
   if (work.p.w_step == 0) return "their weights do not lie one behind another";
   return refuse_epilogue_of(work, work.p);
 }
-void plan_all_at_once(Work& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
+void plan_all_at_once(LinearWork& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
 
-const char* refuse_epilogue(Work& work) { return refuse_epilogue_of(work, one_of(work.p)); }
-void plan_epilogue(Work& work) {
-  for (const Work::Layer& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
+const char* refuse_epilogue(LinearWork& work) { return refuse_epilogue_of(work, one_of(work.p)); }
+void plan_epilogue(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
 }
 
-const char* refuse_library(Work& work) {
+const char* refuse_library(LinearWork& work) {
   if (work.p.K == 0) return "there is nothing to add up";
   return gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
 }
 
-void plan_library(Work& work) {
-  for (const Work::Layer& layer : work.layers) {
+void plan_library(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) {
     work.program.call(
         [handle = gpu::blas(work.device, work.call.libraries).on(work.call.stream).handle,
          product = gpu::linear_product(work.p), half = work.half](const Program::Addresses& at) {
@@ -147,34 +147,34 @@ void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
   gpu::blas_lt(device, libraries);
 }
 
-void plan_own_of(Work& work, const LinearProblem& p, const Work::Layer& layer) {
+void plan_own_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
   work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.device.facts()),
                       {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
 }
-void plan_own(Work& work) {
-  for (const Work::Layer& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
+void plan_own(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
 }
 
 // One product has tiles for all compute units where each alone has not.
-const char* refuse_own_at_once(Work& work) {
+const char* refuse_own_at_once(LinearWork& work) {
   if (work.p.w_step == 0) return "their weights do not lie one behind another";
   if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "their weights are too large for one product";
   return work.p.y_step == work.p.rows * work.p.N ? nullptr : "there are gaps between their results";
 }
-void plan_own_at_once(Work& work) { plan_own_of(work, work.p, work.layers[0]); }
+void plan_own_at_once(LinearWork& work) { plan_own_of(work, work.p, work.layers[0]); }
 
-constexpr Implementation<Work> kLinear[] = {
+constexpr Implementation<LinearWork> kLinear[] = {
     {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
     {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<Work>, plan_own},
+    {"a product of our own", take_all<LinearWork>, plan_own},
 };
 
-constexpr Implementation<Work> kLayers[] = {
+constexpr Implementation<LinearWork> kLayers[] = {
     {"all layers in a product of cuBLASLt's", refuse_all_at_once, plan_all_at_once},
     {"each by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
     {"each by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
     {"all layers in a product of our own", refuse_own_at_once, plan_own_at_once},
-    {"each by a product of our own", take_all<Work>, plan_own},
+    {"each by a product of our own", take_all<LinearWork>, plan_own},
 };
 
 class LinearGpu final : public GpuKernelOf<LinearOp> {
@@ -186,7 +186,7 @@ class LinearGpu final : public GpuKernelOf<LinearOp> {
   void plan(Call& call, Program& program) const override {
     const auto p = problem(call);
     if (!p) return;
-    Work work{*p, half_, call, program, device_, {}};
+    LinearWork work{*p, half_, call, program, device_, {}};
     work.layers.push_back(
         {Ref::input(1), Ref::input(2), p->has_residual ? Ref::input(3) : Ref(), Ref::output(0)});
     program.implementation = choice_.plan(kLinear, work, call);
@@ -218,7 +218,7 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     if (p.b_step == 0) p.w_step = 0;
     const int64_t element = half_ ? 2 : 4;
     p.y_step = gpu::round_up(y.elements() * element, kSiblingAlignment) / element;
-    Work work{p, half_, call, program, device_, {}};
+    LinearWork work{p, half_, call, program, device_, {}};
     for (size_t i = 0; i < layers_; ++i) {
       work.layers.push_back({Ref::input(1 + i), Ref::input(1 + layers_ + i), Ref(), Ref::output(i)});
     }

@@ -4,20 +4,20 @@
 #include "device/libraries/libraries.h"
 #include "operators/integer_product/op.h"
 #include "operators/kernel_bases.h"
-#include "operators/matmul/product.h"
+#include "operators/matmul/gemm_call.h"
 
 namespace graphopt {
 
 using gpu::GemmProblem;
 
-const char* refuse_library(Product& product) {
+const char* refuse_library(GemmCall& product) {
   if (product.problem.K == 0) return "there is nothing to add up";
   return gpu::blas(product.device, product.call.libraries).on(product.call.stream).why_not();
 }
 
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::blas(device, libraries); }
 
-void plan_library(Product& product) {
+void plan_library(GemmCall& product) {
   product.program.call(
       [handle = gpu::blas(product.device, product.call.libraries).on(product.call.stream).handle,
        problem = std::move(product.problem), half = product.half](const Program::Addresses& at) {
@@ -26,7 +26,7 @@ void plan_library(Product& product) {
       {product.a, product.b}, {product.y});
 }
 
-void plan_own(Product& product) {
+void plan_own(GemmCall& product) {
   product.program.launch(
       gpu::gemm_plan(product.problem, product.half, product.call.aligned(), product.device.facts()),
       {product.a, product.b}, {product.y});
@@ -34,9 +34,9 @@ void plan_own(Product& product) {
 
 namespace {
 
-constexpr Implementation<Product> kProducts[] = {
+constexpr Implementation<GemmCall> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<Product>, plan_own},
+    {"a product of our own", take_all<GemmCall>, plan_own},
 };
 
 // The product of inputs 0 and 1, by alpha, transA and transB.
@@ -53,8 +53,8 @@ class ProductKernel : public gpu::DeviceKernel {
   void multiply(GemmProblem p, const Call& call, Program& program) const {
     if (p.M * p.N * p.batch.elements() == 0) return;
     if (is_whole(call.input(0).type)) return multiply_whole(p, call, program);
-    Product product{std::move(p), is_half(call.input(0)), call,          program,
-                    device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
+    GemmCall product{std::move(p), is_half(call.input(0)), call,          program,
+                     device_,      Ref::input(0),          Ref::input(1), Ref::output(0)};
     program.implementation = choice_.plan(kProducts, product, call);
   }
 

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "operators/kernel_bases.h"
-#include "operators/matmul/product.h"
+#include "operators/matmul/gemm_call.h"
 
 namespace graphopt {
 namespace {
 
-constexpr Implementation<Product> kProducts[] = {
+constexpr Implementation<GemmCall> kProducts[] = {
     {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<Product>, plan_own},
+    {"a product of our own", take_all<GemmCall>, plan_own},
 };
 
 // X, W, R, B, sequence_lens, initial_h, and of LSTM initial_c and P; outputs Y, Y_h, of LSTM Y_c.
@@ -84,7 +84,7 @@ class Recurrent final : public gpu::DeviceKernel {
     gemm.K = inputs;
     gemm.transpose_b = true;
     if (gemm.M > 0) {
-      Product multiply{std::move(gemm), half, call, program, device_, Ref::input(0), Ref::input(1), product};
+      GemmCall multiply{std::move(gemm), half, call, program, device_, Ref::input(0), Ref::input(1), product};
       program.implementation = choice_.plan(kProducts, multiply, call);
     }
     const auto optional = [&](size_t i) { return call.has_input(i) ? Ref::input(i) : Ref{}; };

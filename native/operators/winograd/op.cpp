@@ -162,14 +162,14 @@ using gpu::ConvAlgorithm;
 // Transformed for an algorithm, on the device.
 using AllWeights = std::map<ConvAlgorithm, std::shared_ptr<void>>;
 
-struct Work : GpuWork<ConvolutionProblem> {
+struct WinogradWork : GpuWork<ConvolutionProblem> {
   const AllWeights& weights;  // empty when W may change between runs
   gpu::ConvChoice fastest;
 };
 
 // An algorithm that is insisted on need not be the fastest.
 template <ConvAlgorithm kAlgorithm>
-const char* refuse(Work& work) {
+const char* refuse(WinogradWork& work) {
   const gpu::DeviceFacts& facts = work.device.facts();
   if (kAlgorithm == ConvAlgorithm::kMatrix && !gpu::has_matrix_conv(work.half, facts)) {
     return "it is not in float16, or there are no matrix units for it";
@@ -179,7 +179,7 @@ const char* refuse(Work& work) {
   return std::isfinite(work.fastest.seconds) ? nullptr : "X is too large for it";
 }
 
-void plan_fastest(Work& work) {
+void plan_fastest(WinogradWork& work) {
   const auto found = work.weights.find(work.fastest.algorithm);
   Ref weights;
   if (found != work.weights.end()) {
@@ -194,7 +194,7 @@ void plan_fastest(Work& work) {
       work.call, weights);
 }
 
-constexpr Implementation<Work> kAlgorithms[] = {
+constexpr Implementation<WinogradWork> kAlgorithms[] = {
     {"an implicit product on the matrix units", refuse<ConvAlgorithm::kMatrix>, plan_fastest},
     {"an implicit product", refuse<ConvAlgorithm::kImplicit>, plan_fastest},
     {"F(2x2, 3x3)", refuse<ConvAlgorithm::kWinograd2>, plan_fastest},
@@ -228,7 +228,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
   void plan(Call& call, Program& program) const override {
     const auto p = problem(call);
     if (!p) return;
-    Work work{{*p, half_, call, program, device_}, weights_, fastest(*p)};
+    WinogradWork work{{*p, half_, call, program, device_}, weights_, fastest(*p)};
     program.implementation = choice_.plan(kAlgorithms, work, call);
     if (!p->has_slopes) return;
     const Ref none = Ref::held(gpu::constant_vector(device_, 0.0f, half_, p->M));

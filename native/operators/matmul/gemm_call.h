@@ -1,4 +1,4 @@
-// A product of two tensors, for MatMul and other operators that begin with one.
+// A GEMM of two tensors, for MatMul and other operators that begin with one.
 #pragma once
 
 #include "operators/kernel_bases.h"
@@ -6,8 +6,8 @@
 
 namespace graphopt {
 
-// A product that is being planned, Y = A B. Planning moves the problem out.
-struct Product {
+// A GEMM that is being planned, Y = A B. Planning moves the problem out.
+struct GemmCall {
   gpu::GemmProblem problem;
   bool half;
   const Call& call;
@@ -16,9 +16,9 @@ struct Product {
   Ref a, b, y;
 };
 // Parts of two implementations: by the vendor's library, and by a kernel of our own (plan_own).
-const char* refuse_library(Product& product);
-void plan_library(Product& product);
+const char* refuse_library(GemmCall& product);
+void plan_library(GemmCall& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
-void plan_own(Product& product);
+void plan_own(GemmCall& product);
 
 }  // namespace graphopt
