@@ -126,8 +126,8 @@ DEVICE void store_sums(const Args& args, uint32_t part, uint32_t z, size_t at, i
   }
 }
 
-// What Hgemm::end_packs asks of the end of a tile: the first `rows` rows are inside, and the column if `has_column`; row m
-// is at element at(m) of Y.
+// What Hgemm::end_packs asks of the end of a tile: the first `rows` rows are inside, and the column if `has_column`;
+// row m is at element at(m) of Y.
 template <class At>
 struct TileEnd {
   const ColumnEnd<half_t>& column;

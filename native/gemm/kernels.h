@@ -1,4 +1,4 @@
-// The kernels that this target has of the rows of tiles.h. A file defines what a kernel of its own is, and lists all:
+// Instantiates kernels for the rows of tiles.h that this target has. A kernel file defines one kernel, then lists all:
 //   #define STRIDED_KERNEL(Product, type, name) KERNEL(gemm_##name, ...) { ... }     type: f32 or f16
 //   GEMM_STRIDED_KERNELS
 //   #define DENSE_KERNEL(tile, groups, name) ...

@@ -21,8 +21,8 @@ double clocks_of(const AlignedTiling& p, const hip::TileCost& cost, int64_t M, i
   return clocks;
 }
 
-// The tiles whose kernels take operands of any layout and of this type, the largest first. On the CPU, tests can have
-// the vector unit's tile of float16 beside those of the matrix units.
+// The tiles for operands of any layout and of this type, the largest first. On the CPU, tests can choose the vector
+// unit's tile of float16 beside those of the matrix units.
 std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
                                            std::optional<GemmTile> wanted) {
   const bool matrix = half && arch.matrix != hip::Matrix::kNone;

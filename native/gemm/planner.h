@@ -34,7 +34,7 @@ class KernelNames {
   char names_[kRows][40] = {};
 };
 
-// Of kernels whose operands have any layout.
+// Kernels with operands of any layout.
 class StridedKernelNames {
  public:
   constexpr explicit StridedKernelNames(const char* prefix)
@@ -51,7 +51,7 @@ class StridedKernelNames {
   KernelNames<hip::StridedTile, std::size(hip::kStridedTiles)> matrix_;
 };
 
-// A work-group's part of a product whose operands have any layout.
+// The part of a work-group in a GEMM with operands of any layout.
 struct StridedTiling {
   GemmTile tile;
   int64_t m, n;
@@ -61,8 +61,8 @@ struct StridedTiling {
 StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                              std::optional<GemmTile> wanted);
 
-// How a float16 product whose operands come in whole packs is cut: `down` rows of `across` tiles; K into `splits` parts
-// of `depth` each.
+// The tiles of a float16 GEMM with operands in whole packs: `down` rows of `across` tiles; K in `splits` parts of
+// `depth` each.
 struct AlignedTiling {
   GemmTile tile;
   hip::MatrixShape shape;
@@ -84,8 +84,8 @@ using CostOfTile =
     std::function<std::optional<hip::TileCost>(const hip::AlignedTile&, const hip::MatrixShape&)>;
 std::optional<hip::TileCost> dense_cost(const hip::AlignedTile& tile, const hip::MatrixShape& shape);
 
-// The cheapest tile and number of splits; nothing for a device whose matrix units take no float16, and where a tile of
-// another table is wanted.
+// The cheapest tile and number of splits; nothing for a device without float16 matrix units, or where a tile of another
+// table is wanted.
 std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int64_t batch,
                                             const DeviceFacts& device, std::optional<GemmTile> wanted,
                                             int64_t most_splits = kMostSplits,

@@ -1,4 +1,4 @@
-// Launches of products whose K is split among work-groups.
+// Launches of GEMMs that split K among work-groups.
 #pragma once
 
 #include "device/launch.h"
@@ -28,8 +28,8 @@ void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t 
               hip::kGemmSumThreads, sum);
 }
 
-// Adds the launch of a kernel, of whose arguments those that follow from the tiling are not filled in, and the one that
-// ends a product whose K is split.
+// Fills in the arguments that follow from the tiling, and adds the launch of the kernel. Where K is split, a second
+// launch adds up the sums.
 template <class Args>
 void launch_aligned(Plan& plan, const char* kernel, const AlignedTiling& tiling, int64_t batch, uint32_t lds,
                     Args& args) {

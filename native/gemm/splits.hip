@@ -1,4 +1,4 @@
-// Adds up the partial sums of a product whose K is split among work-groups, and ends it: bias, residual, activation.
+// Adds up the partial sums of a GEMM that splits K among work-groups, and ends it: bias, residual, activation.
 //
 // Bound by memory: each partial sum is read once, and Y written once. Launch: gemm/splits.h.
 #include "blocks/gpu/walk.h"

@@ -8,8 +8,8 @@
 
 namespace graphopt::hip {
 
-// Of a work-group's m x n, `rows` x `columns` belong to a work-item of the vector unit; on the matrix units of CDNA,
-// wave_m x wave_n belong to a wave of 64.
+// A work-group computes m x n, a work-item of the vector unit `rows` x `columns` of it; on the matrix units of CDNA, a
+// wave of 64 computes wave_m x wave_n.
 struct VectorShape {
   int m, n, rows, columns, wave_m, wave_n;
   constexpr int threads() const { return m * n / (rows * columns); }
@@ -17,7 +17,7 @@ struct VectorShape {
 // Every step of theirs divides it.
 constexpr int kVectorDepth = 16;
 
-// Of a work-group's m x n, wave_m x wave_n belong to a wave. A step takes `depth` of K, and LDS holds `stages` steps.
+// A work-group computes m x n, a wave wave_m x wave_n of it. A step takes `depth` of K, and LDS holds `stages` steps.
 // With split_k > 1 so many groups of waves compute the tile, each with its part of the K of a step.
 struct MatrixShape {
   int m = 0, n = 0, wave_m = 0, wave_n = 0, depth = 0, stages = 0, split_k = 1;
@@ -102,7 +102,7 @@ enum class Targets { kNone, kCopying, kTested, kAll };
 
 // clang-format on
 
-// All tiles. A plan may be asked for one of them, by tests and for tuning.
+// All tiles. Tests and tuning can choose one of them.
 #define GEMM_VECTOR_TILE(name, ...) kVector##name,
 #define GEMM_STRIDED_TILE(name, ...) kStrided##name,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,

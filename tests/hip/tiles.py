@@ -34,7 +34,7 @@ def _rows() -> Iterator[tuple[str, Tile]]:
 
 _ALL = list(_rows())
 VECTOR, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
-# By where their kernels are: of dense operands, and of convolutions whose taps share pixels.
+# The targets of their kernels: with dense operands, and of convolutions with pixels that taps share.
 DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kAll"]
 DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopying"]
 HALO = [tile for tile in ALIGNED if tile.columns[1] == "kTested"]

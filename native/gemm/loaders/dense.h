@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// Lines of which each has its k one behind another.
+// Lines along K: the elements of a line are contiguous.
 template <bool kAhead, int kLines, int kDepth, int kThreads, int kGroups = kDepth / 16>
 struct DenseRows {
   static constexpr int kAcross = kDepth / 8, kRows = kThreads / kAcross, kPacks = kLines / kRows;
@@ -19,8 +19,8 @@ struct DenseRows {
   int inside = 0;  // a bit for each pack
   PacksToLds<kAhead, kPacks> packs;
 
-  // `p` is the first of the work-group's lines, of which there are `lines`, `stride` apart; lines and k beyond are
-  // zeros. (Reading the last line in their place made it the one that all work-items wait for.)
+  // `p` is the first of the work-group's `lines` lines, `stride` elements apart. Lines and k beyond are zeros.
+  // (Reading the last line in their place made it the one that all work-items wait for.)
   DEVICE DenseRows(const half_t* p, int stride, int lines, int K)
       : step(static_cast<ptrdiff_t>(kRows) * stride),
         row(thread_x() / kAcross),

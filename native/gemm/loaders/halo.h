@@ -1,5 +1,5 @@
-// The patches of a convolution in channels last as an operand, where the taps of consecutive pixels are consecutive pixels:
-// those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+// The patches of a convolution in channels last as an operand, where the taps of consecutive pixels are consecutive
+// pixels: those that a tile reaches come to LDS once for each block of channels, not once for each tap.
 #pragma once
 
 #include "device/platform.h"
@@ -21,7 +21,7 @@ DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside)
 #endif
 }
 
-// The product of a tile. Its left operand are rows of LDS, one for each pixel of X, of which each tap begins at another.
+// The GEMM of a tile. Its left operand is rows of LDS, one for each pixel of X; each tap begins at another row.
 template <class Base>
 struct HaloProduct : Base {
   static constexpr int kM = Base::kM, kRow = Base::kRow, kTilesM = Base::kTilesM;
@@ -39,7 +39,7 @@ struct HaloProduct : Base {
   int at[kTilesM] = {};               // the lines' rows at this tap, in elements
   int tap, column, shift, block = 0;  // of the next step
 
-  // Instruction: every left operand's line is lane % 16.
+  // The line of every left operand is lane % 16 (pipelines/instruction.h).
   DEVICE HaloProduct(const ConvHaloArgs& of, const half_t* rows, uint32_t* lines, int first_m, int first_tap)
       : args(of), pixels(rows), inside(lines), tap(first_tap) {
     const auto r = static_cast<int>(divide(static_cast<uint32_t>(tap), args.kernel_w));
@@ -107,7 +107,7 @@ struct HaloProduct : Base {
   }
 };
 
-// What a work-item copies to LDS: filters for each step, and beside them pixels of the next block of channels.
+// The copies of a work-item to LDS: filters for each step, and with them pixels of the next block of channels.
 template <class P>
 struct HaloCopies {
   static constexpr int kDepth = P::kDepth, kAcross = kDepth / 8, kRows = P::kThreads / kAcross;
@@ -162,7 +162,7 @@ struct HaloCopies {
     filters = opaque(filters);
     for (int r = thread_x(); r < kHaloZeros * kRow; r += P::kThreads) pixels[r] = from_float<half_t>(0.0f);
     copy_next_block();
-    // Beside the steps of a part that begins between the taps of a block the next one may not find room.
+    // A part that begins between the taps of a block may have too few steps to copy the next block.
     if (tap != 0 && next <= last) copy_next_block();
     begin_step();
   }

@@ -1,5 +1,5 @@
-// The patches of a convolution as an operand: gathered from images [N, C, H, W] an element at a time, for strided.h's kind of
-// products, and from images in channels last in whole packs.
+// The patches of a convolution as an operand: from images [N, C, H, W] an element at a time, and from images in
+// channels last in whole packs.
 #pragma once
 
 #include "device/platform.h"
@@ -129,7 +129,7 @@ struct ConvPatches {
 template <class P>
 struct Im2colRows {
   static constexpr int kAcross = P::kDepth / 8, kRows = P::kThreads / kAcross, kPacks = P::kM / kRows;
-  // One group of copies behind another: what lies between a load from LDS and a copy costs three instructions.
+  // The copies come in groups: each change from loads of LDS to copies costs three instructions.
   static constexpr int kGroups = 2;
   static_assert(kPacks * kRows == P::kM, "whole packs for every work-item");
 

@@ -1,4 +1,4 @@
-// Packs of 16 bytes on their way from memory to LDS, and the parts of a step in which they are copied.
+// Copies packs of 16 bytes from memory to LDS, a part of a step at a time.
 #pragma once
 
 #include "device/platform.h"
@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 // A step's copies are started in parts, one for each 16 k that are multiplied meanwhile.
 constexpr int kAllParts = -1;
-// `groups` of copies: fewer than parts where they are worth more together.
+// `groups`: of copies, fewer than parts where larger groups are faster.
 DEVICE bool in_part(int pack, int packs, int part, int parts, int groups) {
   return part == kAllParts || pack * groups / packs * (parts / groups) == part;
 }

@@ -7,7 +7,7 @@
 
 namespace graphopt::hip {
 
-// Lines of which all have the same k one behind another, to rows of k in LDS.
+// Lines across K: for each k the elements of all lines are contiguous. LDS has rows of k.
 template <int kLines, int kDepth, int kThreads>
 struct TransposedRows {
   // A work-item has packs of kGroups columns, kApart from one to the next.

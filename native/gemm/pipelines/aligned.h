@@ -1,4 +1,4 @@
-// Float16 products on the matrix units (matrix.h) whose operands come in whole packs. Where memory is copied to LDS without
+// Float16 GEMMs on the matrix units (matrix.h) with operands in whole packs. Where memory is copied to LDS without
 // registers, several steps are loaded while one is multiplied; elsewhere one is, in registers.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace graphopt::hip {
 
-// kRightByK: for each k the right operand's columns lie one behind another, else for each column its k.
+// kRightByK: for each k the columns of the right operand are contiguous, else for each column its k.
 template <GemmTile kTile, bool kRightByK>
 struct AlignedGemm {
   using Instruction = hip::Instruction<half_t>;
@@ -50,8 +50,8 @@ DEVICE void multiply_aligned(typename P::Product& product, typename P::Lds& lds,
   }
 }
 
-// Which tile of a product of `down` x `across` tiles this work-group has: kTilesAtOnce rows of tiles are done
-// together, so that they find their operands in the L2.
+// The tile of this work-group among `down` x `across` tiles. kTilesAtOnce rows of tiles are computed together: their
+// operands are read from the L2.
 constexpr int kTilesAtOnce = 8;
 struct TilePlace {
   int down, across;

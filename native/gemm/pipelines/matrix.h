@@ -70,7 +70,7 @@ struct Hgemm {
     }
   }
 
-  // Of the tiles' rows a group of waves ends with every kSplitK-th.
+  // A group of waves ends every kSplitK-th row of instructions.
   DEVICE static bool ends_with(int i) { return kSplitK == 1 || i % kSplitK == split(); }
 
   // Adds up the sums of the groups of waves; each then has those of the rows that it ends with. `lds` holds kHanded
@@ -158,9 +158,9 @@ struct Hgemm {
     return wave_n() + lane_id() % (kWaveN / kPack) * kPack;
   }
 
-  // The same wave by wave: each brings its own sums through LDS, 16 rows at a time, and waits for no other. For the packs
-  // of a lane, kPack sums of row m from column pack_column() on, `end` is asked for end.ahead(m), some packs before
-  // end.add(values, what it returned), end.activate(the values of several packs) and end.store(m, values).
+  // The same wave by wave: each brings its own sums through LDS, 16 rows at a time, and waits for no other. For the
+  // packs of a lane, kPack sums of row m from column pack_column() on, `end` is asked for end.ahead(m), some packs
+  // before end.add(values, what it returned), end.activate(the values of several packs) and end.store(m, values).
   template <int kPack, class AnyLds, class End>
   DEVICE void end_packs(AnyLds& lds, const End& end) const {
     constexpr int kPacksAcross = kWaveN / kPack, kWhole = kWave / kPacksAcross;
@@ -206,7 +206,7 @@ struct Hgemm {
           }
         }
         UNROLL for (int i = 0; i < kGroup; ++i) end.add(values + i * kPack, loaded[i]);
-        // What comes next, of this tile or of the next one of these waves.
+        // The next sums, of this instruction or of the next one of these waves.
         const int after = kSplitK == 1 || first + kGroup < kPacks ? at + kGroup : (chunk + kSplitK) * kPacks;
         if (after < kTilesM * kPacks) load(after);
         end.activate(values);
@@ -258,7 +258,7 @@ struct Hgemm {
   }
 };
 
-// Of a row of kStridedTiles; kCopies: memory is copied to LDS.
+// The pipeline of a row of kStridedTiles. kCopies: memory is copied to LDS.
 template <GemmTile kTile, bool kCopies = false>
 struct StridedHgemm {
   static constexpr MatrixShape kShape = row_of(kStridedTiles, kTile).shape(kWave, kCopies);

@@ -1,5 +1,5 @@
-// The tile of instruction.h without matrix units, for tests: products through shuffles. The layout is that of RDNA 4 for
-// waves of 32, that of CDNA for waves of 64.
+// The tile of instruction.h without matrix units, for tests: products through shuffles. The layout is that of RDNA 4
+// for waves of 32, that of CDNA for waves of 64.
 #pragma once
 
 #include "device/platform.h"

@@ -1,5 +1,6 @@
-// What all pipelines (vector.h, matrix.h) share: the steps of a work-group's matrix product, and the way of its sums to
-// memory. A line is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all lines.
+// What all pipelines (vector.h, matrix.h) share: the steps of a work-group's matrix product, and the way of its sums
+// to memory. A line is a row of the left operand or a column of the right one; a step is kDepth consecutive k of all
+// lines.
 #pragma once
 
 #include "device/platform.h"
@@ -25,10 +26,11 @@ DEVICE void product_steps(int depth, const Begin& begin, const Finish& finish, c
 }
 
 // The same with copies beside the work-items: kBuffers - 1 steps are on their way while one is multiplied.
-// begin(buffer, part) starts one of kSplitDepth / 16 parts of the next step's copies, which lie between the products, so that
-// they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a branch would
-// keep the compiler from mixing copies and products. Operands are on their way from LDS while those of 16 k before are
-// multiplied, also from one step to the next: a buffer is free as soon as all waves have its last operands.
+// begin(buffer, part) starts one of kSplitDepth / 16 parts of the next step's copies, which lie between the products,
+// so that they cost no time of their own. Steps beyond the last one are begun, too, of which operands copy zeros: a
+// branch would keep the compiler from mixing copies and products. Operands are on their way from LDS while those of
+// 16 k before are multiplied, also from one step to the next: a buffer is free as soon as all waves have its last
+// operands.
 template <class Product, class Begin>
 DEVICE void product_steps_ahead(Product& product, typename Product::Lds& lds, int depth, const Begin& begin) {
   constexpr int kDepth = Product::kDepth, kBuffers = Product::kBuffers, kParts = Product::kSplitDepth / 16;

@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// A transposed convolution whose windows lie apart, its kernel being its stride: each pixel of X is `window` pixels of Y.
+// A transposed convolution with separate windows: its kernel is its stride, and each pixel of X is `window` pixels of Y.
 // M pixels of X, K channels, w [K, window_h, window_w, filters], of which a row has N elements; x [M, K], y and
 // residual [images, rows window_h, columns window_w, filters].
 struct ConvApartArgs {

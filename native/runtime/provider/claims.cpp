@@ -1,6 +1,6 @@
-// Which nodes the provider claims. choose() first gives each node that has a kernel a refusal of its own, or none; its
-// passes then change the decision where nodes depend on one another, each named after what it decides. The caller of
-// this graph has its inputs on the host or the device, as the nodes read them (tests/native/test_claims.cpp):
+// Which nodes the provider claims. choose() first decides for each node alone. Its passes then change decisions where
+// nodes depend on one another; each is named after its decision. In this graph ids, boxes, lengths and scale are inputs
+// (tests/native/test_claims.cpp):
 //
 //   node                       decision and the pass that makes it
 //   e = Gather(table, ids)     claimed
