@@ -58,9 +58,9 @@ enum class Targets { kNone, kCopying, kTested, kAll };
 
 // Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves of RDNA have 32 columns: the sums of
 // 64 would leave too few registers for the operands of RDNA 3.
-// Columns: size; work-groups of Winograd's kernels on a compute unit of NVIDIA; shape where these copy memory to LDS;
-// shape elsewhere, and of all other kernels, with waves of 64 and of 32; of Winograd's kernels on an H200 the
-// work-groups that keep a compute unit busy, and the FLOPs a clock that it then does.
+// Columns: size; work-groups of Winograd's kernels on a compute unit of NVIDIA; their shape there (mma_sync); the
+// shape elsewhere, and of all other kernels, with waves of 64 (mfma) and of 32 (wmma); of Winograd's kernels on an H200
+// the work-groups that keep a compute unit busy, and the FLOPs a clock that it then does.
 #define GEMM_STRIDED_TILES(TILE)                                                                                    \
   TILE(128x128, 2, shape(128, 128, 64, 64, 64, 2),                                                                  \
        shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                      \
@@ -69,14 +69,14 @@ enum class Targets { kNone, kCopying, kTested, kAll };
 
 // Float16 on the matrix units, operands in whole packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
 // Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h;
-// work-groups on a compute unit of NVIDIA; shape where memory is copied to LDS, with waves of 64, with waves of 32;
-// cost of the first kernels; of the second. Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). Nobody has
-// measured AMD: there they are the same beside the rate of its units. Larger tiles do not fit operands that pass
-// through registers.
+// work-groups on a compute unit of NVIDIA; shape by instruction: mma_sync (memory is copied to LDS), mfma (waves of 64)
+// and wmma (waves of 32); cost of the first kernels; of the second. Costs are fitted to an H200
+// (scripts/gpu_bench.py --tiles). Nobody has measured AMD: there they are the same beside the rate of its units. Larger
+// tiles do not fit operands that pass through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
-  TILE(128x256, kCopying, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                      \
+  TILE(128x256, kCopying, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                         \
        cost(0.50, 1340, 8800), no_cost())                                                                           \
-  TILE(192x192, kCopying, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                      \
+  TILE(192x192, kCopying, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                         \
        cost(0.48, 1260, 15200), no_cost())                                                                          \
   TILE(192x160, kCopying, kCopying, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),                      \
        cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                              \
@@ -84,20 +84,20 @@ enum class Targets { kNone, kCopying, kTested, kAll };
        cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                               \
   TILE(128x160, kCopying, kCopying, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),                      \
        cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                \
-  TILE(96x128, kCopying, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                        \
+  TILE(96x128, kCopying, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                           \
        cost(0.36, 800, 8000), no_cost())                                                                            \
-  TILE(128x128, kAll, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                            \
+  TILE(128x128, kAll, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                                   \
        shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), cost(0.324, 1500, 6300),                     \
        cost(0.565, 1550, 6500))                                                                                     \
-  TILE(128x64, kAll, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                             \
+  TILE(128x64, kAll, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                                    \
        shape(128, 64, 64, 32, 64, 2), shape(128, 64, 64, 32, 32, 2), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
-  TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                               \
+  TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                                         \
        shape(64, 64, 32, 32, 64, 2), shape(64, 64, 32, 32, 32, 2), cost(0.21, 1080, 3200), no_cost())               \
-  TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                               \
+  TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                                         \
        shape(32, 32, 16, 32, 64, 2), shape(32, 32, 16, 16, 64, 2), cost(0.095, 380, 500), no_cost())                \
-  TILE(128x64x2, kNone, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),\
+  TILE(128x64x2, kNone, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2), \
        no_cost(), cost(0.442, 1350, 6200))                                                                          \
-  TILE(144x48x4, kNone, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),\
+  TILE(144x48x4, kNone, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2), \
        no_cost(), cost(0.443, 900, 9500))
 
 // clang-format on
