@@ -2,7 +2,7 @@
 // headers and device libraries), nvcc for NVIDIA (-x cu) and any C++17 compiler for the CPU
 // (device/emulator/hip_on_cpu.h).
 //
-// A kernel is
+// A kernel is (macros, since attributes, unmangled names and pragmas cannot depend on arguments of templates)
 //   KERNEL(name, max_threads, Args, x, y) { ... }
 // where Args is a struct of device/args.h, of which x and y are all slots, in order; its body reads `args`.
 // KERNEL_SHARING(name, max_threads, groups, Args, ...) when `groups` work-groups should fit on a compute unit

@@ -8,7 +8,7 @@
 //   void name(const T* x, T* y, int64_t n) { ... }
 //   }
 //
-// and its op.h or cpu.h declares it, for float and half, with what picks one:
+// and op.h or cpu.h declares it, for float and half, with a choice (a macro: a namespace is no argument of a template):
 //
 //   namespace graphopt::cpu {
 //   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))
