@@ -215,9 +215,7 @@ def test_files_that_are_named_exist() -> None:
             if text.suffix in {".h", ".cpp", ".hip"}:  # as its includes name files
                 inside = re.findall(r"(?<![\w./*-])((?:operators|device|blocks|gemm|runtime)/[\w/]+\.\w+)", comment)
                 named += [f"native/{name}" for name in inside]
-            wrong = [
-                n for n in named if not {"NAME"} & {*re.findall("[A-Z]+", n)} and not {n, f"{n}.py"} & known
-            ]
+            wrong = [n for n in named if not {"NAME"} & {*re.findall("[A-Z]+", n)} and not {n, f"{n}.py"} & known]
             missing += [f"{text.relative_to(root)}:{number}: {name}" for name in wrong]
     assert len(texts) > 500 and not missing
 

@@ -42,6 +42,6 @@ HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopying"]
 
 
 def of_type(suffix: str) -> list[Tile]:
-    """Those of operands of any layout, f32 or f16. The vector unit's of float16 is in use without matrix units alone."""
+    """The tiles for operands of any layout, f32 or f16. The last of f16 is the vector unit's."""
     vector = [tile for tile in VECTOR if tile.columns[0] == suffix]
     return STRIDED + vector if suffix == "f16" else vector
