@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from graphopt.precision.limit_error import ErrorLimit, limit_error
     from graphopt.report.data import Report
     from graphopt.runtime.data_parallel import DataParallel
+    from graphopt.runtime.discovery import library_path
     from graphopt.runtime.plugin import get_ep_name, get_ep_names, get_library_path
-    from graphopt.runtime.sessions import configure, library_path, session
+    from graphopt.runtime.sessions import configure, session
 
 __version__ = "0.1.0"
 
@@ -89,7 +90,7 @@ _HOMES = {
     "get_ep_name": "graphopt.runtime.plugin",
     "get_ep_names": "graphopt.runtime.plugin",
     "get_library_path": "graphopt.runtime.plugin",
-    "library_path": "graphopt.runtime.sessions",
+    "library_path": "graphopt.runtime.discovery",
     "limit_error": "graphopt.precision.limit_error",
     "optimize": "graphopt.optimizer",
     "session": "graphopt.runtime.sessions",

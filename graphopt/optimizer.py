@@ -29,7 +29,7 @@ from graphopt.progress import Steps
 from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
-from graphopt.runtime.sessions import registered_custom_ops
+from graphopt.runtime.custom_ops import registered_custom_ops
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
 
@@ -329,7 +329,7 @@ def _activation_ranges(
 
 def _slower_in_bfloat16() -> str:
     from graphopt.precision.bfloat16_gain import bfloat16_warning
-    from graphopt.runtime.sessions import bfloat16_gain
+    from graphopt.runtime.discovery import bfloat16_gain
 
     return bfloat16_warning(bfloat16_gain())
 

@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
 from graphopt.precision.bfloat16_gain import LEAST_GAIN
-from graphopt.runtime.sessions import bfloat16_gain
+from graphopt.runtime.discovery import bfloat16_gain
 from graphopt.targets.target import parse_target
 from models import ZOO, pypi
 from tests.checking.reference64 import run_in_float64

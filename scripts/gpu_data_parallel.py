@@ -35,7 +35,7 @@ import torch
 
 import graphopt
 from graphopt import DataParallel
-from graphopt.runtime.sessions import DEVICE_PROVIDER, device_count, library_path, memory_of
+from graphopt.runtime.discovery import DEVICE_PROVIDER, device_count, library_path, memory_of
 from models import ZOO
 from tests.hip.harness import ROOT, build_for_cuda
 

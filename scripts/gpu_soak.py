@@ -57,15 +57,7 @@ import numpy.typing as npt
 import onnx
 
 import graphopt
-from graphopt.runtime.sessions import (
-    CPU,
-    DEVICE_PROVIDER,
-    Provider,
-    device_count,
-    device_of,
-    library_path,
-    memory_of,
-)
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of, library_path, memory_of
 from models import ZOO
 
 Array = npt.NDArray[Any]

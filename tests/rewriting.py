@@ -22,7 +22,8 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Remark
-from graphopt.runtime.sessions import CPU, configure
+from graphopt.runtime.discovery import CPU
+from graphopt.runtime.sessions import configure
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
 

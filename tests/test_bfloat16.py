@@ -23,7 +23,7 @@ from graphopt.ops.fused_conv import convolution
 from graphopt.precision.bfloat16_gain import bfloat16_warning
 from graphopt.precision.rounded_weight import to_bfloat16
 from graphopt.report.data import Report
-from graphopt.runtime.sessions import bfloat16_gain
+from graphopt.runtime.discovery import bfloat16_gain
 from tests.rewriting import model_from_text, run
 
 Array = npt.NDArray[Any]

@@ -19,7 +19,7 @@ from graphopt.passes.base import ModelPass, Pass
 from graphopt.passes.registry import PASSES
 from graphopt.remarks import Remark
 from graphopt.runtime.auto import resolve_target
-from graphopt.runtime.sessions import registering_custom_ops
+from graphopt.runtime.custom_ops import registering_custom_ops
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import TargetName
 

@@ -22,7 +22,7 @@ from graphopt.checking.inputs import Case
 from graphopt.checking.run import Model, Outputs, open_session, run_case
 from graphopt.errors import GraphoptError
 from graphopt.runtime.child import environment
-from graphopt.runtime.sessions import custom_op_libraries, registered_custom_ops
+from graphopt.runtime.custom_ops import custom_op_libraries, registered_custom_ops
 
 _process: subprocess.Popen[bytes] | None = None
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from graphopt.checking.verify import Verdict, VerifyReport, verify
 from graphopt.graph import reading, writing
-from graphopt.runtime.sessions import registering_custom_ops
+from graphopt.runtime.custom_ops import registering_custom_ops
 
 # How many values are outputs at once: all values of a model may not fit into memory together.
 AT_ONCE = 64

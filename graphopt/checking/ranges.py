@@ -38,7 +38,7 @@ from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.report.multiply_adds import operands
-from graphopt.runtime.sessions import import_onnxruntime
+from graphopt.runtime.discovery import import_onnxruntime
 
 Array = npt.NDArray[Any]
 # The number of input sets that are made, and the processor seconds after which no further set runs.

@@ -16,14 +16,10 @@ import onnx
 from graphopt.checking.filling import Feeds
 from graphopt.checking.inputs import Case
 from graphopt.errors import VerifyError, is_out_of_memory, runtime_says
-from graphopt.runtime.sessions import (
-    CPU,
-    cannot_load,
-    configure,
-    import_onnxruntime,
-    require_provider,
-    session_options,
-)
+from graphopt.runtime.custom_ops import cannot_load, session_options
+from graphopt.runtime.discovery import CPU, import_onnxruntime
+from graphopt.runtime.session_warnings import require_provider
+from graphopt.runtime.sessions import configure
 
 Model = Path | onnx.ModelProto
 Outputs = list[Any]

@@ -386,7 +386,7 @@ def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]
 def _working(options: Options, out: Path | None, *reports: Path | None) -> Iterator[None]:
     """Registers custom operators; if a report cannot be written, restores OUT, its data file and the other report."""
     from graphopt.graph.writing import data_file
-    from graphopt.runtime.sessions import registered_custom_ops
+    from graphopt.runtime.custom_ops import registered_custom_ops
 
     with registered_custom_ops(options.custom_ops), ExitStack() as undoing:
         if out is not None and any(reports):
@@ -439,8 +439,8 @@ def _provenance(files: list[Path]) -> Provenance:
     from datetime import datetime
 
     from graphopt.report.html import Provenance
+    from graphopt.runtime.discovery import installed_runtimes
     from graphopt.runtime.machine import cpu_name
-    from graphopt.runtime.sessions import installed_runtimes
 
     versions = {"graphopt": graphopt.__version__, "Python": platform.python_version(), **installed_runtimes()}
     sums = []

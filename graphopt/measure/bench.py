@@ -43,8 +43,8 @@ from graphopt.measure.profiling import (
     site_names,
 )
 from graphopt.progress import Progress, time_left
-from graphopt.runtime.sessions import (
-    COMPILING_PROVIDERS,
+from graphopt.runtime.custom_ops import registering_custom_ops
+from graphopt.runtime.discovery import (
     CPU,
     DEVICE_PROVIDER,
     default_providers,
@@ -52,9 +52,9 @@ from graphopt.runtime.sessions import (
     import_onnxruntime,
     memory_of,
     provider_name,
-    registering_custom_ops,
     runtime_name,
 )
+from graphopt.runtime.sessions import COMPILING_PROVIDERS
 from graphopt.strict_json import dumps
 
 WARM_UP_RUNS = 3

@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import (
-    CPU,
-    DEVICE_PROVIDER,
-    cannot_load,
-    configure,
-    import_onnxruntime,
-    require_provider,
-    session_options,
-)
+from graphopt.runtime.custom_ops import cannot_load, session_options
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, import_onnxruntime
+from graphopt.runtime.session_warnings import require_provider
+from graphopt.runtime.sessions import configure
 
 # What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {

@@ -14,8 +14,8 @@ from typing import Any
 from graphopt.errors import GraphoptError
 from graphopt.measure.measured_session import open_session
 from graphopt.runtime.child import environment
+from graphopt.runtime.custom_ops import custom_op_libraries, registered_custom_ops
 from graphopt.runtime.machine import device_memory_used
-from graphopt.runtime.sessions import custom_op_libraries, registered_custom_ops
 
 RUNS = 3
 

@@ -15,7 +15,7 @@ import onnx
 
 from graphopt.checking.diff import ModelDiff
 from graphopt.graph.operators.traits import CONTROL_FLOW
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER
 
 WARM_UP_RUNS = 2
 RUNS = 9

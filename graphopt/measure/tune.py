@@ -45,7 +45,7 @@ from graphopt.options import Precision
 from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, device_of, memory_of, runtime_name
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, device_of, memory_of, runtime_name
 from graphopt.targets.profit import Candidate, Estimates, Profit, Site
 from graphopt.targets.target import Target, TargetName
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from graphopt.errors import one_line
 from graphopt.graph.operators.traits import RECURRENT
 from graphopt.ops import DOMAIN, OPS
-from graphopt.runtime.sessions import CPU, import_onnxruntime
+from graphopt.runtime.discovery import CPU, import_onnxruntime
 
 _WITHOUT_END = 2**31 - 1
 

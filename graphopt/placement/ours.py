@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.errors import RuntimeMissingError
 from graphopt.graph import traversal
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 
 # What the session's option of that name is by default.
 MIN_NODES = 2

@@ -21,10 +21,10 @@ from graphopt.report.data import ModelStats, Report, node_counts
 from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
 from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
+from graphopt.runtime.discovery import CPU
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Reason, Route
 from graphopt.runtime.selftest import SelfTest
-from graphopt.runtime.sessions import CPU
 
 MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}

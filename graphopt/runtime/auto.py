@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.errors import OptionError, RuntimeMissingError
-from graphopt.runtime.sessions import (
+from graphopt.runtime.discovery import (
     CPU,
     DEVICE_PROVIDER,
     default_providers,

@@ -10,7 +10,8 @@ import numpy as np
 
 from graphopt.errors import GraphoptError
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, discrete_devices, session, why_cpu
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, discrete_devices, why_cpu
+from graphopt.runtime.sessions import session
 
 
 class DataParallel:

@@ -15,8 +15,7 @@ import graphopt
 from graphopt.errors import GraphoptError, one_line
 from graphopt.ops import DOMAIN, OPS
 from graphopt.runtime.auto import resolve_target
-from graphopt.runtime.routes import Route
-from graphopt.runtime.sessions import (
+from graphopt.runtime.discovery import (
     CPU,
     bfloat16_gain,
     gpu_routes,
@@ -24,6 +23,7 @@ from graphopt.runtime.sessions import (
     installed_runtimes,
     library_path,
 )
+from graphopt.runtime.routes import Route
 
 
 @dataclass

@@ -6,7 +6,7 @@ Runtime: the program that asks has one of its own, whichever that is.
 
 from __future__ import annotations
 
-from graphopt.runtime.sessions import DEVICE_PROVIDER, library_path
+from graphopt.runtime.discovery import DEVICE_PROVIDER, library_path
 
 
 def get_library_path() -> str:

@@ -19,19 +19,19 @@ from graphopt.ops import OPS, OpSpec
 from graphopt.ops.case import Case, mixed_model_of, model_of
 from graphopt.ops.cases import FAMILIES, cases_of, family_of
 from graphopt.runtime import selftest_record
-from graphopt.runtime.machine import Device
-from graphopt.runtime.sessions import (
+from graphopt.runtime.discovery import (
     CPU,
     DEVICE_PROVIDER,
-    SELF_TESTED,
     Provider,
     default_providers,
     device_of,
     library_path,
     library_version,
     runtime_name,
-    session,
 )
+from graphopt.runtime.machine import Device
+from graphopt.runtime.session_warnings import SELF_TESTED
+from graphopt.runtime.sessions import session
 
 OPSET = 17
 # Options of sessions whose nodes run on a device: idle threads of the runtime would cost more than all else here.

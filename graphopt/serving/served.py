@@ -14,7 +14,8 @@ from typing import IO, Any
 import numpy as np
 
 from graphopt.errors import GraphoptError, is_out_of_memory
-from graphopt.runtime.sessions import CPU, DEVICE_PROVIDER, Provider, default_providers, session
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, default_providers
+from graphopt.runtime.sessions import session
 from graphopt.serving.deployment import MODEL, Array, RequestError, read_deployment
 from graphopt.serving.shared import FOLDER, load_as_it_runs, shared_form, weights_folder
 

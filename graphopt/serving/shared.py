@@ -30,7 +30,8 @@ from typing import Any
 
 from graphopt import files
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import CPU, configure, import_onnxruntime, library_version, session
+from graphopt.runtime.discovery import CPU, import_onnxruntime, library_version
+from graphopt.runtime.sessions import configure, session
 from graphopt.serving.deployment import MODEL, SETTINGS
 
 FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"

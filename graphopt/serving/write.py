@@ -16,7 +16,8 @@ from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError
 from graphopt.graph import reading, writing
 from graphopt.graph.reading import data_files, read_proto
-from graphopt.runtime.sessions import CPU, library_path, session
+from graphopt.runtime.discovery import CPU, library_path
+from graphopt.runtime.sessions import session
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, Tensor
 

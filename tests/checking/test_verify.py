@@ -35,7 +35,7 @@ from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference
 from graphopt.metadata import Numerics
 from graphopt.options import Precision
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.discovery import CPU
 from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.checking.cases import make_cases
@@ -517,7 +517,7 @@ def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import graphopt, graphopt.checking.verify
-from graphopt.runtime.sessions import import_onnxruntime
+from graphopt.runtime.discovery import import_onnxruntime
 import_onnxruntime()
 before = {status}
 assert graphopt.verify(*map(Path, sys.argv[1:])).equal

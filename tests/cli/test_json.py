@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from graphopt.strict_json import SCHEMA, dumps
 from models import ZOO
 from tests.rewriting import model_from_text

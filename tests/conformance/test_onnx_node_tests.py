@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 import graphopt
 from graphopt.ops import DOMAIN
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from tests.conformance.node_cases import node_cases
 
 CASES = node_cases()

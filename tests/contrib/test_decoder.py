@@ -13,7 +13,7 @@ import pytest
 
 import graphopt
 from graphopt.lower import lower
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from models.decoder import decoder
 from tests.contrib.nodes import RUNTIME
 

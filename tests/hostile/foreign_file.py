@@ -242,7 +242,7 @@ class _Examination:
 
     def _compare(self, original: _Original, out: Path, limit: float) -> tuple[str, str]:
         import graphopt
-        from graphopt.runtime.sessions import library_path
+        from graphopt.runtime.discovery import library_path
 
         compared = 0
         for optimized in (level for level, loads in original.loads.items() if loads):

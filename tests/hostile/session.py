@@ -7,7 +7,8 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 
-from graphopt.runtime.sessions import CPU, configure, library_path
+from graphopt.runtime.discovery import CPU, library_path
+from graphopt.runtime.sessions import configure
 
 PROVIDER = "GraphoptExecutionProvider"
 

@@ -15,7 +15,8 @@ from graphopt.ops import OPS
 from graphopt.ops.case import Case, model_of
 from graphopt.ops.cases import all_cases, cases_of
 from graphopt.ops.schema import Array
-from graphopt.runtime.sessions import CPU, configure
+from graphopt.runtime.discovery import CPU
+from graphopt.runtime.sessions import configure
 
 NODES_IN_A_SESSION = 50  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
 

@@ -14,9 +14,9 @@ import numpy as np
 from onnx import helper
 
 import graphopt
-from graphopt.runtime import sessions as runtime
+from graphopt.runtime import discovery, session_warnings
 from graphopt.runtime.auto import resolve_target
-from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
+from graphopt.runtime.discovery import DEVICE_PROVIDER, loads_providers
 from tests.provider.driver_cases import (
     MODEL,
     Driver,
@@ -88,7 +88,7 @@ def opens_devices_when_used() -> list[int]:
 def splits_over() -> list[str]:
     """Where DataParallel puts its sessions when nobody says."""
     every = split_batch()
-    numbers = [runtime.memory_of(session)[1] for session in every.sessions]
+    numbers = [discovery.memory_of(session)[1] for session in every.sessions]
     archs = {int(d["graphopt.device"]): d["graphopt.arch"] for d in devices()}
     return [archs[n] for n in numbers]
 
@@ -234,7 +234,7 @@ def binds_pinned_memory() -> dict[str, Any]:
 
     driver, session = Driver(), new_session()
     error_of(session)
-    info = runtime._devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    info = discovery.our_devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
     before = driver.pinned(), driver.waits()
     errors, places = [], set()
     for i in range(4):
@@ -325,8 +325,8 @@ def _machine(folder: Path, files: dict[str, str]) -> None:
         else:
             path.write_text(text)
     ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).stand_in_system_root(str(folder).encode())
-    runtime.gpu_routes.cache_clear()
-    runtime._said.clear()
+    discovery.gpu_routes.cache_clear()
+    session_warnings._said.clear()
 
 
 UNOPENABLE = "a folder"
@@ -353,7 +353,7 @@ def why_no_gpu() -> dict[str, Any]:
             _machine(Path(folder), files)
             providers = graphopt.session(MODEL, log_severity_level=4).get_providers()
             target, why = resolve_target("auto")
-            codes = {r.name: r.reason.code for r in runtime.gpu_routes() if r.reason}
+            codes = {r.name: r.reason.code for r in discovery.gpu_routes() if r.reason}
             found[name] = {
                 "providers": providers,
                 "said": [str(w.message) for w in said],

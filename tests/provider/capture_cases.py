@@ -17,8 +17,8 @@ from onnx import helper
 import graphopt
 from graphopt.measure.bench import bound_runner
 from graphopt.ops import DOMAIN
-from graphopt.runtime import sessions as runtime
-from graphopt.runtime.sessions import DEVICE_PROVIDER
+from graphopt.runtime import discovery
+from graphopt.runtime.discovery import DEVICE_PROVIDER
 from tests.provider.driver_cases import Driver, X, Y, message_of, new_session
 from tests.provider.test_regions import dynamic
 from tests.provider.worker import model_of
@@ -87,7 +87,7 @@ def on_device() -> Any:
     """A tensor in the memory of the session's device."""
     import onnxruntime as ort
 
-    return ort.OrtValue.ortvalue_from_numpy(X, *runtime.memory_of(new_session()))
+    return ort.OrtValue.ortvalue_from_numpy(X, *discovery.memory_of(new_session()))
 
 
 def pinned() -> Any:
@@ -95,7 +95,7 @@ def pinned() -> Any:
     import onnxruntime as ort
     from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
 
-    info = runtime._devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    info = discovery.our_devices()[0].memory_info(binding_types.OrtDeviceMemoryType.HOST_ACCESSIBLE)
     return ort.OrtValue.ortvalue_from_shape_and_type(X.shape, np.float32, memory_info=info)
 
 
@@ -231,7 +231,7 @@ def beside_another_library() -> dict[str, Any]:
         )
 
     def bind() -> float:
-        binding: Any = bound_runner(kept["session"], {"x": X}, runtime.memory_of(kept["session"]))()
+        binding: Any = bound_runner(kept["session"], {"x": X}, discovery.memory_of(kept["session"]))()
         return float(np.abs(binding.copy_outputs_to_cpu()[0] - Y).max())
 
     def bind_pinned() -> float:
@@ -271,7 +271,7 @@ def destroys_handles() -> dict[str, Any]:
     driver, rocblas = Driver(), ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
     other = new_session()  # the next session gets its stream, which has no handle
     other.run(None, {"x": X})
-    place = runtime.memory_of(other)
+    place = discovery.memory_of(other)
     session = graphopt.session(dynamic_model([PRODUCT, *TAIL]), [(DEVICE_PROVIDER, {})], log_severity_level=4)
     session.run(None, {"x": X})
     session = None

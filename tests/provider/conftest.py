@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from graphopt.runtime.sessions import loads_providers
+from graphopt.runtime.discovery import loads_providers
 from tests.provider.stand_in import StandIn, build_stand_ins
 from tests.provider.worker import kernels_on_the_cpu, start_worker
 

@@ -22,10 +22,9 @@ from graphopt.measure.bench import bound_runner
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.case import model_of as case_model
 from graphopt.ops.cases import cases_of
-from graphopt.runtime import selftest_record
-from graphopt.runtime import sessions as runtime
+from graphopt.runtime import discovery, selftest_record, sessions
+from graphopt.runtime.discovery import DEVICE_PROVIDER
 from graphopt.runtime.selftest import selftest
-from graphopt.runtime.sessions import DEVICE_PROVIDER
 from tests.provider.worker import Array, model_of
 
 X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
@@ -186,7 +185,7 @@ def message_of(action: Any) -> str:
 
 def devices() -> list[dict[str, str]]:
     """What the driver says of each device that can be used."""
-    return [{**d.ep_metadata} for d in runtime._devices()]
+    return [{**d.ep_metadata} for d in discovery.our_devices()]
 
 
 def runs() -> dict[str, Any]:
@@ -218,7 +217,7 @@ def late() -> dict[str, float]:
 
 def falls_back() -> dict[str, Any]:
     """Sessions without a device, twice, and what is said when one is required."""
-    chosen = runtime.default_providers()
+    chosen = discovery.default_providers()
     errors = [error_of(graphopt.session(MODEL)) for _ in range(2)]
     return {"providers": chosen, "errors": errors, "required": message_of(new_session)}
 
@@ -230,7 +229,7 @@ def on_the_cpu() -> dict[str, Any]:
 
 
 def runs_on_each() -> list[float]:
-    return [error_of(new_session(n)) for n in range(runtime.device_count())]
+    return [error_of(new_session(n)) for n in range(discovery.device_count())]
 
 
 def disables() -> dict[str, Any]:
@@ -254,9 +253,9 @@ def disables() -> dict[str, Any]:
 def binds_on_each() -> list[dict[str, Any]]:
     """Where a session on each device has its inputs and outputs, and what comes out with them there."""
     found = []
-    for n in range(runtime.device_count()):
+    for n in range(discovery.device_count()):
         session = new_session(n)
-        memory = runtime.memory_of(session)
+        memory = discovery.memory_of(session)
         binding: Any = bound_runner(session, {"x": X}, memory)()
         (y,) = binding.copy_outputs_to_cpu()
         found.append({"memory": list(memory), "error": float(np.abs(y - Y).max())})
@@ -272,9 +271,9 @@ def binds_on_the_wrong_device() -> dict[str, Any]:
     import onnxruntime as ort
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtDeviceMemoryType
 
-    first, second = (runtime.memory_of(new_session(n)) for n in range(2))
+    first, second = (discovery.memory_of(new_session(n)) for n in range(2))
     session = new_session(1)
-    info = runtime._devices()[0].memory_info(OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    info = discovery.our_devices()[0].memory_info(OrtDeviceMemoryType.HOST_ACCESSIBLE)
     pinned = ort.OrtValue.ortvalue_from_shape_and_type(X.shape, X.dtype.type, memory_info=info)
     ctypes.memmove(pinned.data_ptr(), X.ctypes.data, X.nbytes)
 
@@ -319,7 +318,7 @@ def copies_without_a_stream() -> list[float]:
     import onnxruntime as ort
 
     session = new_session()
-    memory = runtime.memory_of(session)
+    memory = discovery.memory_of(session)
     options = ort.RunOptions()
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     errors = []
@@ -586,7 +585,7 @@ def dies_in_the_selftest() -> None:
 
 def after_the_selftest() -> dict[str, str]:
     """What a later process finds."""
-    return selftest_record.failures(DEVICE_PROVIDER, runtime.device_of(DEVICE_PROVIDER), runtime.library_version())
+    return selftest_record.failures(DEVICE_PROVIDER, discovery.device_of(DEVICE_PROVIDER), discovery.library_version())
 
 
 class _Heap(ctypes.Structure):
@@ -610,7 +609,7 @@ def heap() -> int:
 def many_sessions() -> dict[str, Any]:
     import onnxruntime
 
-    driver, states, heaps, found = Driver(), [], [], runtime._devices()
+    driver, states, heaps, found = Driver(), [], [], discovery.our_devices()
     # Loops have a session within the session, and kernels that the runtime makes.
     for i in range(1000):
         # Without the operators of ours, whose registration takes most of a session's time.
@@ -644,7 +643,8 @@ def refuses_old_runtimes() -> str:
 def run_case(functions: dict[str, Any], name: str) -> None:
     """Runs the function of this name and prints what it returns."""
     library = Path(os.environ["STAND_IN_LIBRARY"])
-    runtime.library_path = functools.cache(lambda: library)
+    for module in (discovery, sessions):
+        vars(module)["library_path"] = functools.cache(lambda: library)
     value = functions[name]()
     check_thread()
     print(json.dumps(value))

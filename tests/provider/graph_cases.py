@@ -12,8 +12,8 @@ from onnx import helper
 
 import graphopt
 from graphopt.measure.bench import bound_runner
-from graphopt.runtime import sessions as runtime
-from graphopt.runtime.sessions import DEVICE_PROVIDER
+from graphopt.runtime import discovery
+from graphopt.runtime.discovery import DEVICE_PROVIDER
 from tests.provider.capture_cases import counts
 from tests.provider.driver_cases import X, check_thread
 from tests.provider.worker import model_of
@@ -43,7 +43,7 @@ def runs() -> dict[str, Any]:
         errors.append(np.abs(session.run(None, {"x": x})[0] - reference(x)).max())
         check_thread()
     for x in inputs[:2]:
-        run: Any = bound_runner(session, {"x": x}, runtime.memory_of(session))
+        run: Any = bound_runner(session, {"x": x}, discovery.memory_of(session))
         errors += [np.abs(run().copy_outputs_to_cpu()[0] - reference(x)).max() for _ in range(3)]
     done = counts()
     return {

@@ -201,7 +201,7 @@ def main() -> None:
     os.environ["GRAPHOPT_HOST_KERNELS"] = sys.argv[3]
     import onnxruntime as ort
 
-    from graphopt.runtime.sessions import library_path
+    from graphopt.runtime.discovery import library_path
 
     ort.register_execution_provider_library("graphopt", str(library_path()))
     given: Counter[str] = Counter()

@@ -17,8 +17,8 @@ from onnx import helper
 
 import graphopt
 from graphopt.measure.bench import bound_runner
-from graphopt.runtime import sessions as runtime
-from graphopt.runtime.sessions import DEVICE_PROVIDER
+from graphopt.runtime import discovery
+from graphopt.runtime.discovery import DEVICE_PROVIDER
 from models import ZOO
 from tests.provider.driver_cases import Driver, check_thread
 from tests.provider.test_sessions import feeds_of
@@ -107,7 +107,7 @@ def run(running: Running, number: int, on_device: bool) -> list[Array]:
     if not on_device:
         return list(running.session.run(None, feeds))
     if number not in running.bound:
-        running.bound[number] = bound_runner(running.session, feeds, runtime.memory_of(running.session))
+        running.bound[number] = bound_runner(running.session, feeds, discovery.memory_of(running.session))
     for _ in range(3):
         binding = running.bound[number]()
     return list(binding.copy_outputs_to_cpu())

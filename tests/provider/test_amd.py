@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
+from graphopt.runtime.discovery import DEVICE_PROVIDER, loads_providers
 from tests.contrib.nodes import RUNTIME
 from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, PRODUCTS, StandIn
 

@@ -237,7 +237,7 @@ STEPS = """
 import sys
 import onnx
 import onnxruntime as ort
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from tests.provider.test_sessions import feeds_of
 from tests.provider.worker import new_session
 ort.register_execution_provider_library("graphopt", str(library_path()))

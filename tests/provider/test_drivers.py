@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.runtime.sessions import DEVICE_PROVIDER, loads_providers
+from graphopt.runtime.discovery import DEVICE_PROVIDER, loads_providers
 from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, Outcome, StandIn
 from tests.provider.test_channels_last import GRAPHS
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from tests.hip.case import signed
 from tests.hip.harness import ROOT
 

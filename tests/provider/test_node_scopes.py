@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from tests.hip.harness import build_for_tests
 
 

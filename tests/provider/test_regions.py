@@ -21,7 +21,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import graphopt
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from models import ZOO
 from tests.hip.case import signed
 from tests.provider.test_sessions import feeds_of

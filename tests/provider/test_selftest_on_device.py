@@ -19,11 +19,10 @@ from graphopt.ops import OPS
 from graphopt.ops.case import model_of
 from graphopt.ops.cases import cases_of
 from graphopt.report.tables import print_selftest
-from graphopt.runtime import selftest_record
-from graphopt.runtime import sessions as runtime
+from graphopt.runtime import selftest_record, session_warnings
+from graphopt.runtime.discovery import DEVICE_PROVIDER, device_of, library_version
 from graphopt.runtime.machine import Device
 from graphopt.runtime.selftest import SelfTest, selftest
-from graphopt.runtime.sessions import DEVICE_PROVIDER, device_of, library_version
 from tests.provider.worker import placement_of
 
 PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
@@ -110,7 +109,7 @@ def _sessions(providers: list[Any], count: int = 1, **options: Any) -> Sessions:
     cases = [case.cast("float32") for name in PAIR for case in cases_of(OPS[name])[1:3]]
     model, feeds = model_of(cases, 17, bodies=True)
     found = Sessions([], [], [])
-    runtime._warned_of.clear()
+    session_warnings._warned_of.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(count):

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.errors import GraphoptError
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from models import ZOO
 from tests.hip.case import signed
 from tests.provider.test_ops import ALONE

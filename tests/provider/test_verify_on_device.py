@@ -17,7 +17,7 @@ import graphopt
 from graphopt.checking.parting import Parting, first_parting
 from graphopt.checking.verify import VerifyReport
 from graphopt.errors import OptionError
-from graphopt.runtime.sessions import provider_name
+from graphopt.runtime.discovery import provider_name
 from models import ZOO
 from tests.checking.planted import KINDS, Facts, Hints, plant
 from tests.provider.worker import PROVIDER

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from onnx import helper, numpy_helper
 
 from graphopt.ops import DOMAIN
-from graphopt.runtime.sessions import CPU, configure, library_path
+from graphopt.runtime.discovery import CPU, library_path
+from graphopt.runtime.sessions import configure
 from tests.hip.harness import build_for_tests
 
 Array = npt.NDArray[Any]

@@ -13,7 +13,8 @@ from onnx import numpy_helper
 
 import graphopt
 from graphopt.graph.messages import read_nodes
-from graphopt.runtime import conditions, sessions
+from graphopt.runtime import conditions, session_warnings, sessions
+from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER
 
 CHOICE = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool c) => (float[4] y) {
     y = If (c) <then_branch = t () => (float[4] a) {a = Neg (x)}, else_branch = e () => (float[4] b) {b = Abs (x)}>
@@ -26,15 +27,15 @@ WORK = """<ir_version: 8, opset_import: ["": 17]> g (float[4, 4] x, bool c) => (
 
 
 def test_conditions_without_work_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sessions, "default_providers", lambda: [sessions.DEVICE_PROVIDER, sessions.CPU])
+    monkeypatch.setattr(sessions, "default_providers", lambda: [DEVICE_PROVIDER, CPU])
     model = onnx.parser.parse_model(CHOICE)
     onnx.save(model, tmp_path / "model.onnx")
     for source in (model, tmp_path / "model.onnx"):
-        sessions._said.clear()
+        session_warnings._said.clear()
         with pytest.warns(UserWarning, match="1 conditions and 0 products") as caught:
             session = graphopt.session(source)
         assert caught[0].filename == __file__
-        assert session.get_providers() == [sessions.CPU]
+        assert session.get_providers() == [CPU]
         (y,) = session.run(None, {"x": np.ones(4, np.float32), "c": np.array(True)})
         assert (y == -1).all()
 

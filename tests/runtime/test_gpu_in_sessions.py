@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.ops import DOMAIN
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from tests.hip import fused_attention_cases, row_norm_cases, scale_shift_cases, winograd_conv_cases
 from tests.hip.case import Case, compare
 from tests.hip.harness import build_for_tests

@@ -22,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import Dialect
-from graphopt.runtime.sessions import CPU, configure, library_path
+from graphopt.runtime.discovery import CPU, library_path
+from graphopt.runtime.sessions import configure
 
 Array = npt.NDArray[Any]
 OPSET = 17

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.runtime.sessions import loads_providers
+from graphopt.runtime.discovery import loads_providers
 from graphopt.serving.shared import FOLDER
 
 ENGINES = "GRAPHOPT_TEST_ENGINES"  # that scripts/sweep serving sets

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphopt.errors import GraphoptError, OptionError
-from graphopt.runtime.sessions import library_path
+from graphopt.runtime.discovery import library_path
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import Deployment, RequestError, Tensor, read_deployment, versions
 from graphopt.serving.protocol import JSON_LENGTH, decode, encode, split

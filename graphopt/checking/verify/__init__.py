@@ -39,7 +39,8 @@ from graphopt.checking.verify.report import OutputComparison, VerifyReport, inco
 from graphopt.checking.verify.running import run_before, run_beside, run_every_way, with_rows
 from graphopt.metadata import Numerics
 from graphopt.progress import Progress, Steps
-from graphopt.runtime.sessions import CPU, provider_name, registering_custom_ops
+from graphopt.runtime.custom_ops import registering_custom_ops
+from graphopt.runtime.discovery import CPU, provider_name
 
 
 @registering_custom_ops

@@ -18,7 +18,7 @@ from graphopt.checking.verify.report import OutputComparison, VerifyReport, seve
 from graphopt.errors import VerifyError
 from graphopt.graph.messages import inlined
 from graphopt.metadata import Numerics
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.discovery import CPU
 
 
 def conclude(pair: Pair, report: VerifyReport, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> None:

@@ -30,7 +30,7 @@ from graphopt.checking.verify.planning import Pair, Way
 from graphopt.checking.verify.running import Run, deviations
 from graphopt.errors import VerifyError
 from graphopt.metadata import Numerics
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.discovery import CPU
 
 
 @dataclass

@@ -30,7 +30,7 @@ from graphopt.errors import VerifyError
 from graphopt.metadata import Numerics
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.precision.float16.ranges import MARGIN
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.discovery import CPU
 
 # Random draws of rounding for each case, and for one that looks different: then twice as many, and again.
 DRAWS, MOST_DRAWS = 1, 24

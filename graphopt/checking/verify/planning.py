@@ -24,7 +24,7 @@ from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing
 from graphopt.metadata import METADATA_FROZEN, Numerics
-from graphopt.runtime.sessions import CPU, import_onnxruntime, provider_name
+from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
 
 Tolerance = float | Mapping[str, float]
 

@@ -30,7 +30,7 @@ from graphopt.graph.messages import bodies, inlined
 from graphopt.graph.operators.traits import RANDOM
 from graphopt.metadata import Numerics
 from graphopt.progress import Steps
-from graphopt.runtime.sessions import CPU
+from graphopt.runtime.discovery import CPU
 
 # How many cases run at the runtime's default optimization level, the smallest of them.
 DEFAULT_LEVEL_CASES = 3

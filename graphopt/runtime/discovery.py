@@ -1,0 +1,282 @@
+"""What this machine has: ONNX Runtime, our native library, providers and devices."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import graphopt
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.runtime.machine import Device, cpu_name
+from graphopt.runtime.routes import Reason, Route, describe, routes
+
+LIBRARY_NAME = "libgraphopt.so"
+# In its place where it could not be built: the reason.
+_MISSING = "missing.txt"
+RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
+
+CPU = "CPUExecutionProvider"
+ROCM = "ROCMExecutionProvider"
+
+# Our own provider, which ONNX Runtime loads from the native library from this version on.
+DEVICE_PROVIDER = "GraphoptExecutionProvider"
+DEVICE_PROVIDER_SINCE = (1, 24)
+DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
+
+Provider = str | tuple[str, Mapping[str, Any]]
+
+
+def import_onnxruntime() -> Any:
+    """The onnxruntime module.
+
+    Raises:
+        RuntimeMissingError: not installed, or two wheels that own the same module have overwritten each other.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise RuntimeMissingError(
+            "this needs ONNX Runtime, which cannot be imported; install it with "
+            f"'pip install graphopt[amd]', or graphopt[cpu] where there is no AMD GPU ({error})"
+        ) from None
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise RuntimeMissingError(
+            "the installed onnxruntime is incomplete: two of its wheels have overwritten each other; "
+            "uninstall all of onnxruntime, onnxruntime-rocm and onnxruntime-gpu, then install one"
+        )
+    return onnxruntime
+
+
+def installed_runtimes() -> dict[str, str]:
+    """The installed distributions that own the onnxruntime module; more than one means a clobbered install."""
+    found = {}
+    for name in RUNTIME_DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def runtime_name() -> str:
+    """The installed runtime and its version, for instance "onnxruntime-rocm 1.22.2".
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    found = ", ".join(f"{name} {version}" for name, version in installed_runtimes().items())
+    return found or f"onnxruntime {import_onnxruntime().__version__}"
+
+
+def loads_providers() -> bool:
+    """Whether the installed runtime can load a provider such as ours from a library.
+
+    Raises:
+        RuntimeMissingError: no runtime.
+    """
+    version = tuple(int(part) for part in import_onnxruntime().__version__.split(".")[:2])
+    return version >= DEVICE_PROVIDER_SINCE
+
+
+@functools.cache  # the list of an installed package's files takes longer to read than a small model
+def library_path() -> Path:
+    """The native library, for `register_custom_ops_library` and for C++ and C# programs.
+
+    Found in a wheel, in an editable install, and when a source tree shadows the installed package.
+
+    Raises:
+        RuntimeMissingError: the library is in none of these places.
+    """
+    candidates = [Path(folder) / "lib" / LIBRARY_NAME for folder in graphopt.__path__]
+    try:
+        files = importlib.metadata.files("graphopt") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    candidates += [Path(str(f.locate())) for f in files if f.name == LIBRARY_NAME]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    notes = [candidate.with_name(_MISSING) for candidate in candidates]
+    notes += [Path(str(f.locate())) for f in files if f.name == _MISSING]
+    why = next((f": {note.read_text().strip()}" for note in notes if note.is_file()), "")
+    raise RuntimeMissingError(
+        f"the native library {LIBRARY_NAME} is not installed{why}; install a wheel that has it, or g++ and then "
+        "graphopt again ('pip install .' in the source tree). Models are rewritten all the same, and run by their "
+        "definitions in an onnxruntime.InferenceSession of your own"
+    )
+
+
+def device_count() -> int:
+    """How many devices our own provider has here; 0 on runtimes that load no providers.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    return len(our_devices())
+
+
+def discrete_devices() -> list[int]:
+    """The numbers of our provider's devices without those that are part of a processor, unless all are.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    found = [d.ep_metadata.get("graphopt.integrated") == "1" for d in our_devices()]
+    return [n for n, integrated in enumerate(found) if not integrated] or [*range(len(found))]
+
+
+def our_devices() -> list[Any]:
+    if not loads_providers():
+        return []
+    ort = import_onnxruntime()
+    found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    if not found and library_path() not in _asked_for_devices:
+        _asked_for_devices.add(library_path())
+        ort.register_execution_provider_library("graphopt", str(library_path()))
+        found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
+    return found
+
+
+_asked_for_devices: set[Path] = set()
+
+
+@functools.cache
+def gpu_routes() -> tuple[Route, ...]:
+    """Each way to the GPUs of this machine, and why those that can't be taken can't; looked for once in a process.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    ort = import_onnxruntime()
+    missing = None
+    if not loads_providers():
+        since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
+        missing = Reason(
+            "old_onnxruntime",
+            f"ONNX Runtime {ort.__version__} loads no providers: ours needs {since} or newer",
+            f"pip uninstall {' '.join(installed_runtimes()) or 'onnxruntime'}; pip install 'onnxruntime>={since}'",
+        )
+        # The library must know the runtime to open the HIP runtime that the ROCm provider needs.
+        ort.SessionOptions().register_custom_ops_library(str(library_path()))
+    has_rocm = ROCM in ort.get_available_providers()
+    rocm_provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_rocm.so" if has_rocm else None
+    found = routes(
+        describe(library_path()),
+        provider=DEVICE_PROVIDER,
+        provider_missing=missing,
+        rocm_provider=rocm_provider,
+    )
+    return tuple(found)
+
+
+def why_cpu() -> Reason | None:
+    """Why sessions run on the CPU although this machine has a GPU, or a runtime for one; None where it has neither.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    meant = "onnxruntime-rocm" in installed_runtimes()
+    by_name = {route.name: route for route in gpu_routes()}
+    # NVIDIA's count where this library was built for them.
+    cuda = by_name.get("cuda")
+    if cuda is not None and cuda.code and cuda.devices and not cuda.ready:
+        return cuda.why_not()
+    amd = by_name.get("rocm" if meant else "graphopt")
+    if amd is None or amd.ready:
+        return None
+    return amd.why_not() if amd.seen or meant else None
+
+
+def memory_of(session: Any) -> tuple[Any, ...]:
+    """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
+    name = session.get_providers()[0]
+    if name != DEVICE_PROVIDER:  # ONNX Runtime calls every GPU's memory "cuda", AMD's included
+        return ("cuda", int(session.get_provider_options()[name].get("device_id", 0)))
+    # Memory infos of inputs and outputs that the CPU reads or writes are of the CPU.
+    for info in (*session.get_input_memory_infos(), *session.get_output_memory_infos()):
+        if info.name == DEVICE_MEMORY:
+            return ("gpu", info.device_id, info.device_vendor_id)
+    return ("cpu", 0)
+
+
+def device_of(provider: Provider) -> Device:
+    """What a provider would run on.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+        GraphoptError: the provider has no device of the number that its options give.
+    """
+    name, options = (provider, {}) if isinstance(provider, str) else provider
+    if name == CPU:
+        return Device(cpu_name(), platform.machine())
+    if name == DEVICE_PROVIDER:
+        told = numbered_device(options).ep_metadata
+        facts = {key: told[f"graphopt.{key}"] for key in ("name", "arch", "driver")}
+        return Device(**facts, wave=int(told["graphopt.wave"]))
+    shown = next((route.devices for route in gpu_routes() if route.provider == name), ())
+    number = int(options.get("device_id", 0))
+    if not 0 <= number < len(shown):
+        return Device("unknown GPU", "")
+    return Device(shown[number].name, shown[number].arch, shown[number].driver, shown[number].wave)
+
+
+def numbered_device(options: Mapping[str, Any]) -> Any:
+    devices, number = our_devices(), int(options.get("device", 0))
+    if not 0 <= number < len(devices):
+        reason = why_cpu() if not devices else None
+        why = "" if reason is None else f": {reason}"
+        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}{why}")
+    return devices[number]
+
+
+@functools.cache
+def library_version() -> str:
+    """The package's version and a digest of the native library.
+
+    Raises:
+        RuntimeMissingError: no native library.
+    """
+    digest = hashlib.sha256(library_path().read_bytes()).hexdigest()
+    return f"{graphopt.__version__} {digest[:16]}"
+
+
+def default_providers() -> list[str]:
+    """The providers of this machine that run our kernels, best first."""
+    if device_count():
+        return [DEVICE_PROVIDER, CPU]
+    # Compiled into its wheel, it is among the available ones whether or not there is a GPU.
+    available = ROCM in import_onnxruntime().get_available_providers()
+    return [ROCM, CPU] if available and any(r.provider == ROCM and r.ready for r in gpu_routes()) else [CPU]
+
+
+def provider_name(text: str) -> str:
+    """The full name of an available provider.
+
+    Raises:
+        OptionError: this runtime has none of that name.
+    """
+    ours = [DEVICE_PROVIDER] if device_count() else []
+    # Once registered, ours may be among the runtime's, too, whether or not it has a device.
+    registered: list[str] = import_onnxruntime().get_available_providers()
+    available = [*ours, *(n for n in registered if n != DEVICE_PROVIDER)]
+    for name in available:
+        if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
+            return name
+    short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
+    raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
+
+
+@functools.cache
+def bfloat16_gain() -> float | None:
+    """How many times faster bfloat16 is here (see `measure_gain`); None without a runtime or our library."""
+    from graphopt.precision.bfloat16_gain import measure_gain
+
+    try:
+        return measure_gain(import_onnxruntime(), str(library_path()), CPU)
+    except GraphoptError:
+        return None

@@ -1,0 +1,118 @@
+"""What a user should know of a session: another provider, target or precision than the one that was meant."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphopt.errors import GraphoptError
+from graphopt.metadata import METADATA_NUMERICS, METADATA_TARGET, Numerics
+from graphopt.runtime import selftest_record
+from graphopt.runtime.discovery import (
+    CPU,
+    DEVICE_PROVIDER,
+    ROCM,
+    Provider,
+    bfloat16_gain,
+    device_of,
+    gpu_routes,
+    library_version,
+)
+from graphopt.runtime.machine import Device
+
+# The providers that run our GPU kernels.
+SELF_TESTED = frozenset({DEVICE_PROVIDER, ROCM})
+
+
+def require_provider(created: Any, provider: str) -> None:
+    """Refuses a session that fell back to other providers, which ONNX Runtime does with a warning at most.
+
+    Raises:
+        GraphoptError: the provider is none of the session's.
+    """
+    if provider not in created.get_providers():
+        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(created.get_providers())}")
+
+
+def failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Operators of ours that the self-test found wrong on the GPU that was chosen; says so once for each GPU."""
+    name = next((p for p in options if p in SELF_TESTED), None)
+    if name is None:
+        return []
+    device = device_of((name, options[name]))
+    failed = selftest_record.failures(name, device, library_version())
+    if failed and (name, device) not in _warned_of:
+        _warned_of.add((name, device))
+        count = "1 operator" if len(failed) == 1 else f"{len(failed)} operators"
+        reasons = "; ".join(f"{op}: {why}" for op, why in [*failed.items()][:3])
+        others = f"; and {', '.join([*failed][3:])}" if len(failed) > 3 else ""
+        warnings.warn(
+            f"{device.name} ({device.arch}) failed the self-test of {count}: definitions run there instead of our "
+            f"kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
+            stacklevel=4,
+        )
+    return [*failed]
+
+
+_warned_of: set[tuple[str, Device]] = set()
+
+
+def say_once(line: str) -> None:
+    """A warning that a process gets once; it is about the caller of a public function."""
+    if line not in _said:
+        _said.add(line)
+        warnings.warn(line, stacklevel=4)
+
+
+_said: set[str] = set()
+
+
+def warn_of_fallback(created: Any, providers: Sequence[Provider]) -> None:
+    """ONNX Runtime goes on without a provider that cannot be used, and only logs it."""
+    asked = [p if isinstance(p, str) else p[0] for p in providers]
+    missing = [name for name in asked if name not in created.get_providers()]
+    if missing:
+        reason = next((r.why_not() for r in gpu_routes() if r.provider == missing[0]), None)
+        why = "" if reason is None else f": {reason}"
+        say_once(f"{missing[0]} was asked for, but the session runs on {', '.join(created.get_providers())}{why}")
+
+
+def refuse_cpu_nodes(created: Any) -> None:
+    on_cpu = [
+        f"{node.name or '(unnamed)'} ({node.op_type})"
+        for part in created.get_provider_graph_assignment_info()
+        if part.ep_name == CPU
+        for node in part.get_nodes()
+    ]
+    if on_cpu:
+        raise GraphoptError(f"{len(on_cpu)} nodes would run on the CPU: {', '.join(on_cpu)}")
+
+
+def warn_of_other_target(created: Any) -> None:
+    """A file runs everywhere, but one tuned for another device may be slower than one tuned for this."""
+    target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
+    names = created.get_providers()
+    # Our own provider runs what was tuned for either kind of GPU.
+    on_gpu = DEVICE_PROVIDER in names or ROCM in names
+    runs_on = "gpu" if on_gpu else "cpu"
+    device = target.partition(":")[0]
+    if device in ("cpu", "rocm", "cuda") and (device != "cpu") != on_gpu:
+        warnings.warn(f"this model was tuned for {target} and runs on {runs_on}", stacklevel=3)
+
+
+def warn_of_slow_bfloat16(created: Any) -> None:
+    """What rounds to bfloat16 runs everywhere, and is slower where the processor does not multiply it faster."""
+    if created.get_providers() != [CPU]:
+        return
+    if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():
+        return
+    from graphopt.precision.bfloat16_gain import LEAST_GAIN
+
+    gain = bfloat16_gain()
+    if gain is not None and gain < LEAST_GAIN:
+        warnings.warn(
+            f"this model rounds to bfloat16, in which a layer takes {1 / gain:.2f} times what it takes in float32 "
+            "on this machine: optimize the original without --precision bf16 for it",
+            stacklevel=3,
+        )
