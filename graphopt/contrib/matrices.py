@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.contrib.schema import Call, Case, ContribOp, either, normal
+from graphopt.contrib.schema import Call, ContribOp
 from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import first_opset
-from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 # Steps of Gauss and Jordan that a definition may write out.
@@ -26,20 +25,6 @@ def _define_trilu(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     diagonal = row if k is None else w.add(row, w.op("Reshape", k, w.ints(1)))
     kept = w.op("Not", w.op("Less" if upper else "Greater", column, diagonal))
     return {"Y": w.op("Where", kept, x, w.number(0, w.dtype(x)))}
-
-
-def _trilu_reference(call: Call[Array]) -> Mapping[str, Array]:
-    k = int(call["k"].reshape(-1)[0]) if "k" in call else 0
-    return {"Y": np.triu(call["X"], k) if call.attribute("upper") else np.tril(call["X"], k)}
-
-
-def _draw_trilu(rng: np.random.Generator) -> Case:
-    shape = either(rng, (3, 5), (2, 4, 4), (2, 1, 5, 3))
-    x = normal(rng, *shape) if rng.random() < 0.7 else rng.integers(-9, 9, shape, np.int64)
-    inputs = {"X": x}
-    if rng.random() < 0.6:
-        inputs["k"] = np.array(rng.integers(-3, 4), np.int64)
-    return Case(inputs, either(rng, {}, {"upper": 0}, {"upper": 1}), ("Y",))
 
 
 def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
@@ -76,12 +61,6 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     return {"Y": y if T == ir.DataType.FLOAT else w.cast(y, T)}
 
 
-def _draw_inverse(rng: np.random.Generator) -> Case:
-    n = int(rng.integers(1, 6))
-    x = normal(rng, *either(rng, (), (2,), (2, 3)), n, n) + 2 * np.eye(n, dtype=np.float32)[rng.permutation(n)]
-    return Case({"X": x.astype(np.float32)}, {}, ("Y",), frozenset({"X"}), tolerance=1e-3)
-
-
 SPECS = (
     ContribOp(
         "Trilu",
@@ -89,8 +68,6 @@ SPECS = (
         ("Y",),
         {"upper": 1},
         _define_trilu,
-        _trilu_reference,
-        _draw_trilu,
         stays_on_cpu="there is nothing to fuse it with",
         form="Trilu",
     ),
@@ -100,8 +77,6 @@ SPECS = (
         ("Y",),
         {},
         _define_inverse,
-        lambda call: {"Y": np.linalg.inv(call["X"])},
-        _draw_inverse,
         stays_on_cpu="the definition is an elimination step by step",
         form="Gauss-Jordan elimination, written out",
         refuses=f"sizes that are not static, or above {MAX_INVERSE}",

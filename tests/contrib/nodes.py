@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from graphopt import pipeline
-from graphopt.contrib import CONTRIB, Case, ContribOp
+from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import DOMAIN, formal
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
@@ -22,6 +22,8 @@ from graphopt.ops.schema import Array
 from graphopt.passes.contrib import Contrib
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
+from tests.contrib.case import Case
+from tests.contrib.references import draw, reference
 
 RUNTIME = tuple(int(n) for n in ort.__version__.split(".")[:2])
 # What a session says of an operator, or of types or inputs of it, for which this runtime has no kernel.
@@ -55,8 +57,7 @@ def model_of(op: ContribOp, case: Case, opset: int) -> onnx.ModelProto:
         else:
             dims = list(case.dims.get(name, [f"{name}_{i}" for i in range(array.ndim)]))
             inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), dims))
-    call = op.call(case)
-    wanted = op.reference(call)
+    wanted = reference(op, case)
     graph = helper.make_graph(
         [node],
         "node",
@@ -128,7 +129,7 @@ def movement(op: ContribOp, case: Case, want: Mapping[str, Array]) -> dict[str, 
             n: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype)) if x.dtype.kind == "f" else x
             for n, x in case.inputs.items()
         }
-        other = op.reference(op.call(replace(case, inputs=inputs)))
+        other = reference(op, replace(case, inputs=inputs))
         for name in moved:
             if want[name] is not None and want[name].dtype.kind == "f":
                 off = np.abs(np.asarray(other[name], np.float64) - want[name])
@@ -207,7 +208,7 @@ class Verdict:
 
 def judge(op: ContribOp, seed: int, opset: int) -> Verdict:
     """The definition against the reference, and both against the runtime's own kernel."""
-    case = op.draw(np.random.default_rng(seed))
+    case = draw(op, seed)
     model = model_of(op, case, opset)
     feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
     standard, refused = lowered(model)
@@ -215,7 +216,7 @@ def judge(op: ContribOp, seed: int, opset: int) -> Verdict:
         return Verdict("", False, refused[0])
     onnx.checker.check_model(standard)
     what = f"{op.name} seed {seed} opset {opset} {case.attributes} { {n: x.shape for n, x in case.inputs.items()} }"
-    want = op.reference(op.call(case))
+    want = reference(op, case)
     got = run(standard, feeds)
     asked = case.kernel is not None and case.kernel <= RUNTIME
     truth = run_node(model, feeds) if asked else ""

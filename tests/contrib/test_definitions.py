@@ -9,9 +9,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from graphopt.checking.verify import verify
 from graphopt.contrib import CONTRIB, ContribOp
-from graphopt.contrib.schema import REQUIRED, Case, formal
+from graphopt.contrib.schema import REQUIRED, formal
 from graphopt.contrib.table import without_kernel
+from tests.contrib.case import Case
 from tests.contrib.nodes import RUNTIME, disagreement, judge, lowered, model_of, run
+from tests.contrib.references import draw, reference
 
 OPSETS = (11, 13, 17, 18, 20, 21)
 ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]
@@ -34,13 +36,13 @@ def test_definitions_in_half_precision() -> None:
     for op in CONTRIB.values():
         if op.quantized or op.name in ("CropAndResize", "Inverse"):
             continue
-        case = op.draw(np.random.default_rng(1))
+        case = draw(op, 1)
         case.inputs = {n: x.astype(np.float16) if x.dtype == np.float32 else x for n, x in case.inputs.items()}
         case.tolerance = 2e-2
         standard, refused = lowered(model_of(op, case, 17))
         assert not refused, op.name
         got = run(standard, {n: x for n, x in case.inputs.items() if n not in case.constants})
-        assert disagreement(case, op.reference(op.call(case)), got) == "", op.name
+        assert disagreement(case, reference(op, case), got) == "", op.name
 
 
 @pytest.mark.skipif(RUNTIME < (1, 32), reason="schemas have grown since")
@@ -66,7 +68,7 @@ def test_facts_are_those_of_the_runtime_s_schemas() -> None:
 def test_a_window_of_no_tokens_has_no_definition() -> None:
     """A query sees one key through it in onnxruntime 1.22 and none in 1.32, and neither says which is meant."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
-    draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))
+    draws = (draw(op, seed) for seed in range(100))
     case = next(c for c in draws if c.attributes.get("local_window_size") == 1)
     case.attributes["local_window_size"] = 0
     _, refused = lowered(model_of(op, case, 17))
@@ -78,7 +80,7 @@ def test_a_window_of_no_tokens_has_no_definition() -> None:
 def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
     """The runtime's QLinearSoftmax computes something all the same."""
     op = CONTRIB["com.microsoft", "QLinearSoftmax"]
-    case = op.draw(np.random.default_rng(0))
+    case = draw(op, 0)
     case.inputs["X"] = case.inputs["X"].reshape(-1)[:6].reshape(1, 2, 3)
     model = model_of(op, case, 17)
     attributes = model.graph.node[0].attribute
@@ -92,7 +94,7 @@ def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
 
 def test_verify_names_the_key_that_windows_differ_by() -> None:
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
-    draws = (op.draw(np.random.default_rng(seed)) for seed in range(100))
+    draws = (draw(op, seed) for seed in range(100))
     drawn = (c for c in draws if c.attributes.get("local_window_size") == 1 and "head_sink" not in c.inputs)
     case = next(c for c in drawn if c.inputs["query"].shape[1] > 1)
     case.attributes.pop("smooth_softmax", None)

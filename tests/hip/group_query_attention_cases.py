@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.rotary import rotate_reference
+from tests.contrib.references.rotary import rotate_reference
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, int64s
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.rotary import rotate_reference
 from graphopt.ops import OPS
+from tests.contrib.references.rotary import rotate_reference
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan, int64s
 

@@ -40,6 +40,7 @@ from graphopt.errors import GraphoptError, one_line
 from graphopt.lower import lower
 from graphopt.ops.schema import Array
 from tests.contrib.nodes import variadic
+from tests.contrib.references import draw
 from tests.hostile.limits import bound_memory, bound_processor
 from tests.hostile.native_worker import ERRORS, HEALTHY, MEMORY, Example, damaged, input_of, model_of
 from tests.hostile.session import open_session, register_provider
@@ -201,7 +202,7 @@ def examples() -> list[list[Example]]:
     for op in CONTRIB.values():
         of_op = []
         for number in range(DRAWS):
-            case = op.draw(np.random.default_rng(number))
+            case = draw(op, number)
             names = [n for n in map(formal, op.inputs) if n in case.inputs or not variadic(op, n)]
             names += [n for n in case.inputs if n not in names]
             while names[-1] not in case.inputs:

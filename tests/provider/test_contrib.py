@@ -14,10 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from graphopt.contrib import CONTRIB, ContribOp
-from graphopt.contrib.schema import DOMAIN, Case
+from graphopt.contrib.schema import DOMAIN
 from graphopt.placement import forecast
 from models.decoder import decoder
+from tests.contrib.case import Case
 from tests.contrib.nodes import RUNTIME, disagreement, lowered, model_of, run_node
+from tests.contrib.references import draw, reference
 from tests.contrib.test_decoder import TOKENS, generate, tokens_of
 from tests.hip.harness import ROOT
 from tests.provider.test_ops import ALONE
@@ -39,7 +41,7 @@ def test_the_table_says_what_the_library_has() -> None:
     found = set()
     for op in CONTRIB.values():
         for seed in range(2):
-            said = forecast(model_of(op, op.draw(np.random.default_rng(seed)), 17), "graphopt").nodes
+            said = forecast(model_of(op, draw(op, seed), 17), "graphopt").nodes
             asked = [n for n in said if n.provider != "constant"]
             if asked and all("no kernel for this operator" not in n.reason for n in asked):
                 found.add(op.name)
@@ -52,7 +54,7 @@ def test_the_table_says_what_the_library_has() -> None:
 def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
     taken = asked = 0
     for seed in SEEDS:
-        case = op.draw(np.random.default_rng(seed))
+        case = draw(op, seed)
         asked += 1
         if seed % 4 == 3 and not op.quantized:
             case = halved(case)
@@ -70,7 +72,7 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
         got = dict(zip([o.name for o in model.graph.output], outcome.outputs, strict=True))
         what = (seed, case.attributes, {n: x.shape for n, x in case.inputs.items()})
         case.tolerance = max(case.tolerance, 2e-5)
-        assert disagreement(case, op.reference(op.call(case)), got) == "", what
+        assert disagreement(case, reference(op, case), got) == "", what
         truth = run_node(model, feeds) if case.kernel is not None else ""
         if not isinstance(truth, str):
             assert disagreement(case, truth, got) == "", what
@@ -136,7 +138,7 @@ def _shared_cache() -> str:
     binding.bind_output("output")
     session.run_with_iobinding(binding)
     outputs = dict(zip(("present_key", "present_value", "output"), binding.copy_outputs_to_cpu(), strict=True))
-    want = dict(op.reference(op.call(case)))
+    want = dict(reference(op, case))
     case.tolerance = 1e-5
     return disagreement(case, want, outputs)
 
@@ -176,7 +178,7 @@ def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessP
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     asked = 0
     for seed in range(40):
-        case = op.draw(np.random.default_rng(seed))
+        case = draw(op, seed)
         if not {"key", "q_norm_weight"} <= case.inputs.keys():
             continue
         if RUNTIME < (1, 32) and "q_norm_epsilon" in case.attributes:  # its schema has one for both alone
@@ -199,7 +201,7 @@ def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessP
 def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
     """Which refuses it, as its schema says; there is no definition either."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
-    draws = (op.draw(np.random.default_rng(seed)) for seed in range(40))
+    draws = (draw(op, seed) for seed in range(40))
     case = next(c for c in draws if "q_norm_weight" in c.inputs)
     model = model_of(op, case, 17)
     inputs = model.graph.node[0].input
@@ -249,7 +251,7 @@ def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolE
     outcome = worker.submit(run, model_of(op, case, 17).SerializeToString(), case.inputs, ALONE).result()
     assert outcome.on_device(op.name) == 1
     case.tolerance = 2e-5
-    assert disagreement(case, op.reference(op.call(case)), {"output": outcome.outputs[0]}) == ""
+    assert disagreement(case, reference(op, case), {"output": outcome.outputs[0]}) == ""
 
 
 def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
@@ -261,7 +263,7 @@ def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecuto
 def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:
     """With the node's name and what is wrong, and no crash."""
     op = CONTRIB[DOMAIN, "MatMulNBits"]
-    case = op.draw(np.random.default_rng(0))
+    case = draw(op, 0)
     model = model_of(op, case, 17)
     next(a for a in model.graph.node[0].attribute if a.name == "N").i += 1
     feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}

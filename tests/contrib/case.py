@@ -1,0 +1,70 @@
+"""Drawn nodes of contrib operators, and what a reference is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphopt.contrib.schema import REQUIRED, Call, ContribOp
+from graphopt.ops.schema import Array
+
+
+@dataclass
+class Case:
+    """A drawn node: what the definition is tested with.
+
+    Attributes:
+        inputs: formal name -> array, in the types that the node has.
+        attributes: those that the node writes.
+        outputs: the formal outputs that it has.
+        constants: inputs that are initializers.
+        dims: what the model declares of inputs' dimensions; symbols of their own where it says nothing.
+        tolerance: relative to the RMS of each output, where the operator rounds more than float32 does.
+        steps: of a quantized output: how far it may be off (its rounding is where the last bits of the sum decide).
+        kernel: the first release known to compute it as the schema says; None where the runtime's own kernel reads what
+            is not there, and is not asked.
+        valid: output -> which of its elements mean something; all where nothing is said.
+    """
+
+    inputs: dict[str, Array]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    constants: frozenset[str] = frozenset()
+    tolerance: float = 1e-5
+    steps: int = 0
+    dims: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    valid: Mapping[str, Array] = field(default_factory=dict)
+    kernel: tuple[int, int] | None = (0, 0)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an operator is tested with.
+
+    Attributes:
+        compute: the outputs in float64 with numpy, from the schema's text.
+        draw: a random node, with odd sizes, and optional inputs and attributes there or not.
+    """
+
+    compute: Callable[[Call[Array]], Mapping[str, Array]]
+    draw: Callable[[np.random.Generator], Case]
+
+
+def call_of(op: ContribOp, case: Case) -> Call[Array]:
+    """A drawn node as the reference reads it: floats in float64."""
+    inputs = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in case.inputs.items()}
+    attributes = {k: v for k, v in op.attributes.items() if v is not REQUIRED} | case.attributes
+    return Call(inputs, attributes, frozenset(case.outputs))
+
+
+def either(rng: np.random.Generator, *choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Array:
+    """Signed numbers of float32, some of them zero."""
+    array = rng.normal(size=shape) * scale
+    return np.where(rng.random(shape) < 0.02, 0.0, array).astype(np.float32)
