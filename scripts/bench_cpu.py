@@ -35,8 +35,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +54,7 @@ from graphopt.precision.bfloat16_gain import LEAST_GAIN
 from graphopt.runtime.discovery import bfloat16_gain
 from graphopt.targets.target import parse_target
 from models import ZOO, pypi
+from scripts.timing import Times, interleaved
 from tests.checking.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -232,13 +234,8 @@ def _peak_mebibytes(model: Path, feeds: Path) -> float:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
 
 
-def _spread(times: list[float]) -> float:
-    low, _, high = statistics.quantiles(times, n=4)
-    return (high - low) / statistics.median(times)
-
-
-def _largest_spread(times: dict[str, list[float]]) -> float:
-    return max(map(_spread, times.values()))
+def _largest_spread(times: Mapping[str, Times]) -> float:
+    return max(found.spread for found in times.values())
 
 
 @dataclass(frozen=True)
@@ -279,18 +276,6 @@ def _rest() -> None:
             return
 
 
-def _one_thread(sides: dict[str, Side], feeds: dict[str, Any], repeats: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for run in sides.values():
-        run(feeds)
-    while len(times[ORIGINAL]) < repeats or sum(times[ORIGINAL]) < LEAST:
-        for name, run in sides.items():
-            start = time.process_time()
-            run(feeds)
-            times[name].append(time.process_time() - start)
-    return times
-
-
 def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
     """Seconds of each run of so many seconds, one at least."""
     times: list[float] = []
@@ -301,9 +286,7 @@ def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
     return times
 
 
-def _several_threads(
-    sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int
-) -> dict[str, list[float]]:
+def _several_threads(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
     times: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run(feeds)
@@ -317,21 +300,22 @@ def _several_threads(
                 times[name].append(statistics.median(_block(run, feeds, BLOCK)))
     finally:
         os.sched_setaffinity(0, everywhere)
-    return times
+    return {name: Times(tuple(seconds)) for name, seconds in times.items()}
 
 
-def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of a run of each side, so many times; with several threads those of the try of the smallest spread."""
+def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
+    """Of each side so many times; with several threads those of the try of the smallest spread."""
     if threads == 1:
-        return _one_thread(sides, feeds, repeats)
-    best: dict[str, list[float]] = {}
+        works = {name: partial(run, feeds) for name, run in sides.items()}
+        return interleaved(works, rounds=repeats, total=LEAST, clock=time.process_time)
+    return min(_tries(sides, feeds, threads, repeats), key=_largest_spread)
+
+
+def _tries(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> Iterator[dict[str, Times]]:
     for _ in range(TRIES):
-        times = _several_threads(sides, feeds, threads, repeats)
-        if not best or _largest_spread(times) < _largest_spread(best):
-            best = times
-        if _largest_spread(best) <= SPREAD:
-            break
-    return best
+        yield (times := _several_threads(sides, feeds, threads, repeats))
+        if _largest_spread(times) <= SPREAD:
+            return
 
 
 def _floors(row: Row, target: str, threads: int) -> dict[str, float]:
@@ -394,7 +378,7 @@ class Bench:
             self._errors.add_row(row.name, *(errors.get(name, "") for name in (ORIGINAL, *SPED_UP)))
         for count in threads:
             times = _times(_sides(models, count), feeds, count, self.repeats)
-            medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+            medians = {name: found.median for name, found in times.items()}
             gains = {name: medians[ORIGINAL] / median for name, median in medians.items() if name != ORIGINAL}
             self._gains.setdefault((group, batch, count), []).append(gains)
             faults += _too_slow(_floors(row, self.target, count), gains)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.abi_check import INTERFACES, Interface, compare, lookups, sources, unknown
+from scripts.abi_check import compare, lookups, sources, unknown
+from tests.native.abi_names import INTERFACES, Interface
 
 HEADER = """
 #include <stddef.h>
