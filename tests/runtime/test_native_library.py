@@ -242,6 +242,33 @@ def test_operators_of_the_model_alone_are_described() -> None:
     assert registered == [one, one, every, 0, len(OPS["ScaleShift"].dtypes)]
 
 
+def test_strassen_can_be_disabled() -> None:
+    """Without it, a row's rounding depends on no other row of the batch."""
+    rng = np.random.default_rng(0)
+    constants = {
+        1: rng.standard_normal((512, 512), np.float32),
+        2: rng.standard_normal(512, np.float32),
+    }
+    serialized = model("Linear", [("rows", 512), (512, 512), (512,)], {}, constants=constants)
+    x = rng.standard_normal((128, 512), np.float32)
+
+    def is_independent(setting: str | None) -> bool:
+        options = ort.SessionOptions()
+        if setting is not None:
+            options.add_session_config_entry("graphopt.strassen", setting)
+        options.register_custom_ops_library(str(library_path()))
+        session = ort.InferenceSession(serialized, options, providers=[CPU])
+        (together,), (alone,) = session.run(None, {"x0": x}), session.run(None, {"x0": x[:50]})
+        np.testing.assert_allclose(together, x @ constants[1] + constants[2], atol=1e-3)
+        return np.array_equal(together[:50], alone)
+
+    assert is_independent("0")
+    assert not is_independent("1")
+    assert not is_independent(None)
+    with pytest.raises(Exception, match="graphopt.strassen must be 0 or 1, got 'no'"):
+        is_independent("no")
+
+
 def test_symbolic_shapes_pass_through() -> None:
     def shape(op: str, shapes: Sequence[Any], attributes: Mapping[str, Any]) -> list[int | str]:
         result: list[int | str] = session(model(op, shapes, attributes)).get_outputs()[0].shape

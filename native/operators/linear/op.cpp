@@ -28,6 +28,7 @@ LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape&
   p.N = w[1];
   p.has_residual = tail_.has_residual;
   p.bfloat16 = bfloat16_;
+  p.strassen = strassen_;
   p.act = tail_.act;
   return p;
 }
@@ -244,6 +245,20 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
 };
 
 }  // namespace
+
+void disable_strassen(Table& table) {
+  Kernels kernels(nullptr);
+  std::vector<LinearOp> ops = LinearOp::all();
+  for (LinearOp& op : ops) op.use_strassen(false);
+  kernels.add_cpu<LinearOp, LinearCpu>(Reuse::kNone, {ElementType::kFloat, ElementType::kHalf}, ops);
+  for (Registration& without : std::move(kernels).take({Where::kCpu})) {
+    for (Registration& registration : table) {
+      if (registration.name == without.name && registration.where == Where::kCpu) {
+        registration.create = without.create;
+      }
+    }
+  }
+}
 
 void add_linear(Kernels& kernels) {
   kernels.add_cpu<LinearOp, LinearCpu>();

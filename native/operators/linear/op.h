@@ -22,7 +22,18 @@ class LinearOp final : public WeightedOperator<LinearProblem> {
   Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
   Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
+  // Without it, no row's rounding depends on other rows.
+  LinearOp& use_strassen(bool use) {
+    strassen_ = use;
+    return *this;
+  }
+
+ private:
+  bool strassen_ = true;
 };
+
+// Replaces Linear's kernels for the CPU by those without Strassen's algorithm.
+void disable_strassen(Table& table);
 
 }  // namespace graphopt
 

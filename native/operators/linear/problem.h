@@ -15,6 +15,7 @@ struct LinearProblem {
   Activation act;
   bool bfloat16 = false;
   bool transposed = false;  // W is [N, K]
+  bool strassen = true;     // rows may be added to each other, where the kernel gains by that (strassen.h)
   // Several layers of the same X, without a residual: how many elements apart their W, b and Y are.
   int64_t layers = 1, w_step = 0, b_step = 0, y_step = 0;
 };

@@ -83,7 +83,9 @@ inline bool fits_halves(const LinearProblem& p) {
   return !p.bfloat16 && p.K >= kFewestOfK && sections_of(p.K) > 0 && p.N >= kFewestOfN &&
          p.N % kTwoPanels == 0;
 }
-inline bool by_halves(const LinearProblem& p) { return fits_halves(p) && p.rows >= kFewestRows; }
+inline bool by_halves(const LinearProblem& p) {
+  return p.strassen && fits_halves(p) && p.rows >= kFewestRows;
+}
 
 struct Halves {
   int64_t sections;  // of K

@@ -6,9 +6,11 @@
 //                     and our provider does not take them: the bodies in the model run instead
 //   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
 //
-// An entry of the session's configuration, set before the registration:
+// Entries of the session's configuration, set before the registration:
 //   graphopt.operators  comma-separated op names: those that the model has, the only ones that are registered. The
 //                       runtime builds a schema for each type of each op in every session, 45 ms for all of them.
+//   graphopt.strassen   0: Linear multiplies without Strassen's algorithm, so that the rounding of a row depends on
+//                       no other row
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -120,11 +122,12 @@ struct Registry {
   abi::OrtCustomOpDomain* domain = nullptr;
 
   Registry(const abi::OrtApiBase* base, const abi::OrtApi* api, const std::string& disabled,
-           const std::optional<std::string>& wanted, bool log) {
+           const std::optional<std::string>& wanted, bool strassen, bool log) {
     table = registered_gpu_kernels(base);
     for (Registration& op : cpu_kernels()) {
       if (!has_cpu_kernel(table, op)) table.push_back(std::move(op));
     }
+    if (!strassen) disable_strassen(table);
     disable(table, disabled);
     if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
@@ -146,16 +149,16 @@ struct Registry {
 
 // One for each runtime in the process and each setting, so that repeated registrations cost nothing.
 abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api,
-                                   const std::optional<std::string>& wanted) {
-  using Setting = std::tuple<const abi::OrtApi*, std::string, std::optional<std::string>, bool>;
+                                   const std::optional<std::string>& wanted, bool strassen) {
+  using Setting = std::tuple<const abi::OrtApi*, std::string, std::optional<std::string>, bool, bool>;
   static std::mutex mutex;
   static auto& registries = *new std::map<Setting, std::unique_ptr<Registry>>;
   const char* variable = std::getenv("GRAPHOPT_DISABLE");
   const std::string disabled = variable != nullptr ? variable : "";
   const bool log = logs_kernels();
   const std::lock_guard<std::mutex> lock(mutex);
-  auto& registry = registries[{api, disabled, wanted, log}];
-  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, wanted, log);
+  auto& registry = registries[{api, disabled, wanted, strassen, log}];
+  if (registry == nullptr) registry = std::make_unique<Registry>(base, api, disabled, wanted, strassen, log);
   return registry->domain;
 }
 
@@ -170,7 +173,11 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
   if (api == nullptr) return abi::too_old_status(base, "graphopt", "1.18");
   try {
     const auto wanted = abi::config_entry(api, options, "graphopt.operators");
-    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api, wanted)));
+    const std::string strassen = abi::config_entry(api, options, "graphopt.strassen").value_or("1");
+    if (strassen != "0" && strassen != "1") {
+      throw Error("session configuration graphopt.strassen must be 0 or 1, got '" + strassen + "'");
+    }
+    abi::check(api, abi::AddCustomOpDomain(api, options, domain_for(base, api, wanted, strassen == "1")));
     return nullptr;
   } catch (...) {
     return abi::current_exception_status(api, {"graphopt"});
