@@ -1,0 +1,112 @@
+// Register tiles of an inverted residual: sums of some pixels of a panel.
+// For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "blocks/cpu/activation.h"
+#include "blocks/cpu/product.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// The activation of sums on their way to memory: bounds, in registers, and what is no bound behind that.
+struct ActivationBounds {
+  Vec least = splat(-std::numeric_limits<float>::infinity()),
+      most = splat(std::numeric_limits<float>::infinity());
+  bool bounds;
+
+  explicit ActivationBounds(const Activation& act) {
+    const ActivationKind kind = act.kind;
+    bounds = kind == ActivationKind::kNone || kind == ActivationKind::kRelu || kind == ActivationKind::kClip;
+    if (kind == ActivationKind::kRelu) least = Vec{};
+    if (kind == ActivationKind::kClip) least = splat(act.a), most = splat(act.b);
+  }
+  // NaN stays NaN.
+  Vec operator()(Vec v) const { return smaller(most, larger(least, v)); }
+};
+
+// Half a vector, where there is such a one: it is added to twice as fast.
+#if defined(__AVX512F__)
+constexpr bool kHalves = true;
+using Half = float __attribute__((vector_size(kWidth * 2), may_alias));
+inline Half half_of(Vec v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
+#else
+constexpr bool kHalves = false;
+using Half = Vec;
+inline Half half_of(Vec v) { return v; }
+#endif
+
+// The sums of kRows pixels of a panel, whose last vector may count by its first half alone.
+template <int kRows, int kVectors, bool kHalf>
+struct PixelSums {
+  static constexpr int kFull = kVectors - (kHalf ? 1 : 0);
+  Vec full[kRows][kFull > 0 ? kFull : 1];
+  Half half[kRows];
+
+  explicit PixelSums(const float* bias) {
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kFull; ++j) full[i][j] = load_aligned(bias + j * kWidth);
+      if constexpr (kHalf) half[i] = half_of(load_aligned(bias + kFull * kWidth));
+    }
+  }
+
+  // Adds what step k's number of pixel i, x[k x_step + i x_pixel], gives with the vectors at w + k kVectors L.
+  // kFetch: and fetches `pace` bytes for each step from `next` on.
+  template <bool kFetch = false>
+  void multiply(const float* x, int64_t x_step, int64_t x_pixel, const float* w, int64_t steps,
+                const char* next = nullptr, int64_t pace = 0) {
+    for (int64_t k = 0; k < steps; ++k, x += x_step, w += kVectors * kWidth) {
+      if constexpr (kFetch) {
+        __builtin_prefetch(next, 0, 2);
+        next += pace;
+      }
+      Vec v[kVectors];
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j) v[j] = load_aligned(w + j * kWidth);
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+        const Vec number = splat(x[i * x_pixel]);
+#pragma GCC unroll 2
+        for (int j = 0; j < kFull; ++j) full[i][j] += number * v[j];
+        if constexpr (kHalf) half[i] += half_of(number) * half_of(v[kFull]);
+      }
+    }
+  }
+};
+
+// How many of `all` each of some parts has, one part after another: as equal as they can be, without a division for
+// each.
+class Shares {
+ public:
+  Shares(int64_t all, int64_t parts)
+      : parts_(std::max<int64_t>(parts, 1)), each_(all / parts_), rest_(all % parts_) {}
+  int64_t next() {
+    left_ += rest_;
+    if (left_ < parts_) return each_;
+    left_ -= parts_;
+    return each_ + 1;
+  }
+
+ private:
+  int64_t parts_, each_, rest_, left_ = 0;
+};
+
+// f(Rows<n>()) for the number of rows of a tile.
+template <int kRows>
+using Rows = std::integral_constant<int, kRows>;
+template <int kRows = kMaxRows, class F>
+inline void with_rows(int64_t rows, const F& f) {
+  if constexpr (kRows == 1) {
+    f(Rows<1>());
+  } else if (rows == kRows) {
+    f(Rows<kRows>());
+  } else {
+    with_rows<kRows - 1>(rows, f);
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA
