@@ -265,7 +265,7 @@ def test_strassen_can_be_disabled() -> None:
     assert is_independent("0")
     assert not is_independent("1")
     assert not is_independent(None)
-    with pytest.raises(Exception, match="graphopt.strassen must be 0 or 1, got 'no'"):
+    with pytest.raises(Exception, match=r"graphopt\.strassen must be 0 or 1, got 'no'"):
         is_independent("no")
 
 
