@@ -4,8 +4,8 @@
     y = b.op("Mul", x, b.initializer(scale, "scale"))
     editor.replace([anchor], b.nodes, {anchor.outputs[0]: y}, anchor=anchor)
 
-As onnx_ir's tape.Builder, which leaves names to the graph that nodes join: these are unique in the whole model, bodies
-and functions included, so that a branch can take the place of its If.
+onnx_ir's tape.Builder leaves names to the graph. Here names are unique in the whole model, bodies and functions
+included: a branch can replace its If.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Builder:
     """New nodes beside an anchor, in order; they are not in the graph yet.
 
     Attributes:
-        nodes: what was created.
+        nodes: the created nodes.
         label: names begin with it; the anchor's own where none is given.
         opset: of ONNX's operators at the anchor.
     """
@@ -92,9 +92,9 @@ class Builder:
         return y
 
     def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:
-        """A new node of our domain; its function body joins the model.
+        """A new node of our domain; adds its function body to the model.
 
-        Whether the model may have it is asked before, in `legal`, by `require_op`.
+        `require_op` checks before, in `legal`, that the model may contain it.
         """
         spec, editor = OPS[name], self.editor
         assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"
@@ -111,10 +111,10 @@ class Builder:
         self.nodes.append(node)
         return node
 
-    # -- what was created ----------------------------------------------------------------------------------------------
+    # -- created nodes -------------------------------------------------------------------------------------------------
 
     def prune(self, results: Collection[ir.Value]) -> None:
-        """Drops nodes of which nothing reads a result."""
+        """Drops the created nodes that are unused."""
         kept = []
         for node in reversed(self.nodes):
             if any(use_count(o) or o in results for o in node.outputs):
@@ -124,7 +124,7 @@ class Builder:
         self.nodes = kept[::-1]
 
     def discard(self) -> None:
-        """Forgets the nodes, so that nothing counts as read by them."""
+        """Drops all created nodes, which count as readers of their inputs."""
         for node in self.nodes:
             _detach(node)
         self.nodes.clear()
@@ -136,7 +136,7 @@ class Builder:
         return self.editor.initializer(self.anchor, data, f"{self.label}{hint}")
 
     def array(self, data: Array) -> ir.Value:
-        """A constant without a name of its own."""
+        """A constant, named after the label."""
         return self.initializer(np.asarray(data), "/constant")
 
     def number(self, value: float, dtype: ir.DataType) -> ir.Value:

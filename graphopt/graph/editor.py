@@ -1,4 +1,4 @@
-"""Changes of a graph: the only way in which passes make them."""
+"""Changes of a graph. Passes make no others."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Editor(GraphView):
         super().__init__(model, target, profit, half=half)
         self.touched: list[ir.Node] = []
         self.removed: list[ir.Node] = []
-        # A change may tell inference more and so open further sites: a node took the place of one whose shape was not
-        # known, or a value took a declared shape. Passes set it where their node says more than what it replaces.
+        # Another inference may find more, and so more candidates: a node replaced one of unknown shape, or a value got
+        # a declared shape. Passes set it where their node has a more precise type than the replaced one.
         self.shapes_may_follow = False
         self._names: set[str] = set()
         self._node_names: set[str] = set()
@@ -56,7 +56,7 @@ class Editor(GraphView):
                     self._node_names.add(node.name)
 
     def changed(self) -> None:
-        """Whoever adds or removes nodes without `replace` says so."""
+        """Drops the index of nodes, after nodes were added or removed."""
         self._by_operator = None
 
     def infer_afresh(self) -> None:
@@ -119,9 +119,9 @@ class Editor(GraphView):
         *,
         op_type: str | None = None,
     ) -> None:
-        """Gives a node of the graph other inputs where it stands; what only it read goes.
+        """Gives a node of the graph other inputs, and removes producers and initializers that became unused.
 
-        For `replace` it counts as a new node: values that it makes are others now.
+        For `replace` it counts as a new node, since its outputs have other values.
         """
         self.changed()
         dropped = [v for v in node.inputs if v is not None and v not in inputs]
@@ -210,7 +210,7 @@ class Editor(GraphView):
             neighbours.update(dict.fromkeys(old_value.consumers()))
             producer = new_value.producer()
             ours = producer is not None and producer.domain == DOMAIN and producer in new
-            # A node of ours says of its output what was known of the old value, and no more.
+            # The output of a node of ours gets the type and shape of the old value, and no more.
             as_before = ours and old_value.type is not None and old_value.shape is not None
             self.shapes_may_follow |= not (as_before or inference.is_certain(old_value.shape))
             if producer is not None and producer in new:
@@ -250,7 +250,7 @@ class Editor(GraphView):
         return True
 
     def remove(self, node: ir.Node) -> None:
-        """Removes a node that nothing reads; its bodies are emptied, so that they read nothing, either."""
+        """Removes an unused node, and empties its bodies, which may read values of the graph."""
         assert node.graph is not None
         self.changed()
         for body in bodies(node):
@@ -258,12 +258,12 @@ class Editor(GraphView):
         node.graph.remove(node, safe=True)
 
     def remove_initializer(self, value: ir.Value) -> None:
-        """Removes an initializer that nothing reads."""
+        """Removes an unused initializer."""
         assert value.graph is not None and value.name is not None
         del value.graph.initializers[value.name]
 
     def inline_body(self, node: ir.Node, body: ir.Graph) -> None:
-        """Puts the nodes of a body behind the node that holds it, whose outputs it gives, and removes the node."""
+        """Replaces a node by the nodes of one of its bodies."""
         graph = node.graph
         assert graph is not None
         if not self._counted:
@@ -303,7 +303,7 @@ class Editor(GraphView):
                 self._counted_nodes[node.name or ""] += 1
 
     def _rename_repeated(self, node: ir.Node) -> None:
-        """Bodies beside each other may use the same names, a graph and a body in it may not."""
+        """Gives repeated names up: two branches may share names, a graph and its body may not."""
         for value in node.outputs:
             if value.name and self._counted[value.name] > 1:
                 value.name = self.unique_name(value.name)
@@ -311,7 +311,7 @@ class Editor(GraphView):
             node.name = self.unique_node_name(node.name)
 
     def remove_unused(self, nodes: Iterable[ir.Node], neighbours: dict[ir.Node, None] | None = None) -> None:
-        """Removes those of `nodes` that nobody reads, and then whatever only they read; consumers first."""
+        """Removes the unused ones of `nodes`, and then their producers that became unused; consumers first."""
         work = list(nodes)
         while work:
             node = work.pop()
@@ -325,7 +325,7 @@ class Editor(GraphView):
             work += self._released(inputs, neighbours)
 
     def _released(self, values: Iterable[ir.Value], neighbours: dict[ir.Node, None] | None = None) -> list[ir.Node]:
-        """What a node no longer reads: initializers that nobody reads go; returns makers of what nobody reads."""
+        """Deletes unused initializers and returns producers that became unused."""
         makers: list[ir.Node] = []
         for value in values:
             producer = value.producer()
@@ -345,7 +345,7 @@ def _same(tensor: ir.TensorProtocol) -> ir.LazyTensor:
 
 
 def _empty(body: ir.Graph) -> None:
-    """Removes the nodes of a body, so that the values that they read outside are no longer read."""
+    """Removes the nodes of a body, which may read values outside of it."""
     body.outputs.clear()
     for node in reversed(body):
         for inner in bodies(node):

@@ -1,7 +1,7 @@
 """Queries of a graph, and checks that raise a `Refusal`; they change nothing.
 
-Names without a domain are operators of ONNX's own. Functions that look for a node take and return None for "there is
-none", so that they chain.
+Names without a domain are ONNX's operators. Functions that find a node or value take None and return None if there is
+none, and can be chained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.profit import Candidate, Estimates, Profit, Site
 from graphopt.targets.target import Target
 
-# Below CAST_LIKE_OPSET a body is written for one element type, and says so here.
+# The metadata property for the element type of a body, which below CAST_LIKE_OPSET is written for one.
 BODY_TYPE = "graphopt.T"
 # The element types of our operators.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -42,9 +42,9 @@ class GraphView:
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Products will be computed in float16, which decides what pays.
+        # Products will be computed in float16: other rewrites pay then.
         self.half = half and target.device != "cpu"
-        # Passes make no bodies, and a body that goes is emptied, so that this list stays right.
+        # Complete throughout a run: passes create no bodies, and removed bodies are emptied.
         self._own_graphs = list(with_subgraphs(model.graph))
         for function in model.functions.values():
             if function.domain != DOMAIN:
@@ -149,7 +149,7 @@ class GraphView:
         return dims
 
     def known_types(self, values: Iterable[ir.Value | None]) -> set[ir.DataType]:
-        """The element types of those values of which one is known."""
+        """The known element types of values."""
         return {dtype for value in values if (dtype := self.dtype(value)) is not None}
 
     def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
@@ -163,7 +163,7 @@ class GraphView:
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
 
-        What is known of a value is more than that: passes ask `shapes`.
+        `shapes` knows more.
         """
         if value is None:
             return None
@@ -183,11 +183,11 @@ class GraphView:
         return None if tensor is None else tensor.dtype
 
     def opset(self, node: ir.Node) -> int:
-        """The version of the node's domain that holds where the node stands (0 when it is not imported)."""
+        """The version of the node's domain in its graph (0 when it is not imported)."""
         return node.version if node.version is not None else self.opset_at(node, node.domain)
 
     def opset_at(self, node: ir.Node, domain: str = "") -> int:
-        """The version of a domain that holds where the node stands (0 when it is not imported)."""
+        """The version of a domain in the node's graph (0 when it is not imported)."""
         graph = node.graph
         while graph is not None:
             if domain in graph.opset_imports:
@@ -203,7 +203,7 @@ class GraphView:
     def candidate(
         self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
     ) -> Candidate:
-        """What a profit model is told about a rewrite that would put in `op`; see `Candidate`."""
+        """Describes a rewrite that would insert `op`, for the profit model; see `Candidate`."""
 
         def describe() -> Site:
             made = [v.producer() for v in inputs if not self.is_constant(v)]
@@ -264,7 +264,7 @@ def has_readers(node: ir.Node) -> bool:
 
 @dataclass
 class _Arguments(Arguments):
-    """What is known of a node's arguments in a graph."""
+    """The arguments of a node of a graph."""
 
     node: ir.Node
     graph: GraphView
@@ -373,7 +373,7 @@ def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
 
 
 def require_input(node: ir.Node, index: int) -> ir.Value:
-    """An input that the operator cannot do without.
+    """A required input of the operator.
 
     Raises:
         Refusal: UNSUPPORTED_OP where it is left out, which makes the model invalid.

@@ -1,4 +1,4 @@
-"""Drawn nodes of contrib operators, and what a reference is."""
+"""Drawn nodes of contrib operators, and their references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphopt.ops.schema import Array
 
 @dataclass
 class Case:
-    """A drawn node: what the definition is tested with.
+    """A drawn node, for tests of the definition.
 
     Attributes:
         inputs: formal name -> array, in the types that the node has.
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Reference:
-    """What an operator is tested with.
+    """The reference of an operator.
 
     Attributes:
         compute: the outputs in float64 with numpy, from the schema's text.

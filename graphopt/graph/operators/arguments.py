@@ -1,7 +1,7 @@
-"""What ONNX's operators take in each opset, by the names of onnx's own schemas.
+"""Arguments of ONNX's operators in each opset, by the names in onnx's schemas.
 
-An argument may be an attribute in one opset and an input in another (axes of a reduction, bounds of a Clip). Nobody
-else compares opsets for that: `Arguments` looks the name up.
+An argument may be an attribute in one opset and an input in another (axes of a reduction, bounds of a Clip).
+`Arguments` looks the name up, and no other module compares opsets for that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# What changed without another argument. From these opsets on:
+# Changes of meaning that no argument shows. From these opsets on:
 # GroupNormalization has a scale of each channel, and not of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
 # Attention pads a mask that is shorter than the keys; versions that are known here.
@@ -79,10 +79,10 @@ def flattens(op_type: str, opset: int) -> bool:
 
 
 class Arguments(abc.ABC):
-    """A node's arguments, whatever is known of its inputs.
+    """A node's arguments, given what is known of its inputs.
 
     Attributes:
-        node: whose attributes refer to no attribute of a function.
+        node: none of its attributes refers to an attribute of a function.
     """
 
     node: ir.Node
@@ -94,7 +94,7 @@ class Arguments(abc.ABC):
 
     @abc.abstractmethod
     def integers(self, i: int) -> list[int] | None:
-        """The elements of input `i`, an integer tensor; None where they are not known."""
+        """The elements of input `i`, an integer tensor; None if unknown."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
         attribute = self.node.attributes.data.get(name)
@@ -111,7 +111,7 @@ class Arguments(abc.ABC):
         return self.place(name) is not None or name in self.node.attributes.data
 
     def ints(self, name: str) -> list[int] | None:
-        """An argument of integers; None where it is absent or not known."""
+        """An argument of integers; None if absent or unknown."""
         place = self.place(name)
         if place is not None:
             return self.integers(place)
@@ -119,7 +119,7 @@ class Arguments(abc.ABC):
         return given if given is None else list(given)
 
     def axes(self, rank: int) -> list[int] | None:
-        """The argument `axes` counted from the front; None where it is absent or not known.
+        """The argument `axes` counted from the front; None if absent or unknown.
 
         Raises:
             ValueError: an axis beyond the rank.
@@ -134,7 +134,7 @@ class Arguments(abc.ABC):
 
 @dataclass(frozen=True)
 class Span:
-    """What Slice takes of one axis; None is a number that is not known.
+    """The slice along one axis; None is an unknown number.
 
     Attributes:
         axis: as the node has it, which may be from the end.
@@ -168,7 +168,7 @@ class Span:
 
 
 def spans(arguments: Arguments) -> list[Span] | None:
-    """What a Slice takes of each axis that it names; None where the axes are not known."""
+    """The slices of a Slice, one for each of its axes; None if the axes are unknown."""
     starts, ends, steps = (arguments.ints(name) for name in ("starts", "ends", "steps"))
     axes: Sequence[int] | None = arguments.ints("axes")
     known = next((n for n in (axes, starts, ends, steps) if n is not None), None)

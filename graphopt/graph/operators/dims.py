@@ -1,4 +1,4 @@
-"""What operators make of dimensions: a rule for each, and the table of them at the end.
+"""Rules for the dimensions of outputs, one for each operator, and their table at the end.
 
 A rule tells what the ONNX operator specification says about one output of a node; what it does not know is None.
 """
@@ -483,7 +483,7 @@ def _own(like_first: Rule, others: Mapping[str, Rule]) -> dict[str, Rule]:
     return rules | {name: rule for start, rule in others.items() for name in OPS if name.startswith(start)}
 
 
-# What the dimensions of an output are.
+# Dimensions of an output.
 DIMS: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(_like_first, dims=FIRST)),
     **dict.fromkeys(BROADCASTING, Rule(_elementwise, dims=EVERY)),

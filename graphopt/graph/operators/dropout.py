@@ -9,7 +9,7 @@ from graphopt.graph.view import GraphView, attribute_int
 
 
 def drops_nothing(node: ir.Node, view: GraphView) -> bool:
-    """Whether a Dropout gives its input as it is: outside of training, or where its ratio is 0."""
+    """Whether a Dropout returns its input: outside of training, or where its ratio is 0."""
     if signature("Dropout", view.opset(node)).takes("is_test"):
         return attribute_int(node, "is_test", 0) == 1
     arguments = view.arguments(node)

@@ -1,4 +1,4 @@
-"""What operators make of small tensors: a rule for each, and the table of them at the end.
+"""Rules for the elements of small tensors, one for each operator, and their table at the end.
 
 Operators that move elements do so with whatever is known of each; arithmetic of whole numbers is exact, of sizes too.
 Arithmetic of floats is exact as long as the type holds the result, and close from there on: what is only close never
@@ -353,7 +353,7 @@ def _part(known: Known) -> Elements | None:
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-# What the elements of a small output are.
+# Elements of a small output.
 ELEMENTS: dict[str, Rule] = {
     **dict.fromkeys("And Mod Not Or Range ReduceMax ReduceMin Trilu Xor".split(), Rule(_computed, elements=EVERY)),
     **dict.fromkeys("Expand Gather Reshape Slice Squeeze Tile Unsqueeze".split(), Rule(_moved_first, elements=EVERY)),

@@ -1,4 +1,4 @@
-"""Clean-up: what is constant is computed, what changes nothing goes, what is equal is merged, what nobody reads goes.
+"""Clean-up: computes constants, removes identities, merges equal nodes, removes unused nodes.
 
     f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  f(x), f(x) = f(x) once
     If(true, f, g) = f
@@ -63,7 +63,7 @@ class CleanUp(ModelPass):
 
 
 def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable], done: Counter[str]) -> bool:
-    """One walk in topological order, so that chains collapse at once; whether a value became constant."""
+    """Simplifies a graph in one walk, in topological order; returns whether a value became constant."""
     constants, equal, computed = Constants(editor), EqualNodes(editor, contents), False
     for node in graph:
         if constants.compute(node):

@@ -1,4 +1,4 @@
-"""The branch that always runs takes the place of its If."""
+"""Replaces an If of a constant condition by its branch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from graphopt.graph.editor import Editor
 
 
 def take_branch(node: ir.Node, editor: Editor) -> bool:
-    """Puts the branch that runs behind its If, and removes the If; False where both may run.
+    """Inlines the branch that runs; returns False if the condition is not constant.
 
-    Behind and not before, so that a walk over the graph that stands at the If meets its nodes next.
+    The nodes are inserted behind the If: a walk over the graph that is at the If visits them next.
     """
     condition = editor.tensor(node.inputs[0]) if node.inputs else None
     if condition is None or condition.dtype != ir.DataType.BOOL or condition.size != 1:

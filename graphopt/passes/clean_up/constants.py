@@ -1,4 +1,4 @@
-"""What is constant is computed, where the file does not grow."""
+"""Computes nodes of constants, unless the file would grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphopt.graph.view import is_op, use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
-# Larger weights stay where they are, on disk.
+# Larger weights are kept on disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
@@ -66,7 +66,7 @@ class Constants:
     def _evaluate(self, node: ir.Node) -> Array | None:
         if is_op(node, "CastLike"):
             return self._cast_like(node)
-        # Shapes knows a Shape, or nobody does.
+        # A Shape that `shapes` does not know is unknown.
         if not can_evaluate(node) or node.op_type == "Shape":
             return None
         tensors: list[ir.TensorProtocol | None] = []

@@ -1,4 +1,4 @@
-"""Nodes that compute what a node before them computes."""
+"""Merges nodes that compute the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphopt.ops import DOMAIN
 # Constants of up to this size are compared by content.
 MAX_COMPARED_BYTES = 128
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Nodes that may be equal: one whose key is not computed yet, or all of them by key.
+# Nodes that may be equal: one without a key yet, or all of them by key.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
@@ -39,7 +39,7 @@ class EqualNodes:
         """Replaces a node by an equal one that came before it."""
         if not _is_pure(node):
             return False
-        # Contents of constants are compared only among nodes that agree in what costs nothing to compare.
+        # Contents of constants are compared only among nodes that have the same operator and first operand.
         data = next((v for v in node.inputs if v is not None and not self.editor.is_constant(v)), None)
         place = (node.domain, node.op_type, data)
         bucket = self._seen.setdefault(place, node)
@@ -86,7 +86,7 @@ def _is_known(domain: str, op_type: str) -> bool:
 
 
 def _is_pure(node: ir.Node) -> bool:
-    """Whether equal inputs and attributes surely give equal outputs, and nobody minds one node for two."""
+    """Whether equal inputs and attributes give equal outputs, and runtimes do not expect one node for each reader."""
     return node.op_type not in NEVER_MERGED and _is_known(node.domain, node.op_type)
 
 

@@ -1,4 +1,4 @@
-"""Nodes that give an input as it is."""
+"""Finds nodes whose output equals an input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, initializers and definitions that nothing reads."""
+"""Removes unused nodes, initializers and definitions."""
 
 from __future__ import annotations
 
