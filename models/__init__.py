@@ -6,8 +6,9 @@ not trained, but scaled like trained ones: activations neither vanish nor explod
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import onnx
 
 from models.bert import bert
@@ -50,3 +51,17 @@ ZOO: dict[str, Builder] = {
     "sd_block": sd_block,
     "chess": chess,
 }
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """Inputs of a model of known sizes: normal draws, masks of ones, and indices of 0 and 1."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        if dtype.kind == "f":
+            feeds[value.name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            feeds[value.name] = np.ones(shape, dtype) if "mask" in value.name else rng.integers(0, 2, shape, dtype)
+    return feeds

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -53,7 +53,7 @@ import graphopt
 from graphopt.precision.bfloat16_gain import LEAST_GAIN
 from graphopt.runtime.discovery import bfloat16_gain
 from graphopt.targets.target import parse_target
-from models import ZOO, pypi
+from models import ZOO, feeds_of, pypi
 from scripts.timing import Times, interleaved
 from tests.checking.reference64 import run_in_float64
 
@@ -138,24 +138,7 @@ ROWS = {
 }
 
 
-def _feeds(model: onnx.ModelProto) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    feeds: dict[str, Any] = {}
-    for value in model.graph.input:
-        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            feeds[value.name] = rng.standard_normal(shape, np.float32)
-        elif "mask" in value.name:
-            feeds[value.name] = np.ones(shape, np.int64)
-        else:
-            feeds[value.name] = rng.integers(0, 2, shape)
-    return feeds
-
-
-class Side(Protocol):
-    """Runs a model."""
-
-    def __call__(self, feeds: dict[str, Any]) -> list[np.ndarray]: ...
+Side = Callable[[dict[str, Any]], list[np.ndarray]]  # runs a model
 
 
 def _processors(threads: int) -> list[int]:
@@ -368,7 +351,7 @@ class Bench:
     def measure(self, group: str, row: Row, batch: int, threads: list[int]) -> None:
         before = row.build(batch)
         models = _write(before, self.target, self.cache)
-        feeds = row.feeds() if row.feeds else _feeds(before)
+        feeds = row.feeds() if row.feeds else feeds_of(before)
         np.savez(self.cache / "feeds.npz", **feeds)
         peaks = {name: _peak_mebibytes(path, self.cache / "feeds.npz") for name, path in models.items()}
         faults = _too_large(peaks)

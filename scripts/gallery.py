@@ -41,17 +41,7 @@ def main(out: Path) -> None:
             else:
                 onnx.save(ZOO[name](), model)
             command = [sys.executable, "-m", "graphopt", "optimize", model, Path(folder) / f"{name}.opt.onnx"]
-            options = [
-                "--target",
-                "cpu",
-                "--threads",
-                "1",
-                "--quiet",
-                "--report",
-                out / f"{name}.html",
-                "--json",
-                report,
-            ]
+            options = [*"--target cpu --threads 1 --quiet".split(), "--report", out / f"{name}.html", "--json", report]
             subprocess.run([*map(str, command), *map(str, options)], cwd=ROOT, check=True)
             index[name] = {"title": title, "answer": json.loads(report.read_text())["answer"]}
         print(f"{title}: {index[name]['answer']}", flush=True)

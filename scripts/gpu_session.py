@@ -53,7 +53,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
-from models import ZOO
+from models import ZOO, feeds_of
 from models.pytorch.twins import CONVOLUTIONAL, twin
 from scripts.timing import Store, interleaved
 from tests.hip.harness import build_for_cuda
@@ -175,21 +175,6 @@ def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
             elif node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
                 attribute.i = TensorProto.FLOAT16
     return half
-
-
-def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    feeds = {}
-    for value in model.graph.input:
-        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        if np.issubdtype(dtype, np.floating):
-            feeds[value.name] = rng.standard_normal(shape).astype(dtype)
-        elif "mask" in value.name:
-            feeds[value.name] = np.ones(shape, dtype)
-        else:
-            feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
-    return feeds
 
 
 def session_of(model: onnx.ModelProto, library: Path, profile: str = "", **options: Any) -> Any:

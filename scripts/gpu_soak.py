@@ -30,10 +30,8 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import functools
 import gc
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -45,7 +43,6 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,172 +50,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import numpy.typing as npt
-import onnx
 
 import graphopt
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, device_count, device_of, library_path, memory_of
-from models import ZOO
+from models.prepared import ERROR_LIMIT, Array, Model, names, prepare_all, relative_error
 
-Array = npt.NDArray[Any]
-Feeds = dict[str, Array]
-
-# Largest error over the root mean square of an output. Wider than the rounding of any of these models: it only shows
-# that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and
-# models.
-ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
 MOST_GROWTH = 64 << 20  # bytes, from round to round
 LEAST_MODELS = 30
 MOST_SESSIONS = 5  # per thread
 STALLED = 300.0  # seconds without an operation, taken for a deadlock
-# Batch and sequence length for the zoo's models.
-SIZES = ((1, 16), (3, 32), (8, 24))
-
-ZOO_WHOLE = ("resnet50", "bert", "unet", "sd_block")
-# Names in models/pytorch/published.py.
-EXPORTED = (
-    "bert_tagger", "deberta_classifier", "gpt2_with_past", "llama_with_past", "qwen3_with_past", "t5_encoder",
-    "t5_decoder_with_past", "whisper_encoder", "whisper_decoder_with_past", "hifigan", "encodec_decoder",
-    "istft_vocoder", "swin_classifier", "convnext", "segformer", "mobilevit", "sam_encoder", "depth_anything",
-    "efficientnet", "mobilenet_v3", "shufflenet", "regnet", "tiny_vit", "edgenext", "repvit", "ocr_detector",
-    "modernbert", "gemma2", "swinv2",
-)  # fmt: skip
-TORCHVISION = ("resnext50_32x4d", "swin_t", "convnext_tiny", "efficientnet_b0")
-TRANSFORMERS = ("distilbert_base", "whisper_base_encoder")
 # Lines on stderr that report another implementation.
 OTHER_IMPLEMENTATION = re.compile(rb"graphopt: .*(kernels of our own|built-in kernel|falling back)")
-
-
-# -- models ------------------------------------------------------------------------------------------------------------
-
-
-def names(small: bool) -> list[str]:
-    """The models, the slowest to prepare first."""
-    zoo = [f"{name}-small" for name in ZOO]
-    if small:
-        return zoo
-    whole = [f"{name}-whole" for name in ZOO_WHOLE]
-    large = [f"{name}-dynamo20" for name in (*TRANSFORMERS, *TORCHVISION)]
-    return [*large, *whole, *(f"{name}-torchscript17" for name in EXPORTED), *zoo]
-
-
-def _exported(name: str, folder: Path) -> tuple[onnx.ModelProto, list[Feeds]]:
-    """Exports a model, unless the folder has it, and returns it with inputs of two sizes."""
-    import torch
-
-    from models.pytorch.published import MODELS
-    from scripts.export import export
-
-    torch.set_num_threads(1)
-    published, exporter = name.split("-")
-    file = folder / f"{name}.onnx"
-    if not file.exists():
-        export(MODELS[published], exporter, file)
-    model, arrays = onnx.load(file), np.load(file.with_suffix(".npz"))
-    read = {i.name for i in model.graph.input}
-    return model, [{k[2:]: arrays[k] for k in arrays if k[:2] == f"{i}:" and k[2:] in read} for i in range(2)]
-
-
-def _of_zoo(name: str) -> tuple[onnx.ModelProto, list[Feeds]]:
-    published, kind = name.split("-")
-    model = ZOO[published](small=kind == "small", dynamic=True)
-    rng = np.random.default_rng(0)
-    inputs: list[Feeds] = []
-    for batch, length in SIZES if kind == "small" else SIZES[:2]:
-        inputs.append({})
-        for value in model.graph.input:
-            dims = value.type.tensor_type.shape.dim
-            shape = [d.dim_value or (batch if i == 0 else length) for i, d in enumerate(dims)]
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-            if np.issubdtype(dtype, np.floating):
-                inputs[-1][value.name] = rng.standard_normal(shape).astype(dtype)
-            else:
-                inputs[-1][value.name] = np.ones(shape, dtype) if "mask" in value.name else rng.integers(0, 2, shape)
-    return model, inputs
-
-
-def _hide_gpus() -> None:
-    """Keeps an export from using a GPU."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["HIP_VISIBLE_DEVICES"] = ""
-
-
-def prepare(name: str, exports: Path, folder: Path, target: str) -> str:
-    """Writes a model's optimized forms, its inputs, and their outputs on the CPU; returns why it cannot, else ""."""
-    import onnxruntime as ort
-
-    faulthandler.enable()
-    try:
-        model, inputs = _of_zoo(name) if name.endswith(("-small", "-whole")) else _exported(name, exports)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 2
-        options.log_severity_level = 3
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
-        arrays: Feeds = {}
-        for i, feeds in enumerate(inputs):
-            arrays |= {f"{i}:in:{key}": x for key, x in feeds.items()}
-            arrays |= {f"{i}:out:{n:03}": y for n, y in enumerate(session.run(None, feeds))}
-        for precision in ERROR_LIMIT:
-            wanted: dict[str, Any] = {"precision": "fp16"} if precision == "float16" else {}
-            optimized, _ = graphopt.optimize(model, target=target, **wanted)
-            onnx.save(optimized, folder / f"{name}-{precision}.onnx")
-            if precision == "float16":
-                half = ort.InferenceSession(optimized.SerializeToString(), options, providers=[CPU])
-                for i, feeds in enumerate(inputs):
-                    want = [arrays[key] for key in sorted(arrays) if key.startswith(f"{i}:out:")]
-                    pairs = zip(half.run(None, feeds), want, strict=True)
-                    errors = [relative_error(y, w) for y, w in pairs if np.issubdtype(w.dtype, np.floating)]
-                    arrays[f"{i}:half"] = np.asarray(max(errors, default=0.0))
-        np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    except Exception as error:  # any package may fail to export: the model is left out
-        return f"{type(error).__name__}: {(str(error).splitlines() or ['?'])[0][:160]}"
-    return ""
-
-
-@dataclass
-class Model:
-    name: str
-    files: dict[str, Path]  # by precision
-    inputs: list[Feeds]
-    outputs: list[list[Array]]  # the exported model's, on the CPU
-    half: list[float]  # error of the model in float16 on the CPU, for each input
-
-    @classmethod
-    def read(cls, name: str, folder: Path) -> Model:
-        arrays = dict(np.load(folder / f"{name}.npz"))
-        inputs: list[Feeds] = []
-        outputs: list[list[Array]] = []
-        half: list[float] = []
-        for i in range(len({key.split(":")[0] for key in arrays})):
-            half.append(float(arrays[f"{i}:half"]))
-            inputs.append({k.split(":", 2)[2]: x for k, x in arrays.items() if k.startswith(f"{i}:in:")})
-            outputs.append([arrays[k] for k in sorted(arrays) if k.startswith(f"{i}:out:")])
-        return cls(name, {p: folder / f"{name}-{p}.onnx" for p in ERROR_LIMIT}, inputs, outputs, half)
-
-    def limit(self, precision: str, size: int) -> float:
-        """Returns the largest error on the GPU, relative to the outputs' root mean square.
-
-        With random weights some networks magnify the rounding of float16, on the CPU as on the GPU.
-        """
-        return max(ERROR_LIMIT[precision], 4 * self.half[size] if precision == "float16" else 0.0)
-
-    @functools.cached_property
-    def nothing(self) -> list[list[Array]]:
-        """Contents of the outputs before a run on the device, which show unwritten elements."""
-        return [[np.full_like(y, np.nan if y.dtype.kind == "f" else 1) for y in outputs] for outputs in self.outputs]
-
-
-def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str) -> list[Model]:
-    """Returns the models that can be prepared, in the order of `wanted`, and prints the others."""
-    made = []
-    spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(wanted)), spawn, _hide_gpus) as workers:
-        tasks = {workers.submit(prepare, name, exports, folder, target): name for name in wanted}
-        for task in as_completed(tasks):
-            if why := task.result():
-                print(f"left out: {tasks[task]}: {why}", flush=True)
-            else:
-                made.append(tasks[task])
-    return [Model.read(name, folder) for name in wanted if name in made]
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -226,14 +68,6 @@ def prepare_all(wanted: Sequence[str], exports: Path, folder: Path, target: str)
 
 class SoakError(Exception):
     """A failure that the soak test found itself."""
-
-
-def relative_error(got: Array, want: Array) -> float:
-    """Returns the largest absolute error of the finite elements, divided by their root mean square."""
-    finite = np.isfinite(want) & np.isfinite(got)
-    x, y = want[finite].astype(np.float64), got[finite].astype(np.float64)
-    scale = float(np.sqrt(np.mean(x**2))) if x.size else 0.0
-    return float(np.abs(x - y).max()) / (scale or 1.0) if x.size else 0.0
 
 
 def error_of(got: Sequence[Array], want: Sequence[Array], limit: float) -> str:

@@ -87,47 +87,19 @@ def build(out: Path) -> tuple[Path, Path]:
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         sources, raw = Path(scratch) / "sources", Path(scratch) / "raw"
+        command = (sys.executable, "-m", "build", "--no-isolation")
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as content:
             content.extractall(sources, filter="data")
-        run(
-            sys.executable,
-            "-m",
-            "build",
-            "--no-isolation",
-            "--sdist",
-            "--outdir",
-            raw,
-            cwd=sources,
-            SOURCE_DATE_EPOCH=epoch,
-        )
+        run(*command, "--sdist", "--outdir", raw, cwd=sources, SOURCE_DATE_EPOCH=epoch)
         (sdist,) = raw.glob("*.tar.gz")
         with tarfile.open(sdist) as content:
             content.extractall(scratch, filter="data")
         (unpacked,) = (path for path in Path(scratch).glob("graphopt-*") if path.is_dir())
-        run(
-            sys.executable,
-            "-m",
-            "build",
-            "--no-isolation",
-            "--wheel",
-            "--outdir",
-            raw,
-            cwd=unpacked,
-            SOURCE_DATE_EPOCH=epoch,
-        )
+        run(*command, "--wheel", "--outdir", raw, cwd=unpacked, SOURCE_DATE_EPOCH=epoch)
         (wheel,) = raw.glob("*.whl")
-        run(
-            "auditwheel",
-            "repair",
-            "--plat",
-            PLATFORM,
-            "--only-plat",
-            "--wheel-dir",
-            out,
-            wheel,
-            SOURCE_DATE_EPOCH=epoch,
-        )
+        repair = ("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "--wheel-dir", out, wheel)
+        run(*repair, SOURCE_DATE_EPOCH=epoch)
         place = out / sdist.name
         place.write_bytes(sdist.read_bytes())
     (repaired,) = out.glob(f"*{PLATFORM}.whl")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.gpu_soak import MOST_GROWTH, OTHER_IMPLEMENTATION, Live, Model, Soak, SoakError, Stderr, judge
+from models.prepared import Model
+from scripts.gpu_soak import MOST_GROWTH, OTHER_IMPLEMENTATION, Live, Soak, SoakError, Stderr, judge
 
 Y = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
 OTHER = np.nextafter(Y, np.float32(2.0))
