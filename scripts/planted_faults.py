@@ -225,12 +225,11 @@ def key_of(fault: Fault) -> str:
     return "|".join(fault)
 
 
-def chosen(candidates: Sequence[Fault], per_kind: int, every: int) -> list[Fault]:
-    """At most `per_kind` faults of each `every`-th kind, on as many models as it can."""
+def chosen(candidates: Sequence[Fault], per_kind: int, every: int, seed: int) -> list[Fault]:
+    """Draws at most `per_kind` faults of each `every`-th kind, on as many models as it can."""
     by_kind: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
     for fault in candidates:
-        kind, subject, base, where = fault
-        by_kind[kind].append((zlib.crc32(f"{kind}|{subject}|{base}|{where}".encode()), fault))
+        by_kind[fault[0]].append((zlib.crc32(f"{seed}|{key_of(fault)}".encode()), fault))
     found: list[Fault] = []
     for rows in list(by_kind.values())[every - 1 :: every]:
         rows.sort()
@@ -329,7 +328,7 @@ def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse
     try:
         for task, sites in run.all([Task("sites", s.name, only=arguments.only) for s in found]):
             candidates += [(kind, task.subject, base, where) for kind, base, where in sites]
-        planned = chosen(sorted(candidates), arguments.per_kind, arguments.every)
+        planned = chosen(sorted(candidates), arguments.per_kind, arguments.every, arguments.seed)
         effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
         by_file: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for fault in planned:
@@ -408,6 +407,7 @@ def main() -> int:
     parser.add_argument("--no-trained", action="store_true", help="without the models that PyPI has")
     parser.add_argument("--models", default="", help="models whose name contains this")
     parser.add_argument("--per-kind", type=int, default=8, help="at most so many faults of a kind")
+    parser.add_argument("--seed", type=int, default=0, help="which faults of a kind are drawn")
     parser.add_argument("--every", type=int, default=1, help="take each N-th kind, or honest model")
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--honest", action="store_true", help="look for false alarms over honest pairs instead")
