@@ -416,6 +416,12 @@ def test_masks_that_are_not_causal_for_sure() -> None:
     check(model, {**operands(), "pad": pad}, "FusedAttentionBiasCausal", rest=[])
 
 
+def test_many_tokens_take_no_memory() -> None:
+    """A static image of 512 x 512 has 2^36 scores, so no array of their size may be made."""
+    after = fuse(core(SOFTMAX, rows=str(1 << 18), keys=str(1 << 18)))
+    assert after.op_types == ["FusedAttention"], after.remarks
+
+
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 

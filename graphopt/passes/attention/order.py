@@ -80,12 +80,12 @@ def find_causal(found: Attention) -> Attention:
     if rows is None or keys is None or keys < rows:
         return found
     alone = len(found.terms) + len(found.conditions) == 1
-    visible = np.tri(rows, keys, keys - rows) > 0
     for joined in joined_values(found):
         array = found.graph.constant(joined.value) if joined.view is None else None
         if array is None or array.ndim < 2 or array.shape[-2:] != (rows, keys) or array.size != rows * keys:
             continue
         matrix = array.reshape(rows, keys)
+        visible = np.tri(rows, keys, keys - rows, dtype=np.bool_)
         if isinstance(joined, Condition):
             hidden = np.full(1, found.mask_value)
             same = np.array_equal(matrix == joined.keeps, visible)
