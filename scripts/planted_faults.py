@@ -41,7 +41,7 @@ import onnxruntime
 
 import graphopt
 from models import ZOO
-from tests.checking.planted import KINDS, Facts, honest, plant, reach
+from tests.checking.planted import KINDS, Facts, choices, honest, plant, reach
 from tests.checking.planted.effect import Pair, computes_in_bfloat16
 from tests.checking.planted.subjects import Subject, inputs, subjects
 
@@ -85,7 +85,7 @@ def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.
 
 
 def every_subject(exports: Path | None, trained: bool) -> list[Subject]:
-    return [*subjects(exports, trained), *reach.subjects()]
+    return [*subjects(exports, trained), *reach.subjects(), *choices.subjects()]
 
 
 def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:

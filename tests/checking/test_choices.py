@@ -15,80 +15,9 @@ from onnx import helper, numpy_helper
 import graphopt
 from graphopt.checking.choices import Choice, mistake
 from graphopt.checking.verify import Verdict, verify
-from tests.rewriting import model_from_text
+from tests.checking.planted.choices import CLASSES, ENTRIES, HEADS, head
 
 Array = npt.NDArray[Any]
-KINDS, ENTRIES = 6, 24
-BACKBONE = """
-    f1 = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w1)  r1 = Relu(f1)
-    f2 = Conv<pads = [1, 1, 1, 1]>(r1, w2)  r2 = Relu(f2)  cells = Conv(r2, w3)
-    rows = Reshape(cells, as_rows)  anchors = Transpose<perm = [0, 2, 1]>(rows)
-"""
-# Anchors first, then classes of these; boxes by the quotient of the flat index, labels by its remainder.
-IN_TWO_STAGES = f"""g (float[B, 3, 24, 24] x) => (float[B, {ENTRIES}, 6] found) {{ {BACKBONE}
-    box, logit = Split<axis = 2>(anchors, parts)  score = Sigmoid(logit)
-    best = ReduceMax<axes = [2], keepdims = 0>(score)  best_k, anchor = TopK<axis = 1>(best, entries)
-    anchor1 = Unsqueeze(anchor, two)  of_box = Tile(anchor1, box_tile)  of_score = Tile(anchor1, score_tile)
-    box_k = GatherElements<axis = 1>(box, of_box)  score_k = GatherElements<axis = 1>(score, of_score)
-    flat = Reshape(score_k, as_flat)  value, place = TopK<axis = 1>(flat, entries)
-    row = Div(place, kinds)  kind = Mod(place, kinds)  row1 = Unsqueeze(row, two)  of_row = Tile(row1, box_tile)
-    chosen = GatherElements<axis = 1>(box_k, of_row)
-    value1 = Unsqueeze(value, two)  kind_f = Cast<to = 1>(kind)  kind1 = Unsqueeze(kind_f, two)
-    found = Concat<axis = 2>(chosen, value1, kind1)
-}}"""
-# Queries are gathered by the best anchors, and a decoder makes boxes and classes of them.
-DECODED = f"""g (float[B, 3, 24, 24] x) => (int64[B, {ENTRIES}] labels, float[B, {ENTRIES}, 4] boxes,
-                                          float[B, {ENTRIES}] scores) {{ {BACKBONE}
-    guess = MatMul(anchors, w_guess)  best = ReduceMax<axes = [2], keepdims = 0>(guess)
-    best_k, anchor = TopK<axis = 1>(best, queries)  anchor1 = Unsqueeze(anchor, two)  wide = Tile(anchor1, row_tile)
-    query = GatherElements<axis = 1>(anchors, wide)  h1 = MatMul(query, w_hidden)  h2 = Relu(h1)
-    raw = MatMul(h2, w_box)  box = Sigmoid(raw)  logit = MatMul(h2, w_kind)  score = Sigmoid(logit)
-    flat = Reshape(score, as_flat)  scores, place = TopK<axis = 1>(flat, entries)
-    row = Div(place, kinds)  begin = Mul(row, kinds)  labels = Sub(place, begin)
-    row1 = Unsqueeze(row, two)  of_row = Tile(row1, box_tile)  boxes = GatherElements<axis = 1>(box, of_row)
-}}"""
-SUPPRESSED = f"""g (float[B, 3, 24, 24] x) => (int64[N, 3] kept) {{ {BACKBONE}
-    raw, logit = Split<axis = 2>(anchors, parts)  box = Sigmoid(raw)
-    score = Sigmoid(logit)  by_kind = Transpose<perm = [0, 2, 1]>(score)
-    kept = NonMaxSuppression(box, by_kind, most, overlap, lowest)
-}}"""
-LABELLED = f"""g (float[B, 3, 24, 24] x) => (int64[B, 144] kind) {{ {BACKBONE}
-    kind = ArgMax<axis = 2, keepdims = 0>(anchors)
-}}"""
-HEADS = {"two stages": IN_TWO_STAGES, "decoded": DECODED, "suppressed": SUPPRESSED, "labelled": LABELLED}
-
-
-def head(name: str) -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-
-    def weight(*shape: int, of: int, scale: float = 1.5) -> Array:
-        return np.asarray(scale * rng.standard_normal(shape) / np.sqrt(of), np.float32)
-
-    channels = 4 + KINDS
-    constants: dict[str, Any] = {
-        "w1": weight(12, 3, 3, 3, of=27),
-        "w2": weight(16, 12, 3, 3, of=108),
-        "w3": weight(channels, 16, 1, 1, of=16, scale=2),
-        "w_guess": weight(channels, KINDS, of=channels, scale=2),
-        "w_hidden": weight(channels, 16, of=channels),
-        "w_box": weight(16, 4, of=16),
-        "w_kind": weight(16, KINDS, of=16, scale=2),
-        "as_rows": np.array([0, channels, -1]),
-        "as_flat": np.array([0, -1]),
-        "parts": np.array([4, KINDS]),
-        "entries": np.array([ENTRIES]),
-        "queries": np.array([ENTRIES + 8]),
-        "two": np.array([2]),
-        "kinds": np.int64(KINDS),
-        "box_tile": np.array([1, 1, 4]),
-        "score_tile": np.array([1, 1, KINDS]),
-        "row_tile": np.array([1, 1, channels]),
-        "most": np.array([20]),
-        "overlap": np.float32(0.5),
-        "lowest": np.float32(0.3),
-    }
-    text = HEADS[name]
-    return model_from_text(text, {n: c for n, c in constants.items() if n in text}, opset=17)
 
 
 @functools.cache
@@ -162,7 +91,7 @@ FAULTS = [
     ("two stages", "kind", reordered(NEXT)),
     ("two stages", "found", reordered(REVERSED)),
     ("two stages", "place", reordered(REVERSED)),
-    ("two stages", "place", moved_by(20, KINDS)),
+    ("two stages", "place", moved_by(20, CLASSES)),
     ("decoded", "boxes", reordered(NEXT)),
     ("decoded", "place", reordered(TURNED)),
 ]

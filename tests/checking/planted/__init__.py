@@ -8,6 +8,7 @@ held against.
 from tests.checking.planted import (
     bodies,
     branches,
+    choices,
     exchanges,
     exporters,
     integers,
@@ -23,6 +24,6 @@ from tests.checking.planted import (
 from tests.checking.planted.registry import KINDS, Facts, Hints, plant
 
 __all__ = [
-    "KINDS", "Facts", "Hints", "bodies", "branches", "exchanges", "exporters", "integers", "masks", "mutants", "nodes",
-    "outputs", "plant", "reach", "tiles", "values", "weights",
+    "KINDS", "Facts", "Hints", "bodies", "branches", "choices", "exchanges", "exporters", "integers", "masks",
+    "mutants", "nodes", "outputs", "plant", "reach", "tiles", "values", "weights",
 ]  # fmt: skip

@@ -167,6 +167,14 @@ def _(facts: Facts) -> Sites:
         yield name, set_constant(name, np.sign(array) * 8)
 
 
+@kind("bound of a mask: 1e9 for 1e4, 1e4 for more")
+def _(facts: Facts) -> Sites:
+    """Shows where all keys of a query are hidden, or where scores are as large."""
+    for name, array in _bounds(facts):
+        value = 1e9 if abs(float(array.reshape(-1)[0])) <= 1e4 else 1e4
+        yield name, set_constant(name, np.sign(array) * min(value, float(np.finfo(array.dtype).max)))
+
+
 @kind("bound of a mask: another sign")
 def _(facts: Facts) -> Sites:
     for name, array in _bounds(facts):

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from models.layers import Net
 from tests.checking.planted.registry import Edit, Facts, Patch, Sites, attribute, integer, kind, tap, where
 from tests.checking.planted.subjects import Subject, inputs
 from tests.rewriting import Array
@@ -323,7 +324,7 @@ def sets(subject: Subject, model: onnx.ModelProto, fault: str, site: str) -> lis
         return made
     if fault.startswith("rows:"):
         return [{n: _special(a, one_hot="1" in fault) for n, a in feeds.items()} for feeds in made]
-    if fault.startswith("mask: zero where no key"):
+    if fault.startswith(("mask: zero where no key", "bound of a mask: 1e9")):
         for feeds in made:
             for name in subject.hints.masks:
                 feeds[name][-1] = 0
@@ -395,6 +396,9 @@ ROUNDING = {
     "rounded_quarters": "g (float[batch, 8] x) => (float[batch, 8] y) { d = Mul(x, q) r = Round(d) y = Mul(r, q) }",
     "ceiled": "g (float[batch, 8] x) => (float[batch, 8] y) { y = Ceil(x) }",
 }
+# Kernel and stride of each, Baevski et al., 2020.
+SPEECH_CONVOLUTIONS = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
+SAMPLES = tuple({"batch": b, "samples": n} for b, n in ((1, 400), (2, 2000), (1, 5003), (3, 3333)))
 CONSTANTS = {
     "a": np.array(86400),
     "b": np.array(7),
@@ -403,6 +407,27 @@ CONSTANTS = {
     "s": np.array(3, np.uint64),
     "q": np.float32(0.25),
 }
+
+
+def _speech() -> onnx.ModelProto:
+    """Samples [B, N] -> frames [B, F, 32]: convolutions as Wav2Vec2's, which take 400 samples, and two layers."""
+    net = Net("speech", batch=1, dynamic=True, seed=0)
+    d, heads = 32, 4
+    x = net.op("Unsqueeze", net.input("waves", (net.batch, "samples"), features=1), net.ints(1))
+    x = net.set_features(x, 1)
+    for kernel, stride in SPEECH_CONVOLUTIONS:
+        weights = net.const(net.normal((d, net.features(x), kernel), (2 / (net.features(x) * kernel)) ** 0.5))
+        x = net.op("Conv", x, weights, kernel_shape=[kernel], strides=[stride])
+        x = net.gelu(net.set_features(x, d))
+    x = net.layer_norm(net.set_features(net.op("Transpose", x, perm=[0, 2, 1]), d))
+    for _ in range(2):
+        q, k, v = (net.linear(x, d, gain=2.0) for _ in range(3))
+        y = net.attention(q, k, v, heads, scale="mul")
+        x = net.layer_norm(net.set_features(net.op("Add", net.linear(y, d), x), d))
+        y = net.linear(net.gelu(net.linear(x, 2 * d)), d)
+        x = net.layer_norm(net.set_features(net.op("Add", y, x), d))
+    net.output(x, "hidden", (net.batch, "frames", d))
+    return net.model()
 
 
 def _of_text(name: str, text: str) -> Callable[[], onnx.ModelProto]:
@@ -438,7 +463,7 @@ def _tie_feeds() -> list[dict[str, Array]]:
 
 
 def subjects() -> list[Subject]:
-    """Returns models of wide integers, rounding and tree ensembles."""
+    """Returns models of wide integers, speech, rounding and tree ensembles."""
     models = {f"trees_{depth}": (seed, depth, trees) for seed, depth, trees in ((21, 3, 4), (22, 5, 8), (23, 6, 20))}
     return [
         *(
@@ -446,6 +471,7 @@ def subjects() -> list[Subject]:
             for n, t in WIDE.items()
             for b in [_of_text(n, t)]
         ),
+        Subject("speech", _speech, SAMPLES),
         *(Subject(n, _of_text(n, t), feeds=_tie_feeds, half=False, exact=True) for n, t in ROUNDING.items()),
         *(
             Subject(n, partial(_trees, *t), feeds=partial(_tree_feeds, *t), half=False, exact=True)
