@@ -58,6 +58,8 @@ def open_session(
     # Memory goes back after each tensor: an arena would keep the largest case's for as long as the session is open.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
+    # A buffer that a later node of the same shape reuses is kept until then: twice the peak of live tensors in SAM.
+    options.enable_mem_reuse = False
     options.intra_op_num_threads = threads
     # Threads that wait for one another by looking all the time took a third of verify's CPU seconds on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
