@@ -63,6 +63,7 @@ def test_catches(kind: str, name: str, file: str) -> None:
         ("size: 5 % off on some sizes", "relative"),
         ("size: 5 % off on a decoder's step", "past"),
         ("turns: 5 % off in late ones", "turns_0.5"),
+        ("scale of an attention lost", "speech"),
         ("rows: 5 % off where all values are equal", "relative"),
         ("integers: through int32", "weekdays"),
         ("tree: a comparison without equality", "trees_5"),
