@@ -260,6 +260,7 @@ def test_limits_on_the_command_line(tmp_path: Path, graphopt_command: Any) -> No
         "--target=cpu",
         "--precision=bf16",
         f"--max-error={limit}",
+        "-v",
     )
     assert "of 3 layers stay in float32" in done.stdout and "with all layers)" in done.stdout
     assert 0 < sum(n.endswith("Bf16") for n in names(onnx.load(tmp_path / "out.onnx"))) < 3
