@@ -9,15 +9,17 @@ void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, 
   pick_multiply<E, Steps, Keep>(rows, vectors)(s, v, at, steps, o, keep);
 }
 
-#define GRAPHOPT_INSTANTIATE(E, Steps)                                                               \
-  template void multiply_rows<E>(int64_t, int64_t, const Word*, const Word*, Steps, int64_t, float*, \
-                                 const Keep&);
-GRAPHOPT_INSTANTIATE(Single, Panel)
-GRAPHOPT_INSTANTIATE(Single, Table)
-GRAPHOPT_INSTANTIATE(Single, TableOfRows)
-GRAPHOPT_INSTANTIATE(Brain, Panel)
-GRAPHOPT_INSTANTIATE(Brain, Table)
-GRAPHOPT_INSTANTIATE(Brain, TableOfRows)
-#undef GRAPHOPT_INSTANTIATE
+template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, Panel, int64_t, float*,
+                                    const Keep&);
+template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, Table, int64_t, float*,
+                                    const Keep&);
+template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, TableOfRows, int64_t, float*,
+                                    const Keep&);
+template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, Panel, int64_t, float*,
+                                   const Keep&);
+template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, Table, int64_t, float*,
+                                   const Keep&);
+template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, TableOfRows, int64_t, float*,
+                                   const Keep&);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

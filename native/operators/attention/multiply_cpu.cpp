@@ -108,13 +108,12 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
   }
 }
 
-#define GRAPHOPT_INSTANTIATE(T)                                                                         \
-  template void multiply_attention(int64_t, int64_t, const float*, int64_t, const T*, int64_t, int64_t, \
-                                   Result, float*, int64_t, float*);
-GRAPHOPT_INSTANTIATE(float)
-GRAPHOPT_INSTANTIATE(half)
-GRAPHOPT_INSTANTIATE(Word)
-#undef GRAPHOPT_INSTANTIATE
+template void multiply_attention(int64_t, int64_t, const float*, int64_t, const float*, int64_t, int64_t,
+                                 Result, float*, int64_t, float*);
+template void multiply_attention(int64_t, int64_t, const float*, int64_t, const half*, int64_t, int64_t,
+                                 Result, float*, int64_t, float*);
+template void multiply_attention(int64_t, int64_t, const float*, int64_t, const Word*, int64_t, int64_t,
+                                 Result, float*, int64_t, float*);
 
 #if defined(__AVX512F__)
 template <class T>

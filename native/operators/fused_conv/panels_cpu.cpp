@@ -189,13 +189,13 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
   store_numbers(static_cast<float*>(nullptr));
 }
 
-#define GRAPHOPT_INSTANTIATE(E, ...)                                                               \
-  template void multiply_panels<E>(int64_t, const Panels&, const Word*, const Word*, const Steps&, \
-                                   const Keep&, const __VA_ARGS__&);
-GRAPHOPT_INSTANTIATE(Single, Finish<float>)
-GRAPHOPT_INSTANTIATE(Single, Finish<half>)
-GRAPHOPT_INSTANTIATE(Brain, Finish<float>)
-GRAPHOPT_INSTANTIATE(Brain, Finish<float, true>)
-#undef GRAPHOPT_INSTANTIATE
+template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                      const Keep&, const Finish<float>&);
+template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                      const Keep&, const Finish<half>&);
+template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                     const Keep&, const Finish<float>&);
+template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                     const Keep&, const Finish<float, true>&);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -119,12 +119,11 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
   return {p.groups * passes * parts, multiply};
 }
 
-#define GRAPHOPT_INSTANTIATE(...)                                                                \
-  template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, \
-                                  const Word*, const Word*, const __VA_ARGS__&, const Sharing&, Word*);
-GRAPHOPT_INSTANTIATE(Finish<float>)
-GRAPHOPT_INSTANTIATE(Finish<half>)
-GRAPHOPT_INSTANTIATE(Finish<float, true>)
-#undef GRAPHOPT_INSTANTIATE
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<float>&, const Sharing&, Word*);
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<half>&, const Sharing&, Word*);
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<float, true>&, const Sharing&, Word*);
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA
