@@ -50,7 +50,7 @@ def check_places(places: Mapping[str, Path | None], reads: Iterable[Path] = ()) 
             continue
         target = target_of(place)
         if not target.parent.is_dir():
-            raise ModelSaveError(f"{place}: the folder {target.parent} does not exist")
+            raise ModelSaveError(f"{place}: the folder {place.parent} does not exist")
         if not os.access(target.parent, os.W_OK):
             raise ModelSaveError(f"{place}: the folder {target.parent} is not writable")
         other = taken.setdefault(_identity(target), what)

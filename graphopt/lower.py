@@ -131,6 +131,25 @@ def _contrib(work: ir.Model) -> Counter[str]:
     return Counter(n.op_type for n in nodes if n.domain == MICROSOFT or (n.domain, n.op_type) in CONTRIB)
 
 
+def _lowest(work: ir.Model, opset: int) -> str:
+    """Offers the lowest opset that has every operator of a model, where that is above `opset`."""
+    own = work.opset_imports.get("", opset)
+    used = {node.op_type for graph in traversal.graphs(work) for node in graph if node.domain == ""}
+    since: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.name in used:
+            since[schema.name] = min(schema.since_version, since.get(schema.name, schema.since_version))
+    newest = max(since, key=lambda op: since[op], default="")
+    lowest = since.get(newest, 0)
+    if lowest <= opset:
+        return ""
+    return (
+        f"; ONNX has {newest} from opset {lowest} on: give --opset {lowest}"
+        + (f" to {own}" if own > lowest else "")
+        + f", or export the model for opset {opset}, where exporters write {newest} as simpler operators"
+    )
+
+
 def _converted(work: ir.Model, opset: int) -> ir.Model:
     """The model in another opset, by onnx's own converter."""
     if work.functions:
@@ -144,7 +163,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     except Exception as error:
         # A place in its sources and the condition that did not hold stand before what it has to say.
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
-        raise OptionError(f"--opset {opset}: onnx's converter has no way there: {why}") from error
+        raise OptionError(f"--opset {opset}: onnx's converter has no way there: {why}{_lowest(work, opset)}") from error
     # The converter knows the graph alone.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string

@@ -73,6 +73,7 @@ class Outcome:
         seconds: how long it took.
         nodes: before and after.
         rewrites: how many sites were rewritten.
+        answer: the first line that it printed: verdict, speed, nodes.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Outcome:
     seconds: float
     nodes: tuple[int, int] = (0, 0)
     rewrites: int = 0
+    answer: str = ""
 
     @property
     def good(self) -> bool:
@@ -195,12 +197,12 @@ def run_job(job: Job) -> Outcome:
         code, message = _TIME_IS_OVER, f"not done after {job.timeout:g} s"
     except OSError as error:
         code, message = _NOT_RUN, str(error)
-    nodes, rewrites = (0, 0), 0
+    nodes, rewrites, answer = (0, 0), 0, ""
     if code == 0:
         report = json.loads(Path(job.report).read_text())
         nodes = (sum(report["before"]["nodes"].values()), sum(report["after"]["nodes"].values()))
         rewrites = sum(1 for remark in report["remarks"] if remark["code"] == "APPLIED")
-        message = ""
+        message, answer = "", str(report["answer"])
     else:
         source = _state(Path(job.source))
         for left, before in written.items():
@@ -208,7 +210,9 @@ def run_job(job: Job) -> Outcome:
                 left.unlink(missing_ok=True)
         message = message or ("its outputs differ" if code == 1 else "it ended without a word")
     seconds = round(time.perf_counter() - begin, 3)
-    return Outcome(job.name, job.digest, job.options, graphopt.__version__, code, message, seconds, nodes, rewrites)
+    return Outcome(
+        job.name, job.digest, job.options, graphopt.__version__, code, message, seconds, nodes, rewrites, answer
+    )
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

@@ -89,7 +89,10 @@ class Options:
         if self.share_weights and self.external_data is False:
             raise OptionError("weights inside the model are not shared: give one of the two")
         if self.precision != "fp16" and self.inputs is not None:
-            raise OptionError("inputs are for the ranges of activations, with precision fp16")
+            raise OptionError(
+                "inputs are for the ranges of activations, with precision fp16; verify --inputs compares outputs on "
+                "them"
+            )
         if self.precision is None and self.keep_float:
             raise OptionError("nodes are kept in float32 only with a precision")
 

@@ -52,6 +52,8 @@ def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:
         raise VerifyError(f"{source}: no such file or folder")
     try:
         if source.is_file():
+            if not zipfile.is_zipfile(source):
+                raise ValueError("it is no .npz file (numpy.savez writes one)")
             return [Case(source.name, _arrays(np.load(source)))]
         cases = []
         for folder in sorted(p for p in source.glob(f"{SET}*") if p.is_dir()) or [source]:

@@ -18,7 +18,7 @@ from graphopt.cli.options import (
     one_size,
 )
 from graphopt.cli.root import Command, app
-from graphopt.errors import OptionError
+from graphopt.errors import OptionError, did_you_mean
 from graphopt.remarks import Code
 
 
@@ -67,7 +67,10 @@ def explain_command(
         show(pages()[f"refusals/{model}"])
         return
     if str(model).isupper() and not model.suffix and not model.exists():
-        raise OptionError(f"there is no file and no code '{model}'; the codes are {', '.join(Code.__members__)}")
+        raise OptionError(
+            f"there is no file and no code '{model}'{did_you_mean(str(model), Code.__members__)}; the codes are "
+            + ", ".join(Code.__members__)
+        )
     if provider is not None:
         if only or skip or code or dim or all_sites:
             raise OptionError("--provider can be combined with --input-shape and --json only")
@@ -76,7 +79,10 @@ def explain_command(
     codes = code or []
     for name in codes:
         if name not in Code.__members__:
-            raise OptionError(f"there is no code '{name}'; the codes are {', '.join(Code.__members__)}")
+            raise OptionError(
+                f"there is no code '{name}'{did_you_mean(name, Code.__members__)}; the codes are "
+                + ", ".join(Code.__members__)
+            )
     from graphopt.report.account import account
     from graphopt.report.tables import print_account
 

@@ -33,9 +33,7 @@ def optimize_all(
     from graphopt.report.text import count, plain
 
     def show(outcome: Outcome, done: int, total: int) -> None:
-        what = (
-            f"{outcome.nodes[0]} -> {outcome.nodes[1]} nodes" if outcome.good else f"[red]{plain(outcome.message)}[/]"
-        )
+        what = plain(outcome.answer) if outcome.good else f"[red]{plain(outcome.message)}[/]"
         screen.out().print(f"{done}/{total} {plain(outcome.name)}: {what}", soft_wrap=True)
 
     found = summary(run(folder, out, options=options or (), jobs=jobs, timeout=timeout, on=on, progress=show))

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from graphopt import shared_weights
 from graphopt.errors import GraphoptError, ModelLoadError
-from graphopt.graph import messages
+from graphopt.graph import formats, messages
 from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.graph.traversal import (
     captures,
@@ -185,15 +185,18 @@ def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
         data = _read(path, progress or (lambda _: None))
     except FileNotFoundError:
         raise ModelLoadError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ModelLoadError(f"{path}: {formats.describe_folder(path)}") from None
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror or error}") from None
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
     except google.protobuf.message.DecodeError:
-        raise ModelLoadError(f"{path}: not an ONNX model (truncated, or another format)") from None
+        why = formats.describe(path, data) or "truncated, or another format"
+        raise ModelLoadError(f"{path}: not an ONNX model ({why})") from None
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
-        raise ModelLoadError(f"{path}: not an ONNX model (it has no graph)")
+        raise ModelLoadError(f"{path}: not an ONNX model ({formats.describe(path, data) or 'it has no graph'})")
     return proto
 
 

@@ -26,7 +26,7 @@ from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
-from graphopt.errors import GraphoptError, OptionError, about, one_line, require_list, runtime_says
+from graphopt.errors import GraphoptError, OptionError, about, did_you_mean, one_line, require_list, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
@@ -53,6 +53,7 @@ from graphopt.runtime.discovery import (
     memory_of,
     provider_name,
     runtime_name,
+    why_no_device,
 )
 from graphopt.runtime.sessions import COMPILING_PROVIDERS
 from graphopt.strict_json import dumps
@@ -270,9 +271,13 @@ class _CannotBindError(Exception):
 
 @contextmanager
 def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
-    """Each model as a file whose nodes all have names, which is how a profile refers to them."""
+    """Each model as a file whose nodes all have names, which is how a profile refers to them.
+
+    Raises:
+        GraphoptError: the error of the body, with the caller's paths in the place of temporary ones.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        paths = []
+        paths, named = [], {}
         for i, original in enumerate(originals):
             source = reading.load(original)
             unnamed = [n for n in source.model.graph if not n.name]
@@ -285,7 +290,14 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
             path.parent.mkdir()
             writing.save(source.model, path)
             paths.append(path)
-        yield paths
+            named[str(path)] = str(source.path or "the model")
+        try:
+            yield paths
+        except GraphoptError as error:
+            message = str(error)
+            for place, name in named.items():
+                message = message.replace(place, name)
+            raise type(error)(message) from None
 
 
 def _check_inputs(protos: Sequence[onnx.ModelProto]) -> None:
@@ -311,7 +323,10 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
     unknown = sizes.keys() - roles.keys()
     if unknown:
         known = ", ".join(roles) or "none"
-        raise OptionError(f"the inputs have no symbolic dimension '{min(unknown)}'; they have: {known}")
+        raise OptionError(
+            f"the inputs have no symbolic dimension '{min(unknown)}'{did_you_mean(min(unknown), roles)}; "
+            f"they have: {known}"
+        )
     choices = [sizes.get(s, (DEFAULT_SIZES[role],)) for s, role in roles.items()]
     return [dict(zip(roles, values, strict=True)) for values in itertools.product(*choices)]
 
@@ -323,7 +338,7 @@ def _taken(
     free = {s for s, role in symbols(proto).items() if role != "batch"} - given
     if not free:
         return grid
-    with about(path.name):
+    with about(str(path)):
         takes = _takes(open_session(path, setting.provider, setting.threads))
         found = taken_sizes(inlined(proto), setting.sizes, setting.sizes.keys() - free, takes)
     return [{name: found[name] if name in free else size for name, size in point.items()} for point in grid]
@@ -372,7 +387,7 @@ def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str,
     Raises:
         VerifyError: there are no arrays of what an input holds.
     """
-    with about(path.name):
+    with about(str(path)):
         kinds = [v.type.tensor_type for v in required_inputs(proto)]
         feeds = normal_feeds(proto, setting.sizes)
         if all(k.elem_type == onnx.TensorProto.FLOAT and k.shape.dim for k in kinds):
@@ -386,7 +401,7 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(
-            f"{path.name}: {describe(setting)}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
+            f"{path}: {describe(setting)}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
             "takes (--dim, --inputs)"
         ) from None
     if setting.io == "host":
@@ -493,7 +508,8 @@ def _profile(
 
 def _require_device(profiled: Profile) -> None:
     if profiled.setting.provider == CPU:
-        raise OptionError("--require-device needs a provider other than the CPU's")
+        why = why_no_device()
+        raise OptionError(f"--require-device needs a provider other than the CPU's{f': {why}' if why else ''}")
     for side, placed in (("BEFORE", profiled.before_placement), ("AFTER", profiled.after_placement)):
         if placed is not None and placed.on_cpu:
             some = ", ".join(placed.on_cpu[:5]) + (", ..." if len(placed.on_cpu) > 5 else "")

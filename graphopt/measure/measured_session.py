@@ -66,6 +66,6 @@ def open_session(
     except GraphoptError:
         raise
     except Exception as error:  # the runtime's exception classes share no public base
-        raise GraphoptError(cannot_load(model.name, error, provider)) from None
+        raise GraphoptError(cannot_load(str(model), error, provider)) from None
     require_provider(session, provider)
     return session

@@ -150,7 +150,7 @@ class _Work:
                 if value.name == name:
                     for dim, size in zip(value.type.tensor_type.shape.dim, shape):
                         dim.dim_value = size
-        self._called = original.name
+        self._called = str(original)
         with about(self._called):
             self._cases = [Case(f"draw {seed}", normal_feeds(proto, drawn, seed)) for seed in range(_CASES)]
         self._names = [o.name for o in proto.graph.output]

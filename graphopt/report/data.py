@@ -73,7 +73,7 @@ class Report:
 
     Attributes:
         target: what it was optimized for.
-        target_reason: why that, where the target was "auto".
+        target_reason: why that, where the target was "auto"; else what this machine's library lacks for it.
         remarks: one for each candidate site.
         passes: seconds and counts of each pass.
         before, after: what the model consisted of.

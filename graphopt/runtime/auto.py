@@ -9,9 +9,11 @@ from graphopt.runtime.discovery import (
     default_providers,
     device_count,
     device_of,
+    gpu_routes,
     provider_name,
     why_cpu,
 )
+from graphopt.runtime.routes import Reason, no_code_at_all, rebuilt_for
 from graphopt.targets.target import Target, parse_target
 
 _PROVIDERS = {"cpu": CPU, "rocm": "ROCMExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -22,13 +24,14 @@ def resolve_target(text: str) -> tuple[Target, str]:
     """Reads a target; "auto" is the provider that a session would get here, with the GPU's architecture.
 
     Returns:
-        The target, and why it is that one: "" where the caller named it.
+        The target, and why it is that one; where the caller named it, what is missing for it here.
 
     Raises:
         OptionError: unknown.
     """
     if text != "auto":
-        return parse_target(text), ""
+        target = parse_target(text)
+        return target, _without_kernels(target)
     try:
         provider = default_providers()[0]
         if provider != CPU:
@@ -40,6 +43,26 @@ def resolve_target(text: str) -> tuple[Target, str]:
     except RuntimeMissingError as error:
         return Target("cpu"), str(error)
     return Target("cpu"), "no GPU here that our kernels run on" if reason is None else reason.text
+
+
+def _without_kernels(target: Target) -> str:
+    """Says that the library has no device code for the GPU of a target, and what to do, as `graphopt doctor` does."""
+    if not target.arch:
+        return ""
+    try:
+        code = next((r.code for r in gpu_routes() if r.name == target.device), ())
+    except RuntimeMissingError:
+        return ""
+    arch = target.arch.partition(":")[0]
+    # gfx11-generic runs on gfx1103, gfx9-4-generic on gfx942 and gfx950.
+    families = {name.removesuffix("-generic").replace("-", "") for name in code if name.endswith("-generic")}
+    families |= {"gfx95"} if "gfx94" in families else set()
+    if arch in code or any(arch.startswith(family) for family in families):
+        return ""
+    amd = target.device == "rocm"
+    if not code:
+        return str(no_code_at_all(arch, amd=amd))
+    return str(Reason("no_code", f"this library has no device code for {arch}", rebuilt_for(arch) if amd else ""))
 
 
 def provider_of(target: Target) -> str:

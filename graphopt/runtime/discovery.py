@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import graphopt
-from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError
+from graphopt.errors import GraphoptError, OptionError, RuntimeMissingError, did_you_mean
 from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
@@ -28,7 +28,7 @@ DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
 DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
 
-Provider = str | tuple[str, Mapping[str, Any]]
+Provider = str | tuple[str, dict[str, Any]]
 
 
 def import_onnxruntime() -> Any:
@@ -192,6 +192,20 @@ def why_cpu() -> Reason | None:
     return amd.why_not() if amd.seen or meant else None
 
 
+def why_no_device(provider: str = "") -> str:
+    """Why no session can run on a GPU here and what to do, as `graphopt doctor` says it.
+
+    Args:
+        provider: the provider that is asked for; "" is any.
+
+    Raises:
+        RuntimeMissingError: no runtime, or no native library.
+    """
+    routes = [route for route in gpu_routes() if provider in ("", route.provider)]
+    reason = (why_cpu() if not provider else None) or next((r.why_not() for r in routes if not r.ready), None)
+    return f"{reason}; graphopt doctor shows every way to a GPU" if reason is not None else ""
+
+
 def memory_of(session: Any) -> tuple[Any, ...]:
     """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
     name = session.get_providers()[0]
@@ -268,7 +282,9 @@ def provider_name(text: str) -> str:
         if text.lower() in (name.lower(), name.lower().removesuffix("executionprovider")):
             return name
     short = ", ".join(n.removesuffix("ExecutionProvider").lower() for n in available)
-    raise OptionError(f"this runtime has no provider '{text}'; it has {short}")
+    asked = next((r.provider for r in gpu_routes() if text in (r.name, r.provider)), "")
+    why = f": {why_no_device(asked)}" if asked else did_you_mean(text, short.split(", "))
+    raise OptionError(f"this runtime has no provider '{text}'{why}; it has {short}")
 
 
 @functools.cache

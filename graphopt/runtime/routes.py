@@ -258,18 +258,23 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
     if problem is None:
         return None
     if problem["code"] == "no_code" and not code:
-        compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
-        text = f"this library has no device code: there was no {compiler} when the wheel was built"
-        mend = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
-        option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={told['arch'].removeprefix('sm_')}"
-        return Reason("no_code_at_all", text, f"{mend}; pip install --force-reinstall --no-deps .{option}")
-    mends = {
-        "no_code": f"pip install --force-reinstall --no-deps . -C cmake.define.GRAPHOPT_HIP_ARCHS={told['arch']}"
-        if amd
-        else "",
-        "old_runtime": "install ROCm 6.4 or newer",
-    }
+        return no_code_at_all(told["arch"], amd=amd)
+    mends = {"no_code": rebuilt_for(told["arch"]) if amd else "", "old_runtime": "install ROCm 6.4 or newer"}
     return Reason(problem["code"], problem["text"], mends.get(problem["code"], ""))
+
+
+def no_code_at_all(arch: str, *, amd: bool) -> Reason:
+    """Why a library without any device code has none for a GPU."""
+    compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
+    text = f"this library has no device code: there was no {compiler} when the wheel was built"
+    mend = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
+    option = "" if amd else f" -C cmake.define.GRAPHOPT_CUDA_ARCHS={arch.removeprefix('sm_')}"
+    return Reason("no_code_at_all", text, f"{mend}; pip install --force-reinstall --no-deps .{option}")
+
+
+def rebuilt_for(arch: str) -> str:
+    """The command that builds the library with device code for an AMD GPU."""
+    return f"pip install --force-reinstall --no-deps . -C cmake.define.GRAPHOPT_HIP_ARCHS={arch}"
 
 
 def _reason(problem: Mapping[str, str] | None) -> Reason | None:

@@ -18,6 +18,7 @@ from graphopt.runtime.discovery import (
     device_of,
     gpu_routes,
     library_version,
+    why_no_device,
 )
 from graphopt.runtime.machine import Device
 
@@ -32,10 +33,11 @@ def require_provider(created: Any, provider: str) -> None:
         GraphoptError: the provider is none of the session's.
     """
     if provider not in created.get_providers():
-        raise GraphoptError(f"{provider} was asked for, but the session runs on {', '.join(created.get_providers())}")
+        why, got = why_no_device(provider), ", ".join(created.get_providers())
+        raise GraphoptError(f"{provider} was asked for, but the session runs on {got}" + (f": {why}" if why else ""))
 
 
-def failed_on_device(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def failed_on_device(options: Mapping[str, dict[str, Any]]) -> list[str]:
     """Operators of ours that the self-test found wrong on the GPU that was chosen; says so once for each GPU."""
     name = next((p for p in options if p in SELF_TESTED), None)
     if name is None:

@@ -31,6 +31,7 @@ from graphopt.runtime.discovery import (
     loads_providers,
     numbered_device,
     why_cpu,
+    why_no_device,
 )
 from graphopt.runtime.session_warnings import (
     failed_on_device,
@@ -101,10 +102,9 @@ def configure(
     if providers is None and chosen == [CPU] and (reason := why_cpu()) is not None and not require_device:
         say_once(f"this session runs on the CPU: {reason}")
     if require_device and not options.keys() - {CPU}:
-        reason = why_cpu()
-        why = "" if reason is None else f": {reason}"
         raise GraphoptError(
-            f"a device is required, but this machine has none that ONNX Runtime would run our kernels on{why}"
+            f"a device is required, but this machine has none that ONNX Runtime would run our kernels on: "
+            f"{why_no_device()}"
         )
     if DEVICE_PROVIDER in options and not loads_providers():
         since = ".".join(map(str, DEVICE_PROVIDER_SINCE))

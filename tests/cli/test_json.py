@@ -84,7 +84,7 @@ def test_what_cannot_be_timed_is_told_after_the_rest(
     options = ("--target", "cpu", "--verify", "--bench", "--dim", "H=7", "--threads", "1", "--json", report)
     shown = graphopt_command("optimize", path, out, *options)
     assert shown.exit_code == 2 and len(shown.stderr.splitlines()) == 1
-    assert shown.stderr.startswith("graphopt: in.onnx: ") and "H=7" in shown.stderr and "(--dim, " in shown.stderr
+    assert shown.stderr.startswith(f"graphopt: {path}: ") and "H=7" in shown.stderr and "(--dim, " in shown.stderr
     assert shown.stdout.startswith("equal (")
     whole = strict(report.read_text())
     check(whole)
