@@ -211,7 +211,7 @@ def test_layers_that_stay() -> None:
         n.name = name
     after, report = convert(model, keep_float=["second", "Gemm"])
     assert [n for n in names(after) if n.startswith("Linear")] == ["LinearReluBf16"]
-    assert refusals(report) == {"KEPT": "as asked"}
+    assert refusals(report) == {"KEPT": "--keep-float names it"}
     with pytest.raises(OptionError, match="no node and no operator has the name 'third'"):
         convert(model, keep_float=["third"])
 
@@ -228,7 +228,7 @@ def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
     assert max(limit.errors.values()) <= worst / 2 and limit.rounded == free.rounded
     after, report = convert(model, keep_float=limit.keep)
     assert sum(n.endswith("Bf16") for n in names(after)) == 3 - len(limit.keep)
-    assert refusals(report)["KEPT"] == "as asked"
+    assert refusals(report)["KEPT"] == "--keep-float names it"
     # All of them: what is left is what float32 moves.
     assert len(graphopt.limit_error(model, 1e-5).keep) == 3
     graph = """g (float[1, 32, 18, 18] x) => (float[1, 32, 18, 18] y) {
@@ -611,7 +611,7 @@ def test_attention_that_stays() -> None:
     after, report = convert(decode)
     assert names(after) == ["FusedAttention"] and "than 1 queries gain" in refusals(report)["NO_GAIN"]
     after, report = convert(attention()[0], keep_float=["FusedAttention"])
-    assert names(after) == ["FusedAttention"] and refusals(report) == {"KEPT": "as asked"}
+    assert names(after) == ["FusedAttention"] and refusals(report) == {"KEPT": "--keep-float names it"}
     capped = ATTENTION.replace(
         "p = Softmax<axis = -1>(scaled)", "t = Tanh(scaled) u = Mul(t, c) p = Softmax<axis = -1>(u)"
     )
@@ -736,7 +736,7 @@ def test_products_of_activations_that_stay(text: str, code: str, said: str) -> N
 def test_products_of_activations_that_are_to_stay() -> None:
     before, _ = product()
     after, report = convert(before, keep_float=["MatMul"])
-    assert names(after) == ["MatMul"] and refusals(report) == {"KEPT": "as asked"}
+    assert names(after) == ["MatMul"] and refusals(report) == {"KEPT": "--keep-float names it"}
     assert "OPSET" in refusals(convert(model_from_text(PRODUCT, opset=12))[1])
     text = """g (float[64, 72] a, float[72, 80] b, int64[K] n) => (float y) {
       r = Reshape(b, n) m = MatMul(a, r) y = ReduceSum<keepdims = 0>(m)

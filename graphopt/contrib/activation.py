@@ -26,7 +26,7 @@ def activate(w: Writer, x: ir.Value, T: ir.DataType, name: str | None, parameter
         return x
     wanted = PARAMETERS.get(name)
     if wanted is None or len(parameters) < len(wanted):
-        raise w.refuse(Code.ATTRIBUTE, f"the activation {name} with {len(parameters)} parameters")
+        raise w.refuse(Code.ATTRIBUTE, f"its activation is {name} with {len(parameters)} parameters")
     if name == "Clip":
         return w.op("Clip", x, *(w.number(p, T) for p in parameters[:2]))
     attributes: dict[str, Any] = {k: float(p) for k, p in zip(wanted, parameters)}

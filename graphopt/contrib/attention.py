@@ -64,7 +64,7 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
     if rank == 1:
         count, B = w.editor.shapes.dims(mask), w.editor.shapes.dims(batch)
         if count is None or B is None:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"whether {mask.name} holds one number for each sequence or more")
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more")
         if count[0] == B[0]:
             kept = lengths_mask(w, mask, None, total)
         elif count[0] in (B[0] + B[0], B[0] + B[0] + B[0] + Size.of(2)):
@@ -73,11 +73,11 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
             start = w.slice(mask, 0, size, None) if count[0] == B[0] + B[0] else None
             kept = lengths_mask(w, end, start, total)
         else:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"whether {mask.name} holds one number for each sequence or more")
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more")
     elif rank in (2, 3):
         kept = w.op("Greater", mask, w.number(0, ir.DataType.INT32))
     else:
-        raise w.refuse(Code.WRONG_RANK, f"a mask of rank {rank}")
+        raise w.refuse(Code.WRONG_RANK, f"the mask has rank {rank}")
     kept = w.unsqueeze(kept, 1) if rank == 3 else w.unsqueeze(kept, 1, 2)
     return w.op("Where", kept, w.number(0.0, T), w.number(filtered, T))
 
@@ -139,7 +139,7 @@ def _define_attention(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]
     if call.attribute("do_rotary"):
         raise w.refuse(Code.ATTRIBUTE, "rotary positions inside Attention have no definition")
     if call.attribute("past_present_share_buffer") and "past_sequence_length" not in call:
-        raise w.refuse(Code.UNSUPPORTED_OP, "past_present_share_buffer without past_sequence_length")
+        raise w.refuse(Code.UNSUPPORTED_OP, "past_present_share_buffer is set, and past_sequence_length is absent")
     N, T = call.attribute("num_heads"), w.dtype(call["input"], call["weights"])
     values, sizes = projected(w, call)
     q, k, v = (heads(w, x, N) for x in values)
@@ -179,7 +179,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     hidden = _hidden_sizes(w, call)
     if "bias" in call:
         if None in hidden:
-            raise w.refuse(Code.UNKNOWN_SHAPE, "the last dimensions of query, key and value, which share the bias")
+            raise w.refuse(Code.UNKNOWN_SHAPE, "the last dimensions of query, key and value, which share the bias, are not known")
         biases = list(w.split(call["bias"], [n for n in hidden if n is not None], 0))
     if rank == 5:  # packed: [B, S, N, 3, H]
         q, k, v = (w.transpose(w.squeeze(x, 3), 0, 2, 1, 3) for x in w.split(query, (1, 1, 1), 3))
@@ -187,7 +187,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     elif key is None:  # packed: [B, 1, 3 N H]
         sizes = [n for n in hidden if n is not None]
         if len(sizes) != 3:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {query.name}")
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {query.name} is not known")
         parts = w.split(query, sizes, -1)
         q, k, v = (heads(w, _plus(w, x, b), N) for x, b in zip(parts, biases))
     else:
@@ -213,7 +213,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     size = hidden[0] // N if hidden[0] is not None else None
     scale = scale_of(call, size)
     if scale is None:
-        raise w.refuse(Code.UNKNOWN_SHAPE, "the size of a head")
+        raise w.refuse(Code.UNKNOWN_SHAPE, "the size of a head is not known")
     context, scores = attend(w, q, k, v, scale, _added(w, call, mask, q, k, query, T), T)
     return {"output": merged(w, context, hidden[2]), "present_key": new_k, "present_value": new_v, "qk": scores}
 
@@ -332,7 +332,7 @@ SPECS = (
             "scale": None,
         },
         _define_decoder,
-        stays_on_cpu="its kernel writes into the cache, the definition copies it",
+        stays_on_cpu="its kernel writes into the cache, and the definition copies it",
         form="FusedAttention",
     ),
 )

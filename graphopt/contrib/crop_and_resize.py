@@ -22,9 +22,9 @@ FLOAT = ir.DataType.FLOAT
 def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x, rois, mode = call["X"], call["rois"], call.attribute("mode")
     if w.dtype(x, rois) != FLOAT:
-        raise w.refuse(Code.WRONG_DTYPE, "images that are not float32")
+        raise w.refuse(Code.WRONG_DTYPE, "the images are not float32")
     if mode not in ("bilinear", "nearest"):
-        raise w.refuse(Code.ATTRIBUTE, f"mode {mode}")
+        raise w.refuse(Code.ATTRIBUTE, f"its mode is {mode}")
     size = w.cast(call["crop_size"], INT64)
     sides = []
     for axis, image_axis in ((0, 2), (1, 3)):

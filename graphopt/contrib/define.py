@@ -24,13 +24,13 @@ def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
     attributes: dict[str, Any] = {}
     for name, attribute in node.attributes.items():
         if name not in op.attributes:
-            raise Refusal(Code.ATTRIBUTE, f"{op.name} has no attribute {name} that is known here", node)
+            raise Refusal(Code.ATTRIBUTE, f"graphopt does not know the attribute {name} of {op.name}", node)
         if attribute.is_ref():
             raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{name} refers to {attribute.ref_attr_name}", node)
         attributes[name] = attribute.value
     for name, default in op.attributes.items():
         if name not in attributes and default is REQUIRED:
-            raise Refusal(Code.ATTRIBUTE, f"{name} is not written", node)
+            raise Refusal(Code.ATTRIBUTE, f"the attribute {name} is missing", node)
         attributes.setdefault(name, default)
     inputs = dict(_named(op.inputs, node.inputs, node))
     missing = [n for n in op.inputs if n[-1] not in "?*" and n not in inputs]

@@ -234,7 +234,7 @@ SPECS = (
             "v_quant_type": "NONE",
         },
         _define,
-        stays_on_cpu="its kernel writes into the cache, the definition copies it",
+        stays_on_cpu="its kernel writes into the cache, and the definition copies it",
         stays_on_gpu="its definition copies the whole cache at every step",
         on_provider="group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",

@@ -26,9 +26,9 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     A, B, scales = call["A"], call["B"], call["scales"]
     K, bits, size = (call.attribute(n) for n in ("K", "bits", "block_size"))
     if bits not in BITS:
-        raise w.refuse(Code.ATTRIBUTE, f"{bits} bits")
+        raise w.refuse(Code.ATTRIBUTE, f"its weights have {bits} bits")
     if call.attribute("weight_prepacked"):
-        raise w.refuse(Code.ATTRIBUTE, "weights in the layout of one GPU kernel")
+        raise w.refuse(Code.ATTRIBUTE, "its weights have the layout of one GPU kernel")
     T, blocks = w.dtype(scales, A), -(-K // size)
     _check_sizes(w, call, blocks)
     packed, points = w.constant(B), w.constant(call.get("zero_points"))
@@ -133,7 +133,7 @@ SPECS = (
             "weight_prepacked": 0,
         },
         _define,
-        stays_on_cpu="its kernel reads packed weights, the definition unpacks them",
+        stays_on_cpu="its kernel reads packed weights, and the definition unpacks them",
         stays_on_gpu="its definition unpacks whole weights",
         on_provider="matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",

@@ -32,7 +32,7 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x = call["X"]
     n = w.size(x, -1)
     if n is None or not 0 < n <= MAX_INVERSE:
-        raise w.refuse(Code.UNKNOWN_SHAPE, f"an inverse is written out for static sizes up to {MAX_INVERSE}")
+        raise w.refuse(Code.UNKNOWN_SHAPE, f"an inverse is written only for static sizes up to {MAX_INVERSE}")
     T = w.dtype(x)
     work = x if T == ir.DataType.FLOAT else w.cast(x, ir.DataType.FLOAT)
     eye = w.array(np.eye(n, dtype=np.float32))

@@ -55,7 +55,7 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
         values = [w.reshape(x, 0, size) for x in w.split(query, (1, 1, 1), 2)]
     else:
         if "key" not in call or "value" not in call:
-            raise w.refuse(Code.UNSUPPORTED_OP, "keys and values that are neither inputs nor packed")
+            raise w.refuse(Code.UNSUPPORTED_OP, "keys and values are neither inputs nor packed")
         values = [query, call["key"], call["value"]]
         sizes = [w.require_size(x, -1) for x in values]
     if bias is not None:

@@ -67,7 +67,7 @@ def _define_softmax(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x = _real(w, call, "X", "X_scale", "x_zero_point")
     axis, rank = call.attribute("axis"), w.rank(call["X"])
     if not -rank <= axis < rank:
-        raise w.refuse(Code.WRONG_AXIS, f"axis {axis} of {rank}, of which the runtime makes something else")
+        raise w.refuse(Code.WRONG_AXIS, f"its axis is {axis} of {rank}, which ONNX Runtime reads differently")
     if flattens("Softmax", call.attribute("opset")) and axis % rank != rank - 1:
         shape = w.op("Shape", x)
         flat = w.op("Flatten", x, axis=axis % rank)
@@ -88,7 +88,7 @@ def _pooled(w: Writer, call: Call[ir.Value], pool: Callable[[ir.Value], ir.Value
 
 def _define_average_pool(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if call.attribute("ceil_mode") and call.attribute("count_include_pad"):
-        raise w.refuse(Code.ATTRIBUTE, "runtimes differ in what of a last window they count")
+        raise w.refuse(Code.ATTRIBUTE, "runtimes count the elements of the last window differently")
     names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
     attributes = {n: call.attribute(n) for n in names if call.attribute(n) is not None}
     return _pooled(w, call, lambda x: w.op("AveragePool", x, **attributes))

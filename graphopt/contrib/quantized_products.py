@@ -63,9 +63,9 @@ def _product(w: Writer, a: ir.Value, b: ir.Value, *points: ir.Value | None) -> i
 
 def _define_to_float(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if w.dtype(call["a_scale"]) != FLOAT:
-        raise w.refuse(Code.WRONG_DTYPE, "scales that are not float32")
+        raise w.refuse(Code.WRONG_DTYPE, "the scales are not float32")
     if w.rank(call["a_scale"]) > 0 and w.size(call["a_scale"], 0) != 1:
-        raise w.refuse(Code.WRONG_SHAPE, "a scale for each column of A")
+        raise w.refuse(Code.WRONG_SHAPE, "A has a scale for each column")
     y = _product(w, call["A"], call["B"], call.get("a_zero_point"), call.get("b_zero_point"))
     y = w.mul(y, w.mul(scalar(w, call["a_scale"]), call["b_scale"]))
     return {"Y": w.add(y, call["bias"]) if "bias" in call else y}
@@ -97,7 +97,7 @@ def _define_gemm(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 def _define_integer16(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if w.dtype(call["A"]) != w.dtype(call["B"]):
-        raise w.refuse(Code.MIXED_DTYPE, "signed and unsigned factors")
+        raise w.refuse(Code.MIXED_DTYPE, "one factor is signed, and the other is not")
     wide = ir.DataType.INT32 if w.dtype(call["A"]) == ir.DataType.INT16 else ir.DataType.UINT32
     return {"Y": w.matmul(w.cast(call["A"], wide), w.cast(call["B"], wide))}
 

@@ -64,7 +64,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         head_size = hidden // heads
     if rank == 4:
         if head_size is None:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}")
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name} is not known")
         split = w.transpose(x, 0, 2, 1, 3)
     else:
         split = w.reshape(x, 0, 0, -1, head_size or dim)

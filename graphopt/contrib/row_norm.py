@@ -46,9 +46,9 @@ def _define_simplified(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     x, scale = call["X"], call["scale"]
     axis = call.attribute("axis")
     if axis != -1 and axis != w.rank(x) - 1:
-        raise w.refuse(Code.WRONG_AXIS, f"it normalises from axis {axis} on, its definition the last one")
+        raise w.refuse(Code.WRONG_AXIS, f"it normalises from axis {axis} on, and its definition along the last one")
     if w.dtype(x) != w.dtype(scale):
-        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, its scale {w.dtype(scale)}")
+        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, and its scale is {w.dtype(scale)}")
     if call.attribute("stash_type") != 1:
         raise w.refuse(Code.ATTRIBUTE, "statistics are not in float32")
     outputs = {"Y": w.rms_norm(x, scale, call.attribute("epsilon"))}

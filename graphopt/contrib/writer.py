@@ -21,7 +21,7 @@ class Writer(Builder):
     def __init__(self, editor: Editor, anchor: ir.Node) -> None:
         super().__init__(editor, anchor)
         if self.opset < MIN_OPSET:
-            raise Refusal(Code.OPSET, f"its definition needs opset {MIN_OPSET}, the model has {self.opset}", anchor)
+            raise Refusal(Code.OPSET, f"its definition needs opset {MIN_OPSET}, and the model has {self.opset}", anchor)
 
     # -- what is known of the node's inputs ----------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ class Writer(Builder):
     def rank(self, value: ir.Value) -> int:
         rank = self.editor.shapes.rank(value)
         if rank is None:
-            raise self.refuse(Code.UNKNOWN_RANK, f"the rank of {value.name}")
+            raise self.refuse(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known")
         return rank
 
     def size(self, value: ir.Value, axis: int) -> int | None:
@@ -50,7 +50,7 @@ class Writer(Builder):
     def require_size(self, value: ir.Value, axis: int) -> int:
         size = self.size(value, axis)
         if size is None:
-            raise self.refuse(Code.UNKNOWN_SHAPE, f"dimension {axis} of {value.name}")
+            raise self.refuse(Code.UNKNOWN_SHAPE, f"dimension {axis} of {value.name} is not known")
         return size
 
     def constant(self, value: ir.Value | None) -> Array | None:

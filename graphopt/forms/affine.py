@@ -50,16 +50,16 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     if form.takes("is_test") and attribute_int(node, "is_test", 0) != 1:
         raise Refusal(Code.TRAINING_MODE, f"is_test is 0 at opset {opset}", node)
     if not form.since:
-        raise Refusal(Code.OPSET, f"BatchNormalization of opset {opset}", node)
+        raise Refusal(Code.OPSET, f"graphopt does not know BatchNormalization of opset {opset}", node)
     if form.takes("spatial") and attribute_int(node, "spatial", 1) != 1:
-        raise Refusal(Code.ATTRIBUTE, "spatial is 0: statistics for every element", node)
+        raise Refusal(Code.ATTRIBUTE, "spatial is 0, so each element has statistics of its own", node)
     x = require_input(node, 0)
     parameters = []
     for value, what in zip(node.inputs[1:5], ("scale", "B", "mean", "var"), strict=True):
         parameters.append(editor.require_constant(value, what, node))
     shapes = [p.shape for p in parameters]
     if len(shapes[0]) != 1 or shapes.count(shapes[0]) != 4:
-        raise Refusal(Code.WRONG_SHAPE, f"parameters of shapes {shapes}", node)
+        raise Refusal(Code.WRONG_SHAPE, f"the parameters have the shapes {shapes}", node)
     gamma, beta, mean, var = np.array(parameters, np.float64)
     radicand = var + attribute_float(node, "epsilon", 1e-5)
     if not ((radicand > 0) & (radicand < np.inf)).all():
@@ -67,7 +67,7 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     scale = gamma / np.sqrt(radicand)
     shift = beta - mean * scale
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
-        raise Refusal(Code.NOT_FINITE, "the scale or the shift", node)
+        raise Refusal(Code.NOT_FINITE, "the scale or the shift is not finite", node)
     return Affine(x, scale, shift)
 
 
@@ -118,7 +118,7 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
     if x is node.inputs[1]:
         return None  # constant / x
     if (number == 0).any():
-        raise Refusal(Code.NOT_FINITE, "division by zero", node)
+        raise Refusal(Code.NOT_FINITE, "the constant divides by zero", node)
     return Affine(x, 1.0 / number, zero)
 
 
@@ -139,14 +139,14 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
     if array.ndim == 0:
         return np.broadcast_to(array, (channels,))
     if rank is None and not (axis == -1 and array.ndim == 1):
-        raise Refusal(Code.UNKNOWN_RANK, "the rank of the data", node)
+        raise Refusal(Code.UNKNOWN_RANK, "the rank of the data is not known", node)
     if rank is not None and array.ndim > rank:
-        raise Refusal(Code.BROADCAST_GROWS, f"a constant of shape {array.shape} with data of rank {rank}", node)
+        raise Refusal(Code.BROADCAST_GROWS, f"a constant has shape {array.shape}, and the data has rank {rank}", node)
     place = array.ndim - 1 if axis == -1 or rank is None else axis % rank - (rank - array.ndim)
     if array.size != (array.shape[place] if 0 <= place < array.ndim else 1):
         raise Refusal(Code.WRONG_AXIS, f"a constant of shape {array.shape} varies along another axis", node)
     if array.size not in (1, channels):
-        raise Refusal(Code.WRONG_SHAPE, f"a constant of shape {array.shape} for {channels} channels", node)
+        raise Refusal(Code.WRONG_SHAPE, f"a constant has shape {array.shape}, and the data has {channels} channels", node)
     numbers = array.reshape(-1)
     return numbers if numbers.size == channels else np.broadcast_to(numbers, (channels,))
 
@@ -159,7 +159,7 @@ def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) ->
     """
     column = (channels, *[1] * (rank - 2))
     if array.shape not in (column, (1, *column)):
-        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(array.shape)} for {channels} channels", node)
+        raise Refusal(Code.WRONG_SHAPE, f"the slope has shape {list(array.shape)}, and the data has {channels} channels", node)
     return array.reshape(column)
 
 

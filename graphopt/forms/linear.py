@@ -200,16 +200,16 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
     shape = tensor_dims(tensor)
     if node.op_type in ("Conv", "ConvTranspose"):
         if len(shape) < 3:
-            raise Refusal(Code.WRONG_RANK, f"a weight of shape {shape}", node)
+            raise Refusal(Code.WRONG_RANK, f"the weight has shape {shape}", node)
         group = attribute_int(node, "group", 1)
         if group < 1 or shape[0] % group:
-            raise Refusal(Code.WRONG_SHAPE, f"a weight of shape {shape} in {group} groups", node)
+            raise Refusal(Code.WRONG_SHAPE, f"the weight has shape {shape} and {group} groups", node)
         return (shape[1] * group, shape[0]) if node.op_type == "Conv" else (shape[0], shape[1] * group)
     if len(shape) != 2:
-        raise Refusal(Code.WRONG_RANK, f"a weight of rank {len(shape)}", node)
+        raise Refusal(Code.WRONG_RANK, f"the weight has rank {len(shape)}", node)
     if node.op_type == "Gemm":
         if editor.opset(node) < NUMPY_BROADCASTING_OPSET:
-            raise Refusal(Code.OPSET, f"Gemm of opset {editor.opset(node)}", node)
+            raise Refusal(Code.OPSET, f"graphopt does not know Gemm of opset {editor.opset(node)}", node)
         if attribute_int(node, "transB", 0):
             return shape[1], shape[0]
     return shape[0], shape[1]
@@ -245,7 +245,7 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
         auto_pad = attribute_string(node, "auto_pad", "NOTSET")
         pads = attribute_ints(node, "pads", ())
         if auto_pad not in ("NOTSET", "VALID", "") or (auto_pad != "VALID" and any(pads)):
-            raise Refusal(Code.PADDED, f"auto_pad {auto_pad}, pads {list(pads)}, and a shift before", node)
+            raise Refusal(Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before", node)
     W, bias = _numbers(linear, editor)
     if shifted:
         alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
@@ -298,12 +298,12 @@ def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array |
     _, M = channels(linear, editor)
     if node.op_type == "Gemm":
         if bias.ndim > 2 or (bias.ndim > 0 and bias.shape[-1] not in (1, M)):
-            raise Refusal(Code.WRONG_SHAPE, f"C of shape {bias.shape} for {M} columns", node)
+            raise Refusal(Code.WRONG_SHAPE, f"C has shape {bias.shape}, and the product has {M} columns", node)
         bias = bias * attribute_float(node, "beta", 1.0)
     elif node.op_type == "MatMul":
         bias = per_channel(bias, editor.shapes.rank(node.outputs[0]), -1, M, node)
     elif bias.shape != (M,):
-        raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {bias.shape} for {M} channels", node)
+        raise Refusal(Code.WRONG_SHAPE, f"the bias has shape {bias.shape}, and the result has {M} channels", node)
     return W, bias
 
 

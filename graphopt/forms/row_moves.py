@@ -88,7 +88,7 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
     for images in () if split else firsts:
         if all((count := first.divided_by(images)) is not None and count.value is not None for first in firsts):
             return dims, images
-    raise Refusal(Code.UNKNOWN_SHAPE, f"first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
+    raise Refusal(Code.UNKNOWN_SHAPE, f"the first dimensions are {', '.join(sorted(map(str, firsts)))}", nodes[-1])
 
 
 def _along_first(node: ir.Node, editor: Editor) -> bool:
@@ -119,7 +119,11 @@ def elements_of(
     """
     shapes = {v: (times(d[0], images), *(s.value or 0 for s in d[1:])) for v, d in dims.items()}
     if max(map(math.prod, shapes.values())) > MAX_ELEMENTS:
-        raise Refusal(Code.WRONG_SHAPE, f"images of {max(map(math.prod, shapes.values()))} elements", nodes[-1])
+        raise Refusal(
+            Code.WRONG_SHAPE,
+            f"an image has {max(map(math.prod, shapes.values()))} elements, which are too many",
+            nodes[-1],
+        )
     found: dict[ir.Value, Array] = {x: np.arange(math.prod(shapes[x]), dtype=np.int32).reshape(shapes[x])}
     for node in nodes:
         arrays = tuple(found[v] if v in found else editor.constant(v) for v in node.inputs)
@@ -134,7 +138,7 @@ def elements_of(
             else:
                 found[y] = evaluate(Call(node, arrays, editor.opset(node), MAX_ELEMENTS))
         except (CannotEvaluateError, ValueError):
-            raise Refusal(Code.UNSUPPORTED_OP, f"what {node.op_type} does is not defined", node) from None
+            raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has no definition here", node) from None
     return found
 
 
@@ -162,5 +166,7 @@ def _pads(node: ir.Node, editor: Editor) -> list[tuple[int, int]]:
     value, axes = (*node.inputs[2:4], None, None)[:2]
     of_zeros = attribute_string(node, "mode", "constant") == "constant" and (value is None or editor.scalar(value) == 0)
     if pads is None or axes is not None or (pads < 0).any() or not of_zeros:
-        raise Refusal(Code.PADDED, f"{node.op_type} adds other numbers than zeros, or along axes of an input", node)
+        raise Refusal(
+            Code.PADDED, f"{node.op_type} adds elements other than zeros, or takes its axes from an input", node
+        )
     return list(zip(pads[: pads.size // 2].tolist(), pads[pads.size // 2 :].tolist(), strict=True))

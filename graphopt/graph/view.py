@@ -122,7 +122,7 @@ class GraphView:
         """
         types = {self.dtype(value) for value in values}
         if len(types) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(str(t) for t in types)), *nodes)
+            raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(str(t) for t in types))}", *nodes)
 
     def require_dtype(self, value: ir.Value, node: ir.Node, *dtypes: ir.DataType) -> ir.DataType:
         """The element type of a value: one of `dtypes`, or of FLOATS where none is given.
@@ -143,7 +143,7 @@ class GraphView:
         """
         dims = self.shapes.dims(value)
         if dims is None:
-            raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name}", node)
+            raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
         if len(dims) < least:
             raise Refusal(Code.WRONG_RANK, f"{value.name} has rank {len(dims)}", node)
         return dims
@@ -158,7 +158,7 @@ class GraphView:
         """
         known = self.known_types(values)
         if len(known) > 1:
-            raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), *nodes)
+            raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", *nodes)
 
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
@@ -236,14 +236,14 @@ class GraphView:
         opset = self.model.opset_imports.get("", 0)
         oldest = OPS[name].min_opset
         if opset < oldest:
-            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, the model has {opset}", anchor)
+            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, and the model has {opset}", anchor)
         dtype = self.dtype(like)
         if opset < CAST_LIKE_OPSET:
             if dtype not in FLOATS:
                 raise Refusal(Code.OPSET, f"{name} of an unknown type needs opset {CAST_LIKE_OPSET}", anchor)
             body = self.model.functions.get((DOMAIN, name, ""))
             if body is not None and body.metadata_props.get(BODY_TYPE, dtype.name) != dtype.name:
-                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, the model has {opset}"
+                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, and the model has {opset}"
                 raise Refusal(Code.OPSET, detail, anchor)
 
     def require_custom_ops(self) -> None:

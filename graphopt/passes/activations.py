@@ -47,10 +47,12 @@ class Activations(Pass[Form, Form]):
     def match(self, node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(node, editor)
         if form is None and node.op_type == "Sigmoid" and (slope := quick_gelu_slope(node, editor)) is not None:
-            what = f"x Sigmoid({slope:.4g} x) is no operator before Swish-24, which ONNX Runtime runs slower than this"
+            what = f"x Sigmoid({slope:.4g} x) has an operator from opset 24 on, which ONNX Runtime runs slower"
             raise Refusal(Code.NO_GAIN, what, node)
         if form is None and node.op_type == "Erf" and (slope := almost_gelu(node, editor)) is not None:
-            raise Refusal(Code.ATTRIBUTE, f"erf of {slope:.8g} x, Gelu has 1 / sqrt 2 = 0.70710678 there", node)
+            raise Refusal(
+                Code.ATTRIBUTE, f"erf is taken of {slope:.8g} x, and Gelu takes it of x / sqrt 2 = 0.70710678 x", node
+            )
         if form is None or form.suffix not in STANDARD:
             return None
         if node.op_type == "HardSigmoid" and editor.opset(node) < first_opset(STANDARD[form.suffix]):

@@ -67,15 +67,19 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
         for what, value in (("the scale", modulation.scale), ("the shift", modulation.shift)):
             given = editor.shapes.dims(value)
             if dims is None or given is None:
-                raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}, or of {x.name}", norm)
+                raise Refusal(
+                    Code.UNKNOWN_SHAPE, f"the shape of {what}, {value.name}, or of {x.name} is not known", norm
+                )
             if len(dims) < 2 or not is_row_of_each_image(given, dims):
-                raise Refusal(Code.WRONG_SHAPE, f"{what} {shape_text(given)} is not a row of each image", norm)
+                raise Refusal(
+                    Code.WRONG_SHAPE, f"{what} has shape {shape_text(given)}, and is not a row of each image", norm
+                )
             if given[0] != dims[0] and given[0].value != 1:
                 code = Code.UNKNOWN_SHAPE if None in (given[0].value, dims[0].value) else Code.WRONG_SHAPE
                 raise Refusal(code, f"{what} is of {given[0]} images, {x.name} of {dims[0]}", norm)
         first = [(editor.shapes.dims(v) or ())[0] for v in (modulation.scale, modulation.shift)]
         if first[0] != first[1]:
-            raise Refusal(Code.WRONG_SHAPE, f"the scale is of {first[0]} images, the shift of {first[1]}", norm)
+            raise Refusal(Code.WRONG_SHAPE, f"the scale is of {first[0]} images, and the shift of {first[1]}", norm)
         editor.require_one_type((x, modulation.scale, modulation.shift), norm)
         editor.require_op(match.name, x, norm)
         return AdaMatch(norm, modulation, _place(match, editor))

@@ -67,7 +67,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
 
     def candidate(self, plan: SoftmaxMatch, editor: Editor) -> Candidate:
         few = plan.behind is not None and plan.behind < FEWEST_COLUMNS
-        doubt = f"{plan.behind} numbers behind axis {plan.axis} fill no vector" if few else ""
+        doubt = f"{plan.behind} elements behind axis {plan.axis} fill no vector" if few else ""
         return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, doubt)
 
     def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:

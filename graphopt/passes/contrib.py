@@ -70,7 +70,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
             return None  # takes standard ONNX only
         doubt = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
         if not doubt and editor.target.device == "cpu" and _with_cache(op, node):
-            doubt = "its kernel keeps the cache, and masks what comes later, without a tensor for it"
+            doubt = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"
         inputs = [v for v in node.inputs if v is not None]
         return editor.candidate(op.name, inputs, node.outputs[0], node, doubt)
 

@@ -107,8 +107,11 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             if form is None and add is None:
                 return None
             parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
-            where = "less than a product of ours loses" if not editor.target.gpu_kernels else "little"
-            raise Refusal(Code.NO_GAIN, f"{', '.join(parts)}: what the runtime leaves of it is {where}", node)
+            raise Refusal(
+                Code.NO_GAIN,
+                f"ONNX Runtime already computes {', '.join(parts)} at little cost beside the product",
+                node,
+            )
         return what_fits(match, editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
@@ -119,7 +122,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
                 if attribute_float(product, name, 1.0) != wanted:
-                    raise Refusal(Code.ATTRIBUTE, f"{name} {attribute_float(product, name, 1.0)}", product)
+                    raise Refusal(Code.ATTRIBUTE, f"its {name} is {attribute_float(product, name, 1.0)}", product)
             if attribute_int(product, "transA", 0):
                 raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
             if attribute_int(product, "transB", 0):
@@ -261,7 +264,9 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     rank = editor.shapes.rank(product.outputs[0])
     rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
     if N is None or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
-        raise Refusal(Code.WRONG_SHAPE, f"a bias of shape {array.shape} for {N} columns", match.bias)
+        raise Refusal(
+            Code.WRONG_SHAPE, f"the bias has shape {array.shape}, and the product has {N} columns", match.bias
+        )
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (N,)))
 
 

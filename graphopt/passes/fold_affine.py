@@ -117,7 +117,7 @@ def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     dims = editor.shapes.dims(X)
     if dims is None or dims[linear.channel_axis].value != C:
         # X's own channel axis could be 1, and the constant what makes it C.
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {X.name}", linear.node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {X.name} is not known", linear.node)
     rank = len(dims) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
     scale, shift = _numbers(match, rank, linear.channel_axis, C)
     return fold_before(linear, scale, shift, editor)

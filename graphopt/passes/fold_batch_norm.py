@@ -75,7 +75,7 @@ def _into_after(linear: Linear, affine: Affine, editor: Editor) -> Folded:
 
 def _require_statistics(affine: Affine, count: int, linear: Linear) -> None:
     if affine.scale.shape != (count,):
-        raise Refusal(Code.WRONG_SHAPE, f"{affine.scale.size} statistics for {count} channels", linear.node)
+        raise Refusal(Code.WRONG_SHAPE, f"there are {affine.scale.size} statistics and {count} channels", linear.node)
 
 
 def _require_matrix(linear: Linear, value: ir.Value, editor: Editor) -> None:
@@ -84,6 +84,6 @@ def _require_matrix(linear: Linear, value: ir.Value, editor: Editor) -> None:
         return
     rank = editor.shapes.rank(value)
     if rank is None:
-        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name}", linear.node)
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", linear.node)
     if rank != 2:
-        raise Refusal(Code.WRONG_RANK, f"{value.name} of rank {rank} has its channels on another axis", linear.node)
+        raise Refusal(Code.WRONG_RANK, f"{value.name} has rank {rank} and its channels on another axis", linear.node)

@@ -180,7 +180,7 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, graph: GraphView) ->
     q, k = query_and_key(scores, graph)
     v, o_perm = value_and_result(down, graph)
     if len(o_perm) != max(len(q.perm), len(k.perm)):
-        ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, the result {len(o_perm)}"
+        ranks = f"the scores have rank {max(len(q.perm), len(k.perm))}, and the result has {len(o_perm)}"
         raise Refusal(Code.WRONG_RANK, ranks, scores, down.context)
     found = Attention(
         softmax=softmax,
@@ -255,16 +255,16 @@ def _typed(match: Attention, graph: GraphView) -> Attention:
     if not known:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
     if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
-        raise Refusal(Code.WRONG_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
+        raise Refusal(Code.WRONG_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
     widened = first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context
     if len(known) > 1 and not widened:
-        raise Refusal(Code.MIXED_DTYPE, " and ".join(sorted(d.name for d in known)), match.scores)
+        raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
     dtype = next(iter(second or known))
     for cast, node in match.casts:
         if cast not in (ir.DataType.FLOAT, dtype):
             raise Refusal(Code.MIXED_DTYPE, f"the probabilities are cast to {cast.name}", node)
     if match.wide_steps and dtype != ir.DataType.FLOAT:
-        raise Refusal(Code.MIXED_DTYPE, "a bias or mask joins in float32", match.wide_steps[0])
+        raise Refusal(Code.MIXED_DTYPE, "a bias or a mask is float32, and the scores are not", match.wide_steps[0])
     return replace(match, dtype=dtype, widened=widened)
 
 
@@ -297,7 +297,7 @@ def _require_head_size(match: Attention) -> None:
         dims = match.graph.shapes.dims(operand.value)
         size = dims[operand.perm[-1]] if dims is not None else None
         if size is not None and size.value is not None and size.value > MAX_GPU_HEAD:
-            detail = f"heads of {size.value} elements, the GPU kernel takes up to {MAX_GPU_HEAD}"
+            detail = f"a head has {size.value} elements, and the GPU kernel takes up to {MAX_GPU_HEAD}"
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
@@ -341,7 +341,9 @@ def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequenc
     if dims is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", node)
     if len(dims) > len(scores):
-        raise Refusal(Code.BROADCAST_GROWS, f"{value.name} has rank {len(dims)}, the scores {len(scores)}", node)
+        raise Refusal(
+            Code.BROADCAST_GROWS, f"{value.name} has rank {len(dims)}, and the scores have {len(scores)}", node
+        )
     for size, score in zip(reversed(dims), reversed(scores)):
         if size in (ONE, score):
             continue
@@ -384,7 +386,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
     view = group[0].view
     if view is None:
         return None
-    unknown = Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", view.there)
+    unknown = Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, and the new shape is not known", view.there)
     pairs = _align(base, view.dims)
     if pairs is None:
         raise unknown

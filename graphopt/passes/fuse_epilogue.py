@@ -121,7 +121,7 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         if use_count(y) != 1:
             raise Refusal(Code.OTHER_USES, f"{y.name} is added to itself", add)
         dims, other = editor.shapes.dims(y), editor.shapes.dims(residual)
-        both = f"{y.name} {shape_text(dims)}, {residual and residual.name} {shape_text(other)}"
+        both = f"{y.name} has shape {shape_text(dims)}, and {residual and residual.name} has {shape_text(other)}"
         if dims is None or other is None:
             raise Refusal(Code.UNKNOWN_SHAPE, both, add)
         if other != dims:
@@ -165,7 +165,7 @@ def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Arr
     dims = editor.shapes.dims(weight)
     transposed = conv.op_type.startswith("FusedConvTranspose")
     if dims is None or (M := dims[1 if transposed else 0].value) is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels that {weight.name} gives", prelu)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels that {weight.name} gives is not known", prelu)
     M *= attribute_int(conv, "group", 1) if transposed else 1
     return column_of_channels(slope, M, len(dims), prelu)
 

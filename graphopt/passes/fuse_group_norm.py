@@ -79,7 +79,11 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
         if editor.target.custom_ops:
             editor.require_op("FusedGroupNorm", match.X, anchor)
         elif anchor.op_type != "GroupNormalization":
-            raise Refusal(Code.TARGET, "GroupNormalization is slower in ONNX Runtime, and MIGraphX lacks 21's", anchor)
+            raise Refusal(
+                Code.TARGET,
+                "GroupNormalization is slower in ONNX Runtime, and MIGraphX does not have that of opset 21",
+                anchor,
+            )
         elif editor.dtype(match.X) == ir.DataType.FLOAT16:
             raise Refusal(Code.WRONG_DTYPE, "InstanceNormalization need not keep its statistics in float32", anchor)
         editor.require_dtype(match.X, anchor)
@@ -130,7 +134,7 @@ def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
 def _channels(x: ir.Value, editor: Editor, node: ir.Node) -> int:
     C = editor.require_dims(x, node, least=3)[1].value
     if C is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {x.name} is not known", node)
     return C
 
 
@@ -139,7 +143,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> GroupNormMatch:
     C = _channels(x, editor, node)
     groups = attribute_int(node, "num_groups", 0)
     if groups <= 0 or C % groups:
-        raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", node)
+        raise Refusal(Code.WRONG_SHAPE, f"{groups} groups do not divide {C} channels", node)
     if attribute_int(node, "stash_type", 1) != 1:
         raise Refusal(Code.ATTRIBUTE, "statistics are not in float32", node)
     size = groups if editor.opset(node) < GROUP_NORM_OF_CHANNELS_OPSET else C
@@ -177,7 +181,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
         return None
     groups = dims[1].value
     if groups is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the groups of {statistics.X.name}", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of groups of {statistics.X.name} is not known", node)
     ones, zeros = np.ones(groups), np.zeros(groups)
     return _between_reshapes(before, statistics.nodes, statistics.Y, ones, zeros, statistics.epsilon, editor)
 
@@ -196,13 +200,15 @@ def _between_reshapes(
     shape = editor.shapes.dims(x)
     assert shape is not None
     if C % groups:
-        raise Refusal(Code.WRONG_SHAPE, f"{C} channels in {groups} groups", before)
+        raise Refusal(Code.WRONG_SHAPE, f"{groups} groups do not divide {C} channels", before)
     # [N, G, -1], or [N, G, C / G, ...] for the written-out form.
     dims = editor.shapes.reshaped(before) or editor.shapes.dims(grouped)
     if dims is None or len(dims) < 2 or dims[0] != shape[0] or dims[1].value != groups:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"that {grouped.name} is [N, {groups}, ...]", before)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"nothing tells that {grouped.name} has shape [N, {groups}, ...]", before)
     if not restores_shape(after, x, editor):
-        raise Refusal(Code.UNKNOWN_SHAPE, f"that {after.outputs[0].name} has the shape of {x.name}", after)
+        raise Refusal(
+            Code.UNKNOWN_SHAPE, f"nothing tells that {after.outputs[0].name} has the shape of {x.name}", after
+        )
     gamma, beta = np.repeat(s, C // groups), np.repeat(b, C // groups)
     nodes, y = [before, *core, after], after.outputs[0]
     rank = len(shape)

@@ -58,9 +58,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             turned = turned_by(node, editor)
             rotary = None if turned is None else rotary_of(turned, editor)
             if turned is not None and rotary is None:
-                raise Refusal(
-                    Code.UNSUPPORTED_OP, "what is turned is not multiplied and added to its own product", node
-                )
+                raise Refusal(Code.UNSUPPORTED_OP, "the rotated half is not multiplied by sin and added to x cos", node)
         rank = None if rotary is None else editor.shapes.rank(rotary.X)
         if rotary is None or rank is None:
             return None
@@ -79,13 +77,13 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
             raise Refusal(Code.WRONG_RANK, f"{x.name} has rank {len(match.perm)}", anchor)
         D = None if dims is None else dims[-1].value
         if dims is None or D is None:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name}", anchor)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the last dimension of {x.name} is not known", anchor)
         for what, value in (("cos", rotary.cos), ("sin", rotary.sin)):
             given = editor.shapes.dims(value)
             if given is None:
-                raise Refusal(Code.UNKNOWN_SHAPE, f"of {what}, {value.name}", anchor)
+                raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what}, {value.name}, is not known", anchor)
             columns = D // 2 if rotary.apart else D
-            text = f"{what} {shape_text(given)} for {shape_text(dims)}"
+            text = f"{what} has shape {shape_text(given)}, and X has {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:
                 raise Refusal(Code.WRONG_SHAPE, text, anchor)
             for size, of in zip(given[:-1], dims[len(dims) - len(given) :]):

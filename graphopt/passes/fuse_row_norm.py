@@ -120,7 +120,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
         # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
         alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
         serves = alone and editor.target.device != "cpu"
-        doubt = "the runtime's own kernel serves as well" if serves else ""
+        doubt = "ONNX Runtime's kernel is as fast" if serves else ""
         op = plan.base + ("Add" if plan.residual is not None else "")
         return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], doubt)
 
@@ -206,9 +206,9 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     x, y = require_input(node, 0), node.outputs[0]
     axis, rank = attribute_int(node, "axis", -1), editor.shapes.rank(x)
     if axis != -1 and rank is None:
-        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name}", node)
+        raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name} is not known", node)
     if not editor.shapes.is_last(axis, x):
-        raise Refusal(Code.WRONG_AXIS, f"axis {axis} of rank {rank}", node)
+        raise Refusal(Code.WRONG_AXIS, f"it normalises from axis {axis} of rank {rank} on", node)
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
         raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)
     D = _last_dim(x, editor, node)
@@ -249,12 +249,12 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         core = factored.norm
     if core is None:
         if is_deviation(node):
-            raise Refusal(Code.UNSUPPORTED_OP, "no X / deviation with static axes of the means follows", node)
+            raise Refusal(Code.UNSUPPORTED_OP, "no division by the deviation follows, over static axes", node)
         return None
     last = (-1,) if core.rank is None else (core.rank - 1,)
     channels = core.axes == (1,) != last and not core.rms and editor.target.custom_ops
     if core.axes != last and not channels:
-        raise Refusal(Code.WRONG_AXIS, f"axes {list(core.axes)} of rank {core.rank}", node)
+        raise Refusal(Code.WRONG_AXIS, f"it normalises along axes {list(core.axes)} of rank {core.rank}", node)
     x = _before_widening(core.X, editor)
     D = _channels(core, editor, node) if channels else _last_dim(core.X, editor, node)
     behind = _Behind(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
@@ -333,7 +333,7 @@ def _channels(core: RowNorm, editor: Editor, node: ir.Node) -> int:
 
 def _length(length: int | None, what: str, x: ir.Value, node: ir.Node) -> int:
     if length is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} of {x.name}", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} of {x.name} is not known", node)
     if length == 1:
         # LayerNormalization of onnxruntime 1.22 refuses them.
         raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one number", node)
@@ -349,7 +349,7 @@ def _behind_axis(core: RowNorm) -> int:
 
 def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Array:
     if array.size != 1 and not _lies_along(array, D, behind):
-        raise Refusal(Code.WRONG_SHAPE, f"a parameter of shape {array.shape} for {D} columns", node)
+        raise Refusal(Code.WRONG_SHAPE, f"a parameter has shape {array.shape}, and a row has {D} elements", node)
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 

@@ -117,7 +117,7 @@ def weight_dims(node: ir.Node, editor: Editor) -> tuple[int, ...]:
         raise Refusal(Code.WRONG_RANK, f"{w.name} has rank {rank}", node)
     dims = tuple(n for d in sizes or () if (n := d.value) is not None)
     if len(dims) != rank:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name}", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the dimensions of {w.name} are not known", node)
     return dims
 
 
@@ -128,7 +128,7 @@ def require_conv(match: ConvMatch, editor: Editor) -> None:
     if not editor.is_constant(match.W):
         editor.require_constant(match.W, "the weight", match.node)
     if min(match.attributes["pads"], default=0) < 0:
-        raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", match.node)
+        raise Refusal(Code.ATTRIBUTE, f"its pads are {list(match.attributes['pads'])}", match.node)
 
 
 def require_floats(match: ConvMatch, editor: Editor) -> None:
@@ -185,7 +185,7 @@ def resolved_pads(
         if stride == 1:
             totals.append(span - 1)
         elif size is None:
-            raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} with a stride and an unknown size", node)
+            raise Refusal(Code.ATTRIBUTE, f"auto_pad is {auto_pad} with a stride, and the size is not known", node)
         else:
             totals.append(max((-(-size // stride) - 1) * stride + span - size, 0))
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)

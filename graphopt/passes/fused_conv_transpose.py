@@ -43,7 +43,7 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
         group = attribute_int(node, "group", 1)
         if group < 1 or C % group:
-            raise Refusal(Code.WRONG_SHAPE, f"a weight of {C} channels in {group} groups", node)
+            raise Refusal(Code.WRONG_SHAPE, f"the weight has {C} channels, which {group} groups do not divide", node)
         output_padding = attribute_ints(node, "output_padding", zeros)
         window = {
             "pads": _resolved_pads(node, tuple(kernel), output_padding, editor),
@@ -58,7 +58,9 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         editor.require_op("FusedConvTranspose", match.W, match.node)
         require_conv(match, editor)
         if min(match.attributes["output_padding"], default=0) < 0:
-            raise Refusal(Code.ATTRIBUTE, f"output_padding {list(match.attributes['output_padding'])}", match.node)
+            raise Refusal(
+                Code.ATTRIBUTE, f"its output_padding is {list(match.attributes['output_padding'])}", match.node
+            )
         require_floats(match, editor)
         return match
 
@@ -86,13 +88,15 @@ def _resolved_pads(
     auto_pad, wanted = attribute_string(node, "auto_pad", "NOTSET"), attribute_ints(node, "output_shape", ())
     pads = attribute_ints(node, "pads", ())
     if auto_pad != "NOTSET" and pads:
-        raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} and pads {list(pads)}, of which one holds", node)
+        raise Refusal(
+            Code.ATTRIBUTE, f"it has both auto_pad {auto_pad} and pads {list(pads)}, and only one can hold", node
+        )
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     if not wanted and not same:
         return pads or (0,) * (2 * axes)
     sizes = [d.value for d in (editor.shapes.dims(node.inputs[0]) or ())[2:]]
     if wanted and (len(wanted) != axes or len(sizes) != axes or None in sizes):
-        raise Refusal(Code.ATTRIBUTE, f"output_shape {list(wanted)} of sizes {sizes}", node)
+        raise Refusal(Code.ATTRIBUTE, f"output_shape {list(wanted)} does not fit sizes {sizes}", node)
     strides, dilations = (attribute_ints(node, name, (1,) * axes) for name in ("strides", "dilations"))
     totals = []
     for i, (k, stride, dilation, more) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):
@@ -102,6 +106,6 @@ def _resolved_pads(
         assert size is not None
         totals.append(stride * (size - 1) + more + (k - 1) * dilation + 1 - goal)
     if min(totals) < 0:
-        raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad}, output_shape {list(wanted)}: negative pads", node)
+        raise Refusal(Code.ATTRIBUTE, f"auto_pad {auto_pad} and output_shape {list(wanted)} need negative pads", node)
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     return (*small, *large) if auto_pad == "SAME_UPPER" else (*large, *small)

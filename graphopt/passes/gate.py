@@ -96,7 +96,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         require_one_graph(match.form.nodes, product)
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"whether {a.name} and {b.name} have one shape", product)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"nothing tells that {a.name} and {b.name} have one shape", product)
         editor.require_one_type((a, b), product)
         editor.require_dtype(a, product)
         if not dims:

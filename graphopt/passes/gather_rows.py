@@ -101,7 +101,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
         if "shape" not in signature("Reshape", editor.opset(match.nodes[-1])).inputs:
             raise Refusal(Code.OPSET, "Reshape has its target as an attribute", match.nodes[-1])
         if match.rows.size > MAX_ROWS:
-            raise Refusal(Code.WRONG_SHAPE, f"{match.rows.size} rows in an image", match.nodes[-1])
+            raise Refusal(Code.WRONG_SHAPE, f"an image has {match.rows.size} rows, which are too many", match.nodes[-1])
         return match
 
     def candidate(self, plan: RowMoves, editor: Editor) -> Candidate:

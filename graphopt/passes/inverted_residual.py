@@ -91,7 +91,9 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
             require_one_graph([conv.node], match.last)
         editor.require_alike((match.convs[0].X, match.convs[0].W, match.residual), match.last)
         if match.convs[1].attributes["dilations"] != (1, 1):
-            raise Refusal(Code.ATTRIBUTE, f"dilations {list(match.convs[1].attributes['dilations'])}", match.last)
+            raise Refusal(
+                Code.ATTRIBUTE, f"its dilations are {list(match.convs[1].attributes['dilations'])}", match.last
+            )
         for conv, form in zip(match.convs, match.forms):
             form.require_closed()
             require_readers(conv.node.outputs[0], form.nodes, conv.node)

@@ -126,7 +126,9 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
     def legal(self, match: WindowNorm, editor: Editor) -> WindowNorm:
         w = match.windows
         if match.adds and match.into and any(size % of for size, of in zip(w.image, w.window)):
-            raise Refusal(Code.WRONG_SHAPE, f"images of {w.image} are no whole windows of {w.window}", match.norm)
+            raise Refusal(
+                Code.WRONG_SHAPE, f"windows of {w.window} do not divide images of {w.image}, and must", match.norm
+            )
         editor.require_op(match.name, require_input(match.norm, 0), match.norm)
         return match
 
@@ -189,7 +191,7 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
         rows[back] = np.arange(back.size)
     windows = _windows_of(rows, count)
     if windows is None:
-        raise Refusal(Code.WRONG_PERM, "the rows do not go to windows, or come from them", *moves)
+        raise Refusal(Code.WRONG_PERM, "the rows neither go to windows nor come from them", *moves)
     return WindowNorm(node, tuple(moves), into, source, images, windows)
 
 

@@ -81,11 +81,13 @@ def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) 
     dims, one = editor.shapes.dims(x), slope.size == 1
     C = 1 if one else dims[1].value if dims is not None and len(dims) > 1 else None
     if dims is None or C is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {x.name} is not known", node)
     if slope.ndim > len(dims) if one else len(dims) < 3:
-        raise Refusal(Code.WRONG_SHAPE, f"a slope of {list(slope.shape)} for {shape_text(dims)}", node)
+        raise Refusal(
+            Code.WRONG_SHAPE, f"the slope has shape {list(slope.shape)}, and the data has {shape_text(dims)}", node
+        )
     slope = slope.reshape(1) if one else column_of_channels(slope, C, len(dims), node)
     if not np.isfinite(slope).all():
-        raise Refusal(Code.NOT_FINITE, "a slope, which would make NaN of 0", node)
+        raise Refusal(Code.NOT_FINITE, "a slope is not finite, so 0 would become NaN", node)
     editor.require_dtype(x, node)
     return slope

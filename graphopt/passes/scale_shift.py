@@ -116,10 +116,12 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         C = max(m.scale.size for m in match.maps)
         channels = dims[1].value
         if channels not in (None, C):
-            raise Refusal(Code.WRONG_SHAPE, f"{C} numbers for {channels} channels", node)
+            raise Refusal(
+                Code.WRONG_SHAPE, f"the constant has {C} elements, and the data has {channels} channels", node
+            )
         if channels is None and (node.domain, node.op_type) in ELEMENTWISE:
             # X's axis might be 1 and broadcast; the other operators' definitions exclude that.
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {x.name}", node)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {x.name} is not known", node)
         scale, shift = np.ones(C), np.zeros(C)
         for m, owner in zip(match.maps, match.nodes):
             is_norm = (owner.domain, owner.op_type) == BATCH_NORM

@@ -34,7 +34,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
 
     def match(self, node: ir.Node, editor: Editor) -> ConvMatch | None:
         if node.op_type != "Conv":
-            raise Refusal(Code.QUANTIZED, f"it is a {node.op_type}", node)
+            raise Refusal(Code.QUANTIZED, f"the node is a {node.op_type}", node)
         x, w = require_input(node, 0), require_input(node, 1)
         dims = editor.shapes.dims(w)
         kernel = attribute_ints(node, "kernel_shape", () if dims is None else _static(dims[2:]))
@@ -42,12 +42,12 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
             return None
         M, C = (None, None) if dims is None else (dims[0].value, dims[1].value)
         if M is None or C is None:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the channels of {w.name}", node)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {w.name} is not known", node)
         for name, default in (("strides", (1, 1)), ("dilations", (1, 1))):
             if attribute_ints(node, name, default) != (1, 1):
-                raise Refusal(Code.ATTRIBUTE, f"{name} {list(attribute_ints(node, name, default))}", node)
+                raise Refusal(Code.ATTRIBUTE, f"its {name} are {list(attribute_ints(node, name, default))}", node)
         if attribute_int(node, "group", 1) != 1:
-            raise Refusal(Code.ATTRIBUTE, f"group {attribute_int(node, 'group', 1)}", node)
+            raise Refusal(Code.ATTRIBUTE, f"its group is {attribute_int(node, 'group', 1)}", node)
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         ones = (1, 1)
         return ConvMatch(node, x, w, bias, M, C, kernel, {"pads": resolved_pads(node, kernel, ones, ones, editor)})
@@ -59,7 +59,7 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
         if producer is not None and producer.op_type == "DequantizeLinear":
             raise Refusal(Code.QUANTIZED, f"{match.W.name} is dequantized", node, producer)
         if min(match.attributes["pads"], default=0) < 0:
-            raise Refusal(Code.ATTRIBUTE, f"pads {list(match.attributes['pads'])}", node)
+            raise Refusal(Code.ATTRIBUTE, f"its pads are {list(match.attributes['pads'])}", node)
         require_floats(match, editor)
         return match
 

@@ -185,7 +185,7 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
         node = match.node
         _require_unkept(self.keep, [node], node)
         if match.name not in OPS:
-            raise Refusal(Code.UNSUPPORTED_OP, f"there is no {match.name}", node)
+            raise Refusal(Code.UNSUPPORTED_OP, f"graphopt has no operator {match.name}", node)
         q = require_input(node, 0)
         editor.require_op(match.name, q, node)
         editor.require_dtype(q, node, ir.DataType.FLOAT)
@@ -273,10 +273,12 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         for factor in (match.A, match.B):
             editor.require_op(MATRIX_PRODUCT, factor.value, node)
             if (source := factor.value.producer()) is not None and source.op_type in QUANTIZATION:
-                raise Refusal(Code.QUANTIZED, f"{factor.value.name} is dequantized: runtimes multiply as it was", node)
+                raise Refusal(
+                    Code.QUANTIZED, f"{factor.value.name} is dequantized, and runtimes multiply its integers", node
+                )
             editor.require_dtype(factor.value, node, ir.DataType.FLOAT)
             if not factor.perm:
-                raise Refusal(Code.UNKNOWN_RANK, f"of {factor.value.name}", node)
+                raise Refusal(Code.UNKNOWN_RANK, f"the rank of {factor.value.name} is not known", node)
             if len(factor.perm) < 2:
                 raise Refusal(Code.WRONG_RANK, f"{factor.value.name} is a vector", node)
         return match
@@ -301,7 +303,7 @@ def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.No
         Refusal: KEPT.
     """
     if any(name in keep for n in nodes for name in (node_label(n), n.op_type)):
-        raise Refusal(Code.KEPT, "as asked", node)
+        raise Refusal(Code.KEPT, "--keep-float names it", node)
 
 
 def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:

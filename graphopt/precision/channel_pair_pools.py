@@ -70,13 +70,13 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
         if not gives_pairs(match.maker, editor):
-            raise Refusal(Code.WRONG_SHAPE, "an odd number of channels", match.maker)
+            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd", match.maker)
         window = window_of(node)
         if window is None:
-            raise Refusal(Code.ATTRIBUTE, "indices, ceil_mode, auto_pad, or not two axes", node)
+            raise Refusal(Code.ATTRIBUTE, "MaxPool has indices, ceil_mode or auto_pad, or does not have two axes", node)
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
         if not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
-            raise Refusal(Code.ATTRIBUTE, "pads that are negative, or as large as the window", node)
+            raise Refusal(Code.ATTRIBUTE, "its pads are negative or as large as the window", node)
         editor.require_op(PAIRS, match.maker.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 

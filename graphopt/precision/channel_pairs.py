@@ -71,7 +71,7 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         w = match.node.inputs[1]
         assert w is not None
         if not gives_pairs(match.node, editor):
-            raise Refusal(Code.WRONG_SHAPE, "an odd number of channels", match.node)
+            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd", match.node)
         editor.require_op(_named(PAIRS, match.node), w, match.node)
         return match
 

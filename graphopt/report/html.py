@@ -266,7 +266,9 @@ def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | N
     """Neighbourhoods grouped by operators and wiring: what saved most first, or what there is most of."""
     groups: dict[Any, list[Any]] = defaultdict(list)
     for h in difference.neighbourhoods:
-        groups[_shape_of(h.removed), _shape_of(h.added)].append(h)
+        before, after = _shape_of(h.removed), _shape_of(h.added)
+        if before != after:  # else only names or constants changed
+            groups[before, after].append(h)
     by_label: dict[str, list[str]] = defaultdict(list)
     for remark in remarks:
         if remark.applied and remark.nodes:

@@ -34,12 +34,17 @@ def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]
     """Groups of one kind and one name but for the numbers in it, the largest first."""
     found: dict[tuple[K, str], list[T]] = defaultdict(list)
     for item in items:
-        found[kind(item), _NUMBER.sub("#", name(item))].append(item)
+        found[kind(item), pattern(name(item))].append(item)
     groups = []
     for (k, _), members in found.items():
         names = [name(m) for m in members]
         groups.append(Group(k, tuple(members), where(names), _places(names)))
     return sorted(groups, key=lambda g: -len(g.members))
+
+
+def pattern(name: str) -> str:
+    """A name without its numbers."""
+    return _NUMBER.sub("#", name)
 
 
 def where(names: Sequence[str]) -> str:

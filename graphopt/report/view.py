@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
 import onnx_ir as ir
 
-from graphopt.checking.diff import neighbourhoods
+from graphopt.checking.diff import DiffNode, neighbourhoods
 from graphopt.measure.profiling import Site
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side
-from graphopt.report.layers import stretch
+from graphopt.report.drawing import MAX_DRAWN_NODES, draw
+from graphopt.report.layers import pattern, stretch, where
 from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import visible
 
-# Nodes of a layer, where names tell of none.
-CHUNK = 50
+# Nodes of a layer, where names tell of none, and how such a layer is called.
+CHUNK, UNNAMED = 50, "nodes "
+# Letters of a layer in the drawing.
+LABEL = 30
 
 
 @dataclass
@@ -30,12 +33,14 @@ class View:
         title: names of the files.
         layers: their names, in the order in which they run.
         before, after: the nodes of each side.
+        map: the layers of BEFORE as a drawing, with repeated ones as one box.
     """
 
     title: str
     layers: list[str] = field(default_factory=list)
     before: list[dict[str, Any]] = field(default_factory=list)
     after: list[dict[str, Any]] = field(default_factory=list)
+    map: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self)
@@ -74,15 +79,75 @@ def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Ma
             made.append(_row(node, model, number_of) | told)
         return made
 
-    return View(title, [visible(name) for name in layers], rows("before", before), rows("after", after))
+    named, original = [visible(name) for name in layers], rows("before", before)
+    return View(title, named, original, rows("after", after), _map(named, original))
+
+
+def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Draws a model: its nodes where they are few, else its layers, of which those alike in a row are one box."""
+    few = [i for i, node in enumerate(nodes) if node["op"] != "Constant"]
+    if len(few) <= MAX_DRAWN_NODES:
+        box_of = {i: box for box, i in enumerate(few)}
+        names = [(nodes[i]["name"], nodes[i]["op"]) for i in few]
+    else:
+        boxes = _alike_in_a_row(layers)
+        of_layer = {number: i for i, box in enumerate(boxes) for number in box}
+        box_of = {i: of_layer[node["layer"]] for i, node in enumerate(nodes)}
+        names = [(where([layers[n] for n in box]), _label(layers, box)) for box in boxes]
+    sources: list[dict[str, None]] = [{} for _ in names]
+    states, layer_of = ["same"] * len(names), [0] * len(names)
+    for i, box in reversed(box_of.items()):
+        node = nodes[i]
+        sources[box] |= {str(box_of[maker]): None for maker in node["makers"] if maker in box_of}
+        layer_of[box] = node["layer"]
+        if node["place"] is not None:
+            states[box] = "changed"
+        elif states[box] == "same" and any(said.startswith("refused") for said in node["said"]):
+            states[box] = "refused"
+    shown = [DiffNode(*name, tuple(sources[i]), (str(i),)) for i, name in enumerate(names)]
+    drawing = draw(shown, set())
+    drawn = [
+        {
+            "x": b.x,
+            "y": b.y,
+            "width": b.width,
+            "label": b.label,
+            "title": visible(b.title),
+            "layer": layer_of[i],
+            "state": states[i],
+        }
+        for i, b in enumerate(drawing.boxes)
+    ]
+    size = {"width": drawing.width, "height": drawing.height}
+    return {**size, "boxes": drawn, "edges": drawing.edges, "left_out": len(names) - len(drawn)}
+
+
+def _alike_in_a_row(layers: list[str]) -> list[list[int]]:
+    """Numbers of layers, those in a row together whose names differ in their numbers alone."""
+    found: list[list[int]] = []
+    for number, name in enumerate(layers):
+        if found and not name.startswith(UNNAMED) and pattern(name) == pattern(layers[found[-1][0]]):
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def _label(layers: list[str], box: list[int]) -> str:
+    """The end of a name, which tells layers apart, and how often it is repeated."""
+    name = where([layers[number] for number in box])
+    short = name if len(name) <= LABEL else f"…{name[-LABEL:]}"
+    return f"{short} ({len(box)} times)" if len(box) > 1 else short
 
 
 def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
     """The number of each layer, and of that in which each value is made."""
     layers: dict[str, int] = {}
     layer_of: dict[str, int] = {}
+    readers = _readers_of_constants(before.nodes)
     for i, node in enumerate(before.nodes):
-        name = stretch(node.name or "") or f"nodes {i // CHUNK * CHUNK + 1} to {(i // CHUNK + 1) * CHUNK}"
+        name = stretch(readers.get(node, node).name or "")
+        name = name or f"{UNNAMED}{i // CHUNK * CHUNK + 1} to {(i // CHUNK + 1) * CHUNK}"
         layer = layers.setdefault(name, len(layers))
         layer_of |= {o.name or "": layer for o in node.outputs}
     layer = 0
@@ -92,6 +157,21 @@ def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
         for o in node.outputs:
             layer_of.setdefault(o.name or "", layer)
     return layers, layer_of
+
+
+def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
+    """For each node that computes a constant the node that needs it, in whose layer it belongs."""
+    constant: set[ir.Node] = set()
+    for node in nodes:
+        made_by = [v.producer() for v in node.inputs if v is not None and not v.is_initializer()]
+        if all(n is not None and n in constant for n in made_by):
+            constant.add(node)
+    found: dict[ir.Node, ir.Node] = {}
+    for node in reversed(nodes):
+        reader = next((n for o in node.outputs for n in o.consumers()), None)
+        if node in constant and reader is not None:
+            found[node] = found.get(reader, reader)
+    return found
 
 
 def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, Any]:

@@ -83,11 +83,11 @@ def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
     several taps pay in groups of 8 channels even where vectors are no longer.
     """
     if group == 1:
-        return "the runtime's own is faster, with what follows it"
+        return "ONNX Runtime's kernel, with the operators fused into it, is faster here"
     if max(C, M) == 1:
-        return "the runtime's own is faster on planes of one channel"
+        return "ONNX Runtime's kernel is faster on planes of one channel"
     block = _LANES if taps > 1 else _LANES_OF_LAYOUT
-    return "the runtime's own is faster: groups are blocks of its layout" if C % block == M % block == 0 else ""
+    return "ONNX Runtime's kernel is faster: the groups are blocks of its layout" if C % block == M % block == 0 else ""
 
 
 def fused_conv_transpose_doubt(
@@ -111,9 +111,9 @@ def fused_conv_transpose_doubt(
     """
     known = [n for n in sizes if n is not None]
     if len(known) != len(windows):
-        return "sizes that are not known may be small, where the runtime's own is as fast"
+        return "sizes are not known, and ONNX Runtime's kernel is as fast on small ones"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
-        return "the runtime's own is as fast where the kernel is no multiple of the stride"
+        return "ONNX Runtime's kernel is as fast where the window is no multiple of the stride"
     apart, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
     numbers = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
     if axes == 2 and group > 1:
@@ -125,7 +125,7 @@ def fused_conv_transpose_doubt(
         gains = (large or activated) and 24 <= C <= 64 and M >= 16 and numbers >= 20 * FEWEST_TRANSPOSED
     else:
         gains = axes == 2 and C <= 16 and M >= 8 and numbers >= FEWEST_TRANSPOSED
-    return "" if gains else f"{C} to {M} channels, {numbers} numbers: the runtime's own is as fast"
+    return "" if gains else f"ONNX Runtime's kernel is as fast for {C} to {M} channels and {numbers} elements"
 
 
 def linear_pays(K: int, N: int, rows: int | None) -> bool:
@@ -152,7 +152,7 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
     """
     count = C * M * taps * math.prod(n or 56 for n in pixels)
     if count < FEWEST_PRODUCTS:
-        return f"{count} multiply-adds: a call costs what bfloat16 saves"
+        return f"{count} multiply-adds are so few that a call costs what bfloat16 saves"
     if not winograd or len(pixels) != 2:
         return ""
     OH, OW = (n or 56 for n in pixels)
@@ -177,11 +177,11 @@ def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> s
         M, matrices = M * matrices, 1  # one B for the rows of all
     matrix = M * K * N
     if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_PRODUCTS:
-        return f"{matrix * matrices} multiply-adds, {matrix} a matrix: a call costs what bfloat16 saves"
+        return f"{matrix * matrices} multiply-adds, {matrix} a matrix, are so few that a call costs what bfloat16 saves"
     if K < FEWEST_TERMS:
-        return f"sums of {K} products: writing them costs more"
+        return f"each sum has {K} products only, so writing the sums costs more"
     if M * N < PRODUCTS_FOR_PACKING * (M + N):
-        return f"{M} rows and {N} columns: rounding the factors costs what bfloat16 saves"
+        return f"rounding the factors of {M} rows and {N} columns costs what bfloat16 saves"
     return ""
 
 
@@ -201,9 +201,9 @@ def bfloat16_depthwise_doubt(
     """
     square = tuple(kernel) in ((3, 3), (5, 5)) and tuple(strides) in ((1, 1), (2, 2))
     if not square or any(d != 1 for d in dilations):
-        return "the runtime's own is faster: only windows of 3x3 and 5x5 without gaps have a filter of their own"
+        return "ONNX Runtime's kernel is faster: graphopt has fast filters for windows of 3x3 and 5x5 without gaps"
     if None not in sizes and (numbers := math.prod(n or 0 for n in sizes)) < FEWEST_NUMBERS:
-        return f"{numbers} numbers: a call costs what bfloat16 saves"
+        return f"{numbers} elements are so few that a call costs what bfloat16 saves"
     return ""
 
 
@@ -221,10 +221,10 @@ def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequen
         "" when it is not slower.
     """
     if tuple(kernel) == (3, 3) and activation == "Relu":
-        return "the runtime's own are as fast: Relu costs them nothing"
+        return "ONNX Runtime's kernels are as fast: they compute Relu at no cost"
     if tuple(kernel) not in ((3, 3), (5, 5)):
-        return "the runtime's own are faster: only windows of 3x3 and 5x5 have a filter of their own"
+        return "ONNX Runtime's kernels are faster: graphopt has fast filters for windows of 3x3 and 5x5"
     if M < 4 * C:
-        return f"{M} channels between the convolutions, of {C} before them"
+        return f"there are {M} channels between the convolutions and {C} before them, too few to gain"
     numbers = M * math.prod(n or 56 for n in sizes)
-    return f"{numbers} numbers between the convolutions: they fit the caches" if numbers < FEWEST_HIDDEN else ""
+    return f"the {numbers} elements between the convolutions fit the caches" if numbers < FEWEST_HIDDEN else ""

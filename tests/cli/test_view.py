@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,48 @@ def seen(address: tuple[str, int], search: str, folder: Path) -> str:
     page = dom(f"http://{address[0]}:{address[1]}/#{quote(search)}", folder, milliseconds=20000)
     assert "data-ready=" in page
     return page
+
+
+def llama(layers: int) -> onnx.ModelProto:
+    """Layers as exporters name them, and constants beside them under names of their own."""
+    nodes, value = [], "x"
+    for i in range(layers):
+        for j, op in enumerate(("Mul", "Neg", "Add", "Tanh")):
+            inputs = [value]
+            if op in ("Mul", "Add"):
+                inputs.append(f"c{i}_{j}")
+                constant = helper.make_tensor("", TensorProto.FLOAT, [3], [1.5 + i, 2.0, 3.0])
+                nodes.append(
+                    helper.make_node("Constant", [], [f"k{i}_{j}"], name=f"/Constant_{i}{j}/a", value=constant)
+                )
+                nodes.append(helper.make_node("Neg", [f"k{i}_{j}"], [f"c{i}_{j}"], name=f"/Constant_{i}{j}/b"))
+            value = f"v{i}_{j}"
+            nodes.append(helper.make_node(op, inputs, [value], name=f"/model/layers.{i}/{op}"))
+    nodes.append(helper.make_node("Identity", [value], ["y"], name="/lm_head/Identity"))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize(
+    ("layers", "drawn"),
+    [(12, ["model/layers.{0-11} (12 times)", "lm_head"]), (2, ["Mul", "Add"])],
+    ids=["layers", "nodes"],
+)
+def test_the_drawn_graph_has_layers_and_no_constants(layers: int, drawn: list[str], tmp_path: Path) -> None:
+    onnx.save(llama(layers), tmp_path / "llama.onnx")
+    data = json.loads(view._data(tmp_path / "llama.onnx", None, "cpu", False, None, None, False))
+    assert data["layers"] == [*(f"model/layers.{i}" for i in range(layers)), "lm_head"]
+    labels = [box["label"] for box in data["map"]["boxes"]]
+    assert {*drawn} <= {*labels} and "Constant" not in labels and len(labels) < 40
+    assert data["map"]["edges"] and data["map"]["left_out"] == 0
+    assert "changed" in {box["state"] for box in data["map"]["boxes"]}
+
+
+def test_opens_with_the_drawn_graph_and_a_legend(address: tuple[str, int], tmp_path: Path) -> None:
+    page = seen(address, "", tmp_path)
+    assert page.index('<section id="map"') < page.index("<svg") < page.index('<div id="layers">')
+    assert "encoder/layer.{0-99} (100 times)" in page and "refused, with a reason" in page
 
 
 def test_folded_by_layer(address: tuple[str, int], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
     present_key, present_value, scores = (_read_output(node, i) for i in (1, 2, 3))
     cached = past_key is not None and past_value is not None
     if scores is not None or (not cached and (present_key or present_value)):
-        raise Refusal(Code.ESCAPES, "the scores, or keys and values without a cache, are outputs", node)
+        raise Refusal(Code.ESCAPES, "the scores are an output, or keys and values are outputs without a cache", node)
     packed = _is_packed(node, (q, k, v), graph)
     _require_precision(node)
 
@@ -89,12 +89,12 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
 def _require_version(node: ir.Node, graph: GraphView) -> None:
     version = graph.opset(node)
     if version not in ATTENTION_OPSETS:
-        raise Refusal(Code.OPSET, f"Attention of opset {version}", node)
+        raise Refusal(Code.OPSET, f"graphopt does not know Attention of opset {version}", node)
 
 
 def _require_known_attributes(node: ir.Node) -> None:
     if unknown := sorted(node.attributes.keys() - KNOWN - {*WINDOWS}):
-        raise Refusal(Code.ATTRIBUTE, f"Attention has no attribute {unknown[0]} that is known here", node)
+        raise Refusal(Code.ATTRIBUTE, f"graphopt does not know the attribute {unknown[0]} of Attention", node)
 
 
 def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, int] | None]:
@@ -103,7 +103,7 @@ def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, 
     window = _window(node, causal)
     if (causal or window is not None) and rows != keys:
         what = "causal" if causal else "a window"
-        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} from the top left, and S = T is not known", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} counts from the top left, and nothing tells that S = T", node)
     return causal and window is None, window
 
 

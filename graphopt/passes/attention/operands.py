@@ -34,7 +34,7 @@ def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
 
     """
     if len(node.inputs) != 2:
-        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} of {len(node.inputs)} tensors", node)
+        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} multiplies {len(node.inputs)} tensors", node)
     if node.op_type == "Einsum":
         equation = attribute_string(node, "equation", "").replace(" ", "")
         left, arrow, out = equation.partition("->")
@@ -54,7 +54,7 @@ def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node
     """The operand as a stack of matrices with axes `matrix` over the last of the axes `batch`."""
     own = "".join(c for c in batch if c in letters)
     if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
-        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has axes {letters}, not {batch + matrix}", node)
+        raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {letters} and not {batch + matrix}", node)
     return Operand(value, tuple(letters.index(c) for c in own + matrix))
 
 
@@ -66,7 +66,7 @@ def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
     q, k = (a, b) if first == 0 else (b, a)
     summed = [c for c in q if c in k and c not in out]
     if i not in q or j not in k or i in k or j in q or len(summed) != 1:
-        raise Refusal(Code.UNSUPPORTED_OP, f"scores are {a},{b}->{out}", node)
+        raise Refusal(Code.UNSUPPORTED_OP, f"the scores are computed as {a},{b}->{out}", node)
     c = summed[0]
     return (
         _operand(node.inputs[first], q, batch, i + c, node),
@@ -85,7 +85,9 @@ def value_and_result(down: WayDown, graph: GraphView) -> tuple[Operand, tuple[in
     d = "".join(c for c in v if c not in p)
     result = batch + i + d
     if len(d) != 1 or i in v or t not in v or set(result) != set(out) or len(out) > 4:
-        raise Refusal(Code.WRONG_PERM, f"the context is {a},{b}->{out}, not a sum over the keys", node)
+        raise Refusal(
+            Code.WRONG_PERM, f"the context is computed as {a},{b}->{out} and not as a sum over the keys", node
+        )
     operand = _operand(node.inputs[1 - down.index], v, batch, t + d, node)
     return operand, tuple(result.index(c) for c in out)
 

@@ -64,7 +64,7 @@ def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | No
             continue
         constant = graph.is_constant(gate.operand)
         if not constant and hidden_number(gate.operand, term.operand, term.number, graph):
-            return Refusal(Code.MASK_VALUES, f"{gate.operand.name} may have other numbers", gate.node)
+            return Refusal(Code.MASK_VALUES, f"{gate.operand.name} may have elements other than 0 and 1", gate.node)
     return None
 
 

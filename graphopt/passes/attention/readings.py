@@ -139,7 +139,7 @@ def _product(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 
 def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
-    yield b, Refused(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "a Div by the scores", node))
+    yield b, Refused(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "the scores are the divisor of a Div", node))
     number = graph.shapes.number(b)
     if number is not None:
         number = 1.0 / number if number else math.inf
@@ -227,5 +227,5 @@ def _mask_value(
             n != 1 and Size.of(n) != d for n, d in zip(reversed(array.shape), reversed(dims))
         )
         if grows:
-            return 0.0, Refusal(Code.BROADCAST_GROWS, f"what the mask writes has shape {array.shape}", node)
+            return 0.0, Refusal(Code.BROADCAST_GROWS, f"the value that the mask writes has shape {array.shape}", node)
     return float(array.reshape(-1)[0]), None

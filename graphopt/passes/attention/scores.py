@@ -52,7 +52,7 @@ class Scores:
 
     def cap(self, node: ir.Node) -> None:
         if self._softcap is not None or self._terms or self._conditions:
-            raise Refusal(Code.UNSUPPORTED_OP, "Tanh after a mask, a bias or another Tanh", node)
+            raise Refusal(Code.UNSUPPORTED_OP, "Tanh follows a mask, a bias or another Tanh", node)
         self._softcap = 1.0
 
     def add(self, term: Term) -> None:
@@ -71,7 +71,7 @@ class Scores:
     def reshape(self, node: ir.Node) -> None:
         base, dims = self.graph.shapes.dims(self._found.scores.outputs[0]), self.graph.shapes.reshaped(node)
         if base is None or dims is None or not dims:
-            raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, to what is not known", node)
+            raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, and the new shape is not known", node)
         if not same_dims(dims, base):
             self.view = View(dims, node)
             return

@@ -121,23 +121,23 @@ class Reasons:
         if bodies(node):
             return None, ""
         if self._is_kept(node):
-            return Code.KEPT, "as asked"
+            return Code.KEPT, "--keep-float names it"
         if node.op_type in QUANTIZATION:
-            return Code.QUANTIZED, f"{node.op_type} is left as it is"
+            return Code.QUANTIZED, f"{node.op_type} is a quantized operator"
         if any(made_by(v, *QUANTIZATION) for v in node.inputs):
             return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
         if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
-            return Code.NO_FLOAT16, f"{node.op_type} of opset {self.editor.opset(node)}"
+            return Code.NO_FLOAT16, f"{node.op_type} takes no float16 in opset {self.editor.opset(node)}"
         if self.stores_only:
             # A table stays small in memory where only the rows that were picked are cast.
             if is_op(node, "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
                 return None if node not in self.needs_float else (None, "")
             return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
         if self._is_statistics(node):
-            return Code.STATISTICS, node.op_type
+            return Code.STATISTICS, f"{node.op_type} computes statistics"
         product = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
         if product and attribute_int(node, "stash_type", 1) != 1:
-            return Code.STATISTICS, f"{node.op_type} with other statistics than float32"
+            return Code.STATISTICS, f"{node.op_type} computes its statistics in another type than float32"
         if not product:
             if node in self.needs_float:
                 return None, ""
