@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import statistics
 import subprocess
@@ -37,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graphopt
 from graphopt.precision.bfloat16_gain import LEAST_GAIN
-from graphopt.runtime.discovery import bfloat16_gain
+from graphopt.runtime.discovery import bfloat16_gain, runtime_name
+from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
 from models import ZOO, feeds_of, pypi
 from scripts.timing import Times, interleaved
@@ -341,6 +344,7 @@ class Bench:
         self.skip_errors = skip_errors
         self.cache = cache
         self.failures = 0  # limits that are not kept
+        self._rows: list[tuple[str, int, int, dict[str, float]]] = []  # model, batch, threads, ratios
         self._gains: dict[tuple[str, int, int], list[dict[str, float]]] = {}  # by group, batch and threads
         title = f"onnxruntime {ort.__version__}, CPU, files for {target}"
         memory = (f"{name} MiB" for name in FILES)
@@ -364,6 +368,7 @@ class Bench:
             medians = {name: found.median for name, found in times.items()}
             gains = {name: medians[ORIGINAL] / median for name, median in medians.items() if name != ORIGINAL}
             self._gains.setdefault((group, batch, count), []).append(gains)
+            self._rows.append((row.name, batch, count, gains))
             faults += _too_slow(_floors(row, self.target, count), gains)
             self.failures += len(faults)
             self._times.add_row(
@@ -381,6 +386,15 @@ class Bench:
             print(f"{row.name}, batch {batch}, {count} thread(s): {said}, {spread}", file=sys.stderr, flush=True)
             faults = []
 
+    def results(self, threads: int) -> list[dict[str, Any]]:
+        """For each model its ratios at batch 1."""
+        kinds = {"float32": OURS, "bfloat16": BF16}
+        return [
+            {"model": name, **{kind: round(gains[side], 2) for kind, side in kinds.items() if side in gains}}
+            for name, batch, count, gains in self._rows
+            if (batch, count) == (1, threads)
+        ]
+
     def show(self) -> None:
         for (group, batch, threads), rows in self._gains.items():
             means = {name: statistics.geometric_mean(gains[name] for gains in rows) for name in rows[0]}
@@ -389,6 +403,27 @@ class Bench:
         console = Console(width=180)
         console.print(self._times)
         console.print(self._errors)
+
+
+def _write_results(place: Path, bench: Bench, threads: int) -> None:
+    """Writes the ratios of batch 1; machine, note and page of an existing file stay."""
+    kept = json.loads(place.read_text()) if place.exists() else {}
+    described = {
+        "machine": kept.get("machine", cpu_name()),
+        "instructions": kept.get("instructions", ""),
+        "date": f"{datetime.now():%Y-%m-%d}",
+        "runtime": runtime_name(),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        "threads": threads,
+        "batch": 1,
+        "command": " ".join(["scripts/bench_cpu.py", *sys.argv[1:]]),
+        "note": kept.get("note", ""),
+        "page": kept.get("page", "cpu_models.md"),
+        "models": bench.results(threads),
+    }
+    place.write_text(json.dumps(described, indent=1) + "\n")
 
 
 def main() -> int:
@@ -400,6 +435,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
     parser.add_argument("--skip-errors", action="store_true", help="no run in float64, which takes a minute a model")
     parser.add_argument("--here", action="store_true", help="this interpreter's runtime alone")
+    parser.add_argument("--write", type=Path, help="a JSON file for scripts/pages.py; needs --here")
     parser.add_argument("--cache", type=Path, help="where the float64 results are kept from run to run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -412,6 +448,8 @@ def main() -> int:
                 for batch in sorted(set(row.batches) & set(arguments.batch or row.batches)):
                     bench.measure(group, row, batch, arguments.threads)
             bench.show()
+            if arguments.write is not None:
+                _write_results(arguments.write, bench, arguments.threads[0])
             return 1 if bench.failures else 0
         status = 0
         for runtime, environment in RUNTIMES.items():

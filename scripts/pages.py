@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -22,6 +24,9 @@ from graphopt.remarks import Code  # noqa: E402
 from tests.hip.architectures import own_code  # noqa: E402
 
 DOCS = ROOT / "docs"
+# What scripts/bench_cpu.py wrote on each processor: the columns of the table of results.
+RESULTS = {"Zen 3": "cpu_zen3.json", "Zen 4": "cpu_zen4.json", "Sapphire Rapids": "cpu_amx.json"}
+CHART = DOCS / "results.svg"
 
 
 def with_rows(text: str, heading: str, rows: Sequence[str]) -> str:
@@ -31,7 +36,7 @@ def with_rows(text: str, heading: str, rows: Sequence[str]) -> str:
         ValueError: no table of the page is, or several are.
 
     """
-    head = re.compile(rf"(^\| {heading} \|.*\n\|[-|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
+    head = re.compile(rf"(^\| {heading} \|.*\n\|[-:|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
     if len(head.findall(text)) != 1:
         raise ValueError(f"not one table has a first column called {heading!r}")
     return head.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), text)
@@ -93,6 +98,62 @@ def refusal(text: str, code: Code) -> str:
     return text.replace(said[0], f"Passes that say so: {', '.join(links + others)}.")
 
 
+def results() -> dict[str, dict[str, Any]]:
+    """Processor -> its measurements."""
+    return {name: json.loads((DOCS / "measurements" / file).read_text()) for name, file in RESULTS.items()}
+
+
+def result_rows() -> list[str]:
+    """A row for each model: its ratio on each processor, in float32 and, where it was measured, in bfloat16."""
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for name, data in results().items():
+        for kind in ("float32", "bfloat16"):
+            columns[name, kind] = {m["model"]: m[kind] for m in data["models"] if kind in m}
+    order = columns["Zen 4", "float32"]
+    measured = [column for column in columns.values() if column]
+    return [
+        row(model, *(f"{column[model]:.2f}" if model in column else "" for column in measured))
+        for model in sorted(order, key=lambda model: -order[model])
+    ]
+
+
+def conditions() -> list[str]:
+    """A row for each processor: where and when its column was measured."""
+    rows = []
+    for name, data in results().items():
+        when = f"{data['date']}" + (f", commit {data['commit']}" if data["commit"] else "")
+        link = f"[{data['page'].partition('#')[0]}]({data['page']})"
+        note = data["note"] or "-"
+        rows.append(row(name, data["instructions"], data["machine"], data["runtime"], when, note, link))
+    return rows
+
+
+def chart() -> str:
+    """The ratios on Zen 4 as bars, in one SVG that follows the reader's light or dark theme."""
+    zen4 = results()["Zen 4"]
+    scale, left, step = 150.0, 190, 40
+    height = step * len(zen4["models"]) + 50
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720" height="{height}" role="img" '
+        'aria-label="times as fast as ONNX Runtime">',
+        "<style>text{font:13px system-ui,sans-serif;fill:#172033}.soft{fill:#5c6880}.a{fill:#0f8a6d}.b{fill:#6d5bd0}"
+        ".one{stroke:#5c6880;stroke-dasharray:3 3}@media(prefers-color-scheme:dark){text{fill:#e7ebf2}"
+        ".soft{fill:#9aa6ba}.a{fill:#3fbf97}.b{fill:#a596ff}.one{stroke:#9aa6ba}}</style>",
+        f'<rect class="a" x="{left}" y="8" width="12" height="12"/><text x="{left + 18}" y="19">float32</text>',
+        f'<rect class="b" x="{left + 90}" y="8" width="12" height="12"/><text x="{left + 108}" y="19">bfloat16</text>',
+        f'<text class="soft" x="{left + 190}" y="19">times as fast as {zen4["runtime"]}, one thread, Zen 4</text>',
+    ]
+    for i, measured in enumerate(sorted(zen4["models"], key=lambda m: -m["float32"])):
+        y = 34 + step * i
+        lines.append(f'<text x="{left - 8}" y="{y + 20}" text-anchor="end">{measured["model"]}</text>')
+        for kind, style, offset in (("float32", "a", 0), ("bfloat16", "b", 15)):
+            wide = measured[kind] * scale
+            lines.append(f'<rect class="{style}" x="{left}" y="{y + offset}" width="{wide:.0f}" height="13"/>')
+            lines.append(f'<text x="{left + wide + 6:.0f}" y="{y + offset + 11}">{measured[kind]:.2f}</text>')
+    lines.append(f'<line class="one" x1="{left + scale:.0f}" x2="{left + scale:.0f}" y1="28" y2="{height - 8}"/>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
 def pages() -> dict[Path, str]:
     """What each page that repeats something is to be."""
     texts = {page: page.read_text() for page in (DOCS / name for name in ("ops.md", "gpu.md", "contrib.md"))}
@@ -102,6 +163,10 @@ def pages() -> dict[Path, str]:
     targets = f"| clang 22 | {', '.join(own_code())} |"
     texts[gpu] = re.sub(r"^\| clang 22 \| .* \|$", targets, texts[gpu], flags=re.MULTILINE)
     texts[contribs] = with_rows(texts[contribs], "operator", contrib.rows())
+    texts[CHART] = chart()
+    for page in (ROOT / "README.md", DOCS / "index.md", DOCS / "measurements" / "current.md"):
+        texts[page] = with_rows(page.read_text(), "model", result_rows())
+    texts[page] = with_rows(texts[page], "processor", conditions())
     index = DOCS / "refusals" / "README.md"
     rows = [row(f"[{code.name}]({code.name}.md)", code.meaning, code.advice) for code in Code]
     texts[index] = with_rows(index.read_text(), "code", rows)
@@ -113,7 +178,7 @@ def pages() -> dict[Path, str]:
 
 def main() -> None:
     for page, text in pages().items():
-        if text != page.read_text():
+        if not page.exists() or text != page.read_text():
             page.write_text(text)
             print(f"written: {page.relative_to(ROOT)}")
 

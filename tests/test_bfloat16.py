@@ -539,7 +539,7 @@ def test_odd_channels_make_no_pairs() -> None:
         (60, "kernel_shape = [5, 5], pads = [2, 2, 2, 2], strides = [2, 2]", ""),
         (30, "kernel_shape = [7, 7], pads = [3, 3, 3, 3]", "windows of 3x3 and 5x5"),
         (30, "kernel_shape = [3, 3], pads = [2, 2, 2, 2], dilations = [2, 2]", "windows of 3x3 and 5x5"),
-        (20, "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "16000 numbers"),
+        (20, "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "16000 elements"),
     ],
 )
 def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window: str, refusal: str) -> None:
@@ -724,7 +724,7 @@ def test_products_of_activations_broadcast(a: str, b: str, y: str) -> None:
         (PRODUCT.replace("64", "4"), "NO_GAIN", "23040 a matrix"),
         (PRODUCT.replace("2, 3, 64", "48").replace("2, 3, 72", "72"), "NO_GAIN", "276480 multiply-adds"),
         (PRODUCT.replace("64", "18"), "NO_GAIN", "18 rows and 80 columns"),
-        (PRODUCT.replace("72", "15"), "NO_GAIN", "sums of 15 products"),
+        (PRODUCT.replace("72", "15"), "NO_GAIN", "each sum has 15 products only"),
     ],
 )
 def test_products_of_activations_that_stay(text: str, code: str, said: str) -> None:

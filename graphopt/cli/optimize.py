@@ -320,7 +320,7 @@ def _optimized(
     if tuning is not None:
         report.tuning = tuning.to_dict()
     if limit is not None:
-        report.notes[:0] = limit.lines()
+        report.notes.insert(0, "; ".join(limit.lines()))
     return report
 
 

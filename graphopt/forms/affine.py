@@ -146,7 +146,9 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
     if array.size != (array.shape[place] if 0 <= place < array.ndim else 1):
         raise Refusal(Code.WRONG_AXIS, f"a constant of shape {array.shape} varies along another axis", node)
     if array.size not in (1, channels):
-        raise Refusal(Code.WRONG_SHAPE, f"a constant has shape {array.shape}, and the data has {channels} channels", node)
+        raise Refusal(
+            Code.WRONG_SHAPE, f"a constant has shape {array.shape}, and the data has {channels} channels", node
+        )
     numbers = array.reshape(-1)
     return numbers if numbers.size == channels else np.broadcast_to(numbers, (channels,))
 
@@ -159,7 +161,9 @@ def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) ->
     """
     column = (channels, *[1] * (rank - 2))
     if array.shape not in (column, (1, *column)):
-        raise Refusal(Code.WRONG_SHAPE, f"the slope has shape {list(array.shape)}, and the data has {channels} channels", node)
+        raise Refusal(
+            Code.WRONG_SHAPE, f"the slope has shape {list(array.shape)}, and the data has {channels} channels", node
+        )
     return array.reshape(column)
 
 

@@ -245,7 +245,9 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
         auto_pad = attribute_string(node, "auto_pad", "NOTSET")
         pads = attribute_ints(node, "pads", ())
         if auto_pad not in ("NOTSET", "VALID", "") or (auto_pad != "VALID" and any(pads)):
-            raise Refusal(Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before", node)
+            raise Refusal(
+                Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before", node
+            )
     W, bias = _numbers(linear, editor)
     if shifted:
         alpha = attribute_float(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
