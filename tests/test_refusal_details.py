@@ -26,7 +26,9 @@ def details() -> Iterator[tuple[str, ast.expr]]:
     """The expression behind each code: Refusal(Code.X, DETAIL), refuse(Code.X, DETAIL), (Code.X, DETAIL)."""
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
+            if not isinstance(node, ast.Call | ast.Tuple):
+                continue
+            parts = node.args if isinstance(node, ast.Call) else node.elts
             for code, detail in pairwise(parts):
                 if isinstance(code, ast.Attribute) and ast.unparse(code.value) == "Code" and code.attr.isupper():
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", detail
