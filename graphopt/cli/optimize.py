@@ -195,11 +195,11 @@ def optimize(
 
 @dataclass
 class _Found:
-    """What is known of OUT.
+    """The results of rewriting, verifying and timing.
 
     Attributes:
         report: of the rewrite.
-        accuracy: None where it was not asked for, or failed.
+        accuracy: None if verification was not requested or failed.
         times: likewise.
         unverified: the error of the comparison.
         untimed: the error of timing.
@@ -219,7 +219,7 @@ def _annotate(found: _Found, model: Path, shown: Path | None) -> None:
 
 
 def _end(found: _Found, *, strict: bool) -> None:
-    """Ends with the exit code of what was found, or with the reason why a comparison failed."""
+    """Ends with the exit code of the results, or raises the error of a failed comparison."""
     if found.accuracy is not None:
         exit_with_verdict(found.accuracy.verdict, uncovered=strict and bool(found.accuracy.not_covered))
     if (failure := found.unverified or found.untimed) is not None:

@@ -89,11 +89,13 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     if len(few) <= MAX_DRAWN_NODES:
         box_of = {i: box for box, i in enumerate(few)}
         names = [(nodes[i]["name"], nodes[i]["op"]) for i in few]
+        node_of: list[int | None] = [*few]
     else:
         boxes = _alike_in_a_row(layers)
         of_layer = {number: i for i, box in enumerate(boxes) for number in box}
         box_of = {i: of_layer[node["layer"]] for i, node in enumerate(nodes)}
         names = [(where([layers[n] for n in box]), _label(layers, box)) for box in boxes]
+        node_of = [None] * len(names)
     sources: list[dict[str, None]] = [{} for _ in names]
     states, layer_of = ["same"] * len(names), [0] * len(names)
     for i, box in reversed(box_of.items()):
@@ -114,6 +116,7 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
             "label": b.label,
             "title": visible(b.title),
             "layer": layer_of[i],
+            "node": node_of[i],
             "state": states[i],
         }
         for i, b in enumerate(drawing.boxes)
