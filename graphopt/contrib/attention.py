@@ -64,7 +64,9 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
     if rank == 1:
         count, B = w.editor.shapes.dims(mask), w.editor.shapes.dims(batch)
         if count is None or B is None:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more")
+            raise w.refuse(
+                Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more"
+            )
         if count[0] == B[0]:
             kept = lengths_mask(w, mask, None, total)
         elif count[0] in (B[0] + B[0], B[0] + B[0] + B[0] + Size.of(2)):
@@ -73,7 +75,9 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
             start = w.slice(mask, 0, size, None) if count[0] == B[0] + B[0] else None
             kept = lengths_mask(w, end, start, total)
         else:
-            raise w.refuse(Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more")
+            raise w.refuse(
+                Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more"
+            )
     elif rank in (2, 3):
         kept = w.op("Greater", mask, w.number(0, ir.DataType.INT32))
     else:
@@ -179,7 +183,9 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     hidden = _hidden_sizes(w, call)
     if "bias" in call:
         if None in hidden:
-            raise w.refuse(Code.UNKNOWN_SHAPE, "the last dimensions of query, key and value, which share the bias, are not known")
+            raise w.refuse(
+                Code.UNKNOWN_SHAPE, "the last dimensions of query, key and value, which share the bias, are not known"
+            )
         biases = list(w.split(call["bias"], [n for n in hidden if n is not None], 0))
     if rank == 5:  # packed: [B, S, N, 3, H]
         q, k, v = (w.transpose(w.squeeze(x, 3), 0, 2, 1, 3) for x in w.split(query, (1, 1, 1), 3))

@@ -49,17 +49,21 @@ def details(
     Notes take the room that these leave; with `everything` they are left to the tables. The last line says what is
     left out.
     """
-    lines = [f"written to {written}"] if written else []
-    if data := data_files(report.files, report.shared_files) if report.files else []:
-        lines = [", ".join((*lines, *data))]
+    files = [f"written to {written}"] if written else []
+    if report.weights:
+        files.append(report.weights)
+    if report.files:
+        files += data_files(report.files, report.shared_files)
+    lines = [", ".join(files)] if files else []
     lines += report.details()
     if times is not None and times.rows:
         lines.append(_times(times.rows[0]) + (f"; {len(times.rows) - 1} more settings" if len(times.rows) > 1 else ""))
     if everything:
         return [*lines, report.optimized_for]
     refused = sum(not r.applied for r in report.remarks) if report.changed else 0
-    notes = report.notes[: MOST_LINES - 1 - len(lines)]
-    rest = [(refused, "refusal"), (len(report.notes) - len(notes), "note")]
+    said = [note for note in report.notes if not (report.obstacle and note.startswith(report.obstacle))]
+    notes = said[: MOST_LINES - 1 - len(lines)]
+    rest = [(refused, "refusal"), (len(said) - len(notes), "note")]
     left = " and ".join(count(n, what) for n, what in rest if n > 0)
     return [*lines, *notes, report.optimized_for + (f"; -v shows {left}" if left else "")]
 

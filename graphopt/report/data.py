@@ -138,17 +138,20 @@ class Report:
         """The target, and why it was chosen where it was "auto"."""
         return f"optimized for {self.target}" + (f" ({self.target_reason})" if self.target_reason else "")
 
+    @property
+    def weights(self) -> str:
+        """The sizes of the initializers where they differ: "weights 43.4 KiB -> 42.2 KiB"; else ""."""
+        before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
+        return "" if before == after else f"weights {before} -> {after}"
+
     def details(self) -> list[str]:
-        """What changed, in a few lines: operators, weights, rewrites."""
+        """What changed: operators and rewrites, a line each."""
         lines = []
         old, new = self.before.nodes, self.after.nodes
         moved = {op: abs(new.get(op, 0) - old.get(op, 0)) for op in {*old, *new}}
         ops = sorted((op for op, n in moved.items() if n), key=lambda op: (-moved[op], op))
         if ops:
             lines.append("nodes: " + fitted([f"{op} {old.get(op, 0)} -> {new.get(op, 0)}" for op in ops]))
-        before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
-        if before != after:
-            lines.append(f"weights: {before} -> {after}")
         worked = sorted((p for p in self.passes if p.applied), key=lambda p: -p.applied)
         if worked:
             done = fitted([f"{p.name} {p.applied}" for p in worked])
@@ -156,7 +159,8 @@ class Report:
         return lines
 
     def __str__(self) -> str:
-        return "\n".join([self.outcome, *self.details(), *self.notes, self.optimized_for])
+        lines = [self.outcome, self.weights, *self.details(), *self.notes, self.optimized_for]
+        return "\n".join(line for line in lines if line)
 
     def to_dict(self) -> dict[str, Any]:
         return {

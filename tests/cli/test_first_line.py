@@ -62,7 +62,10 @@ def test_unchanged_for_reasons_other_than_cost(run: Command) -> None:
     model = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     assert run(model)[1][0] == "unchanged: no pass finds anything to rewrite"
     model.opset_import[0].version = 99
-    assert run(model)[1][0] == "unchanged: opset 99 is newer than any that graphopt knows (26)"
+    assert run(model)[1] == [
+        "unchanged: opset 99 is newer than any that graphopt knows (26)",
+        *("written to out.onnx", "optimized for cpu"),
+    ]
     assert run(unchanged(), "--input-shape", "x:1x4x8x8")[1][0].startswith("inputs changed, nodes unchanged: ")
 
 
@@ -70,9 +73,9 @@ def test_rewritten(run: Command) -> None:
     model = ZOO["resnet18"](small=True)
     code, lines, _ = run(model)
     assert (code, lines[0]) == (0, "30 -> 22 nodes")
-    assert lines[1:3] == ["written to out.onnx", "nodes: BatchNormalization 8 -> 0"]
-    assert re.fullmatch(r"rewrites: fold_batch_norm 8 \(\d+\.\d\d s in all\)", lines[4])
-    assert lines[5] == "optimized for cpu; -v shows 14 refusals" and len(lines) == 6
+    assert lines[1:3] == ["written to out.onnx, weights 43.4 KiB -> 42.2 KiB", "nodes: BatchNormalization 8 -> 0"]
+    assert re.fullmatch(r"rewrites: fold_batch_norm 8 \(\d+\.\d\d s in all\)", lines[3])
+    assert lines[4] == "optimized for cpu; -v shows 14 refusals" and len(lines) == 5
     code, lines, _ = run(model, "--all-sites")
     assert lines[0] == "30 -> 12 nodes, maybe slower (--all-sites also rewrites where it does not pay)"
     assert len(lines) <= 6 and all(len(line) <= 100 for line in lines)
@@ -133,6 +136,18 @@ def test_notes_take_the_room_that_is_left() -> None:
         *("written to a.onnx", "note 0", "note 1", "note 2"),
         "optimized for cpu; -v shows 6 notes",
     ]
+
+
+def test_at_most_five_lines_with_everything() -> None:
+    """A file with its data beside it, other weights, times in several settings, refusals and notes."""
+    _, report = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")
+    report.notes = ["a", "b"]
+    report.files = {"out.onnx": 10, "out.onnx.data": 1 << 20}
+    times = slower()
+    times.rows *= 2
+    lines = answer.details(report, times, "out.onnx")
+    assert len(lines) == 5 and lines[-1] == "optimized for cpu; -v shows 14 refusals and 2 notes"
+    assert lines[0] == "written to out.onnx, weights 43.4 KiB -> 42.2 KiB, weights in out.onnx.data (1.0 MiB)"
 
 
 def test_codes_are_documented() -> None:
