@@ -211,7 +211,7 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     path, out, cache, report = (tmp_path / n for n in ("in.onnx", "out.onnx", "cache.json", "report.json"))
     onnx.save(small(), path)
     options = ["--target", "cpu", "--threads", "1", "--dim", "batch=2", "--tuning-cache", cache, "--json", report]
-    shown = graphopt_command("optimize", path, out, "--tune", "--tune-seconds", "1", *options)
+    shown = graphopt_command("optimize", path, out, "--tune", "--tune-seconds", "1", "-v", *options)
     assert shown.exit_code == 0, shown.stderr
     assert "whole model: by measurements" in shown.stdout
     assert all(" 2x" in n for n in json.loads(report.read_text())["tuning"]["sites"])
