@@ -172,9 +172,10 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most two
-// cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than a
-// test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level cache.
+// Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most
+// two cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs
+// less than a test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level
+// cache.
 struct Keep {
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;

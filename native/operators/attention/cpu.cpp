@@ -12,8 +12,8 @@
 // Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers. With AMX, its tiles multiply
 // (blocks/cpu/tiles.h); steps are filled up with zeros then.
 //
-// scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks) are the steps; tiling_cpu.h
-// says how they are cut. No result depends on the number of threads.
+// scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks) are the steps;
+// tiling_cpu.h says how they are cut. No result depends on the number of threads.
 #include <algorithm>
 #include <atomic>
 #include <limits>

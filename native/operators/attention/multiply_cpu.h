@@ -8,7 +8,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 #if defined(__AVX512F__)
-constexpr int kMaxVectors = 4;  // vectors of a row of sums: with rows_of() of them, what the registers hold
+constexpr int kMaxVectors = 4;  // vectors in a row of sums: rows_of() such rows fill the registers
 constexpr int rows_of(int vectors) { return vectors == 4 ? 6 : 8; }
 #else
 constexpr int kMaxVectors = 2;
@@ -17,15 +17,15 @@ constexpr int rows_of(int vectors) { return vectors == 2 ? 6 : 8; }
 constexpr int kMostRows = 8;
 constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 
-// What becomes of a product P.
+// How a matrix product P is stored in C.
 enum class Result {
   kStore,  // C = P
   kMost,   // C = P, and kWidth lanes of `per_row` for each row are raised to the largest sums of the row
   kAdd,    // C = C * per_row[row] + P
 };
 
-// C [rows, vectors * kWidth] = A B as `result` says, for up to kMaxVectors vectors and any number of rows. Where B is of
-// words, each word of A and of B holds two bfloat16 numbers, whatever the type of A says.
+// C [rows, vectors * kWidth] = A B as `result` says, for up to kMaxVectors vectors and any number of rows. Where B is
+// of words, each word of A and of B holds two bfloat16 numbers, whatever the type of A says.
 template <class T>
 void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t lda, const T* b, int64_t ldb,
                         int64_t k, Result result, float* c, int64_t ldc, float* per_row);
@@ -40,8 +40,8 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
                    const float* factor);
 #endif
 
-// The same in AMX's tiles: C = A B, or C * factor[row] + A B where there are factors. The rest of the last tile of rows is
-// written, too.
+// The same in AMX's tiles: C = A B, or C * factor[row] + A B where there are factors. The rest of the last tile of
+// rows is written, too.
 void multiply_attention_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
                                  int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor);
 

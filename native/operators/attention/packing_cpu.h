@@ -1,6 +1,5 @@
-// K and V of attention in blocks, as its matrix multiplications read them, and rows of Q and O. For kernel files only (see
-// For kernel files only (see device/cpu/isa.h).
-// device/cpu/isa.h).
+// K and V of attention in blocks, as its matrix multiplications read them, and rows of Q and O. For kernel files only
+// (see For kernel files only (see device/cpu/isa.h). device/cpu/isa.h).
 #pragma once
 
 #include <algorithm>

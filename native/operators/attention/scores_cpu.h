@@ -73,7 +73,7 @@ void dot_transposed_keys(const float* q, const T* k, int64_t col_stride, int64_t
 // Words of bfloat16 that are stored among floats; both are read and written as vectors, which may alias.
 inline Word* words(float* x) { return reinterpret_cast<Word*>(x); }
 
-// Keys [first, first + n), of which a row of the item sees none, some or all.
+// Keys [first, first + n). A row of the item sees none, some or all of them.
 template <class T>
 struct KeyBlock {
   int64_t first, n;
@@ -109,8 +109,8 @@ struct Scores {
     return {std::max<int64_t>(place - p.left, 0), std::clamp<int64_t>(place + p.right + 1, 0, n)};
   }
 
-  // Does to the scores of one row against keys [first, first + n) all that stands between the two products
-  // but the softmax; the lanes of the result hold the highest.
+  // Applies softcap, bias, mask, causality and window to the scores of one row and keys [first, first + n). The largest
+  // lane of the result is the largest score.
   Vec finish_scores(const AttentionScratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
@@ -168,8 +168,8 @@ struct Scores {
     return reinterpret_cast<const uint8_t*>(mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row);
   }
 
-  // Asks for what `rows` rows will read of a bias or mask at keys [first, first + n) where each lies on a
-  // page of its own: the processor's own prefetching ends with the page.
+  // Prefetches the bias or mask of `rows` rows at keys [first, first + n) where each row is on a page of its own:
+  // hardware prefetching ends with the page.
   void prefetch_rows(int64_t b, Row row, int64_t rows, int64_t first, int64_t n) const {
     constexpr int64_t kLine = 64, kPage = 4096;
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));

@@ -23,7 +23,7 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
   }
 }
 
-// The scores of a row as exponentials, in words at its beginning; the lanes of the result sum them up.
+// Replaces the scores of a row by exponentials, as words at its beginning. Returns their sum, divided among SIMD lanes.
 inline Vec exp_pairs(float* s, float shift, int64_t padded) {
   Vec total{};
   for (int64_t j = 0; j < padded; j += 2 * kWidth) {
@@ -35,9 +35,9 @@ inline Vec exp_pairs(float* s, float shift, int64_t padded) {
   return total;
 }
 
-// Replaces the scores of `rows` rows and n keys by their exponentials, in bfloat16 as words at the beginning of each row.
-// `most_of` returns lanes whose largest is that of a row. Updates the highest score and the sum of each row so far, and
-// writes the factors by which earlier results are multiplied.
+// Replaces the scores of `rows` rows and n keys by their exponentials, in bfloat16 as words at the beginning of each
+// row. `most_of` returns SIMD lanes that hold the largest score of a row. Updates the highest score and the sum of
+// each row so far, and writes the factors by which earlier results are multiplied.
 template <class F>
 void exponentiate(const AttentionTiling& plan, const AttentionScratch& w, int64_t rows, int64_t n,
                   bool bfloat16, float* highest, float* sum, F most_of) {

@@ -1,6 +1,5 @@
-// How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files only
-// For kernel files only (see device/cpu/isa.h).
-// (see device/cpu/isa.h).
+// How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files
+// only For kernel files only (see device/cpu/isa.h). (see device/cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,7 @@ constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above s
 constexpr int64_t kItemsPerLane = 3;         // so that lanes finish together
 constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread costs more than it saves
 
-// How a problem is cut. The rows of an item depend on the number of lanes, which changes no result: every row
+// How a problem is cut. The rows of an item depend on the number of threads, which changes no result: every row
 // is computed by itself. Blocks and chunks of keys, which decide the order of sums, depend on the problem
 // alone.
 struct AttentionTiling {
@@ -88,7 +87,7 @@ struct AttentionTiling {
   }
 };
 
-// What an item leaves behind: unnormalised output, highest score, sum, and the poison of all its values.
+// The result of an item: unnormalised output, highest score, sum, and the poison of all its values.
 struct PartialResult {
   float *o, *highest, *sum, *poison;
 };
@@ -122,7 +121,7 @@ inline AttentionScratch take_scratch(const AttentionTiling& plan, Workspace& wor
   return s;
 }
 
-// The memory of a call: the scratch of each lane, and the partial result of each item where there are several
+// The memory of a call: the scratch of each thread, and the partial result of each item where there are several
 // to a row.
 struct AttentionMemory {
   char *lanes, *partials;

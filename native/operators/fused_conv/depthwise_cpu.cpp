@@ -242,10 +242,10 @@ struct OfChannel {
   static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
 };
 
-// A window of kKernel x kKernel, an odd number, on planes that it leaves as large as they are. Its taps are multiplied
-// two at a time, neighbours of a row and, of the last column, of two rows; the last one is alone. A vector is of
-// neighbouring pixels of a plane, whatever its rows are: each row of the window is read once, and what its other columns
-// read is shifted to them. What lies beside a row or the plane is masked out.
+// A window of kKernel x kKernel, an odd number, on planes that it leaves as large as they are. Its taps are
+// multiplied two at a time, neighbours of a row and, of the last column, of two rows; the last one is alone. A vector
+// is of neighbouring pixels of a plane, whatever its rows are: each row of the window is read once, and what its
+// other columns read is shifted to them. What lies beside a row or the plane is masked out.
 template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;

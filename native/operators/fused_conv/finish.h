@@ -128,7 +128,8 @@ struct Finish {
   // Whether register tiles store y.
   bool stores_numbers() const { return bounded && y != nullptr; }
 
-  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be written.
+  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be
+  // written.
   void fetch(int64_t channels) const;
 
   // Vector j of channel i. What is not bounded is left in o for `activate`.
@@ -138,12 +139,13 @@ struct Finish {
     put(i, j, within_bounds(v));
   }
 
-  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with zeros.
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with
+  // zeros.
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
   // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
-  // The rest of it for o [channels][kPanelWidth] where a register tile stored whole vectors of numbers, in y or here, and
-  // other vectors too or, without `parts`, their sums here.
+  // The rest of it for o [channels][kPanelWidth] where a register tile stored whole vectors of numbers, in y or here,
+  // and other vectors too or, without `parts`, their sums here.
   void end_panel(int64_t channels, float* o, bool parts) const {
     if (pairs_alone) return;
     const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);

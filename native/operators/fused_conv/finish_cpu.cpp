@@ -1,4 +1,5 @@
-// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store as numbers or pairs of channels.
+// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store as numbers or pairs of
+// channels.
 #include "operators/fused_conv/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

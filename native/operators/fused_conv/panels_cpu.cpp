@@ -1,5 +1,5 @@
-// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: numbers in whole
-// vectors, and pairs of channels alone. Finish computes the others from memory (finish_cpu.cpp).
+// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: numbers in
+// whole vectors, and pairs of channels alone. Finish computes the others from memory (finish_cpu.cpp).
 #include <type_traits>
 
 #include "operators/fused_conv/panels.h"
@@ -9,8 +9,8 @@ namespace {
 
 enum class Added { kNothing, kNumbers, kPairs };
 
-// Adds bias and residual and stores vectors: to y within bounds, or to memory for Finish. Where a part of a vector takes
-// many instructions, its sums are left in memory.
+// Adds bias and residual and stores vectors: to y within bounds, or to memory for Finish. Where a part of a vector
+// takes many instructions, its sums are left in memory.
 template <class T, class To, Added kAdded>
 struct StoreNumbers : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;

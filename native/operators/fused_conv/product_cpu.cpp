@@ -1,8 +1,8 @@
-// A group of several channels, on one side at least, as an implicit product. Each step of it (a pair of channels, a tap of the window) finds
-// the words of its pixels at an offset in s (strips.h). Output channels are the rows of the product, so that y is
-// written as it is computed. Where y has few pixels, vectors of them would be partly empty: there the pixels are
-// the rows, whose words are gathered first, and the channels the vectors. Where there are tiles, they take all that is
-// in bfloat16 (tiles_cpu.cpp).
+// A group of several channels, on one side at least, as an implicit product. Each step of it (a pair of channels, a
+// tap of the window) finds the words of its pixels at an offset in s (strips.h). Output channels are the rows of the
+// product, so that y is written as it is computed. Where y has few pixels, vectors of them would be partly empty:
+// there the pixels are the rows, whose words are gathered first, and the channels the vectors. Where there are tiles,
+// they take all that is in bfloat16 (tiles_cpu.cpp).
 #include "operators/fused_conv/product_cpu.h"
 
 #include <memory>

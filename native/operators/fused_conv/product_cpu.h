@@ -30,8 +30,8 @@ std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p,
 template <class T>
 void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights);
 
-// The schedule is null where none was kept. x: numbers of T, or words where p.pairs. Where a result or the residual lies
-// in pairs, T is float and p.bfloat16.
+// The schedule is null where none was kept. x: numbers of T, or words where p.pairs. Where a result or the residual
+// lies in pairs, T is float and p.bfloat16.
 template <class T>
 void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                   const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,

@@ -1,5 +1,5 @@
-// The layouts of FusedConv's weights: blocks of channels where pixels are the vectors, panels of channels where these are
-// the vectors, or tiles (tiles.h).
+// The layouts of FusedConv's weights: blocks of channels where pixels are the vectors, panels of channels where these
+// are the vectors, or tiles (tiles.h).
 #include "operators/fused_conv/product_cpu.h"
 #include "operators/fused_conv/tiles.h"
 

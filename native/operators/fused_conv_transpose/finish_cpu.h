@@ -106,7 +106,7 @@ inline void interleave(const float* even, const float* odd, int64_t n, float* to
   }
 }
 
-// One lane's memory.
+// The memory of one worker thread.
 struct TransposeLane {
   float *sums, *turns, *others;
 };

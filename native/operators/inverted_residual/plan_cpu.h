@@ -79,7 +79,7 @@ struct InvertedResidualPlan {
   int64_t enough(int64_t of_panels) const { return ceil_div(kEnoughItems * lanes, of_panels); }
 };
 
-// What a lane has of the first two convolutions.
+// How far a thread is in the first two convolutions.
 struct alignas(64) BandState {
   int64_t next = -1;     // the item, of all loops, whose rows go on where the last ones ended
   bool cleared = false;  // s beside its rows

@@ -84,7 +84,8 @@ struct F4x4Rows : F4x4 {};
 template <class A>
 constexpr bool kKeepsRows = std::is_same_v<A, F4x4Rows>;
 
-// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart; or [row][k][3], k_stride apart.
+// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart; or [row][k][3], k_stride
+// apart.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
   for (int64_t c = 0; c < C; ++c, w += 9) {

@@ -15,7 +15,7 @@ inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineNumbe
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds = false);
 
-// o of a panel from its rows w, some channels of a row at a time. `points` holds what is transformed.
+// o of a panel from its rows w, some channels of a row at a time. `points` holds the transformed weights.
 void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
                       float* points, float* o, int64_t xi_stride);
 

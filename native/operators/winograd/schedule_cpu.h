@@ -19,7 +19,7 @@ constexpr int64_t kPassing = 2;            // what passing a panel's weights cos
 // Panels that share a reading of v when v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
 
-// How the tiles are divided among the lanes.
+// How the tiles are divided among the threads.
 template <class A>
 struct WinogradSchedule {
   // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
@@ -55,7 +55,7 @@ struct WinogradSchedule {
       largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
       return;
     }
-    // Lanes divide the output channels, so that weights are read once for many tiles.
+    // Threads divide the output channels: weights are read once for many tiles.
     blocks = ceil_div(tiles, std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows));
     const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
     const int64_t fewest =
@@ -80,7 +80,7 @@ struct WinogradSchedule {
   float* take_v(Workspace& workspace) const {
     return workspace.take<float>(v_floats(largest) * (apart ? lanes : pieces));
   }
-  // What multiply_by_rows wants, of a lane.
+  // The memory of multiply_by_rows for a thread.
   static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
   float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * lanes); }
   float* take_o(Workspace& workspace) const {

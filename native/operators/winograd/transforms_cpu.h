@@ -170,7 +170,7 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
                        output_tile<A>(in + t * vectors * L, xi_stride, by_pixel, t);
                    }
                    for (int64_t i = 0; i < rows; ++i) {
-                     // What a transposition writes beyond the row is overwritten by the next row.
+                     // The next row overwrites the lanes that a transposition writes beyond this one.
                      for (int64_t j = 0; j < pixels; j += L) {
                        if constexpr (A::kAlpha > 1) {
                          transpose(by_pixel[i] + j * L, L, by_channel + i * pixels + j, kStride);
