@@ -447,7 +447,7 @@ def largest_error(wanted: list[Array], got: list[Array]) -> float:
 
 
 def operators(model: onnx.ModelProto) -> list[str]:
-    return sorted({n.op_type for n in model.graph.node if n.op_type not in ("Constant", "Identity")})
+    return sorted({n.op_type for n in model.graph.node} - {"Constant", "Identity"})
 
 
 def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str:
@@ -471,9 +471,9 @@ def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str
     times = interleaved(works, rounds=rounds, warm_up=2, least=0.003, clock=clock)
     outputs = {name: binding.copy_outputs_to_cpu() for name, (_, binding) in sides.items()}
     theirs, ours = times["runtime"], times["ours"]
-    ratios = [theirs.lower / ours.lower, theirs.median / ours.median]
-    shown = [f"{r:.2f}" for r in ratios] + [f"{theirs.lower / times['bf16'].lower:.2f}" if case.bfloat16 else ""]
-    shown += [f"{theirs.lower / times[str(other)].lower:.2f}" for other in libraries[1:]]
+    shown = [f"{theirs.lower / ours.lower:.2f}", f"{theirs.median / ours.median:.2f}"]
+    others = ["bf16", *map(str, libraries[1:])]
+    shown += [f"{theirs.lower / times[name].lower:.2f}" if name in times else "" for name in others]
     numbers = (f"{1e3 * t.lower / case.parts:.3f}" for t in (theirs, ours))
     error = largest_error(outputs["runtime"], outputs["ours"])
     default = "yes" if operators(usual) == operators(files["ours"]) != operators(standard) else ""
@@ -498,9 +498,19 @@ def main() -> None:
             print("\n".join(f"  {case.name}" for case in cases))
             continue
         print(f"onnxruntime {ort.__version__}, {options.threads} thread(s)\n")
-        others = ["bf16", *(["other library"] if options.library else [])]
-        columns = [group, "runtime, ms", "ours, ms", "lower quartile", "median", *others, "error", "default", "becomes"]
-        print(heading(columns))
+        others = ["other library"] * len(libraries[1:])
+        columns = (
+            "runtime, ms",
+            "ours, ms",
+            "lower quartile",
+            "median",
+            "bf16",
+            *others,
+            "error",
+            "default",
+            "becomes",
+        )
+        print(heading((group, *columns)))
         for case in cases:
             try:
                 print(measure(case, options.threads, options.rounds, libraries), flush=True)
