@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using gpu::AmdSystem;
-using gpu::look_around;
 using gpu::Diagnosis;
+using gpu::look_around;
 using gpu::why_no_gpu;
 
 const Diagnosis kNone = {"no_device", "the runtime shows none"};
