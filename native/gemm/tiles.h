@@ -70,7 +70,7 @@ enum class Targets { kNone, kCopying, kTested, kAll };
 // Float16 on the matrix units, operands in whole packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
 // Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h;
 // work-groups on a compute unit of NVIDIA; shape by instruction: mma_sync (memory is copied to LDS), mfma (waves of 64)
-// and wmma (waves of 32); cost of the first kernels; of the second. Costs are fitted to an H200
+// and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h. Costs are fitted to an H200
 // (scripts/gpu_bench.py --tiles). Nobody has measured AMD: there they are the same beside the rate of its units. Larger
 // tiles do not fit operands that pass through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
