@@ -197,7 +197,7 @@ class Editor(GraphView):
         """Puts `new` before `anchor`, redirects readers of `outputs`' keys to its values, and removes `old`.
 
         A value of `new` that takes the place of an old one takes its name, type and shape too, so that graph outputs
-        keep theirs. Every node of `old` must be unused afterwards; a node that still has readers stays. Nodes of `new`
+        keep theirs. Nodes of `old` that still have readers stay. Nodes of `new`
         that stand in the graph (see `rewire`) stay where they are, and go on reading what they read.
         """
         graph = anchor.graph

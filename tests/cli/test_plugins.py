@@ -43,6 +43,9 @@ def test_a_pass_of_another_package(package: Path) -> None:
     assert [(r.pass_name, r.detail) for r in report.remarks] == [("abs_of_neg", "without the Neg before it")]
     _, without = graphopt.optimize(model_from_text(TEXT, {}), target="cpu", skip=["abs_of_neg"])
     assert not without.changed
+    foreign = model_from_text(TEXT.replace("Neg (x)", "mine.Neg (x)"), check=False)
+    foreign.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    assert not graphopt.optimize(foreign, target="cpu")[1].changed
     path = package / "in.onnx"
     onnx.save(model_from_text(TEXT, {}), path)
     code = f"import sys; sys.path.insert(0, {str(package)!r}); from graphopt.cli import main; main()"
