@@ -494,11 +494,36 @@ def mib(sizes: Sequence[int]) -> str:
     return " and ".join(f"{size / 2**20:.0f}" for size in sizes) + " MiB"
 
 
+class MallocStatistics(ctypes.Structure):
+    """struct mallinfo2 of glibc 2.33 and newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def allocated() -> int | None:
+    """Returns the bytes in blocks of malloc that are not freed; None without glibc 2.33.
+
+    A leak increases them. Free blocks that glibc keeps for the threads increase only the resident memory.
+    """
+    try:
+        statistics = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    statistics.restype = MallocStatistics
+    found = statistics()
+    return int(found.uordblks + found.hblkhd)
+
+
 def progress(soak: Soak) -> str:
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    live = allocated()
     counts = soak.counts
     runs = counts["run"] + counts["bound"]
-    return f"{soak.operations} operations, {counts['open']} sessions, {runs} runs, host memory {mib([resident])}"
+    host = mib([resident]) + (f", {mib([live])} allocated" if live is not None else "")
+    return f"{soak.operations} operations, {counts['open']} sessions, {runs} runs, host memory {host}"
 
 
 def import_torch() -> Any:
