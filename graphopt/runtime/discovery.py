@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.metadata
 import platform
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,13 +136,16 @@ def our_devices() -> list[Any]:
         return []
     ort = import_onnxruntime()
     found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
-    if not found and library_path() not in _asked_for_devices:
-        _asked_for_devices.add(library_path())
-        ort.register_execution_provider_library("graphopt", str(library_path()))
-        found = [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
-    return found
+    if found:
+        return found
+    with _registering:  # another thread may be registering the library
+        if library_path() not in _asked_for_devices:
+            _asked_for_devices.add(library_path())
+            ort.register_execution_provider_library("graphopt", str(library_path()))
+    return [d for d in ort.get_ep_devices() if d.ep_name == DEVICE_PROVIDER]
 
 
+_registering = threading.Lock()
 _asked_for_devices: set[Path] = set()
 
 

@@ -8,6 +8,9 @@ import gc
 import json
 import os
 import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -230,6 +233,22 @@ def on_the_cpu() -> dict[str, Any]:
 
 def runs_on_each() -> list[float]:
     return [error_of(new_session(n)) for n in range(discovery.device_count())]
+
+
+def finds_devices_on_threads() -> list[int]:
+    """Returns the number of devices that each of eight threads finds, which look for the first time in this process."""
+    library, begin = discovery.library_path(), threading.Barrier(8)
+
+    def library_path() -> Path:
+        time.sleep(0.01)  # the package's function reads files, and other threads run meanwhile
+        return library
+
+    def count(_: int) -> int:
+        begin.wait()
+        return discovery.device_count()
+
+    with patch.object(discovery, "library_path", library_path), ThreadPoolExecutor(8) as pool:
+        return [*pool.map(count, range(8))]
 
 
 def disables() -> dict[str, Any]:

@@ -203,6 +203,10 @@ def test_two_devices(gpu: StandIn) -> None:
     assert gpu.run("splits_a_batch", "gfx1100,gfx1201").value < 1e-6
 
 
+def test_threads_find_the_devices_at_once(gpu: StandIn) -> None:
+    assert gpu.run("finds_devices_on_threads").value == [1] * 8
+
+
 def test_gpus_of_two_vendors(gpu: StandIn) -> None:
     """AMD's come first. Each stand-in refuses what the other one made."""
     both = ("gfx1100,sm_90,gfx1201", "hip cuda")
