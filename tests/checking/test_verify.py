@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,8 +28,8 @@ from graphopt.checking.levels import Side, levels_part
 from graphopt.checking.rewritten import rewritten
 from graphopt.checking.rounding import has_norms
 from graphopt.checking.rounding import moved as rounded
-from graphopt.checking.run import run_cases
-from graphopt.checking.verify import Verdict, verify
+from graphopt.checking.run import open_session, run_cases
+from graphopt.checking.verify import Verdict, planning, running, verify
 from graphopt.checking.verify.judging import STEP_UNITS
 from graphopt.checking.winograd import approximated
 from graphopt.errors import OptionError, VerifyError
@@ -524,6 +525,37 @@ assert graphopt.verify(*map(Path, sys.argv[1:])).equal
 print({status} - before)"""
     done = subprocess.run([sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2.5 * 96 * 1024
+
+
+def test_freed_tensors_return_to_the_system() -> None:
+    """Tensors of 12 MiB in front of others, after a block of 30 MiB, at which glibc raises its own threshold."""
+
+    def resident() -> int:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    open_session(model_from_text("g (float[2] x) => (float[2] y) { y = Relu(x) }"), library=False)
+    del [np.ones(30 << 20, np.uint8)][:]
+    tensors = [np.ones(12 << 20, np.uint8) for _ in range(8)]
+    before = resident()
+    del tensors[:-1]
+    assert before - resident() > 80 << 20
+
+
+@pytest.mark.parametrize("allowed", [1 << 10, 1 << 30])
+def test_sessions_of_large_models_reuse_no_buffers(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    """A set of [1, 64, 64] floats fits into the larger budget alone, and runs with either."""
+    asked = []
+
+    def opened(*args: Any, **options: Any) -> Any:
+        asked.append(options.get("reuse", True))
+        return open_session(*args, **options)
+
+    monkeypatch.setattr(running, "open_session", opened)
+    monkeypatch.setattr(planning, "MEMORY_OF_A_SET", allowed)
+    model = model_from_text("g (float[1, 64, 64] x) => (float[1, 64, 64] y) { y = Relu(x) }")
+    assert verify(model, model, effort="quick")
+    assert asked[:2] == [allowed == 1 << 30] * 2
 
 
 def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:

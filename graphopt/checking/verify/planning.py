@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from graphopt.checking.cost import installed_memory
+from graphopt.checking.cost import Estimator, installed_memory
 from graphopt.checking.declared import dtype_of, required_inputs, symbols
 from graphopt.checking.float16_values import values_in_half
-from graphopt.checking.inputs import LONGEST, Allowance, Wishes
+from graphopt.checking.inputs import LONGEST, MEMORY_OF_RUNS, Allowance, Wishes
 from graphopt.checking.interface import fixed_sizes, interface_difference, without_overridable
 from graphopt.checking.rewritten import Rewritten, rewritten
 from graphopt.checking.run import Model
@@ -23,6 +23,7 @@ from graphopt.checking.table_rows import OtherRows, other_rows
 from graphopt.contrib.group_query_attention import WINDOW_AS_DEFINED, has_window
 from graphopt.errors import OptionError, VerifyError
 from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph.messages import inlined
 from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
 
@@ -89,6 +90,7 @@ class Pair:
         notes: for the report.
         tables: rows of tables that AFTER has otherwise.
         before_halves, after_halves: values in float16.
+        large: even the smallest set of inputs takes so much memory that its sessions do not reuse buffers.
         given: the inputs are the caller's.
         opening: seconds of all processors that a session of AFTER takes.
         running: the same of its quickest run.
@@ -107,6 +109,7 @@ class Pair:
     tables: list[OtherRows]
     before_halves: frozenset[str]
     after_halves: frozenset[str]
+    large: bool
     given: bool = False
     opening: float = 0.0
     running: float = math.inf
@@ -167,7 +170,14 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
     tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
     sides = before_model, before_proto, after_model, after_proto
     halves = values_in_half(before_ir), values_in_half(after_ir)
-    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, *halves)
+    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, *halves, _is_large(before_proto))
+
+
+def _is_large(model: onnx.ModelProto) -> bool:
+    """Whether the runs of one set of inputs exceed `MEMORY_OF_A_SET`, if each symbolic dimension is 1."""
+    tensors = {v.name: v.type.tensor_type for v in required_inputs(model) if v.type.tensor_type.HasField("shape")}
+    shapes = {name: tuple(d.dim_value or 1 for d in tensor.shape.dim) for name, tensor in tensors.items()}
+    return MEMORY_OF_RUNS * Estimator(inlined(model)).of(shapes).bytes > MEMORY_OF_A_SET
 
 
 def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:

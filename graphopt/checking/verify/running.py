@@ -78,9 +78,9 @@ def runs_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     library, provider = pair.reference.library, pair.reference.provider
     if pair.reference.optimized and provider == CPU:
         return lambda case: run_optimized(pair.before, [case], library=library)[case.name]
-    return partial(
-        run_case, open_session(pair.before, library=library, provider=provider, optimized=pair.reference.optimized)
-    )
+    optimized, reuse = pair.reference.optimized, not pair.large
+    session = open_session(pair.before, library=library, provider=provider, optimized=optimized, reuse=reuse)
+    return partial(run_case, session)
 
 
 def _tried(
@@ -164,7 +164,9 @@ def _run_after(pair: Pair, way: Way, cases: Sequence[Case], wanted: Mapping[str,
         got = _optimized(pair, way, cases)
         return [Run(way, case, deviations(wanted[case.name], got[case.name])) for case in cases]
     began = time.process_time()
-    session = open_session(pair.after, library=way.library, provider=way.provider, optimized=way.optimized)
+    session = open_session(
+        pair.after, library=way.library, provider=way.provider, optimized=way.optimized, reuse=not pair.large
+    )
     pair.opening = time.process_time() - began
     runs = []
     for case in cases:
