@@ -83,6 +83,11 @@ class Setting:
     sizes: Mapping[str, int]
     io: str
 
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.threads else "default threads"
+        return ", ".join(p for p in (self.provider, threads, sizes, f"{self.io} I/O") if p)
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -124,7 +129,7 @@ class BenchRow:
 
     def __str__(self) -> str:
         times = [side.median_ms for side in (self.before, self.after) if side is not None]
-        said = f"{' -> '.join(f'{ms:.3f}' for ms in times)} ms on {describe(self.setting)}"
+        said = f"{' -> '.join(f'{ms:.3f}' for ms in times)} ms on {self.setting}"
         if self.speedup is None:
             return said
         return f"{said}: {self.verdict}, ratio {self.speedup:.2f} ({self.low:.2f}-{self.high:.2f})"
@@ -249,20 +254,14 @@ def bench(
                         _require_device(profiled)
                 for io in ("host",) if provider == CPU else ("host", "device"):
                     setting = Setting(provider, n, bound, io)
-                    say(f"{describe(setting)} ({done + 1} of {count}, {time_left((count - done) * seconds)})")
+                    say(f"{setting} ({done + 1} of {count}, {time_left((count - done) * seconds)})")
                     done += 1
                     try:
                         report.rows.append(_measure(paths, setting, feeds, seconds, memory and io == "host"))
                     except _CannotBindError as error:
-                        report.notes.append(f"{describe(setting)}: not measured: {error}")
+                        report.notes.append(f"{setting}: not measured: {error}")
     report.knees = _knees(report.rows, protos[0])
     return report
-
-
-def describe(setting: Setting) -> str:
-    sizes = ", ".join(f"{s}={n}" for s, n in setting.sizes.items())
-    threads = f"{setting.threads} thread{'s' * (setting.threads > 1)}" if setting.threads else "default threads"
-    return ", ".join(p for p in (setting.provider, threads, sizes, f"{setting.io} I/O") if p)
 
 
 class _CannotBindError(Exception):
@@ -401,7 +400,7 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(
-            f"{path}: {describe(setting)}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
+            f"{path}: {setting}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
             "takes (--dim, --inputs)"
         ) from None
     if setting.io == "host":
@@ -524,7 +523,7 @@ def _knees(rows: Sequence[BenchRow], model: onnx.ModelProto) -> list[dict[str, A
     for row in rows:
         if symbol is not None and symbol in row.setting.sizes:
             rest = {s: n for s, n in row.setting.sizes.items() if s != symbol}
-            key = describe(Setting(row.setting.provider, row.setting.threads, rest, row.setting.io))
+            key = str(Setting(row.setting.provider, row.setting.threads, rest, row.setting.io))
             series.setdefault(key, []).append((row.setting.sizes[symbol], row.before, row.after))
     found = []
     for key, points in series.items():

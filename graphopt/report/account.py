@@ -24,7 +24,6 @@ from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import ARITHMETIC, LINEAR
 from graphopt.graph.view import attribute_ints
-from graphopt.measure.bench import size_grid
 from graphopt.ops import DOMAIN
 from graphopt.passes import Pass
 from graphopt.passes.plugins import installed
@@ -252,6 +251,8 @@ def side(
         ModelLoadError: the model cannot be read.
         OptionError: an unknown input or dimension.
     """
+    from graphopt.measure.bench import size_grid
+
     source = reading.load(model)
     loaded = source.model
     inference.set_input_shapes(loaded, input_shapes or {})

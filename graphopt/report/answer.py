@@ -6,13 +6,15 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from graphopt.checking.judge import NOISE, Verdict
-from graphopt.checking.verify import VerifyReport
-from graphopt.checking.verify.report import severity
-from graphopt.measure.bench import BenchReport, BenchRow, describe
 from graphopt.report.data import Report
 from graphopt.report.text import count, data_files, milliseconds, small
+
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport
+    from graphopt.measure.bench import BenchReport, BenchRow
 
 
 def answer(
@@ -71,7 +73,7 @@ def details(
 def _times(row: BenchRow) -> str:
     """Medians of one setting."""
     after = "" if row.after is None else f" -> {milliseconds(row.after.median_ms)}"
-    return f"time: {milliseconds(row.before.median_ms)}{after} ms on {describe(row.setting)}"
+    return f"time: {milliseconds(row.before.median_ms)}{after} ms on {row.setting}"
 
 
 def speed(times: BenchReport) -> str:
@@ -148,6 +150,8 @@ def equality(accuracy: VerifyReport) -> str:
 
 
 def _error(accuracy: VerifyReport) -> str:
+    from graphopt.checking.verify.report import severity
+
     if accuracy.verdict == Verdict.EQUAL:
         if accuracy.rows and all(row.rel_rms == 0 for row in accuracy.rows):
             return "same bits"

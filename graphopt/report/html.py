@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from graphopt.checking.diff import DiffNode, ModelDiff
-from graphopt.checking.verify import VerifyReport
-from graphopt.measure.bench import BenchReport, Profile, describe
+from graphopt.measure.bench import BenchReport, Profile
 from graphopt.measure.profiling import Site, by_operators
 from graphopt.remarks import Code, Remark
 from graphopt.report.answer import answer, equality, factor, interval, is_faster, is_slower, speed
@@ -19,6 +18,9 @@ from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
 from graphopt.report.layers import grouped, stretch, where
 from graphopt.report.text import count, milliseconds, operators, size, small, visible
+
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport
 
 MAX_CARDS = 5
 MAX_STAGES = 16
@@ -148,7 +150,7 @@ def render(
         headline=answer(report, accuracy, times),
         tiles=_tiles(report, accuracy, times),
         stages=[] if profile is None or profile.after is None else stages(profile.sites, order),
-        setting="" if profile is None else describe(profile.setting),
+        setting="" if profile is None else str(profile.setting),
         operators=_operators(report),
         codes=sorted(Counter(r.code for r in report.remarks).items()),
         meanings={c.name: c for c in Code},
@@ -159,7 +161,7 @@ def render(
         nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
         accuracy=accuracy,
         times=times,
-        bars=[] if times is None else [(describe(p.setting), _bars(p.sites)) for p in times.profiles],
+        bars=[] if times is None else [(str(p.setting), _bars(p.sites)) for p in times.profiles],
         provenance=provenance,
     )
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from graphopt.checking.diff import DiffNode, ModelDiff
-from graphopt.checking.verify import Verdict, VerifyReport
-from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing, describe
-from graphopt.measure.profiling import Placement, SiteKind, by_operators
-from graphopt.measure.tune import Tuning
-from graphopt.placement.forecast import NOWHERE, Forecast
+from graphopt.checking.judge import Verdict
 from graphopt.remarks import Code, Remark
 from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, factor, interval, is_faster, is_slower, speed
@@ -22,9 +19,16 @@ from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
 from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
 from graphopt.runtime.discovery import CPU
-from graphopt.runtime.doctor import Findings
-from graphopt.runtime.routes import Gpu, Reason, Route
-from graphopt.runtime.selftest import SelfTest
+
+if TYPE_CHECKING:
+    from graphopt.checking.verify import VerifyReport
+    from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing
+    from graphopt.measure.profiling import Placement
+    from graphopt.measure.tune import Tuning
+    from graphopt.placement.forecast import Forecast
+    from graphopt.runtime.doctor import Findings
+    from graphopt.runtime.routes import Gpu, Reason, Route
+    from graphopt.runtime.selftest import SelfTest
 
 MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
@@ -192,7 +196,7 @@ def print_speed(report: BenchReport, console: Console) -> None:
     style = "bold green" if is_faster(report) else "bold red" if is_slower(report) else "bold"
     if not said and report.rows:
         best = min(report.rows, key=lambda row: row.before.median_ms)
-        said = f"{milliseconds(best.before.median_ms)} ms ({describe(best.setting)})"
+        said = f"{milliseconds(best.before.median_ms)} ms ({best.setting})"
     elif len(report.rows) == 1 and (row := report.rows[0]).after is not None:
         said += f", {milliseconds(row.before.median_ms)} -> {milliseconds(row.after.median_ms)} ms"
     say(f"[{style}]{plain(said)}[/]", console)
@@ -203,7 +207,7 @@ def print_placements(report: BenchReport, console: Console) -> None:
     for profile in report.profiles:
         for side, placed in (("A", profile.before_placement), ("B", profile.after_placement)):
             if placed is not None:
-                say(f"{side}, {plain(describe(profile.setting))}: {plain(placed.line)}", console)
+                say(f"{side}, {plain(str(profile.setting))}: {plain(placed.line)}", console)
 
 
 def print_bench(report: BenchReport, console: Console) -> None:
@@ -363,9 +367,11 @@ def _print_comparison(report: BenchReport, console: Console) -> None:
 
 
 def _print_profile(profile: Profile, console: Console) -> None:
+    from graphopt.measure.profiling import SiteKind, by_operators
+
     both = profile.after is not None
     columns = (">before ms", ">after ms", ">sites", "before", "after") if both else (">ms", ">nodes", "operator")
-    say(f"[bold]time by site ({plain(describe(profile.setting))})[/]", console)
+    say(f"[bold]time by site ({plain(str(profile.setting))})[/]", console)
     shown_table = table(columns)
     kinds = by_operators(profile.sites)
     shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
@@ -394,6 +400,8 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
 
 def print_forecast(found: Forecast, console: Console) -> None:
     """Where nodes will run, in a line, and then what the provider does not take and why."""
+    from graphopt.placement.forecast import NOWHERE
+
     say(f"[bold]{plain(found.answer())}[/]", console)
     for note in found.notes:
         say(f"[bold]{plain(note)}[/]", console)
