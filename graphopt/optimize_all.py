@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -148,7 +147,6 @@ def optimize_all(
         for done, outcome in enumerate(_run(rest, jobs, on), len(finished) + 1):
             manifest.write(json.dumps(asdict(outcome)) + "\n")
             manifest.flush()
-            os.fsync(manifest.fileno())
             finished[outcome.name] = outcome
             progress(outcome, done, len(plan))
         outcomes = [finished[job.name] for job in plan]
