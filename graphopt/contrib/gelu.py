@@ -71,7 +71,7 @@ SPECS = (
         {},
         _define_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
-        on_provider="elementwise",
+        on_provider="elementwise/elementwise",
         form="Gelu",
     ),
     ContribOp(
@@ -81,7 +81,7 @@ SPECS = (
         {},
         _define_bias_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
-        on_provider="elementwise",
+        on_provider="elementwise/elementwise",
         form="Add, Gelu",
     ),
     ContribOp(
@@ -91,7 +91,7 @@ SPECS = (
         {},
         _define_fast_gelu,
         stays_on_cpu="its kernel takes 0.4 of the definition's time",
-        on_provider="elementwise",
+        on_provider="elementwise/elementwise",
         form="Gelu (tanh)",
     ),
     ContribOp(
@@ -101,7 +101,7 @@ SPECS = (
         {"alpha": 1.702},
         _define_quick_gelu,
         stays_on_cpu="the runtime fuses the definition into this kernel",
-        on_provider="unary",
+        on_provider="elementwise/unary",
         form="x Sigmoid(alpha x)",
     ),
     ContribOp(

@@ -236,7 +236,7 @@ SPECS = (
         _define,
         stays_on_cpu="its kernel writes into the cache, and the definition copies it",
         stays_on_gpu="its definition copies the whole cache at every step",
-        on_provider="group_query_attention",
+        on_provider="attention/group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",
         refuses="quantized caches; caches that drop tokens; windows of no tokens; `query_seqlens`; scores before the "
         "softmax as an output",

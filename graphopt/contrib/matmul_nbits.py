@@ -135,7 +135,7 @@ SPECS = (
         _define,
         stays_on_cpu="its kernel reads packed weights, and the definition unpacks them",
         stays_on_gpu="its definition unpacks whole weights",
-        on_provider="matmul_nbits",
+        on_provider="matmul/matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",
         refuses="bits other than 2, 4, 8; prepacked weights; operands of another size",
     ),

@@ -54,7 +54,7 @@ SPECS = (
         ("Y",),
         {**_TRANSPOSES, "transBatchA": 0, "transBatchB": 0},
         _define_matmul,
-        on_provider="matmul",
+        on_provider="matmul/matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(
@@ -63,7 +63,7 @@ SPECS = (
         ("Y",),
         _TRANSPOSES,
         _define_matmul,
-        on_provider="matmul",
+        on_provider="matmul/matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(

@@ -23,8 +23,8 @@ from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 INTEGERS = "its kernel computes with integers, the definition with floats"
-# The room of native/operators that computes them on our provider, and what passes read them as.
-ROOM, BETWEEN = "quantized", "DequantizeLinear, .., QuantizeLinear"
+# The folder of native/operators that computes them on our provider, and what passes read them as.
+ROOM, BETWEEN = "quantized/quantized", "DequantizeLinear, .., QuantizeLinear"
 
 
 # -- definitions -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from graphopt.graph.operators.arguments import SCALES_OF_CHANNELS_OPSET
 from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
-ROOM, FORM = "integer_product", "MatMulInteger, Mul"
+ROOM, FORM = "matmul/integer_product", "MatMulInteger, Mul"
 
 # -- definitions -------------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ SPECS = (
         },
         _define,
         stays_on_cpu="its kernel takes two thirds of FusedRotary's time",
-        on_provider="rotary",
+        on_provider="attention/rotary",
         form="Gather, Split, Mul, Add",
         refuses="packed batches; a scale",
     ),

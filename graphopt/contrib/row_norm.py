@@ -89,7 +89,7 @@ SPECS = (
         _STATISTICS,
         {"epsilon": EPSILON},
         lambda w, call: _define_skip(w, call, rms=False),
-        on_provider="row_norm",
+        on_provider="normalization/row_norm",
         form="FusedLayerNormAdd[Sum]",
     ),
     ContribOp(
@@ -98,7 +98,7 @@ SPECS = (
         _STATISTICS,
         {"epsilon": EPSILON},
         lambda w, call: _define_skip(w, call, rms=True),
-        on_provider="row_norm",
+        on_provider="normalization/row_norm",
         form="FusedRmsNormAdd[Sum]",
     ),
     ContribOp(
@@ -107,7 +107,7 @@ SPECS = (
         ("Y", "inv_std_var?"),
         {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
         _define_simplified,
-        on_provider="row_norm",
+        on_provider="normalization/row_norm",
         form="FusedRmsNorm",
         refuses="an axis before the last; types that differ",
         domain="",

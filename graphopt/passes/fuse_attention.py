@@ -61,7 +61,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-MAX_GPU_HEAD = 256  # native/operators/attention/shape.h
+MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
 
 
 class FuseAttention(Pass[Attention, Attention]):

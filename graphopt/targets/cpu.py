@@ -28,7 +28,7 @@ FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
 # Or from how many columns, and products for each.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# Or by Strassen's algorithm, which asks for the multiples (`fits_halves` in native/operators/linear/strassen.h).
+# Or by Strassen's algorithm, which asks for the multiples (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
 FEWEST_HIDDEN = 27_000  # numbers between the convolutions of an inverted residual block
@@ -45,7 +45,7 @@ def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
     For float32, batch 1 and one thread, from C to M channels with an OH x OW result in a chain of convolutions, where
     ONNX Runtime keeps its blocked layout and pays for no reorder. Sizes that are not known count as 56. Within 35 % of
     the measurements, and below them for fewer than 16 channels, where little is to be gained. The kernel itself chooses
-    between F(4x4) and F(2x2) in the same way (`refuse_f4x4` in native/operators/winograd/op.cpp).
+    between F(4x4) and F(2x2) in the same way (`refuse_f4x4` in native/operators/conv/winograd/op.cpp).
     """
     OH, OW = OH or 56, OW or 56
     return direct_time(C, M, OH, OW) / winograd_time(C, M, OH, OW)

@@ -57,7 +57,7 @@ struct StridedTiling {
   int64_t m, n;
   uint32_t threads;
 };
-// The tile for `batch` products [M, N]. `wanted`: as gemm_plan (operators/matmul/op.h) takes it.
+// The tile for `batch` products [M, N]. `wanted`: as gemm_plan (operators/matmul/matmul/op.h) takes it.
 StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
                              std::optional<GemmTile> wanted);
 

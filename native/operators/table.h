@@ -36,7 +36,7 @@ enum class Where {
   kCpu,
   kGpu,       // in every provider of ours and in ONNX Runtime's
   kProvider,  // in our own alone
-  kPlanning,  // on the host, while a region is planned: operators/shape/arithmetic.h
+  kPlanning,  // on the host, while a region is planned: operators/movement/shape/arithmetic.h
 };
 
 // One operator on one device. The setters return it.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "operators/convolution/problem.h"
+#include "operators/conv/convolution/problem.h"
 #include "operators/kernel.h"
 
 namespace graphopt {

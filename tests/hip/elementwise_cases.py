@@ -13,7 +13,7 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
-# The order is that of native/operators/elementwise/operations.h: first the activations.
+# The order is that of native/operators/elementwise/elementwise/operations.h: first the activations.
 PARAMETERS = {**{name: activations.parameters(name)[1:] for name in activations.NAMES}, "Elu": (0.7, 0.0)}
 
 

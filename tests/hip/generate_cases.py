@@ -23,7 +23,7 @@ HOT = (
     (7, 5, 1), (1, 3, 4), (2, 10, 6), (30, 100, 1), (5, 2, 3), (1, 1, 1), (4, 16, 16), (2, 33, 7), (90, 33, 1),
     (200, 1, 1), (77, 3, 1), (5, 64, 1),
 )  # fmt: skip
-# As native/operators/generate/args.h numbers them.
+# As native/operators/movement/generate/args.h numbers them.
 INDICES: tuple[Any, ...] = (
     np.int64, np.int32, np.uint8, np.float32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.float16,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from tests.hip.harness import Array, Harness, Plan, element_type
 NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 FLOATS = (np.float32, np.float16)
 TRUTH = (np.bool_,)
-# In the order of native/operators/logic/args.h: what it is, and the types that it takes.
+# In the order of native/operators/elementwise/logic/args.h: what it is, and the types that it takes.
 BINARY: dict[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
     "Equal": (np.equal, (*NUMBERS, *TRUTH)),
     "Less": (np.less, NUMBERS),

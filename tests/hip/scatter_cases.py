@@ -12,7 +12,7 @@ from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
 Dims = tuple[int, ...]
-# In the order of native/operators/scatter/args.h: what a value becomes.
+# In the order of native/operators/movement/scatter/args.h: what a value becomes.
 HOW: dict[str, Callable[[Any, Any], Any]] = {
     "none": lambda old, new: new,
     "add": lambda old, new: old + new,

@@ -12,7 +12,7 @@ from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 ALPHA = 0.3
-# In the order of native/operators/unary/args.h.
+# In the order of native/operators/elementwise/unary/args.h.
 OPS: dict[str, Callable[[Array], Array]] = {
     "Sin": np.sin,
     "Cos": np.cos,

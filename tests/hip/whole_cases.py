@@ -20,7 +20,7 @@ def truncated(a: Array, b: Array) -> Array:
     return np.asarray(np.trunc(a.astype(np.longdouble) / b).astype(a.dtype))
 
 
-# In the order of native/operators/elementwise/whole_args.h.
+# In the order of native/operators/elementwise/elementwise/whole_args.h.
 UNARY: dict[str, Callable[[Array], Array]] = {"Neg": np.negative, "Abs": np.abs, "BitwiseNot": np.invert}
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "Add": np.add,

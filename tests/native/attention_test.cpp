@@ -13,7 +13,7 @@
 
 #include "blocks/half.h"
 #include "device/cpu/isa.h"
-#include "operators/attention/op.h"
+#include "operators/attention/attention/op.h"
 #include "testing.h"
 
 namespace {

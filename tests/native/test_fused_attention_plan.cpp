@@ -2,8 +2,8 @@
 #include <stdexcept>
 
 #include "device/traits.h"
-#include "operators/attention/args.h"
-#include "operators/attention/op.h"
+#include "operators/attention/attention/args.h"
+#include "operators/attention/attention/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "operators/fused_conv/cpu.h"
+#include "operators/conv/fused_conv/cpu.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "operators/fused_conv_transpose/op.h"
+#include "operators/conv/fused_conv_transpose/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

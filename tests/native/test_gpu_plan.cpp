@@ -1,16 +1,16 @@
 // Launch plans are plain data: what they promise the kernels is checked without a device.
 #include <stdexcept>
 
-#include "operators/group_norm/last_args.h"
-#include "operators/group_norm/op.h"
-#include "operators/reduction/op.h"
-#include "operators/row_norm/args.h"
-#include "operators/row_norm/op.h"
-#include "operators/scale_shift/args.h"
-#include "operators/scale_shift/op.h"
-#include "operators/softmax/op.h"
-#include "operators/winograd/args.h"
-#include "operators/winograd/plan.h"
+#include "operators/conv/winograd/args.h"
+#include "operators/conv/winograd/plan.h"
+#include "operators/normalization/group_norm/last_args.h"
+#include "operators/normalization/group_norm/op.h"
+#include "operators/normalization/row_norm/args.h"
+#include "operators/normalization/row_norm/op.h"
+#include "operators/normalization/scale_shift/args.h"
+#include "operators/normalization/scale_shift/op.h"
+#include "operators/normalization/softmax/op.h"
+#include "operators/reduction/reduction/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -1,5 +1,5 @@
 // InvertedResidual against sums in double.
-#include "operators/inverted_residual/op.h"
+#include "operators/conv/inverted_residual/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

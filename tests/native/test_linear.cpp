@@ -2,7 +2,7 @@
 #include <cstring>
 #include <limits>
 
-#include "operators/linear/cpu.h"
+#include "operators/matmul/linear/cpu.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <limits>
 
-#include "operators/matmul_bfloat16/op.h"
+#include "operators/matmul/matmul_bfloat16/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

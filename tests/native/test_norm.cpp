@@ -1,5 +1,5 @@
-#include "operators/group_norm/op.h"
-#include "operators/row_norm/op.h"
+#include "operators/normalization/group_norm/op.h"
+#include "operators/normalization/row_norm/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -1,4 +1,4 @@
-#include "operators/scale_shift/op.h"
+#include "operators/normalization/scale_shift/op.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -1,5 +1,5 @@
 // WinogradConv against a direct convolution in double.
-#include "operators/winograd/cpu.h"
+#include "operators/conv/winograd/cpu.h"
 #include "testing.h"
 
 namespace graphopt::test {

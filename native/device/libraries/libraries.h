@@ -1,6 +1,6 @@
 // Matrix products and convolutions by the vendor's libraries, opened with dlopen: cuBLAS, cuBLASLt and cuDNN;
 // rocBLAS, hipBLASLt and MIOpen. Where one is missing, can't be used on the device or refuses a problem,
-// kernels of our own run (operators/matmul/op.h, operators/convolution/op.h).
+// kernels of our own run (operators/matmul/matmul/op.h, operators/conv/convolution/op.h).
 //
 // A call that fails while its stream is captured (Capture) is not held against the library.
 //
@@ -20,9 +20,9 @@
 #include "device/device.h"
 #include "device/shared_library.h"
 #include "device/stream_context.h"
-#include "operators/convolution/problem.h"
-#include "operators/linear/problem.h"
-#include "operators/matmul/problem.h"
+#include "operators/conv/convolution/problem.h"
+#include "operators/matmul/linear/problem.h"
+#include "operators/matmul/matmul/problem.h"
 
 namespace graphopt::gpu {
 

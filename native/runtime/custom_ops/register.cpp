@@ -28,7 +28,7 @@
 #include "device/report.h"
 #include "device/shared_library.h"
 #include "operators/kernels.h"
-#include "operators/linear/op.h"
+#include "operators/matmul/linear/op.h"
 #include "runtime/abi/session_options.h"
 #include "runtime/custom_ops/custom_op.h"
 #include "runtime/name_patterns.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "operators/movement/op.h"
+#include "operators/movement/movement/op.h"
 #include "runtime/abi/error.h"
 #include "runtime/abi/kernel.h"
 #include "runtime/provider/guarded.h"

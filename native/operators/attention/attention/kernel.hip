@@ -1,0 +1,449 @@
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V, one kernel,
+// float32 sums; docs/ops.md has the equations.
+//
+// FlashAttention's online softmax (T. Dao, "FlashAttention-2", 2023): a work-group takes a block of query
+// rows of one key/value head (rows of all query heads that share it) and walks over the keys in blocks:
+//   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
+//   -> O = O exp(old - new highest) + p V
+// A wave owns its rows, so nothing but K and V passes through LDS between waves: on the matrix units p does
+// not leave the registers (gemm/pipelines/instruction.h), on the vector unit it passes through LDS of the wave. The next block of
+// K or V is on its way from memory, into registers or (kCopiesToLds) LDS, while the current one is multiplied;
+// where nothing but causality stands between the products on NVIDIA's matrix units, both of it are (kAhead). There, two
+// teams of waves can share the keys of the same rows, so that one multiplies while the other takes exponents.
+//
+// In the files: loading.h says which rows and keys a work-group has and brings Q, K and V to LDS; matrix_form.h and
+// vector_form.h multiply, each on its unit (P is one of the two: they have the same members, and each says by P::row
+// and P::each which elements a work-item holds); softmax.h has what comes between the two products; the loop over the
+// keys, the output and the table of kernels are here.
+//
+// 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
+// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 376 of the 745 TFLOP/s of a large
+// product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
+// work-groups and fused_attention_combine_* merges their results.
+//
+// A key with probability 0 still adds 0 V to O, which is NaN where V is not finite. Keys that causality hides
+// are not read, and rows whose softmax is NaN become 0 V under the guard: for both, fused_attention_values_*
+// looks for values that are not finite first. Launch: operators/attention/attention/plan.cpp.
+#include "device/platform.h"
+#include "operators/attention/attention/args.h"
+#include "operators/attention/attention/loading.h"
+#include "operators/attention/attention/matrix_form.h"
+#include "operators/attention/attention/shape.h"
+#include "operators/attention/attention/softmax.h"
+#include "operators/attention/attention/vector_form.h"
+
+namespace graphopt::hip {
+
+DEVICE float not_a_number() { return bit_cast<float>(uint32_t{0x7fc00000}); }
+
+template <class T>
+DEVICE bool is_finite(T x) {
+  return to_float(x) * 0.0f == 0.0f;
+}
+
+// The last key whose value in column d is not finite, or -1; one behind all where there is one in the first `unread`
+// parts.
+DEVICE int last_found(const int32_t* found, int parts, int Dv, int d, int unread) {
+  int last = -1;
+  for (int part = 0; part < parts; ++part) {
+    const int at = found[static_cast<size_t>(part) * static_cast<size_t>(Dv) + static_cast<size_t>(d)];
+    last = max_int(last, at >= 0 && part < unread ? 0x7fffffff : at);
+  }
+  return last;
+}
+
+// The first key of which O gets 0 V without having read it: `seen` where causality hides the rest; 0, which
+// is all there is to O, where the guard replaces a NaN softmax (its sum is NaN or 0).
+DEVICE int first_unread(float sum, int seen, int keys, int32_t flags) {
+  if (keys == 0) return 0;
+  if ((flags & kAttentionGuard) != 0 && !(sum > 0.0f)) return 0;
+  return (flags & kAttentionSkips) == 0 ? keys : seen < 1 ? 1 : seen;
+}
+
+DEVICE int value_parts(int T) { return (T + kAttentionValueKeys - 1) / kAttentionValueKeys; }
+
+// What fused_attention_combine_* merges.
+template <class T, class P>
+DEVICE void store_split(const AttentionPlace<P>& place, const AttentionExtras<T>& extras, const P& products,
+                        const AttentionSoftmax<P>& softmax) {
+  float* partial = extras.partial + static_cast<size_t>(place.id) * (P::kBlockRows * P::kHead);
+  float* statistics = extras.statistics + static_cast<size_t>(place.id) * (P::kBlockRows * 2);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const int r = P::row(slot);
+    if (!P::keeps(slot) || place.first_row + r >= place.rows) continue;
+    statistics[2 * r] = softmax.highest[slot];
+    statistics[2 * r + 1] = softmax.sum[slot];
+    products.each_output_of(slot, [&](int column, float o) { partial[r * P::kHead + column] = o; });
+  }
+}
+
+// Put together in LDS, so that it leaves in whole vectors.
+template <class T, class P>
+DEVICE void store_output(const AttentionPlace<P>& place, typename P::Lds& lds, const P& products,
+                         const AttentionSoftmax<P>& softmax) {
+  const AttentionSizes& sizes = place.layout.sizes;
+  const int32_t flags = place.layout.scores.flags;
+  barrier();
+  T* const output = P::output_at(lds);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (!P::keeps(slot)) continue;
+    const int r = P::row(slot);
+    lds.sum[r] = softmax.sum[slot];
+    const float inverse = 1.0f / softmax.sum[slot];
+    products.each_few_of(slot, [&](int column, const auto& few) {
+      constexpr int kCount = sizeof few.v / sizeof few.v[0];
+      Few<T, kCount> to;
+      UNROLL for (int e = 0; e < kCount; ++e) to.v[e] = from_float<T>(few.v[e] * inverse);
+      *reinterpret_cast<Few<T, kCount>*>(output + r * P::kOutputStride + column) = to;
+    });
+  }
+  if ((flags & kAttentionFound) != 0) {
+    const int parts = value_parts(sizes.T);
+    const int32_t* found =
+        lds.extras.found + static_cast<size_t>(place.all_heads) * static_cast<size_t>(parts * sizes.Dv);
+    for (int d = thread_x(); d < sizes.Dv; d += P::kThreads) {
+      lds.last[d] = last_found(found, parts, sizes.Dv, d, place.unread_parts());
+    }
+  }
+  barrier();
+  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
+    const int r = at / P::kAcross, d = at % P::kAcross * P::kSize;
+    if (place.first_row + r >= place.rows || d >= sizes.Dv) continue;
+    Pack<T> pack = load_pack(output + r * P::kOutputStride + d);
+    const AttentionRow row = place.row_at(place.first_row + r);
+    const int from = first_unread(lds.sum[r], row.query + place.ahead + 1, sizes.T, flags);
+    if (from == 0) pack = {};
+    if ((flags & kAttentionFound) != 0) {
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (d + e < sizes.Dv && lds.last[d + e] >= from) {
+          pack.v[e] = from_float<T>(not_a_number());
+        }
+      }
+    }
+    const AttentionStrides& to = lds.extras.strides;
+    T* o = lds.extras.o + place.b * to.b + (place.first_head + row.head) * to.h +
+           int64_t{row.query} * to.row + int64_t{d} * to.column;
+    if ((flags & kAttentionVectorO) != 0) {
+      store_pack(o, pack);
+    } else {
+      UNROLL for (int e = 0; e < P::kSize; ++e) {
+        if (d + e < sizes.Dv) o[int64_t{e} * to.column] = pack.v[e];
+      }
+    }
+  }
+}
+
+// kPlain: scores are scale Q K^T, causal or not, and scale > 0.
+template <class T, class P, bool kPlain>
+DEVICE void multiply_in_turn(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                             P& products, AttentionSoftmax<P>& softmax) {
+  const AttentionLayout& layout = args.layout;
+  AttentionKeys<T, P> keys(args, place, lds);
+
+  // All copies at once: the first block of K, then Q.
+  if (place.begin < place.end && (!P::kDirectKeys || P::kDirectQueries)) {
+    keys.begin_keys(place.begin, thread_x());
+  }
+  load_queries<T, P>(args.q, place, lds);
+  remember_extras<T, P>(args, place, lds);
+  if constexpr (P::kDirectQueries) wait_for_copies();
+  barrier();
+  products.take_queries(lds);
+  barrier();
+  if (place.begin < place.end) {
+    if constexpr (P::kDirectKeys && !P::kDirectQueries) keys.begin_keys(place.begin, thread_x());
+    keys.finish_keys(place.begin, thread_x());
+  }
+
+  for (int t = place.begin; t < place.end; t += P::kKeys) {
+    const int thread = opaque(thread_x());
+    const int next = t + P::kKeys;
+    barrier();
+    keys.begin_values(t, thread);
+    typename P::Scores scores;
+    products.multiply_keys(lds, scores, layout.sizes.D);
+    if constexpr (kPlain) {
+      finish_plain_scores<P>(scores, place, t);
+    } else {
+      finish_scores<T, P>(scores, place, lds.extras, t);
+    }
+    softmax.template add<T>(scores, products, layout.scores.exponent);
+    keys.finish_values(t, thread);
+    barrier();
+    if (next < place.end) keys.begin_keys(next, thread);
+    products.multiply_values(lds, scores);
+    if (next < place.end) keys.finish_keys(next, thread);
+  }
+}
+
+// Between the work-items that share blocks of keys.
+template <class P>
+DEVICE void team_barrier() {
+  if constexpr (P::kTeams > 1) {
+    barrier_of_part(P::team(), P::kTeamThreads);
+  } else {
+    barrier();
+  }
+}
+
+// The same where memory reaches LDS without passing through registers and rows of K and V are whole vectors: they have
+// two places there, and a block takes one barrier.
+template <class T, class P>
+DEVICE void multiply_ahead(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds,
+                           P& products, AttentionSoftmax<P>& softmax) {
+  AttentionBlocks<T, P> blocks(args, place, lds);
+  load_queries<T, P>(args.q, place, lds);
+  blocks.begin(2 * P::team(), 0, 1);
+  remember_extras<T, P>(args, place, lds);
+  wait_for_copies();
+  barrier();
+  products.take_queries(lds);
+  // A wave without rows leaves the units to the others.
+  const bool has_rows = place.first_row + P::first_row_of_wave() < place.rows;
+
+  int at = 2 * P::team();
+  NO_UNROLL for (int first = place.begin; first < place.end; first += P::kTeams * P::kKeys) {
+    const int t = first + P::team() * P::kKeys;
+    if (first != place.begin) {
+      wait_for_copies();
+      team_barrier<P>();  // all have this block, and are done with the one before
+    }
+    if (has_rows && t < place.end) {
+      typename P::Scores scores;
+      products.multiply_keys(lds, scores, at, [&](int d) { blocks.begin(at ^ 1, d, P::kD); });
+      finish_plain_scores<P>(scores, place, t);
+      softmax.template add_lazily<T>(scores, products, args.layout.scores.exponent);
+      products.multiply_values(lds, scores, at);
+    } else {
+      blocks.begin(at ^ 1, 0, 1);
+    }
+    at ^= 1;
+  }
+  wait_for_copies();  // of the block beyond the last one: what follows may use the same LDS
+}
+
+// Each of two teams gets what the other one has summed up of the rows that it keeps.
+template <class P>
+DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& softmax, float exponent) {
+  static_assert(P::kTeams == 2, "one other");
+  const int team = P::team();
+  barrier();  // all are done with K and V
+  products.hand_output(lds);
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (P::keeps(slot)) continue;
+    const int at = P::kHandedSums + slot % P::kKept * 2;
+    *P::handed_at(lds, team, at) = softmax.highest[slot];
+    *P::handed_at(lds, team, at + 1) = softmax.sum[slot];
+  }
+  barrier();
+  float mine[P::kSlots], theirs[P::kSlots];
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    if (!P::keeps(slot)) continue;
+    const int at = P::kHandedSums + slot % P::kKept * 2;
+    const float other = *P::handed_at(lds, 1 - team, at);
+    const float highest = max_float(softmax.highest[slot], other);
+    const float shift = highest == -infinity() ? 0.0f : highest;
+    mine[slot] = exp2_fast((softmax.highest[slot] - shift) * exponent);
+    theirs[slot] = exp2_fast((other - shift) * exponent);
+    softmax.highest[slot] = highest;
+    softmax.sum[slot] = fused_multiply_add(*P::handed_at(lds, 1 - team, at + 1), theirs[slot],
+                                           softmax.sum[slot] * mine[slot]);
+  }
+  products.take_output(lds, mine, theirs);
+}
+
+template <class T, class P, bool kPlain>
+DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+  const AttentionPlace<P> place(args.layout);
+  P products;
+  AttentionSoftmax<P> softmax;
+  if constexpr (P::kAhead) {
+    static_assert(kPlain, "no registers for what stands between the products");
+    multiply_ahead<T, P>(args, place, lds, products, softmax);
+  } else {
+    multiply_in_turn<T, P, kPlain>(args, place, lds, products, softmax);
+  }
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) { softmax.sum[slot] = P::row_sum(softmax.sum[slot]); }
+  if constexpr (P::kTeams > 1) join_teams(lds, products, softmax, args.layout.scores.exponent);
+  if ((args.layout.scores.flags & kAttentionSplit) != 0) {
+    store_split<T, P>(place, lds.extras, products, softmax);
+  } else {
+    store_output<T, P>(place, lds, products, softmax);
+  }
+}
+
+template <class T>
+DEVICE void attention_combine(const AttentionCombineArgs& args) {
+  const float *partial = args.partial, *statistics = args.statistics;
+  const int32_t* found = args.found;
+  T* o = args.o;
+  const AttentionStrides& strides = args.strides;
+  const AttentionSizes& sizes = args.sizes;
+  const Divisor &columns = args.columns, &rows = args.rows, &queries = args.queries, &heads = args.heads;
+  const int32_t splits = args.splits, block_rows = args.block_rows, head_size = args.head_size;
+  const uint32_t i = work_item(kAttentionThreads);
+  if (i >= args.total) return;
+  const uint32_t at = divide(i, columns);
+  const auto column = static_cast<int>(i - at * columns.d);
+  const uint32_t all_heads = divide(at, rows), r = at - all_heads * rows.d;
+  const uint32_t block = r / static_cast<uint32_t>(block_rows),
+                 place = r - block * static_cast<uint32_t>(block_rows);
+  const uint32_t row_blocks =
+      (rows.d + static_cast<uint32_t>(block_rows) - 1) / static_cast<uint32_t>(block_rows);
+  const size_t first = static_cast<size_t>(all_heads * row_blocks + block) * static_cast<size_t>(splits);
+  partial += (first * static_cast<size_t>(block_rows) + place) * static_cast<size_t>(head_size) +
+             static_cast<size_t>(column);
+  statistics += (first * static_cast<size_t>(block_rows) + place) * 2;
+  float highest = -infinity();
+  for (int s = 0; s < splits; ++s) highest = max_float(highest, statistics[2 * s * block_rows]);
+  const float shift = highest == -infinity() ? 0.0f : highest;
+  float sum = 0, value = 0;
+  for (int s = 0; s < splits; ++s) {
+    const float factor = exp2_fast((statistics[2 * s * block_rows] - shift) * args.exponent);
+    sum += statistics[2 * s * block_rows + 1] * factor;
+    value += partial[static_cast<size_t>(s) * static_cast<size_t>(block_rows * head_size)] * factor;
+  }
+  const uint32_t batch = divide(all_heads, heads), group_head = divide(r, queries);
+  const uint32_t query = r - group_head * queries.d;
+  const auto head = (all_heads - batch * heads.d) * divide(rows.d, queries) + group_head;
+  const int seen = static_cast<int>(query) + sizes.T - sizes.S + sizes.right + 1;
+  const int from = first_unread(sum, seen, sizes.T, args.flags);
+  float y = from == 0 ? 0.0f : value / sum;
+  if (found != nullptr) {
+    const int parts = value_parts(sizes.T);
+    found += static_cast<size_t>(all_heads) * static_cast<size_t>(parts) * columns.d;
+    const int unread = first_read(sizes, static_cast<int>(query), args.flags) / kAttentionValueKeys;
+    if (last_found(found, parts, sizes.Dv, column, unread) >= from) y = not_a_number();
+  }
+  o[batch * strides.b + head * strides.h + int64_t{query} * strides.row + int64_t{column} * strides.column] =
+      from_float<T>(y);
+}
+
+// Bound by memory: reads V once.
+template <class T>
+DEVICE void attention_values(const AttentionValuesArgs& args,
+                             int32_t (&lds)[kAttentionThreads][Pack<T>::kSize]) {
+  const T* v = args.v;
+  int32_t* found = args.found;
+  const AttentionStrides& strides = args.strides;
+  const int32_t Dv = args.Dv, across = args.across;
+  const Divisor &parts = args.parts, &heads = args.heads;
+  constexpr int kSize = Pack<T>::kSize;
+  const auto id = static_cast<uint32_t>(block_x());
+  const uint32_t all_heads = divide(id, parts), part = id - all_heads * parts.d;
+  const uint32_t batch = divide(all_heads, heads);
+  const int d = (thread_x() & (across - 1)) * kSize, first = thread_x() / across,
+            step = kAttentionThreads / across;
+  v += batch * strides.b + (all_heads - batch * heads.d) * strides.h + int64_t{d} * strides.column;
+  const int begin = static_cast<int>(part) * kAttentionValueKeys;
+  const int end = min_int(begin + kAttentionValueKeys, args.keys);
+  int last[kSize];
+  UNROLL for (int e = 0; e < kSize; ++e) last[e] = -1;
+  if (d < Dv && args.vectors != 0) {
+    for (int t = begin + first; t < end; t += step) {
+      const Pack<T> pack = load_pack(v + int64_t{t} * strides.row);
+      UNROLL for (int e = 0; e < kSize; ++e) last[e] = is_finite(pack.v[e]) ? last[e] : t;
+    }
+  } else if (d < Dv) {
+    for (int t = begin + first; t < end; t += step) {
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        const int at = min_int(d + e, Dv - 1) - d;
+        const T x = v[int64_t{t} * strides.row + int64_t{at} * strides.column];
+        last[e] = is_finite(x) ? last[e] : t;
+      }
+    }
+  }
+  UNROLL for (int e = 0; e < kSize; ++e) lds[thread_x()][e] = last[e];
+  barrier();
+  if (thread_x() >= Dv) return;
+  int most = -1;
+  for (int i = 0; i < step; ++i) {
+    most = max_int(most, lds[i * across + thread_x() / kSize][thread_x() % kSize]);
+  }
+  found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
+}
+
+template <class T>
+struct AttentionFound {
+  int32_t last[kAttentionThreads][Pack<T>::kSize];
+};
+
+// kUsed: as of MatrixAttention.
+template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows>
+struct AttentionOf {
+  static constexpr bool kMatrix = sizeof(T) == 2 ? kMatrixF16 : kMatrixF32;
+  static constexpr bool kAhead = kMatrix && kPlain && kCopiesToLds;
+  static constexpr AttentionShape kShape =
+      attention_shape(kMatrix, kWave, kLdsBytes, kHead, sizeof(T), kPlain, kRows);
+};
+// Only the one that the target has is compiled.
+template <class T, int kHead, int kUsed, class Of, bool kMatrix>
+struct AttentionProducts {
+  static constexpr AttentionShape kShape = Of::kShape;
+  struct Type : MatrixAttention<T, kHead, kUsed, kShape.waves, kShape.rows, kShape.keys,
+                                kShape.queries_in_lds, Of::kAhead, kShape.teams> {
+    static constexpr int kSharing = kShape.sharing;
+    static constexpr int kShapeLds =
+        kShape.lds_bytes(true, Instruction<T>::kLoadsRows, Of::kAhead, sizeof(T));
+  };
+};
+template <class T, int kHead, int kUsed, class Of>
+struct AttentionProducts<T, kHead, kUsed, Of, false> {
+  static constexpr AttentionShape kShape = Of::kShape;
+  struct Type : VectorAttention<T, kHead, kShape.waves, kShape.rows, kShape.keys, kShape.parts> {
+    static constexpr int kSharing = kShape.sharing;
+    static constexpr int kShapeLds = kShape.lds_bytes(false, false, false, sizeof(T));
+  };
+};
+template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows,
+          class Of = AttentionOf<T, kHead, kUsed, kPlain, kRows>>
+using Products = typename AttentionProducts<T, kHead, kUsed, Of, Of::kMatrix>::Type;
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name) \
+  ATTENTION_KERNEL_OF(T, kHead, kHead, kPlain, kRows, name)
+#define ATTENTION_KERNEL_OF(T, kHead, kUsed, kPlain, kRows, name)                                          \
+  KERNEL_SHARING(name, (Products<T, kHead, kUsed, kPlain, kRows>::kThreads),                               \
+                 (Products<T, kHead, kUsed, kPlain, kRows>::kSharing), AttentionArgs, q, k, v, bias, mask, \
+                 o, partial, statistics, found) {                                                          \
+    using P = Products<T, kHead, kUsed, kPlain, kRows>;                                                    \
+    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                      \
+    LARGE_SHARED(typename P::Lds, lds);                                                                    \
+    fused_attention<T, P, kPlain>(args, lds);                                                              \
+  }
+
+#define ATTENTION_KERNELS(T, suffix)                                                                     \
+  ATTENTION_KERNEL(T, 64, true, AttentionRows::kFew, fused_attention_plain_64_##suffix)                  \
+  ATTENTION_KERNEL(T, 128, true, AttentionRows::kFew, fused_attention_plain_128_##suffix)                \
+  ATTENTION_KERNEL(T, 256, true, AttentionRows::kFew, fused_attention_plain_256_##suffix)                \
+  ATTENTION_KERNEL(T, 64, false, AttentionRows::kFew, fused_attention_64_##suffix)                       \
+  ATTENTION_KERNEL(T, 128, false, AttentionRows::kFew, fused_attention_128_##suffix)                     \
+  ATTENTION_KERNEL(T, 256, false, AttentionRows::kFew, fused_attention_256_##suffix)                     \
+  KERNEL(fused_attention_combine_##suffix, kAttentionThreads, AttentionCombineArgs, partial, statistics, \
+         found, o) {                                                                                     \
+    attention_combine<T>(args);                                                                          \
+  }                                                                                                      \
+  KERNEL(fused_attention_values_##suffix, kAttentionThreads, AttentionValuesArgs, v, found) {            \
+    SHARED(AttentionFound<T>, lds);                                                                      \
+    attention_values<T>(args, lds.last);                                                                 \
+  }
+
+ATTENTION_KERNELS(float, f32)
+ATTENTION_KERNELS(half_t, f16)
+#if !GRAPHOPT_MATRIX_F32
+ATTENTION_KERNEL(float, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f32)
+ATTENTION_KERNEL(float, 128, true, AttentionRows::kMany, fused_attention_plain_many_128_f32)
+ATTENTION_KERNEL(float, 64, false, AttentionRows::kMany, fused_attention_many_64_f32)
+ATTENTION_KERNEL(float, 128, false, AttentionRows::kMany, fused_attention_many_128_f32)
+#endif
+#if GRAPHOPT_ON_NVIDIA
+ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f16)
+ATTENTION_KERNEL_OF(half_t, 64, 48, true, AttentionRows::kMany, fused_attention_plain_many_48_f16)
+ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kFew, fused_attention_plain_96_f16)
+ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kTeams, fused_attention_plain_teams_96_f16)
+ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kTeams, fused_attention_plain_teams_64_f16)
+ATTENTION_KERNEL(half_t, 128, true, AttentionRows::kTeams, fused_attention_plain_teams_128_f16)
+#endif

@@ -1,0 +1,255 @@
+// Which rows and keys a work-group of fused_attention_* has, and how Q, K and V come to LDS.
+#pragma once
+
+#include "operators/attention/attention/operands.h"
+
+namespace graphopt::hip {
+
+// Copies a block element by element: any strides.
+template <class P, class T, class Store>
+DEVICE void copy_elements(const Block<T>& block, bool key_major, const Store& store) {
+  NO_UNROLL for (int at = thread_x(); at < P::kKeys * P::kHead; at += P::kThreads) {
+    const int key = key_major ? at % P::kKeys : at / P::kHead;
+    const int d = key_major ? at / P::kKeys : at % P::kHead;
+    store(key, d, block.element(key, d));
+  }
+}
+
+// A row of a work-group: a query of one of the heads that share K and V.
+struct AttentionRow {
+  int head, query;
+};
+
+// The first key that is read for a query: where its window begins, on the grid of fused_attention_values_*, so that what
+// is not read is whole parts.
+DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
+  const int from = query + sizes.T - sizes.S - sizes.left;
+  return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
+}
+
+// What a work-group computes: rows of one image and one head of K and V, over some of the keys.
+template <class P>
+struct AttentionPlace {
+  const AttentionLayout& layout;
+  int64_t b, head;         // of K and V
+  int64_t first_head;      // of Q
+  uint32_t all_heads, id;  // (b, head) as one number; the work-group's, where they are in order
+  int rows, first_row;     // of all rows that share K and V
+  int ahead;               // the last key that a query sees, less the query
+  int first_hidden;        // the first key that causality hides from one of the rows
+  int begin, end;          // keys
+  bool causal;
+
+  DEVICE AttentionRow row_at(int r) const {
+    const uint32_t h = divide(static_cast<uint32_t>(r), layout.queries);
+    return {static_cast<int>(h), r - static_cast<int>(h * layout.queries.d)};
+  }
+  DEVICE AttentionRow row_or_last(int r) const { return row_at(min_int(first_row + r, rows - 1)); }
+  // The parts of fused_attention_values_* before all keys that this work-group, or another with its rows, reads.
+  DEVICE int unread_parts() const {
+    const AttentionRow low = row_at(first_row), high = row_or_last(P::kBlockRows - 1);
+    const int lowest = low.head == high.head ? low.query : 0;
+    return first_read(layout.sizes, lowest, layout.scores.flags) / kAttentionValueKeys;
+  }
+
+  DEVICE explicit AttentionPlace(const AttentionLayout& of)
+      : layout(of), rows(static_cast<int>(of.sizes.rows)), causal((of.scores.flags & kAttentionCausal) != 0) {
+    const AttentionSizes& sizes = layout.sizes;
+    // Work-groups go to the dies in turn; those that share K and V should meet in one L2.
+    id = static_cast<uint32_t>(block_x());
+    if (id < layout.groups_of_die * layout.dies.d) {
+      const uint32_t turn = divide(id, layout.dies);
+      id = (id - turn * layout.dies.d) * layout.groups_of_die + turn;
+    }
+    const uint32_t rest = divide(id, layout.splits);
+    const auto split = static_cast<int>(id - rest * layout.splits.d);
+    all_heads = divide(rest, layout.row_blocks);
+    auto row_block = static_cast<int>(rest - all_heads * layout.row_blocks.d);
+    if (causal) row_block = static_cast<int>(layout.row_blocks.d) - 1 - row_block;  // long ones first
+    id = (all_heads * layout.row_blocks.d + static_cast<uint32_t>(row_block)) * layout.splits.d +
+         static_cast<uint32_t>(split);
+    const uint32_t batch = divide(all_heads, layout.heads);
+    b = static_cast<int64_t>(batch);
+    head = static_cast<int64_t>(all_heads - batch * layout.heads.d);
+    first_row = row_block * P::kBlockRows;
+    first_head = head * static_cast<int64_t>(divide(sizes.rows, layout.queries));
+
+    // The keys of this work-group, and the queries that bound what causality hides.
+    const int last_row = min_int(first_row + P::kBlockRows, rows) - 1;
+    const AttentionRow low = row_at(first_row), high = row_at(last_row);
+    const bool one_head = low.head == high.head;
+    const int lowest = one_head ? low.query : 0;
+    ahead = sizes.T - sizes.S + sizes.right;
+    first_hidden = lowest + ahead + 1;
+    begin = split * sizes.split_keys;
+    end = min_int(begin + sizes.split_keys, sizes.T);
+    if ((layout.scores.flags & kAttentionSkips) != 0) {
+      end = min_int(end, (one_head ? high.query : sizes.S - 1) + ahead + 1);
+      begin = max_int(begin, first_read(sizes, lowest, layout.scores.flags));
+    }
+  }
+};
+
+// K and V on their way to LDS, a block at a time: begun while something else is computed, finished before a
+// barrier.
+template <class T, class P>
+struct AttentionKeys {
+  const AttentionLayout& layout;
+  typename P::Lds& lds;
+  const T *keys, *values;
+  bool vector_k, vector_v;
+  typename P::Staged staged;
+
+  DEVICE AttentionKeys(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
+      : layout(args.layout),
+        lds(to),
+        vector_k((layout.scores.flags & kAttentionVectorK) != 0),
+        vector_v((layout.scores.flags & kAttentionVectorV) != 0) {
+    const T *k = args.k, *v = args.v;
+    keys = k + place.b * layout.k.b + place.head * layout.k.h;
+    values = v + place.b * layout.v.b + place.head * layout.v.h;
+  }
+
+  DEVICE Block<T> keys_from(int t) const {
+    return {keys + int64_t{t} * layout.k.row, layout.k.row, layout.k.column, layout.sizes.T - t,
+            layout.sizes.D};
+  }
+  DEVICE Block<T> values_from(int t) const {
+    return {values + int64_t{t} * layout.v.row, layout.v.row, layout.v.column, layout.sizes.T - t,
+            layout.sizes.Dv};
+  }
+
+  DEVICE void begin_keys(int t, int thread) {
+    if (!vector_k) return;
+    if constexpr (P::kDirectKeys) {
+      P::copy_keys(lds, keys_from(t), thread);
+    } else {
+      P::load_keys(staged, keys_from(t), thread);
+    }
+  }
+  DEVICE void finish_keys(int t, int thread) {
+    if (!vector_k) {
+      copy_elements<P>(keys_from(t), (layout.scores.flags & kAttentionKeyMajorK) != 0,
+                       [&](int key, int d, T value) { P::store_key(lds, key, d, value); });
+    } else if constexpr (P::kDirectKeys) {
+      wait_for_copies();
+    } else {
+      P::store_keys(lds, staged, thread);
+    }
+  }
+  DEVICE void begin_values(int t, int thread) {
+    if (!vector_v) return;
+    if constexpr (P::kDirectValues) {
+      P::copy_values(lds, values_from(t), thread);
+    } else {
+      P::load_values(staged, values_from(t), thread);
+    }
+  }
+  DEVICE void finish_values(int t, int thread) {
+    if (!vector_v) {
+      copy_elements<P>(values_from(t), false,
+                       [&](int key, int d, T value) { P::store_value(lds, key, d, value); });
+    } else if constexpr (P::kDirectValues) {
+      wait_for_copies();
+    } else {
+      P::store_values(lds, staged, thread);
+    }
+  }
+};
+
+// Blocks of K and V on their way to LDS beside the work-items, both of one while those of the one before are
+// multiplied (P::kAhead).
+template <class T, class P>
+struct AttentionBlocks {
+  static constexpr int kRows = P::kTeamThreads / P::kAcross;  // from pack to pack of a work-item
+
+  const AttentionLayout& layout;
+  typename P::Lds& lds;
+  const T *keys, *values;  // this work-item's first packs of the next block
+  int row, d;
+  int left;  // keys of the next block on, from this work-item's first one on
+
+  DEVICE AttentionBlocks(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& to)
+      : layout(args.layout),
+        lds(to),
+        row(thread_x() % P::kTeamThreads / P::kAcross),
+        d(thread_x() % P::kAcross * P::kSize),
+        left(layout.sizes.T - first_key(place)) {
+    const T *k = args.k, *v = args.v;
+    const int64_t first = first_key(place);
+    keys = k + place.b * layout.k.b + place.head * layout.k.h + first * layout.k.row + d;
+    values = v + place.b * layout.v.b + place.head * layout.v.h + first * layout.v.row + d;
+  }
+  DEVICE int first_key(const AttentionPlace<P>& place) const {
+    return place.begin + P::team() * P::kKeys + row;
+  }
+
+  // Starts the copies of one of `parts` parts of the next block; keys beyond the last one are zeros.
+  DEVICE void begin(int place, int part, int parts) {
+    T* const to = P::key_at(lds, row, d, place);
+    UNROLL for (int i = 0; i < P::kPacks; ++i) {
+      if (i * parts / P::kPacks != part) continue;
+      const bool inside = i * kRows < left;
+      copy_to_lds(to + i * kRows * P::kRow, keys + static_cast<ptrdiff_t>(i * kRows) * layout.k.row,
+                  inside && d < layout.sizes.D);
+      copy_to_lds(to + P::kKeyCount + i * kRows * P::kRow,
+                  values + static_cast<ptrdiff_t>(i * kRows) * layout.v.row, inside && d < layout.sizes.Dv);
+    }
+    if (part < parts - 1) return;
+    keys += int64_t{P::kTeams * P::kKeys} * layout.k.row;
+    values += int64_t{P::kTeams * P::kKeys} * layout.v.row;
+    left -= P::kTeams * P::kKeys;
+  }
+};
+
+// Q of all rows, where products.take_queries finds it.
+template <class T, class P>
+DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P::Lds& lds) {
+  const AttentionLayout& layout = place.layout;
+  const int32_t D = layout.sizes.D, flags = layout.scores.flags;
+  NO_UNROLL for (int at = thread_x(); at < P::kBlockRows * P::kAcross; at += P::kThreads) {
+    const int r = P::query_row(at), d = P::query_d(at);
+    const bool inside = place.first_row + r < place.rows && d < D;
+    const AttentionRow row = place.row_or_last(r);
+    const T* p = q + place.b * layout.q.b + (place.first_head + row.head) * layout.q.h +
+                 int64_t{row.query} * layout.q.row;
+    if constexpr (P::kDirectQueries) {
+      if ((flags & kAttentionVectorQ) != 0) {
+        P::copy_query(lds, r, d, inside ? p + d : p, inside);
+        continue;
+      }
+    }
+    Pack<T> pack = {};
+    if (inside) {
+      if ((flags & kAttentionVectorQ) != 0) {
+        pack = load_pack(p + d);
+      } else {
+        UNROLL for (int e = 0; e < P::kSize; ++e) {
+          if (d + e < D) pack.v[e] = p[int64_t{d + e} * layout.q.column];
+        }
+      }
+    }
+    P::store_query(lds, r, d, pack);
+  }
+}
+
+// What is needed after Q is loaded, for all work-items behind the next barrier.
+template <class T, class P>
+DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
+  const AttentionLayout& layout = args.layout;
+  const AttentionScores& settings = layout.scores;
+  if (thread_x() != 0) return;
+  lds.extras = {AttentionExtra<T>::of(args.bias, layout.bias, place.b),
+                AttentionExtra<uint8_t>::of(args.mask, layout.mask, place.b),
+                settings.scale,
+                settings.softcap,
+                settings.inverse_softcap,
+                settings.mask_value,
+                args.o,
+                args.partial,
+                args.statistics,
+                args.found,
+                layout.o};
+}
+
+}  // namespace graphopt::hip

@@ -1,0 +1,371 @@
+// The two products of fused_attention_* on the matrix units, and how Q, K, V, scores and sums lie there in LDS and
+// registers. The other form is vector_form.h.
+#pragma once
+
+#include "gemm/pipelines/instruction.h"
+#include "operators/attention/attention/operands.h"
+
+namespace graphopt::hip {
+
+// kUsed: elements of a head that are not all zero, a multiple of 16.
+// kAhead: the next block is on its way while the current one is multiplied.
+template <class T, int kHead_, int kUsed, int kWaves, int kWaveRows, int kKeys_, bool kQueriesInLds,
+          bool kAhead_, int kTeams_>
+struct MatrixAttention {
+  using Instruction = hip::Instruction<T>;
+  static constexpr int kHead = kHead_, kKeys = kKeys_, kTeams = kTeams_;
+  static constexpr int kTeamThreads = kWaves * kWave, kThreads = kTeams * kTeamThreads;
+  static constexpr int kBlockRows = kWaves * kWaveRows;
+  static constexpr int kM = kWaveRows / 16, kN = kKeys / 16, kD = kUsed / 16;
+  static constexpr int kSlots = kM * Instruction::kRows;  // rows of a lane
+  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kAcross = kHead / kSize;
+  static constexpr int kPacks = kKeys * kAcross / kTeamThreads;
+  static_assert(kPacks * kTeamThreads == kKeys * kAcross && kTeamThreads % kAcross == 0,
+                "whole packs and rows");
+  // Keys of a work-item that are neighbours, where V is transposed on its way to LDS.
+  static constexpr int kTogether = kPacks % 4 == 0 ? 4 : kPacks % 2 == 0 ? 2 : 1;
+
+  // Rows in different banks.
+  static constexpr int kPad = kSize, kRow = kHead + kPad;
+  static constexpr int kQueryCount = kBlockRows * (kHead + kPad);
+  static constexpr int kKeyCount = kKeys * (kHead + kPad);
+  static constexpr int kValueCount = Instruction::kLoadsRows ? kKeyCount : kHead * (kKeys + kPad);
+  // Whether Q, K and V go to LDS directly, or through registers.
+  static constexpr bool kAhead = kAhead_;
+  static constexpr bool kDirectQueries = kAhead;
+  static constexpr bool kDirectKeys = kCopiesToLds && Instruction::kLoadsRows, kDirectValues = kDirectKeys;
+  static_assert(kTeams == 1 || kAhead, "each team has blocks of its own under way");
+  static constexpr int kCount = kAhead          ? kQueryCount + 2 * kTeams * (kKeyCount + kValueCount)
+                                : kQueriesInLds ? kQueryCount + kKeyCount + kValueCount
+                                : kQueryCount > kKeyCount + kValueCount ? kQueryCount
+                                                                        : kKeyCount + kValueCount;
+  struct Lds {
+    alignas(16) T v[kCount];
+    float sum[kBlockRows];
+    int32_t last[kHead];  // of each column of V, the last key whose value is not finite
+    AttentionExtras<T> extras;
+  };
+  // Where the output is put together.
+  static constexpr int kOutputStride = kHead + kPad;
+  DEVICE static T* output_at(Lds& lds) { return lds.v; }
+
+  struct Staged {
+    Pack<T> pack[kDirectKeys ? 1 : kPacks];
+  };
+  struct Scores {
+    typename Instruction::Sum tile[kM][kN];
+  };
+
+  typename Instruction::Left queries[kQueriesInLds ? 1 : kM][kQueriesInLds ? 1 : kD];
+  typename Instruction::Sum output[kM][kD] = {};
+
+  DEVICE static T* query_at(Lds& lds, int row, int d) { return lds.v + row * (kHead + kPad) + d; }
+  // Of the two blocks of each team of kAhead that number `place`; elsewhere there is one.
+  DEVICE static T* key_at(Lds& lds, int key, int d, int place = 0) {
+    return lds.v + (kQueriesInLds || kAhead ? kQueryCount : 0) + place * (kKeyCount + kValueCount) +
+           key * (kHead + kPad) + d;
+  }
+  // V is in LDS as it is in memory where tiles can be loaded so; else transposed, packs of keys exchanged so
+  // that work-items that write different rows meet different banks. Split into tile and place in the tile:
+  // what depends on the tiles alone is then a constant beside an address.
+  DEVICE static T* value_at(Lds& lds, int key_tile, int key, int d_tile, int d, int place = 0) {
+    T* values = key_at(lds, 0, 0, place) + kKeyCount;
+    if constexpr (Instruction::kLoadsRows) {
+      return values + (key_tile * 16 + key) * (kHead + kPad) + d_tile * 16 + d;
+    } else {
+      constexpr int kPerTile = 16 / kSize, kTiles = kN < 8 / kPerTile ? kN : 8 / kPerTile;
+      return values + (d_tile * 16 + d) * (kKeys + kPad) + (key_tile ^ (d_tile % kTiles)) * 16 +
+             (key ^ (d / kSize * kSize));
+    }
+  }
+  DEVICE static T* value_at(Lds& lds, int key, int d) {
+    return value_at(lds, key / 16, key % 16, d / 16, d % 16);
+  }
+
+  // 0 of a work-group that is one.
+  DEVICE static int team() { return kTeams == 1 ? 0 : wave_id() / kWaves; }
+  DEVICE static int first_row_of_wave() { return (kTeams == 1 ? wave_id() : wave_id() % kWaves) * kWaveRows; }
+  // Row of the work-group that a slot stands for.
+  DEVICE static int row(int slot) {
+    return first_row_of_wave() + slot / Instruction::kRows * 16 + Instruction::row(slot % Instruction::kRows);
+  }
+  DEVICE static float row_max(float x) { return Instruction::row_max(x); }
+  DEVICE static float row_sum(float x) { return Instruction::row_sum(x); }
+  DEVICE static bool any(bool x) { return Instruction::any(x); }
+
+  // value = f(slot, key, value)
+  template <class F>
+  DEVICE static void each(Scores& scores, const F& f) {
+    UNROLL for (int m = 0; m < kM; ++m) {
+      UNROLL for (int n = 0; n < kN; ++n) {
+        UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+          scores.tile[m][n].v[i] = f(m * Instruction::kRows + Instruction::row_of(i),
+                                     n * 16 + Instruction::column(i), scores.tile[m][n].v[i]);
+        }
+      }
+    }
+  }
+  // The same for one slot.
+  template <class F>
+  DEVICE static void each_of(Scores& scores, int slot, const F& f) {
+    UNROLL for (int n = 0; n < kN; ++n) {
+      UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
+        auto& tile = scores.tile[slot / Instruction::kRows][n].v;
+        tile[i] = f(n * 16 + Instruction::column(i), tile[i]);
+      }
+      keep_order();
+    }
+  }
+  // value = f(slot, column, value)
+  template <class F>
+  DEVICE void each_output(const F& f) {
+    UNROLL for (int m = 0; m < kM; ++m) {
+      UNROLL for (int d = 0; d < kD; ++d) {
+        UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+          output[m][d].v[i] = f(m * Instruction::kRows + Instruction::row_of(i),
+                                d * 16 + Instruction::column(i), output[m][d].v[i]);
+        }
+      }
+    }
+  }
+
+  // Of two teams each ends with half of the rows: a work-item hands the sums of the others, their highest scores and
+  // their sums of probabilities to the one of the other team that has the same rows, through the LDS behind Q. Four are
+  // one access, and neighbouring lanes meet different banks.
+  static constexpr int kKeptM = kM / kTeams, kKept = kKeptM * Instruction::kRows;
+  static constexpr int kHandedSums = kKeptM * kD * Instruction::kSums, kHanded = kHandedSums + 2 * kKept;
+  DEVICE static bool keeps_tile(int m) { return kTeams == 1 || m / kKeptM == team(); }
+  DEVICE static bool keeps(int slot) { return keeps_tile(slot / Instruction::kRows); }
+  DEVICE static float* handed_at(Lds& lds, int giver, int i) {
+    static_assert(kM % kTeams == 0 && kHanded % 4 == 0 && Instruction::kSums % 4 == 0 &&
+                      kTeams * kHanded * kTeamThreads * sizeof(float) <= (kCount - kQueryCount) * sizeof(T),
+                  "no more than the keys and values");
+    float* const first = reinterpret_cast<float*>(key_at(lds, 0, 0)) + giver * (kHanded * kTeamThreads);
+    return first + i / 4 * (kTeamThreads * 4) + thread_x() % kTeamThreads * 4 + i % 4;
+  }
+  // f(m, d, i, which) for four sums of each tile that this lane keeps, or that it does not: the which-th ones handed.
+  template <class F>
+  DEVICE static void each_four(bool kept, const F& f) {
+    UNROLL for (int m = 0; m < kM; ++m) {
+      if (keeps_tile(m) != kept) continue;
+      UNROLL for (int d = 0; d < kD; ++d) {
+        UNROLL for (int i = 0; i < Instruction::kSums; i += 4)
+            f(m, d, i, (m % kKeptM * kD + d) * Instruction::kSums + i);
+      }
+    }
+  }
+  DEVICE void hand_output(Lds& lds) const {
+    each_four(false, [&](int m, int d, int i, int which) {
+      Pack<float> four;
+      UNROLL for (int e = 0; e < 4; ++e) four.v[e] = output[m][d].v[i + e];
+      store_pack(handed_at(lds, team(), which), four);
+    });
+  }
+  // output = output mine[slot] + what was handed theirs[slot]
+  template <class Slots>
+  DEVICE void take_output(Lds& lds, const Slots& mine, const Slots& theirs) {
+    each_four(true, [&](int m, int d, int i, int which) {
+      const Pack<float> four = load_pack(handed_at(lds, 1 - team(), which));
+      UNROLL for (int e = 0; e < 4; ++e) {
+        const int slot = m * Instruction::kRows + Instruction::row_of(i + e);
+        float& sum = output[m][d].v[i + e];
+        sum = fused_multiply_add(four.v[e], theirs[slot], sum * mine[slot]);
+      }
+    });
+  }
+
+  // f(column, value) for one slot.
+  template <class F>
+  DEVICE void each_output_of(int slot, const F& f) const {
+    UNROLL for (int d = 0; d < kD; ++d) {
+      UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
+        f(d * 16 + Instruction::column(i), output[slot / Instruction::kRows][d].v[i]);
+      }
+    }
+  }
+  // f(column, values) for neighbours of one slot.
+  template <class F>
+  DEVICE void each_few_of(int slot, const F& f) const {
+    constexpr int kCount = Instruction::kTogether;
+    UNROLL for (int d = 0; d < kD; ++d) {
+      UNROLL for (int i = 0; i < Instruction::kSums; i += kCount) {
+        if (Instruction::row_of(i) != slot % Instruction::kRows) continue;
+        Few<float, kCount> few;
+        UNROLL for (int e = 0; e < kCount; ++e) few.v[e] = output[slot / Instruction::kRows][d].v[i + e];
+        f(d * 16 + Instruction::column(i), few);
+      }
+    }
+  }
+
+  // Row and first element of the pack of Q that is the at-th to be stored.
+  DEVICE static int query_row(int at) { return at / kAcross; }
+  DEVICE static int query_d(int at) { return at % kAcross * kSize; }
+  DEVICE static void store_query(Lds& lds, int r, int d, const Pack<T>& pack) {
+    store_pack(query_at(lds, r, d), pack);
+  }
+  // Between two barriers: all queries are in LDS, and K and V may take their place.
+  DEVICE void take_queries(Lds& lds) {
+    if constexpr (!kQueriesInLds) {
+      UNROLL for (int m = 0; m < kM; ++m) {
+        UNROLL for (int d = 0; d < kD; ++d) queries[m][d] = load_query(lds, m, d);
+      }
+    }
+  }
+  DEVICE static typename Instruction::Left load_query(Lds& lds, int m, int d) {
+    return Instruction::load_left(
+        [&](int r, int k) { return query_at(lds, first_row_of_wave() + m * 16 + r, d * 16 + k); });
+  }
+
+  // kTogether rows of each work-item, then on by kThreads / kAcross of such.
+  template <int kTogether>
+  DEVICE static void load(Staged& s, const Block<T>& block, int thread) {
+    const int key = thread / kAcross * kTogether, d = thread % kAcross * kSize;
+    auto offset = static_cast<uint32_t>(key * block.row + d);
+    UNROLL for (int i = 0; i < kPacks; i += kTogether) {
+      const int first = i * (kThreads / kAcross);
+      UNROLL for (int j = 0; j < kTogether; ++j) {
+        s.pack[i + j] = block.pack(key + first + j, d, offset + static_cast<uint32_t>(j * block.row));
+      }
+      offset += static_cast<uint32_t>(kThreads / kAcross * kTogether * block.row);
+    }
+  }
+  DEVICE static void load_keys(Staged& s, const Block<T>& block, int thread) { load<1>(s, block, thread); }
+  DEVICE static void store_keys(Lds& lds, const Staged& s, int thread) {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      store_pack(key_at(lds, i * (kThreads / kAcross) + thread / kAcross, thread % kAcross * kSize),
+                 s.pack[i]);
+    }
+  }
+  DEVICE static void load_values(Staged& s, const Block<T>& block, int thread) {
+    load<Instruction::kLoadsRows ? 1 : kTogether>(s, block, thread);
+  }
+  DEVICE static void store_values(Lds& lds, const Staged& s, int thread) {
+    const int key = thread / kAcross, d = thread % kAcross * kSize;
+    if constexpr (Instruction::kLoadsRows) {
+      UNROLL for (int i = 0; i < kPacks; ++i) {
+        store_pack(value_at(lds, i * (kThreads / kAcross) + key, d), s.pack[i]);
+      }
+    } else {
+      UNROLL for (int i = 0; i < kPacks; i += kTogether) {
+        UNROLL for (int e = 0; e < kSize; ++e) {
+          Few<T, kTogether> few;
+          UNROLL for (int j = 0; j < kTogether; ++j) few.v[j] = s.pack[i + j].v[e];
+          T* to = value_at(lds, i * (kThreads / kAcross) + key * kTogether, d) + e * (kKeys + kPad);
+          *reinterpret_cast<Few<T, kTogether>*>(to) = few;
+        }
+      }
+    }
+  }
+  DEVICE static void copy_keys(Lds& lds, const Block<T>& block, int thread) {
+    block.template copy_packs<kAcross, kPacks, kThreads>(thread,
+                                                         [&](int key, int d) { return key_at(lds, key, d); });
+  }
+  DEVICE static void copy_values(Lds& lds, const Block<T>& block, int thread) {
+    block.template copy_packs<kAcross, kPacks, kThreads>(
+        thread, [&](int key, int d) { return value_at(lds, key, d); });
+  }
+  DEVICE static void copy_query(Lds& lds, int r, int d, const T* from, bool inside) {
+    copy_to_lds(query_at(lds, r, d), from, inside);
+  }
+  DEVICE static void store_key(Lds& lds, int key, int d, T x) { *key_at(lds, key, d) = x; }
+  DEVICE static void store_value(Lds& lds, int key, int d, T x) { *value_at(lds, key, d) = x; }
+
+  DEVICE void multiply_keys(Lds& lds, Scores& scores, int) {
+    multiply_keys(lds, scores, 0, [](int) {});
+  }
+  // between(d): after each of the kD parts of a head, what the work-items do while the units multiply.
+  template <class Between>
+  DEVICE void multiply_keys(Lds& lds, Scores& scores, int place, const Between& between) {
+    UNROLL for (int m = 0; m < kM; ++m) { UNROLL for (int n = 0; n < kN; ++n) scores.tile[m][n] = {}; }
+    // The operands of a step are on their way while the step before multiplies.
+    typename Instruction::Right right[2][kKeyTiles];
+    typename Instruction::Left left[kLeftAhead ? 2 : 1][kM];
+    load_key_tiles(lds, place, 0, right[0]);
+    if constexpr (kLeftAhead) load_left(lds, 0, left[0]);
+    UNROLL for (int step = 0; step < kD * kStepsN; ++step) {
+      const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
+      keep_order();
+      if (step + 1 < kD * kStepsN) load_key_tiles(lds, place, step + 1, right[(step + 1) % 2]);
+      if constexpr (kLeftAhead) {
+        if (first + kKeyTiles == kN && d + 1 < kD) load_left(lds, d + 1, left[(d + 1) % 2]);
+      }
+      if (first == 0) between(d);
+      UNROLL for (int m = 0; m < kM; ++m) {
+        if constexpr (!kLeftAhead) left[0][m] = left_at(lds, m, d);
+        UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+          Instruction::multiply(scores.tile[m][first + n], left[kLeftAhead ? d % 2 : 0][m],
+                                right[step % 2][n]);
+        }
+      }
+    }
+  }
+
+  DEVICE typename Instruction::Left left_at(Lds& lds, int m, int d) const {
+    if constexpr (kQueriesInLds) {
+      return load_query(lds, m, d);
+    } else {
+      return queries[m][d];
+    }
+  }
+  DEVICE void load_left(Lds& lds, int d, typename Instruction::Left (&left)[kM]) const {
+    UNROLL for (int m = 0; m < kM; ++m) left[m] = left_at(lds, m, d);
+  }
+
+  // Tiles of K that a step takes, of the same part of a head. Where Q is in LDS beside many keys, fewer of them leave
+  // registers for that of the next part.
+  static constexpr bool kLeftAhead = kAhead && kQueriesInLds && kHead == 128;
+  static constexpr int kKeyTiles = kLeftAhead && kN % 2 == 0 ? 2 : kN, kStepsN = kN / kKeyTiles;
+  DEVICE static void load_key_tiles(Lds& lds, int place, int step,
+                                    typename Instruction::Right (&right)[kKeyTiles]) {
+    const int d = step / kStepsN, first = step % kStepsN * kKeyTiles;
+    UNROLL for (int n = 0; n < kKeyTiles; ++n) {
+      right[n] = Instruction::load_right(
+          [&](int key, int k) { return key_at(lds, (first + n) * 16 + key, d * 16 + k, place); });
+    }
+  }
+
+  // Tiles of V of the same keys that a step takes. The operands of RDNA 3 are held twice: with the output of
+  // a head of 256 there are registers for two.
+  static constexpr int kStepTiles = (Instruction::kSlots == 16 && kHead == 256) || kLeftAhead ? 2
+                                    : kD % 4 == 0                                             ? 4
+                                                                                              : 3;
+  static constexpr int kStepsD = kD / kStepTiles;
+  DEVICE static void load_value_tiles(Lds& lds, int place, int step,
+                                      typename Instruction::Right (&right)[kStepTiles]) {
+    const int n = step / kStepsD;
+    UNROLL for (int i = 0; i < kStepTiles; ++i) {
+      const int d = step % kStepsD * kStepTiles + i;
+      if constexpr (Instruction::kLoadsRows) {
+        right[i] = Instruction::load_right_rows(
+            [&](int key, int column) { return value_at(lds, n, key, d, column, place); });
+      } else {
+        right[i] =
+            Instruction::load_right([&](int column, int key) { return value_at(lds, n, key, d, column); });
+      }
+    }
+  }
+
+  DEVICE void multiply_values(Lds& lds, const Scores& scores, int place = 0) {
+    constexpr int kSteps = kN * kStepsD;
+    typename Instruction::Right right[2][kStepTiles];
+    typename Instruction::Left left[kM] = {};
+    load_value_tiles(lds, place, 0, right[0]);
+    UNROLL for (int step = 0; step < kSteps; ++step) {
+      keep_order();
+      if (step + 1 < kSteps) load_value_tiles(lds, place, step + 1, right[(step + 1) % 2]);
+      if (step % kStepsD == 0) {
+        UNROLL for (int m = 0; m < kM; ++m) left[m] = Instruction::left_of(scores.tile[m][step / kStepsD]);
+      }
+      UNROLL for (int m = 0; m < kM; ++m) {
+        UNROLL for (int i = 0; i < kStepTiles; ++i) {
+          Instruction::multiply(output[m][step % kStepsD * kStepTiles + i], left[m], right[step % 2][i]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace graphopt::hip

@@ -1,0 +1,89 @@
+// FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V,
+// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, whose queries see the keys around their place, and
+// FusedAttention[Bias][Mask][Causal][Guard]Bf16, whose products have factors rounded to bfloat16.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "device/launch.h"
+#include "operators/attention/attention/shape.h"
+#include "operators/operator.h"
+
+namespace graphopt {
+
+// Element strides of an operand seen as [B, H, rows, cols]; 0 on a broadcast dim.
+struct Strides4 {
+  int64_t b = 0, h = 0, row = 0, col = 0;
+};
+
+// Everything but the pointers. The Transpose perms and broadcasts of the node are already folded into
+// strides: Q [B, H, S, D], K [B, Hkv, T, D], V [B, Hkv, T, Dv], bias and mask [B, H, S, T], O [B, H, S, Dv].
+struct AttentionProblem {
+  int64_t B = 0, H = 0, S = 0, T = 0, D = 0, Dv = 0;
+  int64_t group = 1;  // H / Hkv: query head h reads key/value head h / group
+  int64_t left = 0, right = 0;
+  Strides4 q, k, v, o, bias, mask;
+  bool has_bias = false;
+  bool has_mask = false;  // bool tensor, true keeps
+  bool causal = false;    // key j is seen by query i iff j <= i + T - S
+  bool window = false;    // iff i + T - S - left <= j <= i + T - S + right, whatever the mask says
+  bool guard = false;     // NaN probabilities become 0
+  // scale Q, K, the exponentials and V are rounded to bfloat16 where they are multiplied. On the CPU alone.
+  bool bfloat16 = false;
+  float scale = 1.0f;
+  float softcap = 0.0f;  // 0: none
+  float mask_value = -std::numeric_limits<float>::infinity();
+};
+
+class FusedAttentionOp final : public Operator<AttentionProblem> {
+ public:
+  static std::vector<FusedAttentionOp> all();
+  static std::vector<FusedAttentionOp> all_bfloat16();
+  std::string name() const override;
+  std::vector<Operand> inputs() const override;
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+
+ private:
+  struct Resolved;
+  Resolved resolve(const Shapes& inputs) const;
+
+  bool bias_ = false, mask_ = false, causal_ = false, gqa_ = false, guard_ = false, softcap_ = false;
+  bool window_ = false, bfloat16_ = false;
+  float scale_ = 1.0f, softcap_value_ = 0.0f, mask_value_ = 0.0f;
+  int64_t left_ = 0, right_ = 0;
+  std::vector<int64_t> q_perm_, k_perm_, v_perm_, o_perm_;
+};
+
+}  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float or graphopt::half; accumulation and softmax in float. bias and mask are null unless the problem
+// has them.
+GRAPHOPT_PRODUCT_KERNEL(size_t, fused_attention_workspace, (const AttentionProblem& p, size_t lanes),
+                        (p, lanes))
+GRAPHOPT_PRODUCT_KERNEL(void, fused_attention,
+                        (const AttentionProblem& p, const T* q, const T* k, const T* v, const T* bias,
+                         const bool* mask, T* o, Parallel& parallel, void* workspace),
+                        (p, q, k, v, bias, mask, o, parallel, workspace))
+
+}  // namespace graphopt::cpu
+
+namespace graphopt::gpu {
+
+// Inputs Q, K, V, then bias and mask where the problem has them; output O. `aligned`: all pointers are
+// multiples of 16. Throws std::invalid_argument when a head has more than 256 elements, or a dimension or the
+// stride of a row 2^31 or more. `rows`: instead of the plan's own choice, where there is one.
+Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                          std::optional<hip::AttentionRows> rows = {});
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,91 @@
+// K and V of attention in blocks, as its matrix multiplications read them, and rows of Q and O. For kernel files only
+// (see For kernel files only (see device/cpu/isa.h). device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "blocks/cpu/product.h"
+#include "operators/attention/attention/multiply_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// y = scale * x in whole vectors, zeros after the n values of x, which have a stride.
+template <class T>
+inline void copy_row(const T* x, int64_t stride, int64_t n, float scale, float* y) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kWidth <= n; i += kWidth) store(y + i, scale * load_as_float(x + i));
+    if (i < n) store(y + i, scale * load_first(x + i, n - i));
+    return;
+  }
+  for (; i < n; ++i) y[i] = scale * static_cast<float>(x[i * stride]);
+  for (; i < round_up(n, kWidth); ++i) y[i] = 0.0f;
+}
+
+template <class T>
+inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stride) {
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kWidth <= n; i += kWidth) {
+      const Vec v = scale * load(x + i);
+      store(y + i, v);
+    }
+    if (i < n) store_part(y + i, scale * load(x + i), n - i, false);
+    return;
+  }
+  for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
+}
+
+// Number i of `n`, which lie `stride` apart, and those behind it; zeros behind the last.
+template <class T>
+inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
+  if (stride == 1) return load_range(x, 0, n);
+  alignas(64) float numbers[kWidth] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(kWidth, n); ++i) numbers[i] = static_cast<float>(x[i * stride]);
+  return load_aligned(numbers);
+}
+
+// Transposes kWidth vectors in place, by exchanging ever smaller off-diagonal squares.
+template <int kHalf>
+inline void transpose(Vec (&r)[kWidth]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) {
+    if (i & kHalf) continue;
+    const Vec a = r[i], b = r[i + kHalf];
+    r[i] = shuffle(a, b, Lower<kHalf>());
+    r[i + kHalf] = shuffle(a, b, Upper<kHalf>());
+  }
+  if constexpr (kHalf > 1) transpose<kHalf / 2>(r);
+}
+
+// K^T in panels: panel j holds keys [j * kPanelFloats, ...) as [D, width of the panel], the last panel being as
+// narrow as whole vectors allow and filled up with zeros.
+template <class T>
+void pack_keys(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, float* packed);
+
+// V as [n, width] floats, width being Dv in whole vectors. Where Dv ends within the first half of a vector,
+// the second half repeats it for multiply_half.
+template <class T>
+void pack_values(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv, int64_t width,
+                 float* packed);
+
+// pack_keys in words: [steps, width of the panel], zeros behind D.
+template <class T>
+void pack_key_pairs(const T* k, int64_t row_stride, int64_t col_stride, int64_t n, int64_t D, int64_t steps,
+                    Word* packed);
+
+// pack_values in words: [n / 2, width], and zeros until tiles are full.
+template <class T>
+void pack_value_pairs(const T* v, int64_t row_stride, int64_t col_stride, int64_t n, int64_t Dv,
+                      int64_t width, Word* packed);
+
+// The sum of 0 * V over n keys into poison [width], and whether that has a NaN: keys with probability 0 add
+// this to O, and it is NaN in the columns where V has a NaN or an infinity.
+template <class T>
+bool sum_poison(const T* v, int64_t row_stride, int64_t n, int64_t width, float* poison);
+
+bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,335 @@
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "operators/attention/attention/args.h"
+#include "operators/attention/attention/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+using hip::AttentionRows;
+using hip::AttentionShape;
+
+hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
+
+// [plain][half][head]
+constexpr const char* kKernels[2][2][3] = {
+    {{"fused_attention_64_f32", "fused_attention_128_f32", "fused_attention_256_f32"},
+     {"fused_attention_64_f16", "fused_attention_128_f16", "fused_attention_256_f16"}},
+    {{"fused_attention_plain_64_f32", "fused_attention_plain_128_f32", "fused_attention_plain_256_f32"},
+     {"fused_attention_plain_64_f16", "fused_attention_plain_128_f16", "fused_attention_plain_256_f16"}}};
+// [plain][head], float32 with many rows
+constexpr const char* kManyRows[2][2] = {
+    {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
+    {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
+// float16 on NVIDIA; the narrow ones for heads of at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128
+constexpr const char *kManyHalf = "fused_attention_plain_many_64_f16",
+                     *kManyHalfNarrow = "fused_attention_plain_many_48_f16",
+                     *kPlainHalfNarrow = "fused_attention_plain_96_f16",
+                     *kTeamsHalfNarrow = "fused_attention_plain_teams_96_f16";
+constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
+// [head], float16
+constexpr const char* kTeamsHalf[] = {"fused_attention_plain_teams_64_f16",
+                                      "fused_attention_plain_teams_128_f16"};
+
+// [half][head], few rows
+constexpr const char* kFewRows[2][3] = {
+    {"fused_attention_few_64_f32", "fused_attention_few_128_f32", nullptr},
+    {"fused_attention_few_64_f16", "fused_attention_few_128_f16", "fused_attention_few_256_f16"}};
+
+// Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
+bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
+  return s.col == 1 && width % pack == 0 && s.row % pack == 0 && s.h % pack == 0 && s.b % pack == 0 &&
+         s.row < (int64_t{1} << 31) / rows;
+}
+
+// Which kernel, and what it takes at a time.
+struct KernelVariant {
+  size_t bucket = 0;  // of kAttentionHeads
+  bool matrix = false, copies = false, plain = false, many = false, teams = false, few = false;
+  AttentionShape shape;
+
+  int head() const { return hip::kAttentionHeads[bucket]; }
+  int block_rows() const { return few ? hip::kAttentionFewRows : shape.block_rows(); }
+};
+
+size_t bucket_of(int64_t widest) {
+  for (size_t bucket = 0; bucket < std::size(hip::kAttentionHeads); ++bucket) {
+    if (hip::kAttentionHeads[bucket] >= widest) return bucket;
+  }
+  throw std::invalid_argument("heads of " + std::to_string(widest) + " elements, of at most 256");
+}
+
+AttentionShape shape_of(const KernelVariant& c, const Architecture& arch, bool half, AttentionRows rows) {
+  return hip::attention_shape(c.matrix, arch.wave, kernel_lds(arch), c.head(), half ? 2 : 4, c.plain, rows);
+}
+
+const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool half) {
+  const int64_t widest = std::max(p.D, p.Dv);
+  const bool narrow = c.bucket == 1 && widest <= kNarrowHeadOf128;
+  if (c.teams) return narrow ? kTeamsHalfNarrow : kTeamsHalf[c.bucket];
+  if (c.many && !half) return kManyRows[c.plain][c.bucket];
+  if (c.many) return widest <= kNarrowHead ? kManyHalfNarrow : kManyHalf;
+  return half && c.copies && c.plain && narrow ? kPlainHalfNarrow : kKernels[c.plain][half][c.bucket];
+}
+
+// Whether the keys are shared by two teams, which overlap as two work-groups on a compute unit do: where there is no
+// second one, and each team has some blocks of keys.
+bool pays_in_teams(const AttentionProblem& p, const KernelVariant& c, const AttentionShape& shape,
+                   int64_t units) {
+  constexpr int64_t kLeastBlocks = 4;
+  const int64_t rows = p.group * p.S, groups = p.B * (p.H / p.group) * divide_up(rows, shape.block_rows());
+  if (groups > units || 4 * rows <= shape.block_rows() || p.T < kLeastBlocks * shape.keys) return false;
+  // Narrow heads have kernels with fewer rows for fewer work-groups.
+  return c.head() > 64 || (c.many && 2 * groups > units);
+}
+
+KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                     std::optional<AttentionRows> wanted) {
+  const Architecture& arch = architecture(device.arch);
+  KernelVariant c;
+  c.bucket = bucket_of(std::max(p.D, p.Dv));
+  c.matrix = half ? arch.matrix != hip::Matrix::kNone : arch.matrix_f32;
+  c.copies = arch.matrix == hip::Matrix::kMma;
+  const int64_t pack = half ? 8 : 4;
+  c.plain = !p.has_bias && !p.has_mask && !p.window && p.softcap == 0.0f && p.scale > 0.0f;
+  // Where memory reaches LDS directly, the plain kernels copy blocks in whole vectors only.
+  if (c.matrix && c.copies) {
+    const int64_t keys = shape_of(c, arch, half, AttentionRows::kFew).keys;
+    c.plain = c.plain && aligned && vectors(p.k, p.D, keys, pack) && vectors(p.v, p.Dv, keys, pack);
+  }
+  // Rows that the busiest compute unit multiplies.
+  const auto busiest = [&](AttentionRows r) {
+    const int64_t block_rows = shape_of(c, arch, half, r).block_rows();
+    const int64_t groups = p.B * (p.H / p.group) * divide_up(p.group * p.S, block_rows);
+    return divide_up(groups, device.compute_units) * block_rows;
+  };
+  // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
+  c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain) &&
+           (wanted ? *wanted == AttentionRows::kMany
+                   : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
+  // Few rows are bound by the reading of K and V.
+  c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
+          kFewRows[half][c.bucket] != nullptr && aligned && vectors(p.k, p.D, 1, pack) &&
+          vectors(p.v, p.Dv, 1, pack);
+  if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
+    const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kTeams);
+    c.teams = wanted ? *wanted == AttentionRows::kTeams
+                     : !c.few && pays_in_teams(p, c, shape, device.compute_units);
+  }
+  c.shape = shape_of(c, arch, half,
+                     c.teams  ? AttentionRows::kTeams
+                     : c.many ? AttentionRows::kMany
+                              : AttentionRows::kFew);
+  return c;
+}
+
+hip::AttentionScores scores_of(const AttentionProblem& p, const KernelVariant& choice, bool half,
+                               bool aligned) {
+  constexpr float kLog2E = 1.44269504f;
+  const bool skips =
+      p.window || (p.causal && (!p.has_mask || p.mask_value == -std::numeric_limits<float>::infinity()));
+  const int64_t pack = half ? 8 : 4, keys = choice.shape.keys;
+  const std::pair<bool, int32_t> flags[] = {
+      {p.causal, hip::kAttentionCausal},
+      {p.guard, hip::kAttentionGuard},
+      {skips, hip::kAttentionSkips},
+      {p.has_bias, hip::kAttentionBias},
+      {p.has_mask, hip::kAttentionMask},
+      {p.softcap != 0.0f, hip::kAttentionSoftcap},
+      {aligned && vectors(p.q, p.D, 1, pack), hip::kAttentionVectorQ},
+      {aligned && vectors(p.k, p.D, keys, pack), hip::kAttentionVectorK},
+      {aligned && vectors(p.v, p.Dv, keys, pack), hip::kAttentionVectorV},
+      {aligned && vectors(p.o, p.Dv, 1, pack), hip::kAttentionVectorO},
+      {p.k.row < p.k.col, hip::kAttentionKeyMajorK},
+      {p.guard || p.window || (skips && p.S > 1), hip::kAttentionFound},
+      {p.window, hip::kAttentionWindow},
+  };
+  hip::AttentionScores scores{
+      p.scale, p.softcap, 1.0f / p.softcap, p.mask_value, choice.plain ? p.scale * kLog2E : kLog2E, 0};
+  for (const auto& [holds, flag] : flags) {
+    if (holds) scores.flags |= flag;
+  }
+  return scores;
+}
+
+// How many parts the keys are split into, and the keys of one.
+struct Splits {
+  int64_t count, keys;
+};
+
+// With few rows the time is that of reading K and V, which takes several work-groups on each compute unit, each with
+// some hundred keys. Where memory reaches LDS beside the work-items one work-group reads as fast as memory allows, if
+// it has one row: what it computes for more needs two.
+Splits split_few(const AttentionProblem& p, int64_t groups, int64_t units, bool copies) {
+  constexpr int64_t kLeastKeys = 256;
+  const int64_t wanted = !copies ? 4 : p.group * p.S == 1 ? 1 : 2;
+  const int64_t splits = std::max<int64_t>(std::min(wanted * units / groups, p.T / kLeastKeys), 1);
+  const int64_t keys = divide_up(p.T, splits);
+  return {divide_up(p.T, keys), keys};
+}
+
+// Where the blocks of rows leave the device idle, the keys are split. With few rows in a block the time is
+// that of reading K and V, which takes several work-groups on each compute unit; of teams one fills it. A split has
+// some blocks of keys for each team, so that it is worth its share of the merge.
+Splits split(const AttentionProblem& p, const AttentionShape& shape, int64_t groups, int64_t units) {
+  constexpr int64_t kLeastBlocks = 4;
+  const bool few_rows = p.group * p.S * 4 <= shape.block_rows();
+  const int64_t blocks = divide_up(p.T, shape.keys);
+  int64_t splits = 1;
+  if (groups * 2 <= (few_rows ? 4 : 1) * units) {
+    const int64_t wanted = shape.teams > 1 ? units / groups : divide_up((few_rows ? 4 : 2) * units, groups);
+    splits = std::min(wanted, std::max<int64_t>(blocks / (kLeastBlocks * shape.teams), 1));
+  }
+  const int64_t keys = std::max<int64_t>(divide_up(blocks, splits), 1) * shape.keys;
+  return {std::max<int64_t>(divide_up(p.T, keys), 1), keys};
+}
+
+hip::AttentionLayout layout_of(const AttentionProblem& p, const hip::AttentionSizes& sizes,
+                               const hip::AttentionScores& scores, int64_t row_blocks, int64_t splits,
+                               uint32_t grid, const DeviceFacts& device) {
+  hip::AttentionLayout layout = {};
+  layout.q = strides(p.q);
+  layout.k = strides(p.k);
+  layout.v = strides(p.v);
+  layout.o = strides(p.o);
+  layout.bias = strides(p.bias);
+  layout.mask = strides(p.mask);
+  layout.sizes = sizes;
+  layout.queries = make_divisor(p.S);
+  layout.row_blocks = make_divisor(row_blocks);
+  layout.heads = make_divisor(p.H / p.group);
+  layout.splits = make_divisor(splits);
+  layout.dies = make_divisor(device.xcds);
+  layout.groups_of_die = grid / static_cast<uint32_t>(device.xcds);
+  layout.scores = scores;
+  return layout;
+}
+
+// What passes from kernel to kernel; no_buffer() where it does not.
+struct Scratch {
+  Buffer partial = no_buffer(), statistics = no_buffer(), found = no_buffer();
+};
+
+// Looks for values that are not finite.
+void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout, bool half,
+                   Buffer found) {
+  const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys), heads = p.H / p.group;
+  if (parts == 0) return;
+  const int32_t pack = half ? 8 : 4;
+  int32_t across = 1;
+  while (across * pack < p.Dv) across *= 2;
+  hip::AttentionValuesArgs args = {};
+  args.v = input(2);
+  args.found = found;
+  args.strides = layout.v;
+  args.keys = layout.sizes.T;
+  args.Dv = layout.sizes.Dv;
+  args.across = across;
+  args.vectors = (layout.scores.flags & hip::kAttentionVectorV) != 0;
+  args.parts = make_divisor(parts);
+  args.heads = make_divisor(heads);
+  plan.launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
+              {to_u31(p.B * heads * parts)}, hip::kAttentionThreads, args);
+}
+
+// Merges what the splits have left.
+void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionLayout& layout,
+                    const Scratch& scratch, const KernelVariant& choice, bool half, int64_t splits) {
+  const int64_t heads = p.H / p.group, rows = p.group * p.S;
+  hip::AttentionCombineArgs args = {};
+  args.partial = scratch.partial;
+  args.statistics = scratch.statistics;
+  args.found = scratch.found;
+  args.o = output(0);
+  args.strides = layout.o;
+  args.sizes = layout.sizes;
+  args.columns = make_divisor(p.Dv);
+  args.rows = make_divisor(rows);
+  args.queries = make_divisor(p.S);
+  args.heads = make_divisor(heads);
+  args.splits = static_cast<int32_t>(splits);
+  args.block_rows = choice.block_rows();
+  args.head_size = choice.head();
+  args.total = to_u31(p.B * heads * rows * p.Dv);
+  args.exponent = layout.scores.exponent;
+  args.flags = layout.scores.flags;
+  plan.launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
+              {to_u31(divide_up(args.total, hip::kAttentionThreads))}, hip::kAttentionThreads, args);
+}
+
+}  // namespace
+
+Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+                          std::optional<AttentionRows> wanted) {
+  Plan plan;
+  if (p.B * p.H * p.S * p.Dv == 0) return plan;
+  const KernelVariant choice = choose(p, half, aligned, device, wanted);
+  const AttentionShape& shape = choice.shape;
+  const int64_t heads = p.H / p.group, rows = p.group * p.S;
+  const int64_t row_blocks = divide_up(rows, choice.block_rows()), groups = p.B * heads * row_blocks;
+  const Splits splits = choice.few ? split_few(p, groups, device.compute_units, choice.copies)
+                                   : split(p, shape, groups, device.compute_units);
+  hip::AttentionScores scores = scores_of(p, choice, half, aligned);
+  if (splits.count > 1) scores.flags |= hip::kAttentionSplit;
+  // A window is cut to the sequences, beyond which it hides nothing; with a query's place it is less than 2^31.
+  if (p.window) to_i31(p.S + p.T);
+  const hip::AttentionSizes sizes{to_u31(rows),
+                                  to_i31(p.S),
+                                  to_i31(p.T),
+                                  to_i31(p.D),
+                                  to_i31(p.Dv),
+                                  to_i31(splits.keys),
+                                  static_cast<int32_t>(std::clamp(p.left, -p.S, p.T)),
+                                  static_cast<int32_t>(std::clamp(p.right, -p.T, p.S))};
+  const uint32_t grid = to_u31(groups * splits.count);
+
+  const hip::AttentionLayout layout = layout_of(p, sizes, scores, row_blocks, splits.count, grid, device);
+
+  Scratch scratch;
+  const auto take = [&](int64_t bytes) {
+    plan.workspace.push_back(bytes);
+    return workspace(static_cast<uint8_t>(plan.workspace.size() - 1));
+  };
+  if ((scores.flags & hip::kAttentionFound) != 0) {
+    const int64_t parts = divide_up(p.T, hip::kAttentionValueKeys);
+    scratch.found = take(std::max<int64_t>(p.B * heads * parts * p.Dv, 1) * 4);
+    launch_values(plan, p, layout, half, scratch.found);
+  }
+  if (splits.count > 1) {
+    scratch.partial = take(groups * splits.count * choice.block_rows() * choice.head() * 4);
+    scratch.statistics = take(groups * splits.count * choice.block_rows() * 2 * 4);
+  }
+  hip::AttentionArgs args = {};
+  args.q = input(0);
+  args.k = input(1);
+  args.v = input(2);
+  args.bias = p.has_bias ? input(3) : no_buffer();
+  args.mask = p.has_mask ? input(p.has_bias ? 4 : 3) : no_buffer();
+  args.o = output(0);
+  args.partial = scratch.partial;
+  args.statistics = scratch.statistics;
+  args.found = scratch.found;
+  args.layout = layout;
+  if (choice.few) {
+    Launch& launch = plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
+    if (choice.copies) launch.lds = hip::kAttentionFewLds;
+    if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
+    return plan;
+  }
+  Launch& launch =
+      plan.launch(kernel_of(choice, p, half), {grid},
+                  static_cast<uint32_t>(shape.all_waves() * architecture(device.arch).wave), args);
+  // device/platform.h, LARGE_SHARED
+  if (choice.copies) {
+    launch.lds = static_cast<uint32_t>(
+        shape.lds_bytes(choice.matrix, true, choice.matrix && choice.plain, half ? 2 : 4));
+  }
+  if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,96 @@
+// The shape of a work-group of FusedAttention (kernel.hip) for an architecture, which its launch
+// plan (operators/attention/attention/plan.cpp) must know too.
+#pragma once
+
+#include "device/traits.h"
+
+namespace graphopt::hip {
+
+// A work-group: `waves` waves of `rows` query rows each, and blocks of `keys` keys, for heads of up to `head`
+// elements.
+//
+// matrix: on the matrix units. A wave holds 16-row tiles of the scores and of the output in registers, and of
+// the queries too unless they are in LDS. Each of several `teams` has so many waves, for all rows, and takes the
+// blocks of keys in turn with the others.
+// Otherwise on the vector unit: a wave is wave / 8 x 8 work-items, each with rows / (wave / 8) rows of keys /
+// 8 scores and head / 8 outputs.
+struct AttentionShape {
+  int head, waves, rows, keys;
+  bool queries_in_lds;
+  int sharing;    // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
+  int parts = 1;  // in which p passes through LDS on the vector unit
+  int teams = 1;
+
+  constexpr int block_rows() const { return waves * rows; }
+  constexpr int all_waves() const { return teams * waves; }
+
+  // The bytes of LDS that AttentionExtras takes.
+  static constexpr int kExtraBytes = 128;
+
+  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (instruction.h). ahead: beside Q, K and V have two places
+  // for each team.
+  constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
+    if (!matrix)
+      return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;
+    const int pad = 16 / element, q = block_rows() * (head + pad), k = keys * (head + pad);
+    const int kv = k + (loads_rows ? k : head * (keys + pad));
+    const int all = ahead ? q + 2 * teams * kv : queries_in_lds ? q + kv : q > kv ? q : kv;
+    return all * element + (block_rows() + head) * 4 + kExtraBytes;
+  }
+};
+
+constexpr int kAttentionHeads[] = {64, 128, 256};
+
+// How a work-group is made where there is a choice: with kMany rows it multiplies faster, with kFew there are more
+// work-groups, and of kTeams one fills a compute unit as two others do.
+enum class AttentionRows { kFew, kMany, kTeams };
+
+// Whether there is: a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in kMany, so
+// an operand that it reads from LDS serves twice the products. copies: memory reaches LDS directly (kCopiesToLds).
+constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain) {
+  return matrix ? copies && plain && head == 64 : head <= 128;
+}
+
+// Whether there are teams: where memory reaches LDS directly, which two blocks of keys for each then do.
+constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plain, int element) {
+  return matrix && copies && plain && head <= 128 && element == 2;
+}
+
+// lds_bytes: of a work-group. element: bytes of T. plain: nothing stands between the products; what does
+// takes registers.
+constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element,
+                                         bool plain, AttentionRows rows) {
+  if (matrix) {
+    if (wave == 64) {  // 512 registers a lane
+      if (head == 64) return {head, 4, plain ? 32 : 16, 64, false, 1};
+      if (head == 128) return {head, 4, plain && element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
+      if (element == 2) return {head, 4, 16, 32, false, 1};
+      return {head, 2, 16, 16, false, 1};
+    }
+    if (head == 64 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, false, 1, 1, 2};
+    if (head == 64 && rows == AttentionRows::kMany) return {head, 4, 32, 64, false, 2};
+    if (head == 64) return {head, 4, 16, 64, false, plain ? 4 : 3};
+    if (head == 128 && rows == AttentionRows::kTeams) return {head, 4, 32, 64, true, 1, 1, 2};
+    if (head == 128 && lds_bytes > kAmdLdsBytes) return {head, 4, plain ? 32 : 16, 64, plain, 2};
+    if (head == 128) return {head, 4, 16, 32, false, 1};
+    return {head, 4, 16, 16, true, 2};
+  }
+  const int groups = wave / 8;
+  const bool many = rows == AttentionRows::kMany;
+  if (lds_bytes > kAmdLdsBytes) {
+    if (head == 64)
+      return many ? AttentionShape{head, 4, groups * 8, 64, true, 2, 2}
+                  : AttentionShape{head, 4, groups * 4, 64, true, 3};
+    if (head == 128)
+      return many ? AttentionShape{head, 8, groups * 8, 32, true, 1}
+                  : AttentionShape{head, 8, groups * 4, 64, true, 1};
+    return {head, 4, groups * 4, 16, true, 2};
+  }
+  // On a wave of 64 one wave has the rows of two.
+  const int waves = wave == 64 ? 1 : 2;
+  if (head == 64) return {head, waves, groups * (many ? 8 : 4), 32, true, 1};
+  if (head == 128) return {head, waves, groups * (many ? 8 : 4), 16, true, 1};
+  return {head, waves, groups * 4, 8, true, 1};
+}
+
+}  // namespace graphopt::hip

@@ -1,0 +1,165 @@
+// From products to probabilities: what stands between the products of fused_attention_*, and the online softmax.
+#pragma once
+
+#include "blocks/gpu/activation.h"
+#include "operators/attention/attention/loading.h"
+
+namespace graphopt::hip {
+
+// From products of the keys from t on to scores.
+template <class T, class P>
+DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
+                          const AttentionExtras<T>& extras, int t) {
+  const AttentionSizes& sizes = place.layout.sizes;
+  const int32_t flags = place.layout.scores.flags;
+  const int next = t + P::kKeys;
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const AttentionRow row = place.row_at(opaque(min_int(place.first_row + P::row(slot), place.rows - 1)));
+    const int left = sizes.T - t;
+    const float scale = extras.scale;
+    P::each_of(scores, slot, [&](int, float s) { return s * scale; });
+    if ((flags & kAttentionSoftcap) != 0) {
+      const float cap = extras.softcap, inverse = extras.inverse_softcap;
+      P::each_of(scores, slot, [&](int, float s) { return cap * tanh_fast(s * inverse); });
+    }
+    if ((flags & kAttentionBias) != 0) {
+      const AttentionExtra<T>& extra = extras.bias;
+      const T* bias = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return s + to_float(bias[static_cast<uint32_t>(min_int(key, last) * column)]);
+      });
+    }
+    if (place.causal && next > place.first_hidden) {
+      const int seen = row.query + place.ahead + 1 - t;
+      P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
+    }
+    if ((flags & kAttentionMask) != 0) {
+      const AttentionExtra<uint8_t>& extra = extras.mask;
+      const uint8_t* mask = extra.at(place.first_head + row.head, row.query, t);
+      const int last = opaque(left) - 1, column = extra.column;
+      const float masked = extras.mask_value;
+      P::each_of(scores, slot, [&](int key, float s) {
+        return mask[static_cast<uint32_t>(min_int(key, last) * column)] != 0 ? s : masked;
+      });
+    }
+    if ((flags & kAttentionWindow) != 0) {
+      const int end = row.query + place.ahead + 1 - t, begin = end - 1 - sizes.right - sizes.left;
+      P::each_of(scores, slot, [&](int key, float s) { return key >= begin && key < end ? s : -infinity(); });
+    }
+    if (next > sizes.T) {
+      P::each_of(scores, slot, [&](int key, float s) { return key < left ? s : -infinity(); });
+    }
+  }
+}
+
+// The same where scores are the products, their scale in the exponent.
+template <class P>
+DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace<P>& place, int t) {
+  const int32_t T = place.layout.sizes.T;
+  const int next = t + P::kKeys;
+  if (!((place.causal && next > place.first_hidden) || next > T)) return;
+  UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+    const AttentionRow row = place.row_or_last(P::row(slot));
+    const int seen = min_int(T, place.causal ? row.query + place.ahead + 1 : T) - t;
+    P::each_of(scores, slot, [&](int key, float s) { return key < seen ? s : -infinity(); });
+  }
+}
+
+// 2^(exponent (score - shift)). In float16 scores are far from overflow, and what the products round to is
+// the same for the whole row: one instruction less. In float32 a mask's value may be the lowest finite
+// number.
+template <class T>
+DEVICE float power(float score, float shift, float exponent) {
+  if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
+  return exp2_fast((score - shift) * exponent);
+}
+
+// What the products and the sum take, all 2^10 times as large in float16: the factor cancels, 1,024 is far
+// from overflow, and what is 16 below the highest score is no subnormal yet. Those have few bits, and none at
+// all in the matrix units of gfx90a.
+template <class T>
+DEVICE float probability(float score, float shift, float exponent) {
+  if constexpr (sizeof(T) == 2) {
+    constexpr float kRaised = 10.0f;
+    return exp2_fast(fused_multiply_add(score, exponent, fused_multiply_add(-shift, exponent, kRaised)));
+  }
+  return power<T>(score, shift, exponent);
+}
+
+// Of the keys so far, for each row of a work-item.
+template <class P>
+struct AttentionSoftmax {
+  float highest[P::kSlots], sum[P::kSlots];
+
+  DEVICE AttentionSoftmax() {
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      highest[slot] = -infinity();
+      sum[slot] = 0;
+    }
+  }
+
+  // Scores become probabilities, and what was computed with an older highest score is brought to the new one.
+  template <class T>
+  DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
+    float most[P::kSlots], factor[P::kSlots];
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
+    P::each(scores, [&](int slot, int, float s) {
+      most[slot] = max_float(most[slot], s);
+      return s;
+    });
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = P::row_max(most[slot]);
+      // Nothing but -inf so far: subtract 0, since -inf - -inf would be NaN although finite scores may
+      // follow.
+      const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
+      factor[slot] = power<T>(highest[slot], shift, exponent);
+      highest[slot] = most[slot];
+      most[slot] = shift;
+      sum[slot] *= factor[slot];
+    }
+    P::each(scores, [&](int slot, int, float s) {
+      const float p = probability<T>(s, most[slot], exponent);
+      sum[slot] += p;
+      return p;
+    });
+    products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+  }
+
+  // The same, with a highest score that is kept while no score of the wave is 2^kSlack times above it: the factor
+  // cancels, and probabilities in float16 stay below 2^(10 + kSlack) (probability()).
+  template <class T>
+  DEVICE void add_lazily(typename P::Scores& scores, P& products, float exponent) {
+    constexpr float kSlack = 5.0f;
+    float most[P::kSlots], factor[P::kSlots];
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) most[slot] = highest[slot];
+    P::each(scores, [&](int slot, int, float s) {
+      most[slot] = max_float(most[slot], s);
+      return s;
+    });
+    bool higher = false;
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = P::row_max(most[slot]);
+      higher = higher || (most[slot] - highest[slot]) * exponent > kSlack;
+    }
+    if (P::any(higher)) {
+      UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+        const float shift = most[slot] == -infinity() ? 0.0f : most[slot];
+        factor[slot] = power<T>(highest[slot], shift, exponent);
+        highest[slot] = most[slot];
+        sum[slot] *= factor[slot];
+      }
+      products.each_output([&](int slot, int, float o) { return o * factor[slot]; });
+    }
+    UNROLL for (int slot = 0; slot < P::kSlots; ++slot) {
+      most[slot] = highest[slot] == -infinity() ? 0.0f : highest[slot];
+    }
+    P::each(scores, [&](int slot, int, float s) {
+      const float p = probability<T>(s, most[slot], exponent);
+      sum[slot] += p;
+      return p;
+    });
+  }
+};
+
+}  // namespace graphopt::hip

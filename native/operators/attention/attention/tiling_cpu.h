@@ -1,0 +1,143 @@
+// How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files
+// only For kernel files only (see device/cpu/isa.h). (see device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "blocks/cpu/tiles.h"
+#include "blocks/cpu/workspace.h"
+#include "operators/attention/attention/multiply_cpu.h"
+#include "operators/attention/attention/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kTileRows = 48;            // a multiple of every rows_of() and of kWidth
+constexpr int64_t kMaxTileRows = 96;         // where the scores of so many stay in the first-level cache
+constexpr int64_t kScoreFloats = 12 * 1024;  // of a tile of more than kTileRows
+constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
+constexpr int64_t kLeastItemRows = 96;       // an item of fewer rows spends too much of its time packing
+constexpr int64_t kItemFloats = 128 * 1024;  // of Q and O in an item, whose keys are packed once
+constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block, all in the second-level cache
+constexpr int64_t kBlockKeys = 512;          // at most
+constexpr int64_t kChunkKeys = 1024;         // at least, where the keys are split among items
+constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above so many items
+constexpr int64_t kItemsPerLane = 3;         // so that lanes finish together
+constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread costs more than it saves
+
+// How a problem is cut. The rows of an item depend on the number of threads, which changes no result: every row
+// is computed by itself. Blocks and chunks of keys, which decide the order of sums, depend on the problem
+// alone.
+struct AttentionTiling {
+  int64_t lanes;
+  int64_t rows;        // of one key/value head: group * S
+  int64_t heads;       // key/value heads
+  int64_t item_rows;   // rows of an item
+  int64_t row_items;   // items along the rows
+  int64_t block_keys;  // keys of a block
+  int64_t chunk_keys;  // keys of an item
+  int64_t chunks;      // items along the keys
+  int64_t items;
+  int64_t query_width;  // D in whole vectors
+  int64_t query_steps;  // of a product along D
+  int64_t value_width;  // Dv in whole vectors
+  int64_t score_stride;
+  int64_t tile_rows;
+  int64_t result_rows;  // of a PartialResult
+  bool keys_in_place, values_in_place;
+  bool in_tiles;
+  bool final_products;  // nothing stands between Q K^T and the softmax
+  bool half_vector;     // the last panel of values is two and a half vectors
+  bool one_block;       // a tile sees all its keys at once, and its result is stored at once
+
+  AttentionTiling(const AttentionProblem& p, int64_t most_lanes, bool is_float) {
+    rows = p.group * p.S;
+    heads = p.H / p.group;
+    query_width = round_up(p.D, kWidth);
+    value_width = round_up(p.Dv, kWidth);
+    in_tiles = p.bfloat16 && with_tiles();
+    query_steps = p.bfloat16 ? tiled_steps(ceil_div(p.D, 2)) : p.D;
+    const int64_t width = query_width + value_width;
+    block_keys = std::clamp(kBlockFloats / width / kPanelFloats * kPanelFloats, kPanelFloats, kBlockKeys);
+    if (p.T <= block_keys) block_keys = round_up(p.T, kWidth);
+    score_stride = block_keys + kWidth;  // not a power of two: rows must not share cache sets
+    tile_rows = kMaxTileRows * score_stride <= kScoreFloats ? kMaxTileRows : kTileRows;
+    chunks = 1;
+    if (p.B * heads * ceil_div(rows, kLeastItemRows) < kEnoughItems) {
+      chunks = std::clamp<int64_t>(p.T / kChunkKeys, 1, kEnoughItems);
+    }
+    chunk_keys = round_up(ceil_div(p.T, chunks), block_keys);
+    chunks = ceil_div(p.T, chunk_keys);
+    lanes = std::min(most_lanes, 1 + p.B * p.H * p.S * p.T * (p.D + p.Dv) / kLaneProducts);
+    const int64_t wanted = lanes == 1 ? 1 : ceil_div(lanes * kItemsPerLane, p.B * heads * chunks);
+    item_rows = std::max(std::min(kItemFloats / width, ceil_div(rows, wanted)), kLeastItemRows);
+    item_rows = std::min(rows, round_up(ceil_div(rows, ceil_div(rows, item_rows)), tile_rows));
+    row_items = ceil_div(rows, item_rows);
+    items = p.B * heads * row_items * chunks;
+    lanes = std::min(lanes, items);
+    keys_in_place = rows <= kFewRows && (p.k.col == 1 || p.k.row == 1) && !p.bfloat16;
+    const bool whole_values = p.v.col == 1 && p.Dv == value_width && !p.bfloat16;
+    values_in_place = whole_values && (rows <= kFewRows || (is_float && p.v.row == p.Dv));
+    final_products =
+        !keys_in_place && !p.has_bias && !p.has_mask && !p.causal && !p.window && p.softcap == 0.0f;
+    half_vector = kWidth == 16 && value_width % kPanelFloats == 48 && value_width - p.Dv >= kWidth / 2 &&
+                  !values_in_place;
+    one_block = p.T <= block_keys;
+    result_rows = one_block ? tile_rows : round_up(item_rows, kWidth);
+  }
+};
+
+// The result of an item: unnormalised output, highest score, sum, and the poison of all its values.
+struct PartialResult {
+  float *o, *highest, *sum, *poison;
+};
+
+struct AttentionScratch {
+  float *q, *k, *v, *scores, *most, *factor, *block_poison;
+  uint8_t* mask;
+  PartialResult result;
+};
+
+inline PartialResult take_partial(const AttentionTiling& plan, Workspace& workspace) {
+  PartialResult r;
+  r.o = workspace.take<float>(plan.result_rows * plan.value_width);
+  r.highest = workspace.take<float>(plan.result_rows);
+  r.sum = workspace.take<float>(plan.result_rows);
+  r.poison = workspace.take<float>(plan.value_width);
+  return r;
+}
+
+inline AttentionScratch take_scratch(const AttentionTiling& plan, Workspace& workspace) {
+  AttentionScratch s;
+  s.q = workspace.take<float>(plan.tile_rows * plan.query_width);
+  s.k = workspace.take<float>(plan.keys_in_place ? 0 : plan.block_keys * plan.query_steps);
+  s.v = workspace.take<float>(plan.values_in_place ? 0 : plan.block_keys * plan.value_width);
+  s.scores = workspace.take<float>(plan.tile_rows * plan.score_stride);
+  s.most = workspace.take<float>(plan.final_products ? plan.tile_rows * kWidth : 0);
+  s.factor = workspace.take<float>(plan.tile_rows);
+  s.block_poison = workspace.take<float>(plan.value_width);
+  s.mask = workspace.take<uint8_t>(plan.block_keys);
+  s.result = take_partial(plan, workspace);
+  return s;
+}
+
+// The memory of a call: the scratch of each thread, and the partial result of each item where there are several
+// to a row.
+struct AttentionMemory {
+  char *lanes, *partials;
+  size_t lane_bytes, partial_bytes;
+};
+
+inline AttentionMemory take_memory(const AttentionTiling& plan, Workspace& workspace) {
+  Workspace lane(nullptr), partial(nullptr);
+  take_scratch(plan, lane);
+  if (plan.chunks > 1) take_partial(plan, partial);
+  AttentionMemory m;
+  m.lane_bytes = lane.bytes();
+  m.partial_bytes = partial.bytes();
+  m.lanes = workspace.take<char>(plan.lanes * static_cast<int64_t>(m.lane_bytes));
+  m.partials = workspace.take<char>(plan.items * static_cast<int64_t>(m.partial_bytes));
+  return m;
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,90 @@
+// RotaryEmbedding and FusedRotary[Interleaved]. Bound by memory: a work-item turns one number, or kRotaryTogether
+// neighbours; the others of their pairs come from a cache. A position that is out of range gives zeros, where other
+// devices can raise an error.
+#include "blocks/gpu/neighbours.h"
+#include "device/platform.h"
+#include "operators/attention/rotary/args.h"
+
+namespace graphopt::hip {
+
+// Neighbours of a head from number `at` on, turned by the cos and sin of each with the others of their pairs: where
+// these stand beside each other some of the same neighbours, else as many that are `half` away.
+template <class T, int kWidth>
+DEVICE Neighbours<T, kWidth> turned(const T* x, uint32_t at, uint32_t half, bool beside,
+                                    const Neighbours<T, kWidth>& cos, const Neighbours<T, kWidth>& sin) {
+  const uint32_t other = beside ? (kWidth > 1 ? at : at ^ 1u) : at < half ? at + half : at - half;
+  const auto own = load_neighbours<kWidth>(x + at), others = load_neighbours<kWidth>(x + other);
+  constexpr uint32_t kBeside = kWidth > 1 ? 1 : 0;  // from a number to the other of its pair, in `others`
+  Neighbours<T, kWidth> y;
+  UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
+    const bool second = beside ? (at + w) % 2 != 0 : at >= half;
+    const float b = to_float(beside ? others.v[w ^ kBeside] : others.v[w]);
+    y.v[w] = from_float<T>(to_float(own.v[w]) * to_float(cos.v[w]) + (second ? b : -b) * to_float(sin.v[w]));
+  }
+  return y;
+}
+
+template <class T, int kWidth>
+DEVICE void rotary(const RotaryArgs& args) {
+  const T *x = args.x, *cos = args.cos, *sin = args.sin;
+  const int64_t* ids = args.ids;
+  T* y = args.y;
+  const uint32_t i = work_item(kRotaryThreads) * kWidth;
+  if (i >= args.total) return;
+  const uint32_t vector = divide(i, args.head), at = i - vector * args.head.d;
+  const uint32_t across = divide(vector, args.columns), column = vector - across * args.columns.d;
+  const uint32_t b = divide(across, args.rows), row = across - b * args.rows.d;
+  const bool inside = args.tokens_inside != 0, beside = args.interleaved != 0;
+  const uint32_t token = inside ? column : row, tokens = inside ? args.columns.d : args.rows.d;
+  const size_t number = static_cast<size_t>(b) * tokens + token;
+  const int64_t position = ids == nullptr     ? static_cast<int64_t>(number)
+                           : args.one_id != 0 ? ids[0] + token
+                                              : ids[number];
+  const auto half = static_cast<uint32_t>(args.half);
+  Neighbours<T, kWidth> out;
+  if (position < 0 || position >= args.positions) {
+    UNROLL for (int w = 0; w < kWidth; ++w) out.v[w] = from_float<T>(0.0f);
+  } else if (at >= 2 * half) {
+    out = load_neighbours<kWidth>(x + i);
+  } else {
+    const uint32_t in_half = at < half ? at : at - half;
+    const size_t angle = static_cast<size_t>(position) * half + (beside ? at / 2 : in_half);
+    Neighbours<T, kWidth> c, s;
+    UNROLL for (uint32_t w = 0; w < kWidth; ++w) {
+      c.v[w] = cos[angle + (beside ? w / 2 : w)];
+      s.v[w] = sin[angle + (beside ? w / 2 : w)];
+    }
+    out = turned<T, kWidth>(x + (i - at), at, half, beside, c, s);
+  }
+  store_neighbours(y + i, out);
+}
+
+template <class T, int kWidth>
+DEVICE void fused_rotary(const FusedRotaryArgs& args) {
+  const T *x = args.x, *cos = args.cos, *sin = args.sin;
+  T* y = args.y;
+  const uint32_t i = work_item(kRotaryThreads) * kWidth;
+  if (i >= args.total) return;
+  const uint32_t row = divide(i, args.D), at = i - row * args.D.d;
+  const uint32_t across = divide(row, args.n2), i2 = row - across * args.n2.d;
+  const uint32_t i0 = divide(across, args.n1), i1 = across - i0 * args.n1.d;
+  const auto of = [&](const uint32_t (&steps)[3]) { return i0 * steps[0] + i1 * steps[1] + i2 * steps[2]; };
+  store_neighbours(y + i, turned<T, kWidth>(x + of(args.x_steps), at, args.D.d / 2, args.interleaved != 0,
+                                            load_neighbours<kWidth>(cos + of(args.cos_steps) + at),
+                                            load_neighbours<kWidth>(sin + of(args.sin_steps) + at)));
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define ROTARY_KERNELS(T, width, suffix)                                                               \
+  KERNEL(rotary_##suffix, kRotaryThreads, RotaryArgs, x, ids, cos, sin, y) { rotary<T, width>(args); } \
+  KERNEL(fused_rotary_##suffix, kRotaryThreads, FusedRotaryArgs, x, cos, sin, y) {                     \
+    fused_rotary<T, width>(args);                                                                      \
+  }
+
+ROTARY_KERNELS(float, 1, f32)
+ROTARY_KERNELS(half_t, 1, f16)
+ROTARY_KERNELS(float, kRotaryTogether, together_f32)
+ROTARY_KERNELS(half_t, kRotaryTogether, together_f16)

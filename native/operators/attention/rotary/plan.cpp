@@ -1,0 +1,73 @@
+#include "operators/attention/rotary/args.h"
+#include "operators/attention/rotary/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// Whether kRotaryTogether neighbours of a head of H have their others, and what they are turned by, beside each other.
+bool together(int64_t H, int64_t half, bool interleaved) {
+  return H % hip::kRotaryTogether == 0 && (interleaved ? 2 * half : half) % hip::kRotaryTogether == 0;
+}
+
+template <class Args>
+void launch(Plan& plan, const char* one, const char* several, bool takes_several, int64_t total,
+            const Args& args) {
+  const int64_t items = takes_several ? total / hip::kRotaryTogether : total;
+  plan.launch(takes_several ? several : one, {to_u31(divide_up(items, hip::kRotaryThreads))},
+              hip::kRotaryThreads, args);
+}
+
+}  // namespace
+
+Plan rotary_plan(const RotaryProblem& p, bool half, bool aligned) {
+  Plan plan;
+  const int64_t total = p.B * p.S * p.N * p.H;
+  if (total == 0) return plan;
+  hip::RotaryArgs args = {};
+  args.x = input(0);
+  args.ids = p.has_ids ? input(1) : no_buffer();
+  args.cos = input(2);
+  args.sin = input(3);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.head = make_divisor(p.H);
+  args.columns = make_divisor(p.heads_first ? p.S : p.N);
+  args.rows = make_divisor(p.heads_first ? p.N : p.S);
+  args.half = to_i31(p.half);
+  args.positions = to_i31(p.positions);
+  args.tokens_inside = p.heads_first;
+  args.one_id = p.one_id;
+  args.interleaved = p.interleaved;
+  launch(plan, half ? "rotary_f16" : "rotary_f32", half ? "rotary_together_f16" : "rotary_together_f32",
+         aligned && together(p.H, p.half, p.interleaved), total, args);
+  return plan;
+}
+
+Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned) {
+  Plan plan;
+  const int64_t total = p.rows() * p.D;
+  if (total == 0) return plan;
+  hip::FusedRotaryArgs args = {};
+  args.x = input(0);
+  args.cos = input(1);
+  args.sin = input(2);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.D = make_divisor(p.D);
+  args.n2 = make_divisor(p.n[2]);
+  args.n1 = make_divisor(p.n[1]);
+  bool several = aligned && together(p.D, p.D / 2, p.interleaved);
+  for (size_t i = 0; i < 3; ++i) {
+    for (const int64_t step : {p.x[i], p.cos[i], p.sin[i]})
+      several = several && step % hip::kRotaryTogether == 0;
+    args.x_steps[i] = to_u31(p.x[i]);
+    args.cos_steps[i] = to_u31(p.cos[i]);
+    args.sin_steps[i] = to_u31(p.sin[i]);
+  }
+  args.interleaved = p.interleaved;
+  launch(plan, half ? "fused_rotary_f16" : "fused_rotary_f32",
+         half ? "fused_rotary_together_f16" : "fused_rotary_together_f32", several, total, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,44 @@
+// Convolutions in channels last as last.hip computes them, where the taps of consecutive pixels of Y are consecutive
+// pixels of X: those that a tile reaches come to LDS once for each block of channels, not once for each tap.
+//
+// 2 M N K FLOPs against the elements of X, W and Y, as there. With nine taps a tile of 192 x 160 reads from the L2 hardly
+// more than half of what it does there. Only where memory reaches LDS beside the work-items, and it holds two
+// blocks of channels (and on the CPU, for tests). Launch: operators/conv/convolution/plan.cpp.
+#include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/halo.h"
+
+namespace graphopt::hip {
+
+template <class P>
+DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pixels) {
+  const int part = block_z();
+  const int per_part = args.splits.depth / P::kDepth;
+  const int all = (args.C + P::kDepth - 1) / P::kDepth * static_cast<int>(args.taps.d);
+  const int first_step = part * per_part, steps = min_int(per_part, all - first_step);
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = args.first + place.down * P::kM, first_n = place.across * P::kN;
+  HaloCopies<P> copies(args, lds, pixels, first_m, first_n, first_step, steps);
+  typename P::Product product(args, pixels, lds.inside, first_m, copies.tap);
+  product_steps_ahead(product, lds, steps * P::kDepth, [&](int buffer, int of) { copies.begin(buffer, of); });
+  static_assert(P::Product::kHanded * sizeof(float) <=
+                    sizeof lds + (kHaloZeros + 2 * P::kM) * P::Product::kRow * sizeof(half_t),
+                "no more than what the plan asks for");
+  product.add_up_splits(reinterpret_cast<float*>(&lds));
+  store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define HALO_KERNEL(tile, groups, name)                                                                    \
+  KERNEL_SHARING(conv_halo_##name, (AlignedGemm<tile, false>::kThreads), groups, ConvHaloArgs, x, w, bias, \
+                 residual, y, partial) {                                                                   \
+    using P = HaloGemm<AlignedGemm<tile, false>>;                                                          \
+    DYNAMIC_SHARED(half_t, lds);                                                                           \
+    conv_halo<P>(args, *reinterpret_cast<P::Lds*>(lds), lds + sizeof(P::Lds) / sizeof(half_t));            \
+  }
+
+GEMM_HALO_KERNELS

@@ -1,0 +1,82 @@
+// Convolutions in channels last as products whose operands come in whole packs (gemm/loaders/dense.h), with bias, sum and
+// activation at their end: what runs in a region where the vendor's library is not installed.
+//
+// A step of the product is a part of the channels of one tap, or of several taps: 16 bytes of a pixel are one
+// access, outside of X zeros. 2 M N K FLOPs against the elements of X, W and Y; X comes from the cache for all
+// taps but the first. Launch: operators/conv/convolution/plan.cpp.
+#include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/dense.h"
+#include "gemm/loaders/im2col.h"
+#include "gemm/pipelines/aligned.h"
+#include "operators/conv/convolution/apart_args.h"
+
+namespace graphopt::hip {
+
+template <class P>
+DEVICE void conv_last(const ConvLastArgs& args, typename P::Lds& lds) {
+  const half_t* w = args.w;
+  const int part = block_z();
+  const int first_k = part * args.splits.depth;
+  const int depth = min_int(args.splits.depth, args.K - first_k);
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = place.down * P::kM, first_n = place.across * P::kN;
+  Im2colRows<P> left(args, first_m, first_k, depth);
+  DenseRows<P::kAhead, P::kN, P::kDepth, P::kThreads, Im2colRows<P>::kGroups> right(
+      w + static_cast<ptrdiff_t>(first_n) * args.K + first_k, args.K, args.N - first_n, depth);
+  typename P::Product product;
+  multiply_aligned<P>(product, lds, depth, left, right);
+  store_tile<P>(args, lds, product, static_cast<uint32_t>(part), 0, first_m, first_n);
+}
+
+template <class P>
+DEVICE void conv_apart(const ConvApartArgs& args, typename P::Lds& lds) {
+  const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
+  half_t* y = args.y;
+  const int32_t M = args.M, N = args.N, K = args.K;
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = place.down * P::kM, first_n = place.across * P::kN;
+  LeftRows<P> left(x + static_cast<ptrdiff_t>(first_m) * K, K, M - first_m, K);
+  RightRows<P, true> right(w + first_n, N, N - first_n, K);
+  typename P::Product product;
+  multiply_aligned<P>(product, lds, K, left, right);
+  const int column_of_w = first_n + P::Product::template pack_column<8>();
+  const bool is_column = column_of_w < N;
+  const int n = is_column ? column_of_w : 0;
+  const uint32_t tap = divide(static_cast<uint32_t>(n), args.filters);
+  const int filter = n - static_cast<int>(tap * args.filters.d);
+  const uint32_t r = divide(tap, args.window_w), s = tap - r * args.window_w.d;
+  const ColumnEnd<half_t> column(args.epilogue, bias, residual, y, filter,
+                                 static_cast<int32_t>(args.filters.d));
+  const auto at = [&](int m) {
+    const auto pixel_of_x = static_cast<uint32_t>(first_m + m);
+    const uint32_t row = divide(pixel_of_x, args.columns);  // over all images
+    const uint32_t across = pixel_of_x - row * args.columns.d;
+    const size_t down = static_cast<size_t>(row) * static_cast<size_t>(args.window_h) + r;
+    const size_t right_of = static_cast<size_t>(across) * args.window_w.d + s;
+    const size_t pixel = down * args.columns.d * args.window_w.d + right_of;
+    return pixel * args.filters.d + static_cast<size_t>(filter);
+  };
+  product.template end_packs<8>(lds, TileEnd<decltype(at)>{column, M - first_m, is_column, at});
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define DENSE_KERNEL(tile, groups, name)                                                                    \
+  KERNEL_SHARING(conv_last_##name, (AlignedGemm<tile, false>::kThreads), groups, ConvLastArgs, x, w, bias,  \
+                 residual, y, partial) {                                                                    \
+    using P = AlignedGemm<tile, false>;                                                                     \
+    LARGE_SHARED(P::Lds, lds);                                                                              \
+    conv_last<P>(args, lds);                                                                                \
+  }                                                                                                         \
+  KERNEL_SHARING(conv_apart_##name, (AlignedGemm<tile, true>::kThreads), groups, ConvApartArgs, x, w, bias, \
+                 residual, y) {                                                                             \
+    using P = AlignedGemm<tile, true>;                                                                      \
+    LARGE_SHARED(P::Lds, lds);                                                                              \
+    conv_apart<P>(args, lds);                                                                               \
+  }
+
+GEMM_DENSE_KERNELS

@@ -1,0 +1,394 @@
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "gemm/loaders/halo_args.h"
+#include "gemm/loaders/im2col_args.h"
+#include "gemm/splits.h"
+#include "operators/conv/convolution/apart_args.h"
+#include "operators/conv/convolution/depthwise_args.h"
+#include "operators/conv/convolution/direct_args.h"
+#include "operators/conv/convolution/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// The outputs of an axis that one launch writes: every one of a convolution, every `stride`-th of a
+// transposed one, which are those that the same taps reach.
+struct Outputs {
+  int64_t count = 0, first = 0, first_tap = 0;
+  hip::ConvolutionAxis axis = {};
+};
+
+Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
+  Outputs o;
+  o.axis.in = to_i31(p.in[d]);
+  if (!p.transposed) {
+    o.count = p.out[d];
+    o.axis.taps = to_i31(p.kernel[d]);
+    o.axis.step = to_i31(p.stride[d]);
+    o.axis.first = -to_i31(p.pad[d]);
+    o.axis.tap = to_i31(p.dilation[d]);
+    o.axis.filter = 1;
+    o.axis.out = 1;
+    return o;
+  }
+  // Y[o] += W[k] X[i] where o = i stride + k dilation - pad: with o = phase + q stride these are the taps k
+  // for which phase + pad - k dilation is a multiple of the stride, every stride / g-th.
+  const int64_t stride = p.stride[d], dilation = p.dilation[d], g = std::gcd(stride, dilation);
+  o.count = p.out[d] > phase ? divide_up(p.out[d] - phase, stride) : 0;
+  o.first = phase;
+  o.axis.step = 1;
+  o.axis.out = to_i31(stride);
+  const int64_t apart = stride / g;
+  int64_t tap = 0;
+  while (tap < apart && (phase + p.pad[d] - tap * dilation) % stride != 0) ++tap;
+  if (tap == apart || tap >= p.kernel[d]) return o;
+  o.first_tap = tap;
+  o.axis.taps = to_i31(divide_up(p.kernel[d] - tap, apart));
+  o.axis.first = static_cast<int32_t>((phase + p.pad[d] - tap * dilation) / stride);
+  o.axis.tap = -to_i31(dilation / g);
+  o.axis.filter = to_i31(apart);
+  return o;
+}
+
+constexpr StridedKernelNames kStrided("conv_");
+constexpr KernelNames kLast(hip::kAlignedTiles, "conv_last_", "_f16"),
+    kApart(hip::kAlignedTiles, "conv_apart_", "_f16"), kHalo(hip::kAlignedTiles, "conv_halo_", "_f16");
+
+hip::ConvWindow window_of(const ConvolutionProblem& p) {
+  return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
+          to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
+}
+
+template <class Args>
+void fill_operands(Args& args, const ConvolutionProblem& p) {
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = p.has_bias ? input(2) : no_buffer();
+  args.y = output(0);
+}
+
+// As many of each as a grid has along its second and third axis. Throws std::invalid_argument.
+void require_grid(int64_t rows, int64_t groups) {
+  if (groups > kMostGrid || rows > kMostGrid) {
+    throw std::invalid_argument("a convolution of too many groups or channels");
+  }
+}
+
+// What the kernels of both kinds take.
+template <class Args>
+void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K) {
+  fill_operands(args, p);
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.M = to_i31(M);
+  args.N = to_i31(N);
+  args.K = to_i31(K);
+  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
+}
+
+}  // namespace
+
+Plan convolution_plan(const ConvolutionProblem& p, bool half) {
+  Plan plan;
+  const int64_t in_plane = p.in_size(), out_plane = p.out_size(), taps = p.taps();
+  if (p.N * p.y_channels() * out_plane == 0) return plan;
+  for (size_t d = 0; d < kSpatialAxes; ++d) {
+    to_u31(p.out[d] * (p.transposed ? 1 : p.stride[d]) + p.pad[d] + p.span(d));  // positions in kernels
+  }
+  const int64_t filters = p.M < hip::kConvolutionFilters / 2 ? 1 : hip::kConvolutionFilters;
+  require_grid(divide_up(p.M, filters), p.groups);
+  const char* names[2][2] = {{"convolution_1_f32", "convolution_1_f16"},
+                             {"convolution_8_f32", "convolution_8_f16"}};
+  const int64_t along[kSpatialAxes] = {p.kernel[1] * p.kernel[2], p.kernel[2], 1},
+                across[kSpatialAxes] = {p.out[1] * p.out[2], p.out[2], 1};
+  int64_t phases[kSpatialAxes] = {1, 1, 1};
+  for (size_t d = 0; d < kSpatialAxes && p.transposed; ++d) phases[d] = std::min(p.stride[d], p.out[d]);
+  for (int64_t phase = 0; phase < phases[0] * phases[1] * phases[2]; ++phase) {
+    hip::ConvolutionArgs args = {};
+    args.strides.filter = to_i31(p.transposed ? taps : p.C * taps);
+    args.strides.channel = to_i31(p.transposed ? p.M * taps : taps);
+    args.strides.group = to_i31(p.C * p.M * taps);
+    Outputs outputs[kSpatialAxes];
+    for (size_t d = 0; d < kSpatialAxes; ++d) {
+      const int64_t rest = d == 0 ? phase / (phases[1] * phases[2]) : d == 1 ? phase / phases[2] : phase;
+      Outputs& o = outputs[d] = outputs_of(p, d, rest % phases[d]);
+      args.strides.first_tap += to_i31(o.first_tap * along[d]);
+      args.strides.first_pixel += to_i31(o.first * across[d]);
+      o.axis.filter *= to_i31(along[d]);
+      o.axis.out *= to_i31(across[d]);
+      args.axes[d] = o.axis;
+    }
+    const int64_t per_plane = outputs[1].count * outputs[2].count, per_image = outputs[0].count * per_plane;
+    if (per_image == 0) continue;
+    fill_operands(args, p);
+    args.M = to_i31(p.M);
+    args.C = to_i31(p.C);
+    args.groups = to_i31(p.groups);
+    args.in_plane = to_u31(in_plane);
+    args.out_plane = to_u31(out_plane);
+    args.pixels = to_u31(p.N * per_image);
+    args.per_image = make_divisor(per_image);
+    args.per_plane = make_divisor(per_plane);
+    args.across = make_divisor(outputs[2].count);
+    const int64_t group = hip::kConvolutionThreads * hip::kConvolutionPixels;
+    plan.launch(names[filters == 1 ? 0 : 1][half],
+                {to_u31(divide_up(args.pixels, group)), to_u31(divide_up(p.M, filters)), to_u31(p.groups)},
+                hip::kConvolutionThreads, args);
+  }
+  return plan;
+}
+
+Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
+               std::optional<GemmTile> wanted) {
+  Plan plan;
+  const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
+  if (pixels * p.y_channels() == 0) return plan;
+  const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
+  to_u31(H * W);
+  const int64_t K = to_u31(p.C * taps);
+  const StridedTiling tile = choose_strided(p.M, pixels, p.groups, half, device, wanted);
+  require_grid(divide_up(p.M, tile.m), p.groups);
+  hip::ConvArgs args = {};
+  fill_operands(args, p);
+  args.M = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.H = to_i31(H);
+  args.W = to_i31(W);
+  args.groups = to_i31(p.groups);
+  args.packs_of_w = aligned && K % pack == 0;
+  args.packs_of_y = aligned && OH * OW % pack == 0;
+  args.window = window_of(p);
+  args.pixels = to_u31(pixels);
+  args.per_image = make_divisor(OH * OW);
+  args.across = make_divisor(OW);
+  args.taps = make_divisor(taps);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  plan.launch(kStrided.name(tile.tile, half),
+              {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
+              tile.threads, args);
+  return plan;
+}
+
+const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {
+  if (architecture(device.arch).matrix == hip::Matrix::kNone) return "the device has no matrix units";
+  if (p.groups != 1) return "it has groups";
+  if (p.C % 8 != 0) return "its pixels are no whole vectors";
+  if (p.in[0] != 1 || p.kernel[0] != 1 || p.out[0] != 1) return "it has three axes";
+  if (p.kernel[1] > hip::kConvLastTaps || p.kernel[2] > hip::kConvLastTaps) return "its kernel is too large";
+  if (!p.transposed) return nullptr;
+  for (size_t d = 1; d < kSpatialAxes; ++d) {
+    if (p.kernel[d] != p.stride[d] || p.pad[d] != 0 || p.dilation[d] != 1 ||
+        p.out[d] != p.in[d] * p.stride[d]) {
+      return "its windows do not lie apart";
+    }
+  }
+  return p.M % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+}
+
+const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& device) {
+  const char* why = refuse_conv_last(p, device);
+  if (why != nullptr) return why;
+  const Architecture& arch = architecture(device.arch);
+  const bool for_tests = arch.matrix == hip::Matrix::kEmulated && arch.wave == 32;
+  if (arch.matrix != hip::Matrix::kMma && !for_tests) return "memory reaches LDS through registers";
+  if (p.transposed) return "it is transposed";
+  for (size_t d = 1; d < kSpatialAxes; ++d) {
+    if (p.stride[d] != 1 || p.dilation[d] != 1 || p.in[d] != p.out[d])
+      return "its windows do not move by one";
+  }
+  constexpr int64_t kLeast = 6;  // the steps before a block's last ones copy the next
+  return p.taps() >= kLeast && p.taps() <= hip::kConvHaloTaps ? nullptr : "its taps are too few or too many";
+}
+
+namespace {
+
+constexpr int64_t kHaloBlocks = 2;  // of channels in LDS
+
+// Channels of a step of most tiles.
+int64_t halo_block(const Architecture& arch) { return arch.matrix == hip::Matrix::kMma ? 64 : 32; }
+
+int64_t halo_rows(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
+  return shape.m + (p.kernel[1] - 1) * p.in[2] + p.kernel[2] - 1;
+}
+
+// The kernels have three places for filters at least, also on the CPU.
+int64_t halo_lds(const ConvolutionProblem& p, const hip::MatrixShape& shape) {
+  const int64_t rows =
+      std::max(shape.stages, 3) * shape.n + hip::kHaloZeros + kHaloBlocks * halo_rows(p, shape);
+  return rows * (shape.depth + 8) * 2 + shape.m * 4;
+}
+
+// Nothing where LDS is too small for as many work-groups as the kernel shares a compute unit among, and where a block's
+// steps are too few to copy the pixels of the next beside them.
+std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::AlignedTile& tile,
+                                       const hip::MatrixShape& shape, const DeviceFacts& device) {
+  const Architecture& arch = architecture(device.arch);
+  const bool copies = arch.matrix == hip::Matrix::kMma;
+  if (tile.halo_kernels == hip::Targets::kNone || (tile.halo_kernels == hip::Targets::kCopying && !copies))
+    return std::nullopt;
+  const int threads = shape.threads(arch.wave);
+  const int64_t at_once =
+      threads / (shape.depth / 8) * hip::halo_chunks(threads, shape.depth / 16 / shape.split_k);
+  if (halo_rows(p, shape) > (p.taps() - std::max(shape.stages, 3) + 1) * at_once) return std::nullopt;
+  // Steps of all tiles take the same k.
+  const int64_t block = halo_block(arch);
+  if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
+  const int64_t groups = copies ? tile.groups : 1;
+  constexpr int64_t kReserved = 1024;  // by the device, for each work-group
+  const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
+  return fits ? std::optional(tile.halo_cost) : std::nullopt;
+}
+
+// The tiles of all pixels, or those of the first ones in whole rounds of compute units and smaller ones of the rest.
+struct HaloTiles {
+  AlignedTiling first;
+  std::optional<AlignedTiling> rest;
+  double clocks() const { return first.clocks + (rest ? kClocksOfLaunch + rest->clocks : 0); }
+};
+
+std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFacts& device,
+                                     std::optional<GemmTile> wanted) {
+  const CostOfTile cost = [&](const hip::AlignedTile& tile, const hip::MatrixShape& shape) {
+    return halo_cost(p, tile, shape, device);
+  };
+  const int64_t M = p.N * p.out[1] * p.out[2];
+  // A step is one tap of a block of channels.
+  const int64_t K = round_up(p.C, halo_block(architecture(device.arch))) * p.taps();
+  const auto choose = [&](int64_t rows, std::optional<GemmTile> tile, int64_t splits) {
+    return choose_aligned(rows, p.M, K, 1, device, tile, splits, cost);
+  };
+  const auto all = choose(M, wanted, kMostSplits);
+  if (!all) return std::nullopt;
+  HaloTiles best = {*all, std::nullopt};
+  for (const GemmTile tile : {GemmTile::kAligned192x160, GemmTile::kAligned192x128}) {
+    const auto one = wanted ? std::nullopt : choose(M, tile, 1);
+    if (!one) continue;
+    const int64_t rounds = one->tiles() / device.compute_units;
+    const int64_t rows = rounds * device.compute_units / one->across * one->shape.m;
+    if (rows == 0 || rows >= M) continue;
+    const auto rest = choose(M - rows, std::nullopt, 1);
+    if (!rest) continue;
+    const HaloTiles both = {*choose(rows, tile, 1), *rest};
+    if (both.clocks() < best.clocks()) best = both;
+  }
+  return best;
+}
+
+Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
+  Plan plan;
+  hip::ConvHaloArgs args = {};
+  fill_operands(args, p);
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.M = to_i31(p.N * p.out[1] * p.out[2]);
+  args.N = to_i31(p.M);
+  args.C = to_i31(p.C);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.taps = make_divisor(p.taps());
+  args.kernel_w = make_divisor(p.kernel[2]);
+  args.per_image = make_divisor(p.out[1] * p.out[2]);
+  args.columns = make_divisor(p.out[2]);
+  args.kernel_h = to_i31(p.kernel[1]);
+  args.top = to_i31(p.pad[1]);
+  args.left = to_i31(p.pad[2]);
+  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
+  const auto launch = [&](const AlignedTiling& of) {
+    args.rows = to_i31(halo_rows(p, of.shape));
+    launch_aligned(plan, kHalo[of.tile], of, 1, static_cast<uint32_t>(halo_lds(p, of.shape)), args);
+  };
+  launch(tiles.first);
+  if (tiles.rest) {
+    args.first = to_i31(tiles.first.down * tiles.first.shape.m);
+    launch(*tiles.rest);
+  }
+  return plan;
+}
+
+}  // namespace
+
+Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  if (p.N * p.out_size() * p.M == 0) return {};
+  to_u31(p.N * p.in[1] * p.in[2]);
+  to_u31(p.M * p.C * p.taps());
+  auto tiles = choose_halo(p, device, wanted);
+  if (!tiles) tiles = choose_halo(p, device, std::nullopt);
+  if (!tiles) throw std::invalid_argument("its pixels do not fit into LDS");
+  return halo_plan(p, *tiles);
+}
+
+Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std::optional<GemmTile> wanted) {
+  Plan plan;
+  const int64_t taps = p.kernel[1] * p.kernel[2], pixels = p.N * p.out[1] * p.out[2];
+  if (pixels * p.M == 0) return plan;
+  to_u31(p.N * p.in[1] * p.in[2]);
+  const int64_t M = p.transposed ? p.N * p.in[1] * p.in[2] : pixels, N = p.transposed ? taps * p.M : p.M,
+                K = p.transposed ? p.C : p.C * taps;
+  to_u31(p.M * K);
+  const int64_t most_splits = p.transposed ? 1 : kMostSplits;
+  auto tiling = choose_aligned(M, N, K, 1, device, wanted, most_splits);
+  if (!tiling) tiling = choose_aligned(M, N, K, 1, device, std::nullopt, most_splits);
+  if (!tiling) throw std::invalid_argument("the device has no matrix units");
+  if (!wanted && architecture(device.arch).matrix == hip::Matrix::kMma &&
+      refuse_conv_halo(p, device) == nullptr) {
+    const auto tiles = choose_halo(p, device, wanted);
+    if (tiles && tiles->clocks() < tiling->clocks) return halo_plan(p, *tiles);
+  }
+  const char* kernel = (p.transposed ? kApart : kLast)[tiling->tile];
+  const uint32_t lds = tiling->lds(p.transposed, device);
+  if (p.transposed) {
+    hip::ConvApartArgs args = {};
+    fill_last(args, p, M, N, K);
+    args.down = to_i31(tiling->down);
+    args.across = make_divisor(tiling->across);
+    args.window_h = to_i31(p.kernel[1]);
+    args.window_w = make_divisor(p.kernel[2]);
+    args.filters = make_divisor(p.M);
+    args.columns = make_divisor(p.in[2]);
+    plan.launch(kernel, {to_u31(tiling->tiles())}, tiling->threads, args).lds = lds;
+    return plan;
+  }
+  hip::ConvLastArgs args = {};
+  fill_last(args, p, M, N, K);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.channels = make_divisor(p.C);
+  args.kernel_w = make_divisor(p.kernel[2]);
+  args.per_image = make_divisor(p.out[1] * p.out[2]);
+  args.columns = make_divisor(p.out[2]);
+  args.window = window_of(p);
+  launch_aligned(plan, kernel, *tiling, 1, lds, args);
+  return plan;
+}
+
+Plan depthwise_plan(const ConvolutionProblem& p) {
+  Plan plan;
+  const int64_t channels = p.groups, packs = channels / 8, OH = p.out[1], OW = p.out[2],
+                strips = divide_up(OW, hip::kDepthwiseStrip), total = p.N * OH * strips * packs;
+  if (total == 0) return plan;
+  to_u31(p.in[1] * p.in[2]);
+  to_u31(OH * p.stride[1] + p.span(1));
+  to_u31((strips * hip::kDepthwiseStrip) * p.stride[2] + p.span(2));
+  hip::DepthwiseArgs args = {};
+  args.x = input(0);
+  args.w = input(1);
+  args.bias = input(2);
+  args.residual = p.has_residual ? input(3) : no_buffer();
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.channels = to_u31(channels);
+  args.packs = make_divisor(packs);
+  args.strips = make_divisor(strips);
+  args.rows = make_divisor(OH);
+  args.H = to_i31(p.in[1]);
+  args.W = to_i31(p.in[2]);
+  args.OW = to_i31(OW);
+  args.window = window_of(p);
+  args.act = p.act;
+  const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
+  plan.launch(square ? "depthwise_3x3_f16" : "depthwise_f16",
+              {to_u31(divide_up(total, hip::kDepthwiseThreads))}, hip::kDepthwiseThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

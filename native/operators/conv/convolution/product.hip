@@ -1,0 +1,88 @@
+// Conv of any kernel size, stride, padding, dilation and number of groups as an implicit matrix product:
+// Y [M, pixels] = W [M, C taps] patches [C taps, pixels], float32 sums: what runs where the vendor's library
+// is not installed, and for pads that it does not take.
+//
+// 2 N OH OW M C taps FLOPs against (N C H W + N M OH OW) elements: bound by arithmetic from about 32 channels
+// on. W is loaded 16 bytes at a time where its rows begin at multiples of 16; patches are gathered, an
+// element at a time. The product is that of operators/matmul/matmul/kernel.hip. scripts/gpu_bench.py sets it beside
+// cuDNN. Launch: operators/conv/convolution/plan.cpp.
+#include "device/platform.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/im2col.h"
+#include "gemm/loaders/strided.h"
+
+namespace graphopt::hip {
+
+// Y from the sums of a tile that begins at filter first_m and pixel first_n.
+template <class Product, class T>
+DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t first_n, Product& product,
+                       typename Product::Lds& lds) {
+  constexpr int kSize = Pack<T>::kSize;
+  const T* bias = args.bias;
+  T* y = args.y;
+  const int32_t M = args.M;
+  const uint32_t pixels = args.pixels;
+  const Divisor& per_image = args.per_image;
+  product.template each_pack<kSize>(lds, [&](int m, int column_in_tile, auto& values) {
+    m += first_m;
+    const uint32_t n = first_n + static_cast<uint32_t>(column_in_tile);
+    if (m >= M || n >= pixels) return;
+    const size_t channel = static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(m);
+    const size_t channels = static_cast<size_t>(args.groups) * static_cast<size_t>(M);
+    const float b = bias != nullptr ? to_float(bias[channel]) : 0.0f;
+    const uint32_t image = divide(n, per_image), pixel = n - image * per_image.d;
+    T* const at = y + (image * channels + channel) * per_image.d + pixel;
+    Pack<T> out;
+    UNROLL for (int i = 0; i < kSize; ++i) out.v[i] = from_float<T>(values[i] + b);
+    if (args.packs_of_y != 0) {
+      store_pack(at, out);
+    } else {
+      const size_t next =
+          (channels - 1) * per_image.d;  // from the end of a channel to its begin in the next image
+      UNROLL for (int i = 0; i < kSize; ++i) {
+        const auto step = static_cast<uint32_t>(i);
+        if (n + step < pixels) at[step + divide(pixel + step, per_image) * next] = out.v[i];
+      }
+    }
+  });
+}
+
+template <class Product, class T>
+DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
+  const T* w = args.w;
+  const int32_t M = args.M;
+  const int group = block_z();
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  const int K = args.C * static_cast<int>(args.taps.d);
+  const OperandLayout layout = {K, 1, args.packs_of_w};
+  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> filters(
+      w + (static_cast<size_t>(group) * static_cast<size_t>(M) + static_cast<size_t>(first_m)) *
+              static_cast<size_t>(K),
+      layout, M - first_m, K);
+  ConvPatches<Product, T> patches(args, group, first_n, K);
+  Product product;
+  product.run(
+      lds, K,
+      [&](int first_k, int) {
+        filters.load(first_k);
+        patches.load(first_k);
+      },
+      [&](int buffer) {
+        filters.store(lds.a[buffer]);
+        patches.store(lds, buffer);
+      });
+  store_conv<Product, T>(args, group, first_m, first_n, product, lds);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define STRIDED_KERNEL(Product, type, name)                         \
+  KERNEL(conv_##name, Product::kThreads, ConvArgs, x, w, bias, y) { \
+    SHARED(Product::Lds, lds);                                      \
+    conv<Product, type>(args, lds);                                 \
+  }
+
+GEMM_STRIDED_KERNELS

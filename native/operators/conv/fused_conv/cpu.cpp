@@ -1,0 +1,119 @@
+// Which kernel computes a FusedConv: groups are products, but where they have one channel on both sides.
+#include "operators/conv/fused_conv/cpu.h"
+
+#include <cstring>
+
+#include "operators/conv/fused_conv/depthwise_cpu.h"
+#include "operators/conv/fused_conv/product_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// Axes along which neighbouring elements of x make neighbouring elements of y are one.
+ConvolutionProblem with_joined_axes(ConvolutionProblem p) {
+  const auto plain = [&](size_t axis) {
+    return p.kernel[axis] == 1 && p.stride[axis] == 1 && p.in[axis] == p.out[axis] && p.pad[axis] == 0;
+  };
+  for (size_t axis = 1; axis < 3; ++axis) {
+    if (!plain(axis - 1) || !plain(axis)) continue;
+    for (auto* sizes : {&p.in, &p.out}) {
+      (*sizes)[axis] *= (*sizes)[axis - 1];
+      (*sizes)[axis - 1] = 1;
+    }
+  }
+  return p;
+}
+
+bool one_channel(const ConvolutionProblem& p) { return p.C == 1 && p.M == 1; }
+bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.M == 0 || p.out_size() == 0; }
+
+}  // namespace
+
+template <class T>
+FusedConvVectors fused_conv_choose(const ConvolutionProblem& problem) {
+  const ConvolutionProblem p = with_joined_axes(problem);
+  return one_channel(p) ? FusedConvVectors::kPixels : conv_product_vectors(p);
+}
+
+template <class T>
+size_t fused_conv_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  return one_channel(p) ? depthwise_weights(p) : conv_product_weights(p, vectors);
+}
+
+template <class T>
+void fused_conv_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+  std::memset(weights, 0, GRAPHOPT_ISA::fused_conv_weights<T>(p, vectors));
+  if (one_channel(p)) return depthwise_prepare(p, w, static_cast<float*>(weights));
+  conv_product_prepare(p, vectors, w, weights);
+}
+
+template <class T>
+size_t fused_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+  const ConvolutionProblem p = with_joined_axes(problem);
+  if (empty(p)) return 0;
+  return one_channel(p) ? depthwise_planes_workspace(p, lanes) : conv_product_workspace(p, vectors, lanes);
+}
+
+template <class T>
+std::unique_ptr<ConvSchedule> conv_schedule(const ConvolutionProblem& problem, FusedConvVectors vectors,
+                                            size_t lanes) {
+  if (empty(problem) || one_channel(problem)) return nullptr;
+  return conv_product_schedule(with_joined_axes(problem), vectors, lanes);
+}
+
+template <class T>
+void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, ConvSchedule* schedule,
+                const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
+                Parallel& parallel, void* workspace) {
+  const ConvolutionProblem p = with_joined_axes(problem);
+  if (empty(p)) return;
+  const Residual<T> residual(p, r, slopes);
+  if (one_channel(p)) {
+    return depthwise_planes(p, x, static_cast<const float*>(weights), b, residual, y, parallel, workspace);
+  }
+  conv_product(p, vectors, schedule, x, weights, b, residual, {y, nullptr}, parallel, workspace);
+}
+
+template <class T>
+void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
+                const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
+  GRAPHOPT_ISA::prelu_conv<T>(problem, vectors, nullptr, x, weights, b, r, nullptr, y, parallel, workspace);
+}
+
+template <class T>
+size_t pairs_conv_workspace(const ConvolutionProblem& problem, FusedConvVectors vectors, size_t lanes) {
+  if (empty(problem)) return 0;
+  if (one_channel(problem)) return depthwise_pairs_workspace(problem, lanes);
+  return conv_product_workspace(with_joined_axes(problem), vectors, lanes);
+}
+
+template <class T>
+void pairs_conv(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule, const void* x,
+                const void* weights, const T* b, const void* r, T* y, void* pairs, Parallel& parallel,
+                void* workspace) {
+  if (empty(p)) return;
+  const Outputs<T> to = {y, static_cast<Word*>(pairs)};
+  const Residual<T> residual(p, r);
+  if (one_channel(p)) {
+    return depthwise_pairs(p, x, static_cast<const float*>(weights), b, residual, to, parallel, workspace);
+  }
+  conv_product(with_joined_axes(p), vectors, schedule, x, weights, b, residual, to, parallel, workspace);
+}
+
+template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
+template FusedConvVectors fused_conv_choose<half>(const ConvolutionProblem&);
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, float)
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const float*,
+                         const void*, const float*, const float*, const float*, float*, Parallel&, void*);
+template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const half*, const void*,
+                         const half*, const half*, const half*, half*, Parallel&, void*);
+template std::unique_ptr<ConvSchedule> conv_schedule<float>(const ConvolutionProblem&, FusedConvVectors,
+                                                            size_t);
+template std::unique_ptr<ConvSchedule> conv_schedule<half>(const ConvolutionProblem&, FusedConvVectors,
+                                                           size_t);
+template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
+template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*, const void*,
+                         const float*, const void*, float*, void*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

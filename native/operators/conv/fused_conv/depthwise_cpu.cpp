@@ -1,0 +1,498 @@
+// A group of one input and one output channel is no product but a sum over the window of one plane.
+#include "operators/conv/fused_conv/depthwise_cpu.h"
+
+#include <array>
+
+#include "device/cpu/parallel_for.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t kPlaneBytes = 16 << 10;  // of s for a single plane: half a first-level cache
+constexpr int64_t kPlaneVectors = 4;       // of one plane, summed together
+
+// The sums over taps of kVectors vectors; o [kVectors L] as in Finish.
+template <int kVectors, class T>
+void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps, float* o,
+            const Finish<T>& finish) {
+  Vec sum[kVectors] = {};
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    const float* at = s + offsets[tap];
+    const Vec weight = splat(w[tap]);
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) sum[j] += weight * load(at + j * L);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) finish(0, j, sum[j], o + j * L);
+}
+
+// The nearest numbers of bfloat16.
+Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
+
+// Words of a row of zeros and of two channels of x for each lane.
+int64_t pair_slot(const ConvolutionProblem& p) {
+  return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
+}
+
+// Two channels of x as words, which are made in `memory` where x has numbers.
+const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Word* memory) {
+  if (p.pairs) return static_cast<const Word*>(x) + item * p.in_size();
+  const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
+  for (int64_t i = 0; i < p.in_size(); i += L) {
+    const int64_t n = p.in_size() - i;
+    store_words(memory + i, Brain::join(load_range(low + i, 0, n), load_range(low + p.in_size() + i, 0, n)),
+                n);
+  }
+  return memory;
+}
+
+Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
+
+// Words of s for each lane.
+int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
+  return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
+}
+
+// --- Two channels at a time, from pairs or to them
+
+// Vectors of y, one below another, that are summed together: no sum waits for itself, and rows of x are read once.
+constexpr int64_t kStacked = 4;
+
+// The words of L neighbouring columns of y at one tap: where they are in a row of x, and which of them are. A
+// vector of a narrow y has the columns of two rows, half of its lanes each.
+template <int kStride, bool kNarrow>
+struct Columns {
+  int64_t at, lo, hi;
+#if defined(__AVX512F__)
+  __mmask16 low, high;  // of the first and of the second L words there
+#endif
+
+  Columns() = default;
+  Columns(int64_t begin, int64_t size) : at(begin), lo(-begin), hi(size - begin) {
+#if defined(__AVX512F__)
+    const auto mask = [](int64_t from, int64_t to) {
+      from = std::clamp<int64_t>(from, 0, L);
+      to = std::clamp<int64_t>(to, from, L);
+      return static_cast<__mmask16>(((1u << to) - 1) & ~((1u << from) - 1));
+    };
+    low = mask(lo, hi);
+    high = mask(lo - L, hi - L);
+#endif
+  }
+
+  Words of(const Word* row, const Word* next, int64_t stride) const {
+#if defined(__AVX512F__)
+    if constexpr (kNarrow && kStride == 1) {
+      const auto first = _mm512_castps256_ps512(_mm256_maskz_loadu_ps(static_cast<__mmask8>(low), row + at));
+      return (Words)_mm512_insertf32x8(first, _mm256_maskz_loadu_ps(static_cast<__mmask8>(low), next + at),
+                                       1);
+    }
+    if constexpr (kStride == 1 || kStride == 2) {
+      const auto first = (Vec)_mm512_maskz_loadu_ps(low, row + at);
+      if constexpr (kStride == 1) return reinterpret_cast<Words>(first);
+      const auto second =
+          (Vec)(kNarrow ? _mm512_maskz_loadu_ps(low, next + at) : _mm512_maskz_loadu_ps(high, row + at + L));
+      return reinterpret_cast<Words>(shuffle(first, second, EveryOther<0>()));
+    }
+#endif
+    static_cast<void>(next);
+    return reinterpret_cast<Words>(load_strided(reinterpret_cast<const float*>(row) + at, stride, lo, hi));
+  }
+};
+
+// Rows of x under each other, as a filter reads them: the one at `at`, or one of zeros.
+struct Rows {
+  const Word *image, *zeros;
+  int64_t height, width;
+  const Word* at(int64_t row) const {
+    const Word* inside = image + row * width;
+    return static_cast<uint64_t>(row) < static_cast<uint64_t>(height) ? inside : zeros;
+  }
+};
+
+// A filter of a window and a stride that are known here, or of any where they are 0.
+template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
+struct Filter {
+  using Taken = Columns<kStride, kNarrow>;
+  static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
+  static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
+
+  // Adds to the sums of kStacked vectors of y, the first of whose rows begins at row `top` of x, what two channels
+  // with the weights w and next give.
+  static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
+                  const float* w, const float* next, Vec (&sum)[2][kStacked]) {
+    if constexpr (kStride > 0) {
+      constexpr int kStep = kStride * kRowsOfVector;
+      std::array<Taken, kKernelW> taken;  // which the compiler sees that nothing else changes
+      std::copy_n(columns, kKernelW, taken.begin());
+#pragma GCC unroll 16
+      for (int i = 0; i < (kStacked - 1) * kStep + kKernelH; ++i) {
+        const Word *row = rows.at(top + i), *below = kNarrow ? rows.at(top + i + kStride) : row;
+#pragma GCC unroll 8
+        for (int k = 0; k < kKernelW; ++k) {
+          const Words words = taken[k].of(row, below, kStride);
+          const Vec low = first_of_pair(words), high = second_of_pair(words);
+#pragma GCC unroll 4
+          for (int r = 0; r < kStacked; ++r) {
+            const int h = i - r * kStep;
+            if (h < 0 || h >= kKernelH) continue;
+            sum[0][r] += splat(w[h * kKernelW + k]) * low;
+            sum[1][r] += splat(next[h * kKernelW + k]) * high;
+          }
+        }
+      }
+    } else {
+      for (int64_t tap = 0; tap < p.taps(); ++tap) {
+        const int64_t h = tap / p.kernel[2] * p.dilation[1];
+        for (int64_t r = 0; r < kStacked; ++r) {
+          const Word* row = rows.at(top + r * p.stride[1] + h);
+          const Words words = columns[tap % p.kernel[2]].of(row, row, p.stride[2]);
+          sum[0][r] += splat(w[tap]) * first_of_pair(words);
+          sum[1][r] += splat(next[tap]) * second_of_pair(words);
+        }
+      }
+    }
+  }
+
+  // Images of groups of one input and one output channel each, two groups at a time. Rows of x are read where they
+  // are; what the window covers beyond them is a row of zeros.
+  static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
+                  Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
+    const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
+    const int64_t blocks = ceil_div(p.out[2], kColumns);
+    std::vector<Taken> columns;
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t k = 0; k < width; ++k) {
+        columns.emplace_back(block * kColumns * p.stride[2] + k * p.dilation[2] - p.pad[2], p.in[2]);
+      }
+    }
+    const int64_t slot = pair_slot(p);
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
+      Word* zeros = static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot;
+      std::memset(zeros, 0, static_cast<size_t>(p.in[2]) * sizeof(Word));
+      const Word* image = pair_at(p, x, item, zeros + round_up(p.in[2], L));
+      const Rows rows = {image, zeros, p.in[1], p.in[2]};
+      const int64_t n = item / pairs, c = item % pairs * 2;
+      const float* weights = w + c * taps;
+      Pixels pixels[kStacked];
+      const Finish<float, true> finish =
+          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, pixels);
+      const PairsAlone<false> alone(finish);
+      const bool pairs_alone = PairsAlone<false>::stores(finish);
+      alignas(64) float o[2 * kStacked * L];
+      for (int64_t y = 0; y < p.out[1]; y += step) {
+        const int64_t here = std::min(kStacked, ceil_div(p.out[1] - y, kRowsOfVector));
+        for (int64_t block = 0; block < blocks; ++block) {
+          const int64_t count = std::min(kColumns, p.out[2] - block * kColumns);
+          for (int64_t r = 0; r < here; ++r) {
+            const int64_t row = y + r * kRowsOfVector;
+            const bool two = kNarrow && row + 1 < p.out[1];
+            uint32_t lanes = (1u << count) - 1;
+            if (two) lanes |= lanes << kColumns;
+            pixels[r] = {lanes, static_cast<int32_t>(two ? 2 * count : count),
+                         row * p.out[2] + block * kColumns};
+          }
+          Vec sum[2][kStacked] = {};
+          add(p, rows, y * p.stride[1] - p.pad[1], columns.data() + block * width, weights, weights + taps,
+              sum);
+          if (pairs_alone) {
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < kStacked; ++r) {
+              if (r < here) alone(0, r, sum[0][r] + splat(finish.bias[0]), sum[1][r] + splat(finish.bias[1]));
+            }
+            continue;
+          }
+#pragma GCC unroll 4
+          for (int64_t r = 0; r < kStacked; ++r) {
+            if (r >= here) continue;
+            store_aligned(o + r * L, sum[0][r]);
+            store_aligned(o + (here + r) * L, sum[1][r]);
+          }
+          finish.end(2, here, o, false);
+        }
+      }
+    });
+  }
+};
+
+// Where weights of two channels in turns begin, behind the single ones and what a vector reads beyond them.
+int64_t pairs_begin(const ConvolutionProblem& p) { return round_up(p.y_channels() * p.taps() + L, L); }
+
+#if defined(__AVX512F__)
+
+using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
+
+// 16-bit numbers of two vectors in turns, of the first or the second half of each four words. Of words of pairs of
+// channels they make words of one channel each, that of `a` and that of `b`, both channels of a pixel in turns.
+template <int kHalf>
+Words in_turns(Words a, Words b) {
+  const Shorts x = (Shorts)a, y = (Shorts)b;
+  if constexpr (kHalf == 0) {
+    return (Words)__builtin_shufflevector(x, y, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
+                                          48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
+  } else {
+    return (Words)__builtin_shufflevector(x, y, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47,
+                                          20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
+  }
+}
+
+// Of two such vectors of sums, those of the first or the second channel.
+template <int kChannel>
+struct OfChannel {
+  static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
+};
+
+// A window of kKernel x kKernel, an odd number, on planes that it leaves as large as they are. Its taps are
+// multiplied two at a time, neighbours of a row and, of the last column, of two rows; the last one is alone. A vector
+// is of neighbouring pixels of a plane, whatever its rows are: each row of the window is read once, and what its
+// other columns read is shifted to them. What lies beside a row or the plane is masked out.
+template <int kKernel>
+struct SamePlanes {
+  static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
+
+  // Of a vector: which of the words that a row of the window reads first are in the plane, and which of its pixels a
+  // column of the window has words for.
+  struct Masks {
+    std::array<Lanes, kKernel> inside, columns;
+  };
+
+  // Of the vectors of a plane, and of the one behind them.
+  static std::vector<Masks> masks_of(const ConvolutionProblem& p) {
+    const int64_t size = p.out_size(), width = p.out[2];
+    std::vector<Masks> masks(static_cast<size_t>(ceil_div(size, L) + 1));
+    int64_t begin = -p.pad[1] * width - p.pad[2];  // what the first row of the window reads first
+    for (Masks& of : masks) {
+      of.columns.fill(0xffff);
+      for (int64_t h = 0; h < kKernel; ++h) {
+        const int64_t from = std::clamp<int64_t>(-begin - h * width, 0, L),
+                      until = std::clamp<int64_t>(size - begin - h * width, from, L);
+        of.inside[static_cast<size_t>(h)] = static_cast<Lanes>((1u << until) - (1u << from));
+      }
+      begin += L;
+    }
+    for (int64_t k = 0; k < kKernel; ++k) {
+      const int64_t right = k - p.pad[2];  // what the column reads, counted from a pixel
+      const int64_t from = right < 0 ? 0 : std::max<int64_t>(width - right, 0);
+      const int64_t until = right < 0 ? std::min(-right, width) : width;
+      for (int64_t row = 0; row < size; row += width) {
+        for (int64_t i = row + from; i < row + until; ++i) {
+          masks[static_cast<size_t>(i / L)].columns[static_cast<size_t>(k)] &=
+              static_cast<Lanes>(~(1u << i % L));
+        }
+      }
+    }
+    return masks;
+  }
+
+  template <int kColumn, class F>
+  [[gnu::always_inline]] static void each_column(const F& f) {
+    f(std::integral_constant<int, kColumn>());
+    if constexpr (kColumn + 1 < kKernel) each_column<kColumn + 1>(f);
+  }
+  // Calls product(first tap, second tap) in the order of the sums; the last one's second tap is -1.
+  template <class F>
+  [[gnu::always_inline]] static void each_product(const F& product) {
+#pragma GCC unroll 5
+    for (int h = 0; h < kKernel; ++h) {
+#pragma GCC unroll 2
+      for (int k = 0; k + 1 < kKernel; k += 2) product(h * kKernel + k, h * kKernel + k + 1);
+      const int last = h * kKernel + kKernel - 1;
+      if (h % 2 == 1) product(last - kKernel, last);
+    }
+    product(kTaps - 1, -1);
+  }
+
+  // For each product the two taps of both channels, in turns; to [kProducts] from w [2][kTaps].
+  static void pack(const float* w, uint64_t* to) {
+    each_product([&](int first, int second) {
+      uint64_t words = 0;
+      for (const int64_t channel : {1, 0}) {
+        uint32_t bits[2] = {};
+        std::memcpy(bits, w + channel * kTaps + first, sizeof(float));
+        if (second >= 0) std::memcpy(bits + 1, w + channel * kTaps + second, sizeof(float));
+        words = words << 32 | bits[0] >> 16 | bits[1];
+      }
+      *to++ = words;
+    });
+  }
+
+  static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
+                  Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
+    const int64_t pairs = p.groups / 2, slot = pair_slot(p), width = p.in[2];
+    const auto* packed = reinterpret_cast<const uint64_t*>(w + pairs_begin(p));
+    const std::vector<Masks> masks = masks_of(p);
+    const auto vectors = static_cast<int64_t>(masks.size()) - 1;
+    const Finish<float, true> images(p, bias, residual, to);
+    const PairsAlone<false> alone(images);
+    const bool pairs_alone = PairsAlone<false>::stores(images);
+    parallel_for(parallel, p.N * pairs, [&](int64_t item, size_t lane) {
+      const Word* image = pair_at(p, x, item, static_cast<Word*>(memory) + static_cast<int64_t>(lane) * slot);
+      const int64_t n = item / pairs, c = item % pairs * 2;
+      Words weights[kProducts];
+      for (int64_t i = 0; i < kProducts; ++i) {
+        weights[i] = (Words)(packed[c / 2 * kProducts + i] - PairsOfWords{});
+      }
+      Pixels pixels;
+      const Finish<float, true> finish =
+          Finish<float, true>(p, bias, residual.of_image(p, n), image_of(p, to, n)).at(c, &pixels);
+      const float* from = reinterpret_cast<const float*>(image) - p.pad[1] * width - p.pad[2];
+      Vec here[kKernel], next[kKernel];
+      const auto read = [&](const Masks& mask) {
+#pragma GCC unroll 5
+        for (int h = 0; h < kKernel; ++h) {
+          next[h] = load_lanes(from + h * width, mask.inside[static_cast<size_t>(h)]);
+        }
+        from += L;
+      };
+      read(masks[0]);
+      Vec begin = {};
+      if (pairs_alone) {
+        for (int i = 0; i < L; ++i) begin[i] = bias[c + i % 2];
+      }
+      alignas(64) float o[2 * L];
+      for (int64_t v = 0; v < vectors; ++v) {
+        std::copy_n(next, kKernel, here);
+        read(masks[static_cast<size_t>(v + 1)]);
+        const Masks& mask = masks[static_cast<size_t>(v)];
+        Vec shifted[kKernel][kKernel];
+        each_column<0>([&](auto column) {
+          constexpr int k = column;
+#pragma GCC unroll 5
+          for (int h = 0; h < kKernel; ++h) {
+            shifted[h][k] = lanes_from<k>(here[h], next[h], mask.columns[k]);
+          }
+        });
+        const auto words = [&](int tap) {
+          return tap < 0 ? Words{} : (Words)shifted[tap / kKernel][tap % kKernel];
+        };
+        Vec sum[2] = {begin, begin};
+        int product = 0;
+        each_product([&](int first, int second) {
+          const Words a = words(first), b = words(second);
+          sum[0] = Brain::multiply_add(in_turns<0>(a, b), weights[product], sum[0]);
+          sum[1] = Brain::multiply_add(in_turns<1>(a, b), weights[product++], sum[1]);
+        });
+        const int64_t count = std::min(L, p.out_size() - v * L);
+        if (pairs_alone) {
+          // Two words of the first half of the sums and two of the second in turns.
+          const auto both =
+              (PairsOfWords)neighbours(alone.within_bounds(sum[0]), alone.within_bounds(sum[1]));
+          const auto words_of_y = (Words)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7);
+          store_words(to.pairs + item * p.out_size() + v * L, words_of_y, count);
+          continue;
+        }
+        pixels = {(1u << count) - 1, static_cast<int32_t>(count), v * L};
+        store_aligned(o, shuffle(sum[0], sum[1], OfChannel<0>()));
+        store_aligned(o + L, shuffle(sum[0], sum[1], OfChannel<1>()));
+        finish.end(2, 1, o, false);
+      }
+    });
+  }
+};
+
+#endif
+
+// Half vectors are for rows of at most that many columns, and where several rows are there.
+template <int kKernelH, int kKernelW, int kStride>
+auto filter_of(const ConvolutionProblem& p) {
+#if defined(__AVX512F__)
+  if constexpr (kStride == 1) {
+    if (p.in == p.out) return SamePlanes<kKernelH>::run;
+  }
+  if (p.out[2] <= L / 2 && p.out[1] > 1) return Filter<kKernelH, kKernelW, kStride, true>::run;
+#else
+  static_cast<void>(p);
+#endif
+  return Filter<kKernelH, kKernelW, kStride, false>::run;
+}
+
+}  // namespace
+
+size_t depthwise_weights(const ConvolutionProblem& p) {
+  const int64_t in_turns = p.bfloat16 ? p.y_channels() / 2 * (p.taps() + 1) : 0;
+  return static_cast<size_t>(pairs_begin(p) + in_turns) * sizeof(float);
+}
+
+template <class T>
+void depthwise_prepare(const ConvolutionProblem& p, const T* w, float* weights) {
+  const int64_t count = p.y_channels() * p.taps();
+  for (int64_t i = 0; i < count; i += L) {
+    const Vec numbers = load_range(w + i, 0, count - i);
+    store(weights + i, p.bfloat16 ? rounded(numbers) : numbers);
+  }
+#if defined(__AVX512F__)
+  if (!p.bfloat16 || p.kernel[1] != p.kernel[2]) return;
+  auto* to = reinterpret_cast<uint64_t*>(weights + pairs_begin(p));
+  const int64_t products = (p.taps() + 1) / 2;
+  for (int64_t pair = 0; pair < p.y_channels() / 2; ++pair, to += products) {
+    if (p.kernel[1] == 3) SamePlanes<3>::pack(weights + 2 * pair * p.taps(), to);
+    if (p.kernel[1] == 5) SamePlanes<5>::pack(weights + 2 * pair * p.taps(), to);
+  }
+#endif
+}
+
+size_t depthwise_planes_workspace(const ConvolutionProblem& p, size_t lanes) {
+  return lanes * static_cast<size_t>(plane_slot(p, plane_strips(p))) * sizeof(Word);
+}
+
+template <class T>
+void depthwise_planes(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias,
+                      Residual<T> residual, T* y, Parallel& parallel, void* memory) {
+  const int64_t taps = p.taps();
+  const Strips strips = plane_strips(p);
+  const int64_t slot = plane_slot(p, strips);
+  auto* words = static_cast<Word*>(memory);
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
+    const Strip strip = strips.at(p, begin);
+    const std::vector<int64_t> offsets = step_offsets<Single>(p, strip);
+    const std::vector<Pixels> pixels = pixels_of(p, strip, L);
+    const auto vectors = static_cast<int64_t>(pixels.size());
+    parallel_for(parallel, p.N * p.x_channels(), [&](int64_t item, size_t lane) {
+      Word* s = words + static_cast<int64_t>(lane) * slot;
+      pack_pair<Single>(p, strip, x + item * p.in_size(), Second{}, s);
+      auto* plane = reinterpret_cast<float*>(s);
+      if (p.bfloat16) {
+        for (int64_t i = 0; i < strip.words; i += L) store(plane + i, rounded(load(plane + i)));
+      }
+      const int64_t n = item / p.x_channels(), c = item % p.x_channels(),
+                    first = n * p.y_channels() * p.out_size();
+      const Finish<T> image(p, bias, residual.of_image(p, n), {y + first, nullptr});
+      alignas(64) float o[kPlaneVectors * L];
+      for (int64_t j = 0; j < vectors;) {
+        const bool full = j + kPlaneVectors <= vectors;
+        const int64_t here = full ? kPlaneVectors : 1;
+        const auto fn = full ? filter<kPlaneVectors, T> : filter<1, T>;
+        const Finish<T> finish = image.at(c, pixels.data() + j);
+        fn(plane + j * L, offsets.data(), weights + c * taps, taps, o, finish);
+        finish.activate(1, here, o);
+        j += here;
+      }
+    });
+  }
+}
+
+size_t depthwise_pairs_workspace(const ConvolutionProblem& p, size_t lanes) {
+  return lanes * static_cast<size_t>(pair_slot(p)) * sizeof(Word);
+}
+
+void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* weights, const float* bias,
+                     Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
+  const int64_t kernel = p.kernel[1], stride = p.stride[1];
+  auto run = Filter<0, 0, 0, false>::run;
+  if (kernel == p.kernel[2] && stride == p.stride[2] && p.dilation[1] == 1 && p.dilation[2] == 1) {
+    if (kernel == 3 && stride == 1) run = filter_of<3, 3, 1>(p);
+    if (kernel == 3 && stride == 2) run = filter_of<3, 3, 2>(p);
+    if (kernel == 5 && stride == 1) run = filter_of<5, 5, 1>(p);
+    if (kernel == 5 && stride == 2) run = filter_of<5, 5, 2>(p);
+  }
+  run(p, x, weights, bias, residual, to, parallel, memory);
+}
+
+template void depthwise_prepare(const ConvolutionProblem&, const float*, float*);
+template void depthwise_prepare(const ConvolutionProblem&, const half*, float*);
+template void depthwise_planes(const ConvolutionProblem&, const float*, const float*, const float*,
+                               Residual<float>, float*, Parallel&, void*);
+template void depthwise_planes(const ConvolutionProblem&, const half*, const float*, const half*,
+                               Residual<half>, half*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,244 @@
+// What ends a sum of FusedConv on CPUs: bias, residual and activation, and where the result goes, to numbers or to
+// pairs of channels (finish_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "blocks/cpu/activation.h"
+#include "operators/conv/fused_conv/strips.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// Where a result goes: to y, to pairs of channels in bfloat16, or to both; null where it does not.
+template <class T>
+struct Outputs {
+  T* y;
+  Word* pairs;
+};
+
+// What is added to it, as numbers or as pairs of channels; both null: nothing. And the slopes of what is below zero
+// then, of all channels; null: there is no PRelu.
+template <class T>
+struct Residual {
+  const T* numbers;
+  const Word* pairs;
+  const T* slopes;
+
+  Residual(const ConvolutionProblem& p, const void* r, const T* each = nullptr)
+      : numbers(p.has_residual && !p.residual_pairs ? static_cast<const T*>(r) : nullptr),
+        pairs(p.has_residual && p.residual_pairs ? static_cast<const Word*>(r) : nullptr),
+        slopes(each) {}
+
+  Residual of_image(const ConvolutionProblem& p, int64_t n) const {
+    return from(n * p.y_channels() * p.out_size(), n * p.y_channels() / 2 * p.out_size());
+  }
+  Residual from(int64_t number, int64_t word) const {
+    Residual moved = *this;
+    if (numbers != nullptr) moved.numbers += number;
+    if (pairs != nullptr) moved.pairs += word;
+    return moved;
+  }
+};
+
+// What activations are that a product passes on its way out of the registers: a slope below zero, and bounds.
+struct Bounds {
+  bool enough;  // there is no more to it: nothing, Relu, LeakyRelu and Clip
+  float slope = 1.0f;
+  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
+
+  explicit Bounds(const Activation& act) {
+    const ActivationKind kind = act.kind;
+    enough = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+             kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    if (kind == ActivationKind::kLeakyRelu) slope = act.a;
+    if (kind == ActivationKind::kRelu) least = 0.0f;
+    if (kind == ActivationKind::kClip) {
+      least = act.a;
+      most = act.b;
+    }
+  }
+
+  Vec operator()(Vec v) const {
+    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+  }
+};
+
+inline Words load_words(const Word* x, int64_t n) {
+  return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
+}
+
+// Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
+// at a time, an even one first.
+template <class T, bool kTwo = false>
+struct Finish {
+  static constexpr bool kPairs = kTwo;
+  const ConvolutionProblem& p;
+  const T* bias;  // of the first channel, as y
+  Residual<T> residual;
+  const T* slopes;
+  T* y;
+  Word* pairs;
+  int64_t plane;
+  const Pixels* pixels;  // of the vectors
+  bool bounded;          // Bounds are enough
+  float slope;           // of what is below zero
+  float least, most;
+  // Only pairs are wanted, and bounds are enough. Their sums may begin with the bias.
+  bool pairs_alone;
+
+  Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
+      : p(problem),
+        bias(b),
+        residual(r),
+        slopes(r.slopes),
+        y(to.y),
+        pairs(to.pairs),
+        plane(p.out_size()),
+        pixels(nullptr) {
+    const Bounds bounds(p.act);
+    bounded = slopes == nullptr && bounds.enough;
+    slope = bounds.slope;
+    least = bounds.least;
+    most = bounds.most;
+    pairs_alone = kTwo && bounded && y == nullptr && residual.numbers == nullptr;
+  }
+
+  // What ends the channels from m on, and an image's pixels from `from` on.
+  Finish at(int64_t m, const Pixels* from) const {
+    Finish moved = *this;
+    moved.bias += m;
+    if (slopes != nullptr) moved.slopes += m;
+    moved.residual = residual.from(m * plane, m / 2 * plane);
+    if (y != nullptr) moved.y += m * plane;
+    if (pairs != nullptr) moved.pairs += m / 2 * plane;
+    moved.pixels = from;
+    return moved;
+  }
+
+  // The initial value of each channel's sums.
+  const float* begins() const {
+    if constexpr (kTwo) {
+      if (pairs_alone) return bias;
+    }
+    return Keep::kZeros;
+  }
+
+  // Whether register tiles store y.
+  bool stores_numbers() const { return bounded && y != nullptr; }
+
+  // Prefetches the residuals of so many channels into the first-level cache, and the lines of pairs that will be
+  // written.
+  void fetch(int64_t channels) const;
+
+  // Vector j of channel i. What is not bounded is left in o for `activate`.
+  void operator()(int64_t i, int64_t j, Vec v, float* o) const {
+    v = summed(i, j, v);
+    if (!bounded) return store_aligned(o, v);
+    put(i, j, within_bounds(v));
+  }
+
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with
+  // zeros.
+  void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
+  // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
+  void end_block(int64_t channels, int64_t vectors, const float* o) const;
+  // The rest of it for o [channels][kPanelWidth] where a register tile stored whole vectors of numbers, in y or here,
+  // and other vectors too or, without `parts`, their sums here.
+  void end_panel(int64_t channels, float* o, bool parts) const {
+    if (pairs_alone) return;
+    const bool whole = parts || (pixels[0].count == L && pixels[1].count == L);
+    if (!whole || !stores_numbers() || pairs != nullptr) end_rest(channels, o, parts);
+  }
+  // The rest of it for o [channels][vectors L].
+  void activate(int64_t channels, int64_t vectors, float* o) const;
+
+ private:
+  // Vector j of channels i and i + 1.
+  void end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const;
+  void end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const;
+  void end_rest(int64_t channels, float* o, bool parts) const;
+  void store_activated(int64_t channels, int64_t vectors, float* o) const;
+  void end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const;
+
+  Vec summed(int64_t i, int64_t j, Vec v) const {
+    const Pixels& here = pixels[j];
+    v += splat(static_cast<float>(bias[i]));
+    const T* r = residual.numbers;
+    if (here.count == L) return r != nullptr ? v + load_as_float(r + i * plane + here.at) : v;
+    v = chosen(v, here);
+    return r != nullptr ? v + load_range(r + i * plane + here.at, 0, here.count) : v;
+  }
+
+  Vec within_bounds(Vec v) const {
+    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+  }
+
+  void put(int64_t i, int64_t j, Vec v) const {
+    const Pixels& here = pixels[j];
+    if (here.count == L) {
+      store(y + i * plane + here.at, v);
+    } else {
+      store_part(y + i * plane + here.at, v, here.count, false);
+    }
+  }
+
+  void put_pair(int64_t i, int64_t j, Vec low, Vec high) const {
+    if (pairs == nullptr) return;
+    store_words(pairs + i / 2 * plane + pixels[j].at, Brain::join(low, high), pixels[j].count);
+  }
+};
+
+// Stores pairs of channels alone, from sums that include the bias: within bounds or, with kSlope, of LeakyRelu.
+template <bool kResidual, bool kSlope = false>
+struct PairsAlone {
+  const Word* residual;  // of the first channel, as `pairs`
+  Word* pairs;
+  int64_t plane;
+  const Pixels* pixels;
+  float slope, least, most;
+
+  static bool stores(const Finish<float, true>& of) {
+    return of.pairs_alone && (of.slope != 1.0f) == kSlope && (of.residual.pairs != nullptr) == kResidual;
+  }
+  explicit PairsAlone(const Finish<float, true>& of)
+      : residual(of.residual.pairs),
+        pairs(of.pairs),
+        plane(of.plane),
+        pixels(of.pixels),
+        slope(of.slope),
+        least(of.least),
+        most(of.most) {}
+
+  // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
+  [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high) const {
+    const Pixels& here = pixels[j];
+    const int64_t at = i / 2 * plane + here.at;
+    if constexpr (kResidual) {
+      low = chosen(low, here);
+      high = chosen(high, here);
+      const Words words = load_words(residual + at, here.count);
+      low += first_of_pair(words);
+      high += second_of_pair(words);
+    }
+    Words words = Brain::join(within_bounds(low), within_bounds(high));
+    if constexpr (!kResidual) words = reinterpret_cast<Words>(chosen(reinterpret_cast<Vec>(words), here));
+    store_words(pairs + at, words, here.count);
+  }
+  [[gnu::always_inline]] Vec within_bounds(Vec v) const {
+    if constexpr (kSlope) return v < Vec{} ? v * slope : v;
+    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+  }
+};
+
+// An image's part of what comes out.
+template <class T>
+Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
+  const int64_t size = p.y_channels() * p.out_size();
+  return {to.y == nullptr ? nullptr : to.y + n * size,
+          to.pairs == nullptr ? nullptr : to.pairs + n * size / 2};
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

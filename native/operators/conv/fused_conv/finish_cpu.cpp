@@ -1,0 +1,194 @@
+// Computes y from FusedConv's sums in memory: bias, residual, activation, and the store as numbers or pairs of
+// channels.
+#include "operators/conv/fused_conv/finish.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+// Vectors of a panel, into the first-level cache.
+template <class T>
+void fetch_panel(const T* x) {
+  constexpr int64_t kBytes = kPanelWidth * static_cast<int64_t>(sizeof(T));
+  const auto* from = reinterpret_cast<const char*>(x);
+  for (int64_t k = 0; k < kBytes; k += 64) __builtin_prefetch(from + k);
+  __builtin_prefetch(from + kBytes - 1);
+}
+
+}  // namespace
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::fetch(int64_t channels) const {
+  const int64_t at = pixels->at;
+  for (int64_t i = 0; residual.numbers != nullptr && i < channels; ++i) {
+    fetch_panel(residual.numbers + i * plane + at);
+  }
+  for (int64_t i = 0; residual.pairs != nullptr && i < channels; i += 2) {
+    fetch_panel(residual.pairs + i / 2 * plane + at);
+  }
+  for (int64_t i = 0; pairs_alone && i < channels; i += 2) {
+    for (const int64_t k : {int64_t{0}, L, kPanelWidth - 1}) {
+      __builtin_prefetch(pairs + i / 2 * plane + at + k, 1);
+    }
+  }
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end_two(int64_t i, int64_t j, Vec low, Vec high, float* o, float* next_o) const {
+  low = summed(i, j, low);
+  high = summed(i + 1, j, high);
+  if (residual.pairs != nullptr) {
+    const Words words = load_words(residual.pairs + i / 2 * plane + pixels[j].at, pixels[j].count);
+    low += first_of_pair(words);
+    high += second_of_pair(words);
+  }
+  if (!bounded) {
+    store_aligned(o, low);
+    return store_aligned(next_o, high);
+  }
+  low = within_bounds(low);
+  high = within_bounds(high);
+  put_pair(i, j, low, high);
+  if (y == nullptr) return;
+  put(i, j, low);
+  put(i + 1, j, high);
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end_pairs_alone(int64_t channels, int64_t vectors, const float* o, bool begun) const {
+  const int64_t row = vectors * L;
+  for (int64_t i = 0; i < channels; i += 2, o += 2 * row) {
+    const Vec bias_low = splat(static_cast<float>(bias[i])),
+              bias_high = splat(static_cast<float>(bias[i + 1]));
+    for (int64_t j = 0; j < vectors; ++j) {
+      const Pixels& here = pixels[j];
+      const int64_t at = i / 2 * plane + here.at;
+      Vec low = load_aligned(o + j * L), high = load_aligned(o + row + j * L);
+      if (!begun) {
+        low += bias_low;
+        high += bias_high;
+      }
+      low = chosen(low, here);
+      high = chosen(high, here);
+      if (residual.pairs != nullptr) {
+        const Words words = load_words(residual.pairs + at, here.count);
+        low += first_of_pair(words);
+        high += second_of_pair(words);
+      }
+      store_words(pairs + at, Brain::join(within_bounds(low), within_bounds(high)), here.count);
+    }
+  }
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end(int64_t channels, int64_t vectors, float* o, bool begun) const {
+  if (pairs_alone) return end_pairs_alone(channels, vectors, o, begun);
+  const int64_t row = vectors * L;
+  for (int64_t i = 0; i < channels; i += kTwo ? 2 : 1) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      float* at = o + i * row + j * L;
+      if constexpr (kTwo) {
+        end_two(i, j, load_aligned(at), load_aligned(at + row), at, at + row);
+      } else {
+        (*this)(i, j, load_aligned(at), at);
+      }
+    }
+  }
+  activate(channels, vectors, o);
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end_block(int64_t channels, int64_t vectors, const float* o) const {
+  if (pairs_alone) return end_block_of_pairs(channels, vectors, o);
+  alignas(64) float by_channel[L * L];
+  for (int64_t j = 0; j < vectors; ++j) {
+    transpose(o + j * L, vectors * L, by_channel, L);
+    at(j * L, pixels).end(std::min(L, channels - j * L), 1, by_channel, false);
+  }
+}
+
+// Neighbouring channels become words before they are transposed, half as many.
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, const float* o) const {
+  const bool adds = residual.pairs != nullptr;
+  alignas(64) Word by_pixel[L * L] = {}, by_pair[L * L], added[L * L];
+  const int64_t count = pixels->count, at = pixels->at, words_of_pixel = channels / 2;
+  const auto numbers = [](Word* words) { return reinterpret_cast<float*>(words); };
+  if (adds) {
+    for (int64_t i = 0; i < L; ++i) {
+      const Words words = i < words_of_pixel ? load_words(residual.pairs + i * plane + at, count) : Words{};
+      *reinterpret_cast<AlignedWords*>(by_pair + i * L) = words;
+    }
+    transpose(numbers(by_pair), L, numbers(added), L);
+  }
+  const Vec bias_low = load_range(bias, 0, channels), bias_high = load_range(bias + L, 0, channels - L);
+  for (int64_t i = 0; i < count; ++i) {
+    const float* sums = o + i * vectors * L;
+    const Vec low = load_aligned(sums) + bias_low,
+              high = vectors > 1 ? load_aligned(sums + L) + bias_high : Vec{};
+    Words words;
+    if (adds) {
+      const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
+      const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
+      const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
+      words = Brain::join(within_bounds(even), within_bounds(odd));
+    } else {
+      words = neighbours(within_bounds(low), within_bounds(high));
+    }
+    *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
+  }
+  transpose(numbers(by_pixel), L, numbers(by_pair), L);
+  for (int64_t i = 0; i < words_of_pixel; ++i) {
+    store_words(pairs + i * plane + at, *reinterpret_cast<const AlignedWords*>(by_pair + i * L), count);
+  }
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::end_rest(int64_t channels, float* o, bool parts) const {
+  const bool direct = stores_numbers();
+  for (int64_t j = 0; j < kPanel; ++j) {
+    const Pixels& here = pixels[j];
+    const bool left = !parts && here.count != L;
+    for (int64_t i = 0; left && i < channels; ++i) {
+      float* at = o + i * kPanelWidth + j * L;
+      Vec v = summed(i, j, load_aligned(at));
+      if (residual.pairs != nullptr) {
+        const Words words = load_words(residual.pairs + i / 2 * plane + here.at, here.count);
+        v += i % 2 == 0 ? first_of_pair(words) : second_of_pair(words);
+      }
+      direct ? put(i, j, within_bounds(v)) : store_aligned(at, v);
+    }
+    for (int64_t i = 0; direct && pairs != nullptr && i < channels; i += 2) {
+      const T *low = y + i * plane + here.at, *high = low + plane;
+      put_pair(i, j, load_range(low, 0, here.count), load_range(high, 0, here.count));
+    }
+  }
+  if (!direct) store_activated(channels, kPanel, o);
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::activate(int64_t channels, int64_t vectors, float* o) const {
+  if (!bounded) store_activated(channels, vectors, o);
+}
+
+template <class T, bool kTwo>
+void Finish<T, kTwo>::store_activated(int64_t channels, int64_t vectors, float* o) const {
+  const int64_t row = vectors * L;
+  if (slopes == nullptr) activate_block(p.act, o, o, static_cast<size_t>(channels * row));
+  for (int64_t i = 0; slopes != nullptr && i < channels; ++i) {
+    const Activation of_channel = {ActivationKind::kLeakyRelu, static_cast<float>(slopes[i])};
+    activate_block(of_channel, o + i * row, o + i * row, static_cast<size_t>(row));
+  }
+  for (int64_t i = 0; i < channels; ++i) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      const float* at = o + i * row + j * L;
+      if (kTwo && i % 2 == 0) put_pair(i, j, load_aligned(at), load_aligned(at + row));
+      if (y != nullptr) put(i, j, load_aligned(at));
+    }
+  }
+}
+
+template struct Finish<float>;
+template struct Finish<half>;
+template struct Finish<float, true>;
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

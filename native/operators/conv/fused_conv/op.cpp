@@ -1,0 +1,257 @@
+#include "operators/conv/fused_conv/op.h"
+
+#include "operators/conv/fused_conv/cpu.h"
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+
+std::vector<FusedConvOp> FusedConvOp::all() { return with_tails_and_slopes<FusedConvOp>(); }
+
+std::vector<FusedConvOp> FusedConvOp::all_bfloat16() {
+  return with_tails<FusedConvOp>({false, true}, all_activations(), true);
+}
+
+std::vector<FusedConvOp> FusedConvOp::all_pairs(PairsOf pairs) {
+  return with_tails<FusedConvOp>({false, true}, all_activations(), true, pairs);
+}
+
+std::vector<Operand> FusedConvOp::inputs() const {
+  std::vector<Operand> operands = WeightedOperator::inputs();
+  if (pairs()) std::fill(operands.begin() + 1, operands.end(), Operand::kFloat);
+  if (pairs() && tail_.has_residual) operands.back() = Operand::kAny;
+  return operands;
+}
+
+std::vector<ElementType> FusedConvOp::output_types() const {
+  if (!pairs()) return {};
+  if (pairs_ == PairsOf::kX) return {ElementType::kFloat};
+  return {ElementType::kFloat, ElementType::kBfloat16};
+}
+
+Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
+  return i == 0 ? y : Shape{y[0], y[1] / 2, y[2], y[3], 2};
+}
+
+Shape FusedConvOp::plain(const Shape& x) const {
+  if (!pairs() || x.rank() != 5) return x;
+  if (x[4] != 2) throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
+  return {x[0], 2 * x[1], x[2], x[3]};
+}
+
+void FusedConvOp::read(const Node& node) {
+  TailedOperator::read(node);
+  const size_t axes = node.get_ints("strides").size();
+  if (axes < 1 || axes > 3) throw Error("attribute 'strides' must have one to three numbers");
+  if (pairs() && axes != 2) throw Error("attribute 'strides' must have two numbers");
+  strides_ = get_sizes(node, "strides", axes, 1);
+  dilations_ = get_sizes(node, "dilations", axes, 1);
+  pads_ = get_sizes(node, "pads", 2 * axes, 0);
+  group_ = node.get_int("group");
+  if (group_ < 1 || group_ > INT32_MAX)
+    throw Error("attribute 'group' must be 1 or more, and less than 2^31");
+}
+
+ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
+  const size_t axes = strides_.size();
+  if (w.rank() != axes + 2) {
+    throw Error("W must have " + std::to_string(axes + 2) + " axes, as 'strides' says, got " + w.text());
+  }
+  ConvolutionProblem p;
+  p.M = w[0] / group_;
+  p.C = w[1];
+  p.groups = group_;
+  if (w[0] % group_ != 0)
+    throw Error("W " + w.text() + " is not made of " + std::to_string(group_) + " groups");
+  for (size_t i = 0; i < axes; ++i) {
+    const size_t axis = 3 - axes + i;
+    p.kernel[axis] = w[2 + i];
+    p.stride[axis] = strides_[i];
+    p.dilation[axis] = dilations_[i];
+    p.pad[axis] = pads_[i];
+    if (w[2 + i] < 1) throw Error("W " + w.text() + " has an empty window");
+  }
+  p.has_bias = true;
+  p.has_residual = tail_.has_residual;
+  p.bfloat16 = bfloat16_;
+  p.act = tail_.act;
+  p.has_slopes = tail_.has_slopes;
+  if (pairs() && p.C == 1 && (p.M != 1 || p.groups % 2 != 0)) {
+    throw Error("W " + w.text() + " in " + std::to_string(group_) +
+                " groups is not one channel of each pair");
+  }
+  return p;
+}
+
+void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
+  const size_t axes = strides_.size();
+  p.N = std::max<int64_t>(x[0], 0);
+  for (size_t i = 0; i < axes; ++i) {
+    const size_t axis = 3 - axes + i;
+    p.in[axis] = std::max<int64_t>(x[2 + i], 0);
+    p.out[axis] = p.out_of(axis, pads_[axes + i]);
+  }
+}
+
+ConvolutionProblem FusedConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
+  ConvolutionProblem p = window_problem(w);
+  const std::optional<Shape> known = x ? std::optional(plain(*x)) : std::nullopt;
+  set_sizes(p, known && known->rank() == w.rank() ? *known : Shape(w.rank()));
+  return p;
+}
+
+ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
+  const Shape x = plain(inputs[0]), &w = inputs[1];
+  ConvolutionProblem p = window_problem(w);
+  p.pairs = pairs() && inputs[0].rank() == 5;
+  if (p.pairs && p.C % 2 != 0 && p.C != 1) {
+    throw Error("the groups of X " + inputs[0].text() + " have " + std::to_string(p.C) +
+                " channels, no pairs");
+  }
+  if (x.rank() != w.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in their axes");
+  if (x[1] != p.x_channels()) {
+    throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " in " +
+                std::to_string(group_) + " groups wants " + std::to_string(p.x_channels()));
+  }
+  set_sizes(p, x);
+  for (const int64_t out : p.out) {
+    if (out < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
+  }
+  const size_t axes = strides_.size();
+  double padded = static_cast<double>(p.x_channels() + p.y_channels());
+  for (size_t i = 0; i < axes; ++i) {
+    padded *= static_cast<double>(x[2 + i] + pads_[i] + pads_[axes + i] + strides_[i]);
+  }
+  if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
+  require_shape("B", inputs[2], {p.y_channels()});
+  const Shape y = output(inputs);
+  require_slopes(inputs, y);
+  p.residual_pairs = pairs() && tail_.has_residual && inputs[3].rank() == 5;
+  if (!p.residual_pairs) {
+    require_residual(inputs, "Y", y);
+  } else if (y[1] % 2 != 0 || (p.C > 1 && p.M % 2 != 0)) {
+    throw Error("R " + inputs[3].text() + " lies in pairs, which the channels of Y " + y.text() +
+                " do not make");
+  } else {
+    require_like("R", inputs[3], "Y in pairs", output_beside(y, 1));
+  }
+  return p;
+}
+
+Shape FusedConvOp::output(const Shapes& inputs) const {
+  ConvolutionProblem p = window_problem(inputs[1]);
+  Shape y = plain(inputs[0]);
+  set_sizes(p, y);
+  y[1] = p.y_channels();
+  for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
+  return y;
+}
+
+void FusedConvOp::infer(const ShapeInference& node) const {
+  SymbolicShape x = node.input(0);
+  const SymbolicShape w = node.input(1);
+  if (pairs() && x.size() == 5) x.pop_back();  // whose channels are not looked at
+  if (x.size() < 2 || w.size() != x.size()) return;
+  const size_t axes = x.size() - 2;
+  const auto strides = find_sizes(node, "strides", axes, 1),
+             dilations = find_sizes(node, "dilations", axes, 1), pads = find_sizes(node, "pads", 2 * axes, 0);
+  if (!strides || !dilations || !pads) return;
+  SymbolicShape y = {x[0], w[0]};
+  for (size_t i = 0; i < axes; ++i) {
+    const Dim &in = x[2 + i], &kernel = w[2 + i];
+    if (!kernel.known() || kernel.value > INT32_MAX) return;
+    const int64_t stride = (*strides)[i];
+    const int64_t growth = (*pads)[i] + (*pads)[axes + i] - (kernel.value - 1) * (*dilations)[i] - 1;
+    if (in.known()) {
+      if (in.value + growth < 0) return;
+      y.push_back(Dim{(in.value + growth) / stride + 1, ""});
+    } else if (in.symbol.empty()) {
+      return;
+    } else if (stride == 1 && growth == -1) {
+      y.push_back(in);
+    } else {
+      // The same symbol means the same size in a whole model, so a symbol made from one is as good as one.
+      y.push_back(
+          Dim{-1, "((" + in.symbol + ")+" + std::to_string(growth) + ")/" + std::to_string(stride) + "+1"});
+    }
+  }
+  if (!pairs()) return node.set_output(0, y);
+  node.set_output(0, y, ElementType::kFloat);
+  if (pairs_ == PairsOf::kX || !y[1].known()) return;
+  node.set_output(1, {y[0], Dim{y[1].value / 2, ""}, y[2], y[3], Dim{2, ""}}, ElementType::kBfloat16);
+}
+
+namespace {
+
+template <class T>
+class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_kernels<T>> {
+ public:
+  using Base = PackedCpuKernel<FusedConvOp, cpu::fused_conv_kernels<T>>;
+  using Base::Base;
+
+ private:
+  cpu::FusedConvVectors way(const ConvolutionProblem& p) const override {
+    return cpu::fused_conv_choose<T>(p);
+  }
+  std::string layout(const ConvolutionProblem& p, cpu::FusedConvVectors vectors) const override {
+    return std::string(p.bfloat16 ? "bfloat16 " : "") +
+           (vectors == cpu::FusedConvVectors::kTiles    ? "tiles"
+            : vectors == cpu::FusedConvVectors::kPixels ? "blocks"
+                                                        : "panels") +
+           " of " + std::to_string(p.groups) + " groups";
+  }
+  size_t scratch(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, size_t lanes) const override {
+    if constexpr (std::is_same_v<T, float>) {
+      if (this->op_.pairs()) return cpu::pairs_conv_workspace<T>(p, vectors, lanes);
+    }
+    return Base::scratch(p, vectors, lanes);
+  }
+  void compute(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
+               const void* packed, void* scratch) const override {
+    if constexpr (std::is_same_v<T, float>) {
+      if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
+    }
+    cpu::prelu_conv(p, vectors, schedule_of(call), data<T>(call, 0), packed, data<T>(call, 2),
+                    p.has_residual ? data<T>(call, 3) : nullptr,
+                    p.has_slopes ? data<T>(call, this->op_.slopes()) : nullptr, call.outputs[0].as<T>(),
+                    *call.parallel, scratch);
+  }
+  std::shared_ptr<void> schedule(const ConvolutionProblem& p, cpu::FusedConvVectors vectors,
+                                 size_t lanes) const override {
+    return cpu::conv_schedule<T>(p, vectors, lanes);
+  }
+  static cpu::ConvSchedule* schedule_of(const Call& call) {
+    return static_cast<cpu::ConvSchedule*>(Base::kept(call));
+  }
+  void compute_pairs(const ConvolutionProblem& p, cpu::FusedConvVectors vectors, const Call& call,
+                     const void* packed, void* scratch) const {
+    auto* y = call.outputs[0].as<float>();
+    void* pairs = this->op_.outputs() > 1 ? call.outputs[1].data : nullptr;
+    if (y == nullptr && pairs == nullptr) return;
+    require_type("X", call.inputs[0], p.pairs);
+    if (p.has_residual) require_type("R", call.inputs[3], p.residual_pairs);
+    if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
+      throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
+    }
+    cpu::pairs_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
+                    p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
+  }
+  static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {
+    if (tensor.type == (in_pairs ? ElementType::kBfloat16 : ElementType::kFloat)) return;
+    throw Error(std::string(name) + " " + tensor.shape.text() + " is of type " +
+                element_type_name(tensor.type) + ": pairs of channels are bfloat16 of rank 5, numbers float");
+  }
+};
+
+}  // namespace
+
+void add_fused_conv(Kernels& kernels) {
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>();
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat},
+                                             FusedConvOp::all_bfloat16());
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kFloat, ElementType::kBfloat16},
+                                             FusedConvOp::all_pairs(PairsOf::kBoth));
+  kernels.add_cpu<FusedConvOp, FusedConvCpu>(Reuse::kNone, {ElementType::kBfloat16},
+                                             FusedConvOp::all_pairs(PairsOf::kX));
+}
+
+}  // namespace graphopt

@@ -1,0 +1,23 @@
+// Vectors of pixels by the weights of a block of channels (panels_cpu.cpp). For kernel files only (see
+// device/cpu/isa.h).
+#pragma once
+
+#include <cstdint>
+
+#include "operators/conv/fused_conv/finish.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// Panels [begin, end) of the vectors of a strip. The last panel may have one vector.
+struct Panels {
+  const Pixels* pixels;
+  int64_t vectors, begin, end;
+};
+
+// Multiplies the panels of s by the weights [steps][rows] at w and computes y of the sums. The first panel prefetches
+// as `keep` says. F is a Finish of the block's channels.
+template <class E, class F>
+void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
+                     const Keep& keep, const F& finish);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,201 @@
+// Register tiles of FusedConv. They compute the most frequent cases of y while the sums are in registers: numbers in
+// whole vectors, and pairs of channels alone. Finish computes the others from memory (finish_cpu.cpp).
+#include <type_traits>
+
+#include "operators/conv/fused_conv/panels.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+enum class Added { kNothing, kNumbers, kPairs };
+
+// Adds bias and residual and stores vectors: to y within bounds, or to memory for Finish. Where a part of a vector
+// takes many instructions, its sums are left in memory.
+template <class T, class To, Added kAdded>
+struct StoreNumbers : Keep {
+  static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
+  const float* bias;  // of the first channel, as the others
+  const T* residual;
+  const Word* residual_pairs;
+  To* to;
+  int64_t plane, row;  // between channels of the residual and of `to`
+  const Pixels* pixels;
+  int64_t to_at[kPanel];
+  float slope, least, most;
+
+  template <bool kTwo>
+  StoreNumbers(const Keep& keep, const Finish<T, kTwo>& of, const float* biases, float* o)
+      : Keep(keep),
+        bias(biases),
+        residual(of.residual.numbers),
+        residual_pairs(of.residual.pairs),
+        plane(of.plane),
+        pixels(of.pixels) {
+    const bool direct = of.stores_numbers();
+    if constexpr (std::is_same_v<T, To>) to = of.y;
+    if constexpr (std::is_same_v<To, float>) {
+      if (!direct) to = o;
+    }
+    row = direct ? plane : kPanelWidth;
+    slope = direct ? of.slope : 1.0f;
+    least = direct ? of.least : -std::numeric_limits<float>::infinity();
+    most = direct ? of.most : std::numeric_limits<float>::infinity();
+    for (int64_t j = 0; j < kPanel; ++j) to_at[j] = direct ? pixels[j].at : j * L;
+  }
+
+  template <int kRows>
+  [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kPanel], float* o) const {
+    constexpr int kTogether = kAdded == Added::kPairs ? 2 : 1;
+#pragma GCC unroll 2
+    for (int j = 0; j < kPanel; ++j) {
+      const bool whole = pixels[j].count == L;
+      if (whole && slope == 1.0f) {
+#pragma GCC unroll 14
+        for (int i = 0; i + kTogether <= kRows; i += kTogether) put<true, false>(i, j, sum);
+      } else if (whole) {
+#pragma GCC unroll 14
+        for (int i = 0; i + kTogether <= kRows; i += kTogether) put<true, true>(i, j, sum);
+      } else {
+#pragma GCC unroll 14
+        for (int i = 0; i + kTogether <= kRows; i += kTogether) {
+          if constexpr (kParts) {
+            put<false, true>(i, j, sum);
+          } else {
+            for (int k = i; k < i + kTogether; ++k) store_aligned(o + (k * kPanel + j) * L, sum[k][j]);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  // Vector j of channel i or, with a residual in pairs, of two.
+  template <bool kWhole, bool kSlope, int kRows>
+  [[gnu::always_inline]] void put(int i, int j, const Vec (&sum)[kRows][kPanel]) const {
+    const Pixels& here = pixels[j];
+    const auto with_bias = [&](int channel) {
+      const Vec v = sum[channel][j];
+      return (kWhole ? v : chosen(v, here)) + splat(bias[channel]);
+    };
+    Vec v = with_bias(i);
+    if constexpr (kAdded == Added::kNumbers) {
+      const T* r = residual + i * plane + here.at;
+      v += kWhole ? load_as_float(r) : load_range(r, 0, here.count);
+    }
+    if constexpr (kAdded == Added::kPairs) {
+      const Word* r = residual_pairs + i / 2 * plane + here.at;
+      const Words words = kWhole ? *reinterpret_cast<const UnalignedWords*>(r) : load_words(r, here.count);
+      put<kWhole, kSlope>(i + 1, j, with_bias(i + 1) + second_of_pair(words));
+      v += first_of_pair(words);
+    }
+    put<kWhole, kSlope>(i, j, v);
+  }
+  template <bool kWhole, bool kSlope>
+  [[gnu::always_inline]] void put(int i, int j, Vec v) const {
+    if (kSlope && slope != 1.0f) {
+      v = v < Vec{} ? v * slope : v;
+    } else {
+      v = smaller(splat(most), larger(splat(least), v));  // NaN stays
+    }
+    To* at = to + i * row + to_at[j];
+    kWhole ? store(at, v) : store_part(at, v, pixels[j].count, false);
+  }
+};
+
+// Stores pairs of channels alone, from sums that began with the bias.
+template <bool kResidual, bool kSlope>
+struct StorePairs : Keep {
+  static constexpr bool kParts = true;
+  PairsAlone<kResidual, kSlope> store;
+
+  StorePairs(const Keep& keep, const Finish<float, true>& of, const float*, float*) : Keep(keep), store(of) {}
+
+  template <int kRows>
+  [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kPanel], float*) const {
+#pragma GCC unroll 7
+    for (int i = 0; i + 2 <= kRows; i += 2) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kPanel; ++j) store(i, j, sum[i][j], sum[i + 1][j]);
+    }
+  }
+};
+
+template <class E, class F, class Store>
+struct MultiplyPanels {
+  template <int kRows>
+  struct Of {
+    static_assert(!F::kPairs || kRows % 2 == 0);
+    static void run(const Panels& panels, const Word* w, const Word* s, const Steps& steps, Keep keep,
+                    const float* bias, F finish) {
+      alignas(64) float o[kRows * kPanelWidth];
+      for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+        const int64_t j = panel * kPanel;
+        finish.pixels = panels.pixels + j;
+        finish.fetch(kRows);
+        const Table table = {steps.until((j + kPanel) * L)};
+        if (j + kPanel <= panels.vectors) {
+          multiply<E, kRows, kPanel>(w, s + j * L, table, steps.count, o, Store(keep, finish, bias, o));
+          finish.end_panel(kRows, o, Store::kParts);
+        } else {
+          multiply_rows<E>(kRows, 1, w, s + j * L, table, steps.count, o, keep);
+          finish.end(kRows, 1, o, true);
+        }
+        keep = {keep.begins};
+      }
+    }
+  };
+  // Blocks of pairs of channels have an even number of rows.
+  template <int kRows>
+  using Picked = Of<F::kPairs ? kRows + kRows % 2 : kRows>;
+};
+
+}  // namespace
+
+template <class E, class F>
+void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Word* s, const Steps& steps,
+                     const Keep& keep, const F& finish) {
+  using T = std::decay_t<decltype(*finish.bias)>;
+  float bias[kMaxRows];
+  for (int64_t i = 0; i < rows; ++i) bias[i] = static_cast<float>(finish.bias[i]);
+  const auto multiply_and = [&](auto* store) {
+    using Store = std::remove_pointer_t<decltype(store)>;
+    of_rows<MultiplyPanels<E, F, Store>::template Picked>(rows)(panels, w, s, steps, keep, bias, finish);
+  };
+  const auto store_numbers = [&](auto* to) {
+    using To = std::remove_pointer_t<decltype(to)>;
+    if constexpr (F::kPairs) {
+      if (finish.residual.pairs != nullptr) {
+        return multiply_and(static_cast<StoreNumbers<T, To, Added::kPairs>*>(nullptr));
+      }
+    }
+    if (finish.residual.numbers == nullptr) {
+      return multiply_and(static_cast<StoreNumbers<T, To, Added::kNothing>*>(nullptr));
+    }
+    multiply_and(static_cast<StoreNumbers<T, To, Added::kNumbers>*>(nullptr));
+  };
+  if constexpr (F::kPairs) {
+    const auto store_pairs = [&](auto slope) {
+      constexpr bool kSlope = decltype(slope)::value;
+      finish.residual.pairs != nullptr ? multiply_and(static_cast<StorePairs<true, kSlope>*>(nullptr))
+                                       : multiply_and(static_cast<StorePairs<false, kSlope>*>(nullptr));
+    };
+    if (finish.pairs_alone) {
+      return finish.slope != 1.0f ? store_pairs(std::true_type{}) : store_pairs(std::false_type{});
+    }
+  }
+  if constexpr (std::is_same_v<T, half>) {
+    if (finish.stores_numbers()) return store_numbers(static_cast<half*>(nullptr));
+  }
+  store_numbers(static_cast<float*>(nullptr));
+}
+
+template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                      const Keep&, const Finish<float>&);
+template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                      const Keep&, const Finish<half>&);
+template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                     const Keep&, const Finish<float>&);
+template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
+                                     const Keep&, const Finish<float, true>&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,441 @@
+// A group of several channels, on one side at least, as an implicit product. Each step of it (a pair of channels, a
+// tap of the window) finds the words of its pixels at an offset in s (strips.h). Output channels are the rows of the
+// product, so that y is written as it is computed. Where y has few pixels, vectors of them would be partly empty:
+// there the pixels are the rows, whose words are gathered first, and the channels the vectors. Where there are tiles,
+// they take all that is in bfloat16 (tiles_cpu.cpp).
+#include "operators/conv/fused_conv/product_cpu.h"
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/fused_conv/panels.h"
+#include "operators/conv/fused_conv/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
+// Half a second-level cache: panels of weights pass beside them.
+constexpr int64_t kGatheredBytes = 512 << 10;
+constexpr int64_t kKeptBytes = 128 << 10;  // of a schedule, for the next run
+constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
+
+template <class E>
+Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
+  return Strips(p, kStripBytes * lanes, p.groups * pairs_of<E>(p), 1);
+}
+
+// Words of s of a strip.
+template <class E>
+int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
+  return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
+}
+
+// Images whose strips are multiplied in one call of the pool: as many as the strips of one would fill the caches of.
+template <class E>
+int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t lanes) {
+  if (lanes == 1 || strips.most < p.out[strips.axis]) return 1;
+  return std::clamp<int64_t>(kStripBytes * lanes / (4 * strip_words<E>(p, strips)), 1, p.N);
+}
+
+// Words of a block of pixels, gathered.
+template <class E>
+int64_t block_slot(const ConvolutionProblem& p) {
+  return steps_of<E>(p) * kMaxRows + L;
+}
+
+// Whether pixels that are the rows of a product have their words gathered. Where these would fill the caches, and a
+// row of y fills blocks well, each block has pixels of one row instead, whose words are neighbours in s.
+template <class E>
+bool gathers(const ConvolutionProblem& p, const Strips& strips) {
+  const Strip strip = strips.at(p, 0);
+  const int64_t columns = strip.out[2], blocks = ceil_div(strip.span(), kMaxRows);
+  const int64_t words = p.groups * blocks * block_slot<E>(p);
+  return words * 4 <= kGatheredBytes ||
+         static_cast<double>(columns) < kFull * static_cast<double>(round_up(columns, kMaxRows));
+}
+
+std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& strip, bool gathered) {
+  std::vector<PixelBlock> all;
+  int64_t first = 0;
+  if (gathered) {
+    const int64_t width = ceil_div(strip.span(), ceil_div(strip.span(), kMaxRows));
+    for (const Pixels& pixels : pixels_of(p, strip, width)) {
+      all.push_back({pixels, first});
+      first += width;
+    }
+    return all;
+  }
+  const int64_t columns = strip.out[2], in_row = ceil_div(columns, kMaxRows);
+  int64_t at = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
+  for (int64_t d = 0; d < strip.out[0]; ++d) {
+    for (int64_t h = 0; h < strip.out[1]; ++h) {
+      first = (d * strip.size[1] + h) * strip.size[2];
+      for (int64_t i = 0; i < in_row; ++i) {
+        const int64_t begin = columns * i / in_row, count = columns * (i + 1) / in_row - begin;
+        all.push_back({{(1u << count) - 1, static_cast<int32_t>(count), at}, first + begin});
+        at += count;
+      }
+    }
+  }
+  return all;
+}
+
+// Words of pixels that are gathered, of each image those of a strip in blocks of rows, or what tiles of all lanes want;
+// none where they are read from s.
+struct Gathered {
+  int64_t words = 0, of_image = 0;
+};
+template <class E>
+Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, const Strips& strips,
+                        [[maybe_unused]] int64_t lanes) {
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) return {conv_tiles_words(p, lanes), 0};
+  }
+  if (vectors != FusedConvVectors::kChannels || !gathers<E>(p, strips)) return {};
+  const int64_t words = p.groups * ceil_div(strips.at(p, 0).span(), kMaxRows) * block_slot<E>(p);
+  return {images_at_once<E>(p, strips, lanes) * words, words};
+}
+
+// What all runs of a shape on so many lanes share.
+struct ProductSchedule final : ConvSchedule {
+  Strips strips;
+  int64_t images;      // that are multiplied together
+  int64_t words_of_s;  // of each
+  Gathered gathered;
+  bool in_place;
+  std::vector<StripSchedule> kept = {};  // of all strips
+
+  template <class E>
+  static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes);
+  // For the next run, where that takes little memory.
+  template <class E>
+  void keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
+  template <class E>
+  StripSchedule of_strip(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t begin) const;
+
+ private:
+  ProductSchedule(const Strips& all, int64_t together, int64_t words, Gathered words_of_pixels, bool of_x)
+      : strips(all), images(together), words_of_s(words), gathered(words_of_pixels), in_place(of_x) {}
+};
+
+// The memory of a run: s of each image, and what is gathered, null for nothing.
+struct Memory {
+  Word *s, *gathered;
+
+  Memory(const ProductSchedule& schedule, Workspace& workspace)
+      : s(workspace.take<Word>(schedule.images * schedule.words_of_s)),
+        gathered(schedule.gathered.words > 0 ? workspace.take<Word>(schedule.gathered.words) : nullptr) {}
+};
+
+// Vectors of pixels.
+template <class E, class F>
+Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing) {
+  const int64_t outputs = p.M, blocks = blocks_of(outputs);
+  const int64_t together = std::clamp<int64_t>(kGroupBytes / (steps.count * kMaxRows * 4 + 1), 1, blocks);
+  const int64_t passes = ceil_div(blocks, together);
+  const auto vectors = static_cast<int64_t>(schedule.pixels.size());
+  const int64_t panels = ceil_div(vectors, kPanel), parts = sharing.parts(p.groups * passes, panels);
+  const auto multiply = [=, &p, &schedule](int64_t item, size_t) {
+    const Pixels* pixels = schedule.pixels.data();
+    const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
+    const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
+    const Word* group = w + g * outputs * steps.count;
+    const Panels part_of_strip = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts};
+    // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
+    for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
+      const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
+      const Word* weights = group + m * steps.count;
+      const F finish = image.at(g * outputs + m, pixels);
+      Keep keep = {finish.begins()};
+      if (block + 1 < blocks) {
+        // The weights of the next block come into the caches with the first panel.
+        keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
+        keep.pace = (first_of(outputs, block + 2) - m - rows) * static_cast<int64_t>(sizeof(Word));
+      }
+      multiply_panels<E>(rows, part_of_strip, weights, packed, steps, keep, finish);
+    }
+  };
+  return {p.groups * passes * parts, multiply};
+}
+
+// Vectors of channels.
+template <class E, class F>
+std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSchedule& schedule,
+                                      const Steps& steps, const Word* s, const Word* w, const F& image,
+                                      Word* gathered) {
+  const int64_t outputs = p.M, panels = ceil_div(outputs, kPanelWidth), slot = block_slot<E>(p);
+  const int64_t words_of_group = pairs_of<E>(p) * schedule.strip.words;
+  const auto blocks = static_cast<int64_t>(schedule.blocks.size());
+  const auto gather = [=, &schedule](int64_t item, size_t) {
+    const PixelBlock& here = schedule.blocks[static_cast<size_t>(item % blocks)];
+    const Word* from = s + item / blocks * words_of_group + here.first;
+    Word* to = gathered + item * slot;
+    const int64_t* at = steps.until(here.first + L);
+    for (int64_t step = 0; step < steps.count; ++step) {
+      const Vec words = load(reinterpret_cast<const float*>(from + at[step]));
+      store(reinterpret_cast<float*>(to), chosen(words, here.pixels));
+      to += here.pixels.count;
+    }
+  };
+  const auto multiply = [=, &schedule](int64_t item, size_t) {
+    const int64_t panel = item % panels, g = item / panels;
+    const int64_t vectors = panel_vectors(outputs, panel), m = panel * kPanelWidth;
+    const Word* v = panel_at(w + g * panels_words(steps.count, outputs), steps.count, panel);
+    // The first blocks share the fetching of the next panel.
+    const Word* next = v + steps.count * vectors * L;
+    const int64_t fetching = std::min(blocks, vectors), lines = vectors / fetching;
+    alignas(64) float o[L * kPanelWidth] = {};
+    for (int64_t block = 0; block < blocks; ++block) {
+      const PixelBlock& from = schedule.blocks[static_cast<size_t>(block)];
+      Pixels here = from.pixels;
+      const int64_t rows = here.count;
+      if (rows == 0) continue;
+      if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // they lie side by side
+      const bool fetches = block < fetching && panel + 1 < panels;
+      Keep keep;
+      if (fetches) {
+        keep.next = reinterpret_cast<const char*>(next + block * steps.count * lines * L);
+        keep.pace = lines * L * static_cast<int64_t>(sizeof(Word));
+      }
+      if (gathered != nullptr) {
+        multiply_rows<E>(rows, vectors, gathered + (g * blocks + block) * slot, v, Panel{}, steps.count, o,
+                         keep);
+      } else {
+        const Word* packed = s + g * words_of_group + from.first;
+        multiply_rows<E>(rows, vectors, packed, v, TableOfRows{steps.offsets}, steps.count, o, keep);
+      }
+      const int64_t channels = std::min(kPanelWidth, outputs - m);
+      image.at(g * outputs + m, &here).end_block(channels, vectors, o);
+    }
+  };
+  std::vector<Loop> loops;
+  if (gathered != nullptr) loops.push_back({p.groups * blocks, gather});
+  loops.push_back({p.groups * panels, multiply});
+  return loops;
+}
+
+// Loops of several images, which have as many items each: the first ones of all images, then the second ones.
+void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
+  std::vector<Loop> loops = std::move(images[0]);
+  for (size_t i = 0; i < loops.size() && images.size() > 1; ++i) {
+    std::vector<Loop> same = {std::move(loops[i])};
+    for (size_t n = 1; n < images.size(); ++n) same.push_back(std::move(images[n][i]));
+    const int64_t items = same[0].items;
+    loops[i].items = items * static_cast<int64_t>(same.size());
+    loops[i].run = [items, same = std::move(same)](int64_t item, size_t lane) {
+      same[static_cast<size_t>(item / items)].run(item % items, lane);
+    };
+  }
+  parallel_loops(parallel, loops);
+}
+
+// Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
+// vectors read beyond a pair of channels is the next pair's then; the end of the last pair is copied.
+bool reads_in_place(const ConvolutionProblem& p) {
+  bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
+  for (size_t i = 0; i < 3; ++i) {
+    same = same && p.kernel[i] == 1 && p.stride[i] == 1 && p.pad[i] == 0 && p.in[i] == p.out[i];
+  }
+  return same;
+}
+
+// The strip of an image: where it begins, how far from there the words of each step are, and what packs them.
+struct StripOfImage {
+  const Word* begins;
+  Steps steps;
+  Loop pack;
+};
+
+// Of words that are read where they lie in x. Those with which x ends come to s, with room behind them for what vectors
+// read there.
+StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule, int64_t place,
+                            const void* x, int64_t n, Word* s) {
+  const ConvolutionProblem::Axes& first = schedule.strip.first;
+  const int64_t begin = (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
+  const Word* begins = static_cast<const Word*>(x) + n * pairs_of<Brain>(p) * p.in_size() + begin;
+  const int64_t there = p.in_size() - begin, copied = std::min(kPanelWidth, there);
+  std::copy_n(begins + schedule.offsets.back() + there - copied, copied, s);
+  std::fill_n(s + copied, kPanelWidth, Word{});
+  std::vector<int64_t>& at_end = schedule.at_end[static_cast<size_t>(place)];
+  const intptr_t distance = reinterpret_cast<intptr_t>(s) - reinterpret_cast<intptr_t>(begins);
+  at_end.back() = distance / static_cast<intptr_t>(sizeof(Word)) - (there - copied);
+  const auto steps = static_cast<int64_t>(at_end.size());
+  return {begins, {schedule.offsets.data(), steps, there, at_end.data()}, {0, {}}};
+}
+
+// x: numbers of T, or words where they lie in pairs.
+template <class E, class T>
+StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& schedule, const void* x,
+                          int64_t n, Word* s) {
+  const int64_t channels = p.C, pairs = pairs_of<E>(p);
+  const auto pack = [=, &p, &strip = schedule.strip](int64_t item, size_t) {
+    Word* packed = s + item * strip.words;
+    if (p.pairs) {
+      const auto* words = static_cast<const float*>(x) + (n * p.groups * pairs + item) * p.in_size();
+      return pack_pair<Single>(p, strip, words, Second{}, packed);
+    }
+    const int64_t pair = item % pairs, c = item / pairs * channels + pair * E::kDepth;
+    const T* image = static_cast<const T*>(x) + (n * p.x_channels() + c) * p.in_size();
+    const bool both = pair * E::kDepth + 1 < channels;
+    const Second columns = {pairs_columns<E>(p), p.dilation[2], p.dilation[2]};
+    pack_pair<E>(p, strip, image, both ? Second{true, p.in_size(), 0} : columns, packed);
+  };
+  const auto steps = static_cast<int64_t>(schedule.offsets.size());
+  return {s, {schedule.offsets.data(), steps}, {p.groups * pairs, pack}};
+}
+
+// The loops of an image's strip, which `end` ends.
+template <class E, class F>
+std::vector<Loop> loops_of_image(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                 const StripSchedule& schedule, StripOfImage image, const Word* w,
+                                 const F& end, const Sharing& sharing, Word* gathered) {
+  std::vector<Loop> loops = {std::move(image.pack)};
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) {
+      loops.push_back(multiply_in_tiles(p, schedule, image.steps, image.begins, w, end, sharing, gathered));
+      return loops;
+    }
+  }
+  if (vectors == FusedConvVectors::kChannels) {
+    for (Loop& loop : multiply_by_channel<E>(p, schedule, image.steps, image.begins, w, end, gathered)) {
+      loops.push_back(std::move(loop));
+    }
+  } else {
+    loops.push_back(multiply_by_pixel<E>(p, schedule, image.steps, image.begins, w, end, sharing));
+  }
+  return loops;
+}
+
+template <class E>
+StripSchedule ProductSchedule::of_strip(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                        int64_t begin) const {
+  StripSchedule of = {strips.at(p, begin), {}};
+  if (in_place) {
+    for (int64_t pair = 0; pair < pairs_of<E>(p); ++pair) of.offsets.push_back(pair * p.in_size());
+    of.at_end.assign(static_cast<size_t>(images), of.offsets);
+  } else {
+    of.offsets = step_offsets<E>(p, of.strip);
+  }
+  if (vectors == FusedConvVectors::kChannels) {
+    of.blocks = pixel_blocks(p, of.strip, gathered.words > 0);
+  } else {
+    of.pixels = pixels_of(p, of.strip, L);
+  }
+  if constexpr (kHasTiles && std::is_same_v<E, Brain>) {
+    if (vectors == FusedConvVectors::kTiles) {
+      of.order = order_of_steps(p);
+      of.places = places_of(p, of.offsets, of.order, in_place);
+    }
+  }
+  return of;
+}
+
+template <class E>
+ProductSchedule ProductSchedule::of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes) {
+  const Strips strips = strips_of<E>(p, lanes);
+  return {strips, images_at_once<E>(p, strips, lanes), strip_words<E>(p, strips),
+          gathered_words<E>(p, vectors, strips, lanes), reads_in_place(p)};
+}
+
+template <class E>
+void ProductSchedule::keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  int64_t bytes = 0;
+  for (int64_t begin = 0; begin < p.out[strips.axis]; begin += strips.most) {
+    kept.push_back(of_strip<E>(p, vectors, begin));
+    bytes += kept.back().bytes();
+    if (bytes > kKeptBytes) return kept.clear();
+  }
+}
+
+// x: numbers of T, or words where they lie in pairs.
+template <class E, bool kTwo, class T>
+void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, ProductSchedule& schedule,
+                     const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,
+                     Parallel& parallel, void* memory) {
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  Workspace workspace(memory);
+  const Memory taken(schedule, workspace);
+  const int64_t at_once = schedule.images, most = schedule.strips.most;
+  for (int64_t begin = 0; begin < p.out[schedule.strips.axis]; begin += most) {
+    std::optional<StripSchedule> made;
+    if (schedule.kept.empty()) made = schedule.of_strip<E>(p, vectors, begin);
+    StripSchedule& strip = made ? *made : schedule.kept[static_cast<size_t>(begin / most)];
+    std::vector<std::vector<Loop>> images;
+    for (int64_t n = 0; n < p.N; ++n) {
+      const int64_t place = n % at_once;  // among those that are multiplied together
+      const Sharing sharing = {lanes, std::min(at_once, p.N - n + place)};
+      Word* const s = taken.s + place * schedule.words_of_s;
+      Word* const gathered =
+          taken.gathered == nullptr ? nullptr : taken.gathered + place * schedule.gathered.of_image;
+      const Finish<T, kTwo> finish(p, bias, residual.of_image(p, n), image_of(p, to, n));
+      StripOfImage image = schedule.in_place ? strip_in_place(p, strip, place, x, n, s)
+                                             : packed_strip<E, T>(p, strip, x, n, s);
+      images.push_back(loops_of_image<E>(p, vectors, strip, std::move(image), w, finish, sharing, gathered));
+      if (place + 1 == at_once || n + 1 == p.N) {
+        run_together(parallel, std::move(images));
+        images.clear();
+      }
+    }
+  }
+}
+
+ProductSchedule schedule_of(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+  const auto count = static_cast<int64_t>(lanes);
+  return p.bfloat16 ? ProductSchedule::of<Brain>(p, vectors, count)
+                    : ProductSchedule::of<Single>(p, vectors, count);
+}
+
+}  // namespace
+
+FusedConvVectors conv_product_vectors(const ConvolutionProblem& p) {
+  if (p.bfloat16 && with_tiles()) return FusedConvVectors::kTiles;
+  if (p.in_size() == 0 || p.out_size() <= 0 || p.M < 2 * L) return FusedConvVectors::kPixels;
+  const int64_t span = Strip(p, 0, 0, p.out[0]).span();
+  const bool few = static_cast<double>(p.out_size()) < kFull * static_cast<double>(round_up(span, L));
+  return few ? FusedConvVectors::kChannels : FusedConvVectors::kPixels;
+}
+
+size_t conv_product_workspace(const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes) {
+  Workspace workspace(nullptr);
+  const Memory taken(schedule_of(p, vectors, lanes), workspace);
+  return workspace.bytes();
+}
+
+std::unique_ptr<ConvSchedule> conv_product_schedule(const ConvolutionProblem& p, FusedConvVectors vectors,
+                                                    size_t lanes) {
+  auto schedule = std::make_unique<ProductSchedule>(schedule_of(p, vectors, lanes));
+  p.bfloat16 ? schedule->keep_strips<Brain>(p, vectors) : schedule->keep_strips<Single>(p, vectors);
+  return schedule;
+}
+
+template <class T>
+void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
+                  const void* x, const void* weights, const T* b, Residual<T> residual, Outputs<T> to,
+                  Parallel& parallel, void* workspace) {
+  const auto* w = static_cast<const Word*>(weights);
+  std::optional<ProductSchedule> made;
+  if (schedule == nullptr) made = schedule_of(p, vectors, parallel.lanes());
+  ProductSchedule& of = made ? *made : static_cast<ProductSchedule&>(*schedule);
+  if constexpr (std::is_same_v<T, float>) {
+    if (to.pairs != nullptr || residual.pairs != nullptr) {
+      return multiply_groups<Brain, true>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+    }
+    if (p.bfloat16) {
+      return multiply_groups<Brain, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+    }
+  }
+  multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
+}
+
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
+                           const void*, const float*, Residual<float>, Outputs<float>, Parallel&, void*);
+template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
+                           const void*, const half*, Residual<half>, Outputs<half>, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

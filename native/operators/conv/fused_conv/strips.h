@@ -1,0 +1,296 @@
+// Where the elements of x lie for the CPU kernels of FusedConv, and how they come there. x is packed strip by
+// strip, with its padding, as pairs of channels (in bfloat16) or single ones, sorted by the remainders of their
+// places modulo the stride, so that neighbouring pixels of y read neighbouring words:
+//
+//   s [group][pair of channels][phase][depth][row][column]
+//
+// The pixels of y lie in s as in y but for the columns and rows that the window needs beyond them: vectors run
+// over these too, and what they gave is left out when a vector is stored. For kernel files only (see
+// device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "blocks/cpu/product.h"
+#include "operators/conv/convolution/problem.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t L = kWidth;
+constexpr int64_t kStripBytes = 256 << 10;  // of a product's s for each lane: a part of a second-level cache
+
+// A part of y along its first axis with more than one element, and what of x it reads.
+struct Strip {
+  ConvolutionProblem::Axes out, first;    // sizes of the part of y, and where it begins
+  ConvolutionProblem::Axes phases, size;  // of s
+  int64_t plane, words;                   // of a phase, of a pair of channels
+
+  Strip(const ConvolutionProblem& p, size_t axis, int64_t begin, int64_t end) {
+    plane = words = 1;
+    for (size_t i = 0; i < 3; ++i) {
+      out[i] = i == axis ? end - begin : p.out[i];
+      first[i] = i == axis ? begin : 0;
+      phases[i] = 0;
+      int64_t most = 0;
+      for (int64_t k = 0; k < p.kernel[i]; ++k) {
+        phases[i] = std::max(phases[i], k * p.dilation[i] % p.stride[i] + 1);
+        most = std::max(most, k * p.dilation[i] / p.stride[i]);
+      }
+      size[i] = out[i] + most;
+      plane *= size[i];
+      words *= phases[i];
+    }
+    // An odd number of vectors: the words of one pixel are spread over all sets of the cache.
+    words = round_up(words * plane, L) | L;
+  }
+
+  // Pixels, in the order of s, from the first to the last one of y.
+  int64_t span() const { return ((out[0] - 1) * size[1] + out[1] - 1) * size[2] + out[2]; }
+  // Where the words of the tap (d, h, w) begin.
+  int64_t offset(const ConvolutionProblem& p, const ConvolutionProblem::Axes& tap) const {
+    int64_t phase = 0, place = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t at = tap[i] * p.dilation[i];
+      phase = phase * phases[i] + at % p.stride[i];
+      place = place * size[i] + at / p.stride[i];
+    }
+    return phase * plane + place;
+  }
+};
+
+// How y is cut into strips: as much of it at a time as has its s in the caches.
+struct Strips {
+  size_t axis;   // the first one with more than one element
+  int64_t most;  // elements of it
+
+  // Strips take at most `bytes`, of which each element has `depth` words, and have at least `least` elements.
+  Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
+    while (axis < 2 && p.out[axis] == 1) ++axis;
+    most = p.out[axis];
+    const auto taken = [&](int64_t n) { return depth * Strip(p, axis, 0, n).words * 4; };
+    const int64_t whole = taken(most), one = taken(1);
+    if (whole <= bytes) return;
+    const int64_t more = std::max<int64_t>((whole - one) / std::max<int64_t>(most - 1, 1), 1);
+    most = std::min(most, std::max((bytes - one) / more, least));
+    // Equal ones, of whole vectors.
+    most = ceil_div(p.out[axis], ceil_div(p.out[axis], most));
+    if (axis == 2) most = std::min(round_up(most, L), p.out[axis]);
+  }
+  Strip at(const ConvolutionProblem& p, int64_t begin) const {
+    return Strip(p, axis, begin, std::min(p.out[axis], begin + most));
+  }
+};
+
+// Who shares a product: lanes, and images that are multiplied in one call of the pool.
+struct Sharing {
+  int64_t lanes, images;
+
+  // Into how many parts, at most `most`, each of `items` items of an image is cut, for some items for each lane.
+  int64_t parts(int64_t items, int64_t most) const {
+    return lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, items * images), 1, most);
+  }
+};
+
+// A last channel without another one is multiplied by two taps of a row at a time: its words hold neighbouring
+// columns of the window.
+template <class E>
+bool pairs_columns(const ConvolutionProblem& p) {
+  return E::kDepth > 1 && p.C % 2 != 0 && p.kernel[2] > 1;
+}
+
+// The taps along a row of the window that a pair of channels has words for. Of an odd number of columns the last
+// two words overlap, and the second counts one column: the next one is none of the window's, and infinite
+// perhaps.
+template <class E>
+std::vector<int64_t> columns_of(const ConvolutionProblem& p, bool last) {
+  std::vector<int64_t> columns;
+  const bool two = last && pairs_columns<E>(p);
+  for (int64_t w = 0; w < p.kernel[2]; w += two ? 2 : 1) {
+    columns.push_back(two ? std::min(w, p.kernel[2] - 2) : w);
+  }
+  return columns;
+}
+
+template <class E>
+int64_t pairs_of(const ConvolutionProblem& p) {
+  return ceil_div(p.C, E::kDepth);
+}
+
+template <class E>
+int64_t steps_of(const ConvolutionProblem& p) {
+  const auto last = static_cast<int64_t>(columns_of<E>(p, true).size());
+  return ((pairs_of<E>(p) - 1) * p.kernel[2] + last) * p.kernel[0] * p.kernel[1];
+}
+
+// How far from a pixel's word of the first step its words of all steps are.
+struct Steps {
+  const int64_t* offsets;
+  int64_t count;
+  // For vectors that reach beyond so many words of s, where nothing is behind them: the last step's is elsewhere.
+  int64_t there = std::numeric_limits<int64_t>::max();
+  const int64_t* at_end = nullptr;
+
+  // For a vector that ends before word `end` of s.
+  const int64_t* until(int64_t end) const { return end > there ? at_end : offsets; }
+};
+
+// For each step of the product.
+template <class E>
+std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& strip) {
+  std::vector<int64_t> offsets;
+  offsets.reserve(static_cast<size_t>(steps_of<E>(p)));
+  const int64_t pairs = pairs_of<E>(p);
+  std::vector<int64_t> taps;
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    if (pair == 0 || pair + 1 == pairs) {
+      const std::vector<int64_t> columns = columns_of<E>(p, pair + 1 == pairs);
+      taps.clear();
+      for (int64_t d = 0; d < p.kernel[0]; ++d) {
+        for (int64_t h = 0; h < p.kernel[1]; ++h) {
+          for (const int64_t w : columns) taps.push_back(strip.offset(p, {d, h, w}));
+        }
+      }
+    }
+    for (const int64_t tap : taps) offsets.push_back(pair * strip.words + tap);
+  }
+  return offsets;
+}
+
+// The pixels of a vector that are y's.
+struct Pixels {
+  uint32_t lanes;  // one bit each
+  int32_t count;
+  int64_t at;  // of the first one in a plane of y
+};
+
+// The pixels of a strip, in vectors of which the first `width` lanes are used.
+inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& strip, int64_t width) {
+  std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
+  const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
+  int64_t at = first, d = 0, h = 0, w = 0;
+  for (Pixels& vector : pixels) {
+    vector = {0, 0, at};
+    for (int64_t lane = 0; lane < width;) {
+      const int64_t run = std::min(width - lane, strip.size[2] - w);
+      const bool inside = h < strip.out[1] && d < strip.out[0];
+      const int64_t count = inside ? std::clamp<int64_t>(strip.out[2] - w, 0, run) : 0;
+      vector.lanes |= ((1u << count) - 1) << lane;
+      vector.count += static_cast<int32_t>(count);
+      lane += run;
+      w += run;
+      if (w == strip.size[2]) {
+        w = 0;
+        if (++h == strip.size[1]) {
+          h = 0;
+          ++d;
+        }
+      }
+    }
+    at += vector.count;
+  }
+  return pixels;
+}
+
+// The lanes of v whose bits are set, in order.
+inline Vec chosen(Vec v, const Pixels& pixels) {
+  if (pixels.count == L) return v;
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_compress_ps(static_cast<__mmask16>(pixels.lanes), (__m512)v);
+#else
+  Vec result = {};
+  int count = 0;
+  for (int lane = 0; lane < L; ++lane) {
+    if ((pixels.lanes >> lane & 1) != 0) result[count++] = v[lane];
+  }
+  return result;
+#endif
+}
+
+template <int kStep>
+struct EveryOther {
+  static constexpr int at(int i) { return 2 * i + kStep; }
+};
+
+// x[i stride] for i in [0, L) where lo <= i stride < hi, 0 elsewhere.
+template <class T>
+Vec load_strided(const T* x, int64_t stride, int64_t lo, int64_t hi) {
+  if (stride == 1) return load_range(x, lo, hi);
+  if (stride == 2) {
+    return shuffle(load_range(x, lo, hi), load_range(x + L, lo - L, hi - L), EveryOther<0>());
+  }
+  alignas(64) float part[L];
+  for (int64_t i = 0; i < L; ++i) {
+    part[i] = i * stride >= lo && i * stride < hi ? static_cast<float>(x[i * stride]) : 0.0f;
+  }
+  return load_aligned(part);
+}
+
+inline void store_words(Word* to, Words words, int64_t n) {
+  if (n >= L) {
+    *reinterpret_cast<UnalignedWords*>(to) = words;
+    return;
+  }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << n) - 1), (__m512i)words);
+#else
+  for (int64_t i = 0; i < n; ++i) to[i] = words[i];
+#endif
+}
+
+// Where the second number of a word is, beside the first: elsewhere in x, and columns further in its row.
+struct Second {
+  bool there;
+  int64_t distance, columns;
+};
+
+// A channel at x and what shares its words.
+template <class E, class T>
+void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Second second, Word* s) {
+  const auto place = [&](size_t axis, int64_t phase, int64_t i) {
+    return (strip.first[axis] + i) * p.stride[axis] + phase - p.pad[axis];
+  };
+  const int64_t columns = strip.size[2], stride = p.stride[2];
+  for (int64_t phase = 0; phase < strip.phases[0] * strip.phases[1] * strip.phases[2]; ++phase) {
+    const int64_t phase_w = phase % strip.phases[2], phase_h = phase / strip.phases[2] % strip.phases[1],
+                  phase_d = phase / strip.phases[2] / strip.phases[1];
+    for (int64_t d = 0; d < strip.size[0]; ++d) {
+      for (int64_t h = 0; h < strip.size[1]; ++h, s += columns) {
+        const int64_t id = place(0, phase_d, d), ih = place(1, phase_h, h);
+        if (id < 0 || id >= p.in[0] || ih < 0 || ih >= p.in[1]) {
+          std::memset(s, 0, static_cast<size_t>(columns) * sizeof(Word));
+          continue;
+        }
+        const T* row = x + (id * p.in[1] + ih) * p.in[2];
+        const T* next = row + second.distance;
+        for (int64_t c = 0; c < columns; c += L) {
+          const int64_t at = place(2, phase_w, c), beyond = at + second.columns;
+          if (stride <= 2 && at >= 0 && beyond + stride * L <= p.in[2] && c + L <= columns) {
+            // Whose next part is elsewhere, which nothing else foresees.
+            __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
+            if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
+            const auto numbers = [stride](const T* from) {
+              const Vec first = load_as_float(from);
+              return stride == 1 ? first : shuffle(first, load_as_float(from + L), EveryOther<0>());
+            };
+            const Vec low = numbers(row + at);
+            const Vec high = E::kDepth > 1 && second.there ? numbers(next + at) : Vec{};
+            *reinterpret_cast<UnalignedWords*>(s + c) = E::join(low, high);
+            continue;
+          }
+          const Vec low = load_strided(row + at, stride, -at, p.in[2] - at);
+          Vec high = {};
+          if (E::kDepth > 1 && second.there) {
+            high = load_strided(next + at, stride, -beyond, p.in[2] - beyond);
+          }
+          store_words(s + c, E::join(low, high), columns - c);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

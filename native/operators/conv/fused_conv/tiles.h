@@ -1,0 +1,49 @@
+// An implicit product in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "blocks/cpu/tiles.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/fused_conv/finish.h"
+#include "operators/conv/fused_conv/schedule.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// The steps of the product in the order in which tiles take them, by their numbers in step_offsets: all pairs of
+// channels of a tap, then those of the next tap, since the words of neighbouring pairs are as far apart as any two.
+inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
+  const int64_t steps = steps_of<Brain>(p), taps = pairs_columns<Brain>(p) ? 1 : p.taps();
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(steps));
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    for (int64_t step = tap; step < steps; step += taps) order.push_back(step);
+  }
+  return order;
+}
+
+// Words of a group's weights, in blocks of two tiles of channels: [block][16 steps][tile].
+inline int64_t tiled_group_words(const ConvolutionProblem& p) {
+  return round_up(p.M, kTileSide) * round_up(steps_of<Brain>(p), kTileSide);
+}
+// Where the words of a channel's 16 steps are that tile k takes.
+inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64_t k) {
+  const int64_t first = channel / kBlockRows * kBlockRows, steps = round_up(steps_of<Brain>(p), kTileSide);
+  const int64_t tiles = std::min(kBlockTiles, ceil_div(p.M - first, kTileSide));
+  return first * steps + (k * tiles * kTileSide + channel - first) * kTileSide;
+}
+
+// What the lanes want beside s.
+int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
+
+std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                             const std::vector<int64_t>& order, bool in_place);
+
+// The product of an image's strip, whose s is there: x, behind whose last pair of channels is nothing, where it is read
+// in place. `gathered` has so many words. F is a Finish. p and the schedule stay.
+template <class F>
+Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,129 @@
+// A group of several channels as an implicit product in tiles: output channels are the rows, pixels the columns. The
+// words of 16 neighbouring pairs of channels at a tap are a tile of columns where they lie in s (strips.h). Other 16
+// steps, of several taps or few channels, are gathered first, for the columns of a block at a time.
+#include <type_traits>
+#include <utility>
+
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/fused_conv/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
+
+constexpr int64_t kPassBytes = 512 << 10;                    // weights that pass a strip together
+constexpr int64_t kGatheredWords = kTileSide * kPanelWidth;  // of 16 steps
+
+// The tiles of columns of a strip.
+struct Columns {
+  const Place* places;
+  const Word *s, *gathered;
+  const Word* at(int64_t k, int64_t i) const {
+    return (places[k].gathered ? gathered : s) + places[k].offset + i * kTileSide;
+  }
+  int64_t bytes(int64_t k) const { return places[k].row * static_cast<int64_t>(sizeof(Word)); }
+};
+
+// Whether 16 steps from `first` on are neighbouring pairs of a tap, at even distances.
+bool lies_evenly(const ConvolutionProblem& p, int64_t steps, int64_t first, bool in_place) {
+  if (pairs_columns<Brain>(p) || first + kTileSide > steps || (in_place && first + kTileSide == steps))
+    return false;
+  const int64_t pairs = pairs_of<Brain>(p);
+  return first / pairs == (first + kTileSide - 1) / pairs;
+}
+
+// Gathers what does not lie evenly of `vectors` vectors of pixels. from: their first words of s.
+void gather(const std::vector<Place>& places, const int64_t* offsets, const std::vector<int64_t>& order,
+            const Word* from, int64_t vectors, Word* to) {
+  const auto steps = static_cast<int64_t>(order.size());
+  for (size_t k = 0; k < places.size(); ++k) {
+    if (!places[k].gathered) continue;
+    for (int64_t i = 0; i < kTileSide; ++i, to += kPanelWidth) {
+      const int64_t step = static_cast<int64_t>(k) * kTileSide + i;
+      const Word* words = step < steps ? from + offsets[order[static_cast<size_t>(step)]] : nullptr;
+      for (int64_t j = 0; j < vectors; ++j) {
+        *reinterpret_cast<AlignedWords*>(to + j * L) =
+            words != nullptr ? *reinterpret_cast<const UnalignedWords*>(words + j * L) : Words{};
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
+                             const std::vector<int64_t>& order, bool in_place) {
+  const auto at = [&](int64_t i) { return offsets[static_cast<size_t>(order[static_cast<size_t>(i)])]; };
+  const auto steps = static_cast<int64_t>(order.size());
+  std::vector<Place> places;
+  places.reserve(static_cast<size_t>(ceil_div(steps, kTileSide)));
+  int64_t gathered = 0;
+  for (int64_t first = 0; first < steps; first += kTileSide) {
+    if (lies_evenly(p, steps, first, in_place)) {
+      places.push_back({at(first), at(first + 1) - at(first), false});
+    } else {
+      places.push_back({gathered, kPanelWidth, true});
+      gathered += kGatheredWords;
+    }
+  }
+  return places;
+}
+
+int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes) {
+  const int64_t steps = steps_of<Brain>(p);
+  int64_t gathered = 0;
+  for (int64_t first = 0; first < steps; first += kTileSide) {
+    // Of every strip: whether x is read in place is not known yet.
+    gathered += lies_evenly(p, steps, first, true) ? 0 : kGatheredWords;
+  }
+  return lanes * gathered;
+}
+
+template <class F>
+Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
+                       const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered) {
+  const auto tiles = static_cast<int64_t>(schedule.places.size()),
+             vectors = static_cast<int64_t>(schedule.pixels.size());
+  const int64_t panels = ceil_div(vectors, kPanel), blocks = ceil_div(p.M, kBlockRows);
+  const int64_t slot = conv_tiles_words(p, 1);
+  int64_t together = std::clamp<int64_t>(kPassBytes / (tiles * kBlockTiles * kTileWords * 4 + 1), 1, blocks);
+  if (sharing.lanes > 1) {
+    const int64_t all = sharing.images * p.groups * blocks * panels;
+    together = std::clamp<int64_t>(all / (4 * sharing.lanes), 1, together);
+  }
+  const int64_t passes = ceil_div(blocks, together), parts = sharing.parts(p.groups * passes, panels);
+  const auto multiply = [=, &p, &schedule](int64_t item, size_t lane) {
+    const TileRegisters registers;
+    const int64_t part = item % parts, pass = item / parts % passes, g = item / parts / passes;
+    const Word* packed = s + g * pairs_of<Brain>(p) * schedule.strip.words;
+    const Word* group = w + g * tiled_group_words(p);
+    Word* mine = gathered + static_cast<int64_t>(lane) * slot;
+    const int64_t end = std::min(blocks, (pass + 1) * together);
+    alignas(64) float o[kBlockRows * kPanelWidth];
+    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+      const int64_t j = panel * kPanel, here = std::min<int64_t>(kPanel, vectors - j);
+      gather(schedule.places, steps.until((j + kPanel) * L), schedule.order, packed + j * L, here, mine);
+      const Columns columns = {schedule.places.data(), packed + j * L, mine};
+      for (int64_t block = pass * together; block < end; ++block) {
+        const int64_t m = block * kBlockRows, rows = std::min(kBlockRows, p.M - m);
+        const int64_t high = ceil_div(rows, kTileSide);
+        const F finish = image.at(g * p.M + m, schedule.pixels.data() + j);
+        finish.fetch(rows);
+        const Tiles weights = {group + m * tiles * kTileSide, high * kTileWords, kTileWords, kTileSide};
+        multiply_block(high, here, weights, columns, tiles, o, here * L);
+        finish.end(rows, here, o, false);
+      }
+    }
+  };
+  return {p.groups * passes * parts, multiply};
+}
+
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<float>&, const Sharing&, Word*);
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<half>&, const Sharing&, Word*);
+template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
+                                const Word*, const Finish<float, true>&, const Sharing&, Word*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

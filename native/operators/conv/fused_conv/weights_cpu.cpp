@@ -1,0 +1,84 @@
+// The layouts of FusedConv's weights: blocks of channels where pixels are the vectors, panels of channels where these
+// are the vectors, or tiles (tiles.h).
+#include "operators/conv/fused_conv/product_cpu.h"
+#include "operators/conv/fused_conv/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+template <class E>
+int64_t group_words(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  const int64_t outputs = p.M, steps = steps_of<E>(p);
+  if (vectors == FusedConvVectors::kTiles) return tiled_group_words(p);
+  return vectors == FusedConvVectors::kChannels ? panels_words(steps, outputs) : steps * outputs;
+}
+
+template <class E, class T>
+void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, Word* words) {
+  const int64_t channels = p.C, outputs = p.M, taps = p.taps();
+  const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
+  const bool tiled = vectors == FusedConvVectors::kTiles;
+  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // of steps among those of tiles
+  if (tiled) {
+    int64_t place = 0;
+    for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
+  }
+  for (int64_t m = 0; m < p.y_channels(); ++m) {
+    // The channel's word of the first step, and how far it is to the next one's where these are even.
+    Word* to = words + m / outputs * size;
+    const int64_t i = m % outputs;
+    int64_t distance = 0, step = 0;
+    if (vectors == FusedConvVectors::kChannels) {
+      const int64_t panel = i / kPanelWidth;
+      to = panel_at(to, steps, panel) + i % kPanelWidth;
+      distance = panel_vectors(outputs, panel) * L;
+    } else if (!tiled) {
+      int64_t block = i * blocks_of(outputs) / outputs;
+      while (first_of(outputs, block + 1) <= i) ++block;
+      const int64_t first = first_of(outputs, block);
+      to += first * steps + i - first;
+      distance = first_of(outputs, block + 1) - first;
+    }
+    const T* in = w + m * channels * taps;
+    const auto put = [&](Vec low, Vec high) {
+      const int64_t place = tiled ? places[static_cast<size_t>(step)] : 0;
+      to[tiled ? tiled_channel(p, i, place / kTileSide) + place % kTileSide : step * distance] =
+          E::join(low, high)[0];
+      ++step;
+    };
+    const auto weight = [&](int64_t c, int64_t tap) { return splat(static_cast<float>(in[c * taps + tap])); };
+    for (int64_t c = 0; c < channels; c += E::kDepth) {
+      const bool both = E::kDepth > 1 && c + 1 < channels;
+      const int64_t width = p.kernel[2];
+      if (!both && pairs_columns<E>(p)) {
+        for (int64_t row = 0; row < taps; row += width) {
+          for (int64_t w = 0; w < width; w += 2) {
+            if (w + 1 < width) put(weight(c, row + w), weight(c, row + w + 1));
+            if (w + 1 == width) put(Vec{}, weight(c, row + w));
+          }
+        }
+        continue;
+      }
+      for (int64_t tap = 0; tap < taps; ++tap) put(weight(c, tap), both ? weight(c + 1, tap) : Vec{});
+    }
+  }
+}
+
+}  // namespace
+
+size_t conv_product_weights(const ConvolutionProblem& p, FusedConvVectors vectors) {
+  const int64_t words = p.bfloat16 ? group_words<Brain>(p, vectors) : group_words<Single>(p, vectors);
+  return static_cast<size_t>(p.groups * words) * sizeof(Word);
+}
+
+template <class T>
+void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors, const T* w, void* weights) {
+  auto* words = static_cast<Word*>(weights);
+  if (p.bfloat16) return prepare_groups<Brain>(p, vectors, w, words);
+  prepare_groups<Single>(p, vectors, w, words);
+}
+
+template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const float*, void*);
+template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const half*, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,325 @@
+// The elements of y whose places, counted with the padding, leave the same remainder modulo the stride are a phase of
+// y: a convolution of x, with stride 1, by those taps k whose places k dilation leave this remainder, too.
+//
+//   y[q stride + remainder - pad] = sum of x[q - distance] w[k],   distance stride + remainder = k dilation
+//
+// All phases lie on the same grid of q. x is packed once for all distances, strip by strip of the grid
+// (fused_conv/strips.h), and the phases of some channels of y are the rows of a product over its pixels. Where the
+// kernel is a multiple of the stride all phases have the same distances, and rows of one block may be of any. The sums
+// of neighbouring phases are interleaved in the first-level cache and leave as rows of y.
+#include <vector>
+
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/fused_conv/strips.h"
+#include "operators/conv/fused_conv_transpose/finish_cpu.h"
+#include "operators/conv/fused_conv_transpose/op.h"
+#include "operators/conv/fused_conv_transpose/phases_cpu.h"
+#include "operators/conv/fused_conv_transpose/segments_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t kStepsTogether = 128;  // steps whose words of x stay in the first-level cache
+constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
+
+// A strip of x and what is the same for all of its items.
+struct Piece {
+  Strip strip;
+  bool apart;                      // `gather` brings x
+  std::vector<Segments> segments;  // of each set
+  std::vector<std::vector<std::vector<int64_t>>>
+      offsets;  // of the steps of each product of each set, and kAhead more
+
+  Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
+      : strip(of), apart(is_apart(grid)) {
+    std::vector<int64_t> places;  // in a channel, of each distance
+    for (const ConvolutionProblem::Axes& distance : plan.distances) {
+      ConvolutionProblem::Axes place;
+      for (size_t i = 0; i < 3; ++i) place[i] = grid.kernel[i] - 1 - distance[i];
+      places.push_back(strip.offset(grid, place));
+    }
+    for (const PhaseSet& set : plan.sets) {
+      segments.emplace_back(p, plan, set, of);
+      auto& own = offsets.emplace_back();
+      for (const PhaseProduct& product : set.products) {
+        auto& steps = own.emplace_back();
+        steps.reserve(static_cast<size_t>(grid.C) * product.distances.size() + kAhead);
+        for (int64_t c = 0; c < grid.C; ++c) {
+          for (const int64_t distance : product.distances) {
+            steps.push_back(apart ? c * kPanelWidth
+                                  : c * strip.words + places[static_cast<size_t>(distance)]);
+          }
+        }
+        steps.resize(steps.size() + kAhead, steps.empty() ? 0 : steps.back());
+      }
+    }
+  }
+
+  int64_t panels() const { return ceil_div(strip.span(), kPanelWidth); }
+};
+
+// Where products find x: panel after panel of each group, or the strip.
+struct Source {
+  const Word* x;
+  int64_t group, panel;  // words to the next one
+};
+// And what brings it there.
+struct Brought {
+  Source source;
+  Loop bring;
+};
+
+// Panels of pixels, whose words of all channels are neighbours then: each bundle reads them again.
+template <class T>
+Brought gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
+  const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
+  const ConvolutionProblem::Axes& first = piece.strip.first;
+  const T* from = image + (first[0] * p.in[1] + first[1]) * p.in[2] + first[2];
+  const auto bring = [=, &p](int64_t channel, size_t) {
+    const T* numbers = from + channel * p.in_size();
+    Word* to = gathered + channel / p.C * panels * size + channel % p.C * kPanelWidth;
+    for (int64_t i = 0; i < panels * kPanelWidth; i += kPanelWidth, to += size) {
+      for (int64_t j = 0; j < kPanelWidth; j += L) {
+        const Vec v = load_range(numbers + i + j, 0, pixels - i - j);
+        store_aligned(reinterpret_cast<float*>(to + j), v);
+      }
+    }
+  };
+  return {{gathered, panels * size, size}, {p.x_channels(), bring}};
+}
+
+template <class T>
+Brought pack(const ConvolutionProblem& grid, const Piece& piece, const T* image, Word* packed) {
+  const auto bring = [=, &grid, &piece](int64_t c, size_t) {
+    pack_pair<Single>(grid, piece.strip, image + c * grid.in_size(), Second{},
+                      packed + c * piece.strip.words);
+  };
+  return {{packed, grid.C * piece.strip.words, kPanelWidth}, {grid.x_channels(), bring}};
+}
+
+// Words at offsets that no prefetcher foresees.
+struct FarTable : Table {
+  const Word* at(const Word* v, int64_t step, int64_t) const {
+    __builtin_prefetch(v + offsets[step + kAhead]);
+    return v + offsets[step];
+  }
+};
+
+// What becomes of a part of the sums: it is added to those of the steps before.
+struct Add {
+  bool first;
+  Vec begin(int64_t) const { return Vec{}; }
+  void step() const {}
+  template <int kRows, int kVectors>
+  [[gnu::always_inline]] void end(const Vec (&sum)[kRows][kVectors], float* o) const {
+#pragma GCC unroll 14
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kVectors; ++j, o += L)
+        store_aligned(o, first ? sum[i][j] : sum[i][j] + load_aligned(o));
+    }
+  }
+};
+
+// The sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Some steps of all rows at a time, so that x
+// stays in the first-level cache.
+void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBundle& bundle, const Word* x,
+                     const Word* w, int64_t vectors, float* sums) {
+  const PhaseSet& set = plan.sets[bundle.set];
+  for (size_t i = 0; i < set.products.size(); ++i) {
+    const int64_t* offsets = piece.offsets[bundle.set][i].data();
+    const int64_t steps = static_cast<int64_t>(piece.offsets[bundle.set][i].size()) - kAhead,
+                  rows = bundle.channels * static_cast<int64_t>(set.products[i].taps.size()),
+                  blocks = phase_blocks(rows);
+    for (int64_t step = 0; step == 0 || step < steps; step += kStepsTogether) {
+      const int64_t depth = std::min(kStepsTogether, steps - step);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = rows * block / blocks, here = rows * (block + 1) / blocks - first;
+        const Word* words = w + first * steps + step * here;
+        float* o = sums + first * vectors * L;
+        if (piece.apart) {
+          const Table table = {offsets + step};
+          pick_multiply<Single, Table, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
+        } else {
+          const FarTable table = {{offsets + step}};
+          pick_multiply<Single, FarTable, Add>(here, vectors)(words, x, table, depth, o, Add{step == 0});
+        }
+      }
+    }
+    w += rows * steps;
+    sums += rows * vectors * L;
+  }
+}
+
+// The rows of y that they make.
+template <class T>
+void end_bundle(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
+                const ChannelBundle& bundle, int64_t g, int64_t panel, int64_t vectors,
+                const FinishedImage<T>& ending, const TransposeLane& lane) {
+  const Segments& segments = piece.segments[bundle.set];
+  const std::vector<PhaseRow>& rows = plan.sets[bundle.set].rows;
+  const int64_t width = vectors * L, distance = bundle.channels * width;
+  for (size_t j = 0; j < rows.size(); ++j) {
+    const PhaseRow& row = rows[j];
+    const Segment *begin = segments.begin(panel, static_cast<int64_t>(j)),
+                  *end = segments.end(panel, static_cast<int64_t>(j));
+    const bool in_pairs = plan.whole && row.phases.size() == 2 && begin != end && begin->count == 2 * width;
+    for (int64_t i = 0; i < bundle.channels; ++i) {
+      const FinishedChannel<T> channel = ending.of(g * p.M + bundle.first + i);
+      const float* sums = lane.sums + i * width;
+      if (in_pairs && channel.bounds.enough) {
+        const float *even = sums + row.phases[0] * distance, *odd = sums + row.phases[1] * distance;
+        for (int64_t k = 0; k < width; k += L) {
+          const Vec a = load_aligned(even + k), b = load_aligned(odd + k);
+          channel.put(begin->at + 2 * k, shuffle(a, b, Interleaved<0>()));
+          channel.put(begin->at + 2 * k + L, shuffle(a, b, Interleaved<L / 2>()));
+        }
+        continue;
+      }
+      const float* turns = in_turns(row, sums, distance, width, lane);
+      float* buffer = turns == lane.turns ? lane.others : lane.turns;
+      for (auto at = begin; at != end; ++at) channel.end(at->at, turns + at->from, at->count, buffer);
+    }
+  }
+}
+
+template <class T>
+Loop multiply_piece(const ConvolutionProblem& p, const PhasePlan& plan, const Piece& piece,
+                    const Source& source, const Word* weights, const FinishedImage<T>& ending,
+                    const std::vector<TransposeLane>& memory) {
+  const auto bundles = static_cast<int64_t>(plan.bundles.size()), lanes = static_cast<int64_t>(memory.size());
+  const int64_t panels = piece.panels(), all_vectors = ceil_div(piece.strip.span(), L);
+  const int64_t parts = parts_of_least_cost(1, std::min(panels, 4 * lanes), p.groups * bundles, lanes,
+                                            [&](int64_t n) { return ceil_div(panels, n); });
+  const auto multiply = [=, &p, &plan, &piece, &memory](int64_t item, size_t lane) {
+    const int64_t part = item % parts, g = item / parts / bundles;
+    const ChannelBundle& bundle = plan.bundles[static_cast<size_t>(item / parts % bundles)];
+    const Word* w = weights + g * p.M * p.C * p.taps() + bundle.weights;
+    for (int64_t panel = panels * part / parts; panel < panels * (part + 1) / parts; ++panel) {
+      const int64_t vectors = std::min<int64_t>(kPanel, all_vectors - panel * kPanel);
+      const Word* x = source.x + g * source.group + panel * source.panel;
+      multiply_bundle(plan, piece, bundle, x, w, vectors, memory[lane].sums);
+      end_bundle(p, plan, piece, bundle, g, panel, vectors, ending, memory[lane]);
+    }
+  };
+  return {p.groups * bundles * parts, multiply};
+}
+
+// --- Memory
+
+Strips strips_of(const ConvolutionProblem& grid, size_t lanes) {
+  return Strips(grid, kStripBytes * static_cast<int64_t>(lanes), grid.x_channels(), 1);
+}
+
+// x of a strip, for vectors that may read beyond it.
+Word* take_strip(const ConvolutionProblem& grid, const Strips& strips, Workspace& workspace) {
+  const Strip strip = strips.at(grid, 0);
+  return workspace.take<Word>(grid.x_channels() * std::max(strip.words, round_up(strip.span(), kPanelWidth)) +
+                              kPanelWidth);
+}
+
+std::vector<TransposeLane> take_lanes(const PhasePlan& plan, size_t lanes, Workspace& workspace) {
+  const int64_t turns = static_cast<int64_t>(plan.remainders.size()) * kPanelWidth + L;
+  std::vector<TransposeLane> memory(lanes);
+  for (TransposeLane& lane : memory) {
+    lane.sums = workspace.take<float>(plan.most_sums * kPanelWidth + L);
+    lane.turns = workspace.take<float>(turns);
+    lane.others = workspace.take<float>(turns);
+  }
+  return memory;
+}
+
+bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.y_channels() == 0 || p.out_size() <= 0; }
+
+template <class T>
+void transposed(const ConvolutionProblem& p, const T* x, const Word* weights, const T* b, const T* r,
+                const T* slopes, T* y, Parallel& parallel, void* memory) {
+  if (empty(p)) return;
+  const PhasePlan plan(p);
+  const ConvolutionProblem grid = grid_of(p);
+  const Strips strips = strips_of(grid, parallel.lanes());
+  Workspace workspace(memory);
+  Word* packed = take_strip(grid, strips, workspace);
+  const std::vector<TransposeLane> lanes = take_lanes(plan, parallel.lanes(), workspace);
+  for (int64_t n = 0; n < p.N; ++n) {
+    const FinishedImage<T> ending(p, b, r, slopes, y, n);
+    if (!plan.covers) end_without_sums(p, ending, parallel);
+  }
+  for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
+    const Piece piece(p, grid, plan, strips.at(grid, begin));
+    std::vector<Loop> loops;  // of all images, one after the other
+    for (int64_t n = 0; n < p.N; ++n) {
+      const T* image = x + n * p.x_channels() * p.in_size();
+      Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
+      loops.push_back(std::move(brought.bring));
+      loops.push_back(multiply_piece(p, plan, piece, brought.source, weights,
+                                     FinishedImage<T>(p, b, r, slopes, y, n), lanes));
+    }
+    parallel_loops(parallel, loops);
+  }
+}
+
+}  // namespace
+
+template <class T>
+size_t fused_conv_transpose_weights(const ConvolutionProblem& p, OnlyWay) {
+  return static_cast<size_t>(p.groups * p.M * p.C * p.taps()) * sizeof(Word);
+}
+
+template <class T>
+void fused_conv_transpose_prepare(const ConvolutionProblem& p, OnlyWay, const T* w, void* weights) {
+  const PhasePlan plan(p);
+  auto* to = static_cast<Word*>(weights);
+  for (int64_t g = 0; g < p.groups; ++g) {
+    for (const ChannelBundle& bundle : plan.bundles) {
+      for (const PhaseProduct& product : plan.sets[bundle.set].products) {
+        const int64_t rows = bundle.channels * static_cast<int64_t>(product.taps.size()),
+                      blocks = phase_blocks(rows);
+        for (int64_t block = 0; block < blocks; ++block) {
+          for (int64_t c = 0; c < p.C; ++c) {
+            for (size_t tap = 0; tap < product.distances.size(); ++tap) {
+              for (int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
+                const int64_t m = bundle.first + row % bundle.channels;
+                const auto& taps = product.taps[static_cast<size_t>(row / bundle.channels)];
+                const T weight = w[((g * p.C + c) * p.M + m) * p.taps() + taps[tap]];
+                *to++ = Single::join(splat(static_cast<float>(weight)), Vec{})[0];
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+size_t fused_conv_transpose_workspace(const ConvolutionProblem& p, OnlyWay, size_t lanes) {
+  if (empty(p)) return 0;
+  const ConvolutionProblem grid = grid_of(p);
+  Workspace workspace(nullptr);
+  take_strip(grid, strips_of(grid, lanes), workspace);
+  take_lanes(PhasePlan(p), lanes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void fused_conv_transpose(const ConvolutionProblem& p, OnlyWay, const T* x, const void* weights, const T* b,
+                          const T* r, T* y, Parallel& parallel, void* workspace) {
+  transposed<T>(p, x, static_cast<const Word*>(weights), b, r, nullptr, y, parallel, workspace);
+}
+
+template <class T>
+void prelu_conv_transpose(const ConvolutionProblem& p, const T* x, const void* weights, const T* b,
+                          const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace) {
+  transposed(p, x, static_cast<const Word*>(weights), b, r, slopes, y, parallel, workspace);
+}
+
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, float)
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, half)
+template void prelu_conv_transpose(const ConvolutionProblem&, const float*, const void*, const float*,
+                                   const float*, const float*, float*, Parallel&, void*);
+template void prelu_conv_transpose(const ConvolutionProblem&, const half*, const void*, const half*,
+                                   const half*, const half*, half*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,200 @@
+// The phases of a transposed convolution, and the grid that all of them lie on (cpu.cpp).
+// For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "blocks/cpu/product.h"
+#include "operators/conv/convolution/problem.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kMostPhases = 16;  // of all axes that are computed together
+constexpr int64_t kMostSums = 64;    // rows of a bundle
+constexpr int64_t kFullRows = 4;     // that keep the multipliers busy
+
+// The taps that reach the elements of an axis with this remainder, and how far before q they read x.
+struct AxisPhase {
+  int64_t remainder;
+  std::vector<int64_t> taps, distances;
+};
+
+// Those that any taps reach.
+inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis) {
+  std::map<int64_t, AxisPhase> found;
+  for (int64_t k = 0; k < p.kernel[axis]; ++k) {
+    const int64_t place = k * p.dilation[axis], remainder = place % p.stride[axis];
+    AxisPhase& phase = found[remainder];
+    phase.remainder = remainder;
+    phase.taps.push_back(k);
+    phase.distances.push_back(place / p.stride[axis]);
+  }
+  std::vector<AxisPhase> phases;
+  for (auto& [remainder, phase] : found) phases.push_back(std::move(phase));
+  return phases;
+}
+
+// Phases of the same distances: rows of one product.
+struct PhaseProduct {
+  std::vector<int64_t> distances;          // of each tap, among those of the plan
+  std::vector<std::vector<int64_t>> taps;  // of each phase, among those of the kernel
+};
+
+// A row of y's from the sums of phases along the last axis.
+struct PhaseRow {
+  int64_t depth, height;        // remainders
+  std::vector<int64_t> phases;  // by remainder
+};
+
+// Phases that are computed together, numbered product by product.
+struct PhaseSet {
+  std::vector<PhaseProduct> products;
+  std::vector<PhaseRow> rows;
+  int64_t phases = 0, taps = 0;
+};
+
+// Channels of y, those of a group from `first` on, with the phases of a set.
+struct ChannelBundle {
+  size_t set;
+  int64_t first, channels;
+  int64_t weights;  // where they begin among those of the group
+};
+
+inline int64_t phase_blocks(int64_t rows) { return ceil_div(rows, kMaxRows); }
+
+struct PhasePlan {
+  std::vector<int64_t> remainders;                  // along the last axis
+  bool whole;                                       // which are all that there are
+  bool covers;                                      // each element of y has taps
+  std::vector<ConvolutionProblem::Axes> distances;  // that there are
+  std::vector<PhaseSet> sets;
+  std::vector<ChannelBundle> bundles;
+  int64_t most_sums = 0;  // of a bundle
+
+  explicit PhasePlan(const ConvolutionProblem& p) {
+    const std::vector<AxisPhase> d = phases_of(p, 0), h = phases_of(p, 1), w = phases_of(p, 2);
+    for (const AxisPhase& phase : w) remainders.push_back(phase.remainder);
+    const auto all = [&p](const std::vector<AxisPhase>& phases, size_t axis) {
+      return static_cast<int64_t>(phases.size()) == p.stride[axis];
+    };
+    whole = all(w, 2);
+    covers = whole && all(d, 0) && all(h, 1);
+    const bool together = static_cast<int64_t>(d.size() * h.size() * w.size()) <= kMostPhases;
+    if (together) sets.emplace_back();
+    for (const AxisPhase& depth : d) {
+      for (const AxisPhase& height : h) {
+        if (!together) sets.emplace_back();
+        add_row(p, sets.back(), depth, height, w);
+      }
+    }
+    int64_t weights = 0;
+    for (size_t i = 0; i < sets.size(); ++i) {
+      number_phases(sets[i]);
+      const int64_t parts = ceil_div(p.M, channels_together(p, sets[i]));
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = p.M * part / parts, channels = p.M * (part + 1) / parts - first;
+        bundles.push_back({i, first, channels, weights});
+        weights += channels * sets[i].taps * p.C;
+        most_sums = std::max(most_sums, channels * sets[i].phases);
+      }
+    }
+  }
+
+ private:
+  // Rows name a phase by its product and its place there until all of a set are known.
+  static constexpr int64_t kProductOf = int64_t{1} << 32;
+
+  void add_row(const ConvolutionProblem& p, PhaseSet& set, const AxisPhase& depth, const AxisPhase& height,
+               const std::vector<AxisPhase>& columns) {
+    PhaseRow row = {depth.remainder, height.remainder, {}};
+    for (const AxisPhase& column : columns) {
+      std::vector<int64_t> own, taps;
+      for (size_t i = 0; i < depth.taps.size(); ++i) {
+        for (size_t j = 0; j < height.taps.size(); ++j) {
+          for (size_t k = 0; k < column.taps.size(); ++k) {
+            own.push_back(distance_at({depth.distances[i], height.distances[j], column.distances[k]}));
+            taps.push_back((depth.taps[i] * p.kernel[1] + height.taps[j]) * p.kernel[2] + column.taps[k]);
+          }
+        }
+      }
+      const auto same = std::find_if(set.products.begin(), set.products.end(),
+                                     [&](const PhaseProduct& product) { return product.distances == own; });
+      const auto product = same - set.products.begin();
+      if (same == set.products.end()) set.products.push_back({std::move(own), {}});
+      auto& phases = set.products[static_cast<size_t>(product)].taps;
+      row.phases.push_back(product * kProductOf + static_cast<int64_t>(phases.size()));
+      set.taps += static_cast<int64_t>(taps.size());
+      phases.push_back(std::move(taps));
+    }
+    set.rows.push_back(std::move(row));
+  }
+
+  int64_t distance_at(const ConvolutionProblem::Axes& distance) {
+    const auto [at, added] = places_.emplace(distance, static_cast<int64_t>(distances.size()));
+    if (added) distances.push_back(distance);
+    return at->second;
+  }
+
+  static void number_phases(PhaseSet& set) {
+    std::vector<int64_t> first;
+    for (const PhaseProduct& product : set.products) {
+      first.push_back(set.phases);
+      set.phases += static_cast<int64_t>(product.taps.size());
+    }
+    for (PhaseRow& row : set.rows) {
+      for (int64_t& phase : row.phases)
+        phase = first[static_cast<size_t>(phase / kProductOf)] + phase % kProductOf;
+    }
+  }
+
+  // Channels whose rows fill blocks best, of which each bundle fetches x once more.
+  static int64_t channels_together(const ConvolutionProblem& p, const PhaseSet& set) {
+    int64_t best = 1;
+    double lowest = 0;
+    for (int64_t channels = 1; channels <= std::min<int64_t>(p.M, kMaxRows); ++channels) {
+      if (channels > 1 && channels * set.phases > kMostSums) break;
+      int64_t cost = 0, most = 0;
+      for (const PhaseProduct& product : set.products) {
+        const auto taps = static_cast<int64_t>(product.distances.size());
+        const int64_t rows = channels * static_cast<int64_t>(product.taps.size()),
+                      blocks = phase_blocks(rows);
+        cost += (std::max(rows, blocks * kFullRows) + blocks) * taps;
+        most = std::max(most, taps);
+      }
+      const double each = static_cast<double>(cost + 2 * most) / static_cast<double>(channels);
+      if (channels == 1 || each < lowest) best = channels, lowest = each;
+    }
+    return best;
+  }
+
+  std::map<ConvolutionProblem::Axes, int64_t> places_;  // of distances
+};
+
+// The convolution that reads x for all phases: its window has a place for each distance, the farthest one first.
+inline ConvolutionProblem grid_of(const ConvolutionProblem& p) {
+  ConvolutionProblem grid = p;
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t first = p.pad[i] / p.stride[i], last = (p.pad[i] + p.out[i] - 1) / p.stride[i];
+    const int64_t farthest = (p.kernel[i] - 1) * p.dilation[i] / p.stride[i];
+    grid.out[i] = last - first + 1;
+    grid.kernel[i] = farthest + 1;
+    grid.pad[i] = farthest - first;
+    grid.stride[i] = grid.dilation[i] = 1;
+  }
+  return grid;
+}
+
+// Whether the grid is x itself: there is one distance, and no padding.
+inline bool is_apart(const ConvolutionProblem& grid) {
+  bool apart = true;
+  for (size_t i = 0; i < 3; ++i) {
+    apart = apart && grid.kernel[i] == 1 && grid.pad[i] == 0 && grid.out[i] == grid.in[i];
+  }
+  return apart;
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

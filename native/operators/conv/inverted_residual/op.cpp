@@ -1,0 +1,153 @@
+#include "operators/conv/inverted_residual/op.h"
+
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+
+std::vector<InvertedResidualOp> InvertedResidualOp::all() {
+  return with_tails<InvertedResidualOp>({false, true}, all_activations());
+}
+
+std::vector<Operand> InvertedResidualOp::inputs() const {
+  return std::vector<Operand>(tail_.has_residual ? kResidual + 1 : kResidual, Operand::kTensor);
+}
+
+void InvertedResidualOp::read(const Node& node) {
+  TailedOperator::read(node);
+  pads_ = get_sizes(node, "pads", 4, 0);
+  strides_ = get_sizes(node, "strides", 2, 1);
+  group_ = node.get_int("group");
+}
+
+InvertedResidualProblem InvertedResidualOp::of_weights(const std::vector<Shape>& weights) const {
+  const Shape &first = weights[0], &window = weights[2], &last = weights[4];
+  for (const Shape& w : {first, window, last}) {
+    if (w.rank() != 4) throw Error("weights must have rank 4, got " + w.text());
+  }
+  InvertedResidualProblem p;
+  p.M = first[0];
+  p.C = first[1];
+  p.O = last[0];
+  for (size_t i = 0; i < 2; ++i) {
+    p.kernel[i] = window[2 + i];
+    p.stride[i] = strides_[i];
+    p.pad[i] = pads_[i];
+  }
+  require_shape("W1", first, {p.M, p.C, 1, 1});
+  require_shape("B1", weights[1], {p.M});
+  require_shape("W2", window, {p.M, 1, p.kernel[0], p.kernel[1]});
+  require_shape("B2", weights[3], {p.M});
+  require_shape("W3", last, {p.O, p.M, 1, 1});
+  require_shape("B3", weights[5], {p.O});
+  if (group_ != p.M) throw Error("attribute 'group' is not the number of channels of W2 " + window.text());
+  if (p.taps() < 1) throw Error("W2 " + window.text() + " has an empty window");
+  p.has_residual = tail_.has_residual;
+  p.act = tail_.act;
+  return p;
+}
+
+InvertedResidualProblem InvertedResidualOp::problem(const Shapes& inputs) const {
+  std::vector<Shape> weights;
+  for (size_t i = 1; i <= kWeights; ++i) weights.push_back(inputs[i]);
+  InvertedResidualProblem p = of_weights(weights);
+  const Shape& x = inputs[0];
+  if (x.rank() != 4) throw Error("X must have rank 4, got " + x.text());
+  if (x[1] != p.C)
+    throw Error("the channels of X " + x.text() + " and W1 " + inputs[1].text() + " do not fit");
+  p.N = x[0];
+  double padded = static_cast<double>(p.C + p.M + p.O);
+  for (size_t i = 0; i < 2; ++i) {
+    p.in[i] = x[2 + i];
+    const int64_t all = p.in[i] + pads_[i] + pads_[2 + i];
+    if (all < p.kernel[i]) throw Error("X " + x.text() + " with its pads is smaller than the window");
+    p.out[i] = (all - p.kernel[i]) / p.stride[i] + 1;
+    padded *= static_cast<double>(all + p.stride[i]);
+  }
+  if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
+  if (p.has_residual) require_like("R", inputs[kResidual], "Y", {p.N, p.O, p.out[0], p.out[1]});
+  return p;
+}
+
+Shape InvertedResidualOp::output(const Shapes& inputs) const {
+  const InvertedResidualProblem p = problem(inputs);
+  return {p.N, p.O, p.out[0], p.out[1]};
+}
+
+void InvertedResidualOp::infer(const ShapeInference& node) const {
+  const SymbolicShape x = node.input(0), window = node.input(3), last = node.input(5);
+  const auto pads = find_sizes(node, "pads", 4, 0), strides = find_sizes(node, "strides", 2, 1);
+  if (x.size() != 4 || window.size() != 4 || last.size() != 4 || !pads || !strides) return;
+  SymbolicShape y = {x[0], last[0], x[2], x[3]};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!window[2 + i].known()) return;
+    const int64_t growth = (*pads)[i] + (*pads)[2 + i] - window[2 + i].value, stride = (*strides)[i];
+    if (stride == 1 && growth == -1) continue;
+    if (!x[2 + i].known() || x[2 + i].value + growth < 0) return;
+    y[2 + i] = Dim{(x[2 + i].value + growth) / stride + 1, ""};
+  }
+  node.set_output(0, y);
+}
+
+namespace {
+
+// It computes in float alone: the type that add_cpu makes it for is not used.
+template <class>
+class InvertedResidualCpu final : public CpuKernel<InvertedResidualOp> {
+ public:
+  using CpuKernel::CpuKernel;
+
+  void prepare(const Node& node) override {
+    std::vector<Shape> shapes;
+    std::vector<float> numbers;
+    std::array<size_t, InvertedResidualOp::kWeights> begins{};
+    for (size_t i = 0; i < begins.size(); ++i) {
+      const auto w = node.constant(1 + i);
+      if (!w) return;
+      begins[i] = numbers.size();
+      const auto* first = w->as<const float>();
+      numbers.insert(numbers.end(), first, first + w->shape.elements());
+      shapes.push_back(w->shape);
+    }
+    const InvertedResidualProblem p = op_.of_weights(shapes);
+    packed_ = cpu::WeightCache::process().get(
+        "inverted residual of " + shapes[0].text() + shapes[2].text() + shapes[4].text(), numbers.data(),
+        numbers.size() * sizeof(float), cpu::inverted_residual_weights<float>(p), [&](void* packed) {
+          cpu::InvertedResidualWeights<float> from;
+          for (size_t i = 0; i < begins.size(); ++i) from[i] = numbers.data() + begins[i];
+          cpu::inverted_residual_prepare(p, from, packed);
+        });
+  }
+
+  bool run(Call& call) const override {
+    const InvertedResidualProblem& p = problem(call);
+    const void* packed = packed_.get();
+    auto* scratch = static_cast<char*>(call.workspace);
+    if (packed == nullptr) {
+      cpu::InvertedResidualWeights<float> from;
+      for (size_t i = 0; i < from.size(); ++i) from[i] = data<float>(call, 1 + i);
+      cpu::inverted_residual_prepare(p, from, scratch);
+      packed = scratch;
+      scratch += cpu::inverted_residual_weights<float>(p);
+    }
+    cpu::inverted_residual(p, data<float>(call, 0), packed,
+                           p.has_residual ? data<float>(call, InvertedResidualOp::kResidual) : nullptr,
+                           call.outputs[0].as<float>(), *call.parallel, scratch);
+    return true;
+  }
+
+ private:
+  size_t workspace(const InvertedResidualProblem& p, size_t lanes) const override {
+    const size_t weights = packed_ ? 0 : cpu::inverted_residual_weights<float>(p);
+    return weights + cpu::inverted_residual_workspace<float>(p, lanes);
+  }
+
+  std::shared_ptr<const void> packed_;
+};
+
+}  // namespace
+
+void add_inverted_residual(Kernels& kernels) {
+  kernels.add_cpu<InvertedResidualOp, InvertedResidualCpu>(Reuse::kNone, {ElementType::kFloat});
+}
+
+}  // namespace graphopt

@@ -1,0 +1,167 @@
+// 3x3 convolution: gather or Winograd-transform the input, multiply, transform back, finish.
+//
+// The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the
+// direct algorithm. Every algorithm is kAlpha^2 independent matrix products [tiles, K] x [K, M], where kAlpha
+// = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
+// of lanes of a vector:
+//
+//   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
+//   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels
+//     [M / panel][kAlpha][K][3][panel] where their rows alone are: half as many
+//   o [kAlpha^2][tiles][panel]         one panel of products, read back while in the second-level cache
+#include "operators/conv/winograd/cpu.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/winograd/schedule_cpu.h"
+#include "operators/conv/winograd/transforms_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+template <class A>
+size_t workspace_of(const ConvolutionProblem& p, size_t element_size, size_t lanes) {
+  const WinogradSchedule<A> schedule(p, element_size, lanes);
+  Workspace workspace(nullptr);
+  schedule.take_v(workspace);
+  schedule.take_o(workspace);
+  schedule.take_points(workspace);
+  return workspace.bytes();
+}
+
+template <class A, class T>
+void convolve(const ConvolutionProblem& p, const T* x, const float* weights, const T* bias, const T* residual,
+              const T* slopes, T* y, Parallel& parallel, void* memory) {
+  const WinogradSchedule<A> schedule(p, sizeof(T), parallel.lanes());
+  const Geometry& g = schedule.g;
+  const int64_t tiles = schedule.tiles, panels = schedule.panels;
+  const WinogradOutput<T> out{bias, residual, slopes, y, schedule.stream};
+  Workspace workspace(memory);
+  float* v = schedule.take_v(workspace);
+  float* o = schedule.take_o(workspace);
+  float* points = schedule.take_points(workspace);
+
+  const auto input = [&](int64_t begin, int64_t end, int64_t kb, float* v) {
+    if constexpr (A::kAlpha == 1) {
+      gather_input(p, g, x, begin, end, kb, v);
+    } else {
+      transform_input<typename A::Transforms>(p, g, x, begin, end, kb, v);
+    }
+  };
+  const auto product = [&](const float* v, int64_t begin, int64_t end, int64_t panel, int64_t panel_end,
+                           float* o, float* points) {
+    const int64_t count = end - begin, xi_stride = (count * kPanel | 1) * L;
+    multiply_points<A>(p, g, weights, {v, count, panel, panel_end}, o, schedule.o_floats(count), xi_stride,
+                       points);
+    for (int64_t i = panel; i < panel_end; ++i) {
+      transform_output<typename A::Transforms>(p, g, o + (i - panel) * schedule.o_floats(count), xi_stride,
+                                               begin, end, i * kPanel * L, panel_vectors(p.M, i), out);
+    }
+#if defined(__AVX2__)
+    if (out.stream) _mm_sfence();
+#endif
+  };
+
+  const auto points_of = [&](size_t lane) { return points + static_cast<int64_t>(lane) * schedule.points(); };
+  const int64_t v_part = schedule.v_floats(schedule.largest);
+  const int64_t o_part = schedule.o_floats(schedule.largest) * schedule.group;
+  const int64_t pieces = schedule.pieces;
+  if (schedule.apart) {
+    parallel_for(parallel, pieces, [&](int64_t piece, size_t lane) {
+      const int64_t begin = schedule.split(tiles, piece, pieces);
+      const int64_t end = schedule.split(tiles, piece + 1, pieces);
+      float* my_v = v + static_cast<int64_t>(lane) * v_part;
+      float* my_o = o + static_cast<int64_t>(lane) * o_part;
+      for (int64_t kb = 0; kb < g.k_blocks; ++kb) input(begin, end, kb, my_v);
+      for (int64_t panel = 0; panel < panels; ++panel)
+        product(my_v, begin, end, panel, panel + 1, my_o, points_of(lane));
+    });
+    return;
+  }
+
+  const int64_t group = schedule.group, groups = ceil_div(panels, group);
+  std::vector<Loop> loops;
+  for (int64_t block = 0; block < schedule.blocks; ++block) {
+    const int64_t first = schedule.split(tiles, block, schedule.blocks);
+    const int64_t count = schedule.split(tiles, block + 1, schedule.blocks) - first;
+    const auto begin_of = [&, first, count](int64_t piece) {
+      return first + schedule.split(count, piece, pieces);
+    };
+    loops.push_back({g.k_blocks * pieces, [&, begin_of](int64_t item, size_t) {
+                       const int64_t piece = item / g.k_blocks, kb = item % g.k_blocks;
+                       input(begin_of(piece), begin_of(piece + 1), kb, v + piece * v_part);
+                     }});
+    loops.push_back({groups * pieces, [&, begin_of](int64_t item, size_t lane) {
+                       const int64_t piece = item % pieces, panel = item / pieces * group;
+                       product(v + piece * v_part, begin_of(piece), begin_of(piece + 1), panel,
+                               std::min(panel + group, panels), o + static_cast<int64_t>(lane) * o_part,
+                               points_of(lane));
+                     }});
+  }
+  parallel_loops(parallel, loops);
+}
+
+bool has_no_result(const ConvolutionProblem& p) { return p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0; }
+
+// Calls fn with the algorithm as a type.
+template <class F>
+auto with_algorithm(ConvAlgorithm algorithm, F&& fn) {
+  switch (algorithm) {
+    case ConvAlgorithm::kF4x4:
+      return fn(F4x4());
+    case ConvAlgorithm::kF4x4Rows:
+      return fn(F4x4Rows());
+    case ConvAlgorithm::kF2x2:
+      return fn(F2x2());
+    case ConvAlgorithm::kDirect:
+      break;
+  }
+  return fn(Direct());
+}
+
+}  // namespace
+
+template <class T>
+size_t winograd_conv_weights(const ConvolutionProblem& p, ConvAlgorithm algorithm) {
+  return with_algorithm(algorithm, [&](auto a) { return weight_bytes<decltype(a)>(p); });
+}
+
+template <class T>
+void winograd_conv_prepare(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* w, void* weights) {
+  with_algorithm(algorithm, [&](auto a) { prepare<decltype(a)>(p, w, static_cast<float*>(weights)); });
+}
+
+template <class T>
+size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algorithm, size_t lanes) {
+  if (has_no_result(p)) return 0;
+  return with_algorithm(algorithm, [&](auto a) { return workspace_of<decltype(a)>(p, sizeof(T), lanes); });
+}
+
+template <class T>
+void winograd_prelu(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                    const T* bias, const T* residual, const T* slopes, T* y, Parallel& parallel,
+                    void* workspace) {
+  if (has_no_result(p)) return;
+  with_algorithm(algorithm, [&](auto a) {
+    convolve<decltype(a)>(p, x, static_cast<const float*>(weights), bias, residual, slopes, y, parallel,
+                          workspace);
+  });
+}
+
+template <class T>
+void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                   const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
+  GRAPHOPT_ISA::winograd_prelu<T>(p, algorithm, x, weights, bias, residual, nullptr, y, parallel, workspace);
+}
+
+GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, float)
+GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, half)
+template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const float*, const void*,
+                             const float*, const float*, const float*, float*, Parallel&, void*);
+template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const half*, const void*, const half*,
+                             const half*, const half*, half*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,24 @@
+// CPU kernel of WinogradConv. T is float or graphopt::half.
+#pragma once
+
+#include "operators/conv/winograd/op.h"
+#include "operators/packed.h"
+
+namespace graphopt::cpu {
+
+// How a 3x3 convolution is computed. kF4x4 and kF2x2 are Winograd's F(4x4, 3x3) and F(2x2, 3x3) (Lavin and
+// Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016); kF4x4Rows keeps half as many weights and
+// transforms the rest in each run; kDirect is a matrix product over gathered windows.
+enum class ConvAlgorithm { kF4x4, kF4x4Rows, kF2x2, kDirect };
+
+// y [N, M, OH, OW] = act(conv(x, w) + b + r). w is OIHW [M, C, 3, 3]; what it is packed to depends on p.C and
+// p.M.
+GRAPHOPT_PACKED_KERNELS(GRAPHOPT_CPU_KERNEL, winograd_conv, ConvolutionProblem, ConvAlgorithm)
+
+// The same with slopes, one for each channel of y, for what is below zero, and no activation.
+GRAPHOPT_CPU_KERNEL(void, winograd_prelu,
+                    (const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                     const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace),
+                    (p, algorithm, x, weights, b, r, slopes, y, parallel, workspace))
+
+}  // namespace graphopt::cpu

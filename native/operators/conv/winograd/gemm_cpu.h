@@ -1,0 +1,52 @@
+// The matrix multiplications of transformed tiles by panels of weights. For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include "operators/conv/winograd/algorithms_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kRowChannels = 64;  // whose points of a row are transformed at a time: a first-level cache
+
+// Floats from a point to the next one: an odd number of cache lines, as of v.
+inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineNumbers) | 1) * kLineNumbers; }
+
+// o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
+// next call.
+void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
+                    const float* next_v, const float* next_u, bool adds = false);
+
+// o of a panel from its rows w, some channels of a row at a time. `points` holds the transformed weights.
+void multiply_by_rows(const Geometry& g, const float* v, int64_t count, const float* w, int64_t vectors,
+                      float* points, float* o, int64_t xi_stride);
+
+// Tiles, transformed, and the panels of output channels that they are multiplied by.
+struct TilesByPanels {
+  const float* v;
+  int64_t count, panel, end;
+};
+
+// o of these panels, o_stride apart.
+template <class A>
+void multiply_points(const ConvolutionProblem& p, const Geometry& g, const float* weights,
+                     const TilesByPanels& of, float* o, int64_t o_stride, int64_t xi_stride,
+                     [[maybe_unused]] float* points) {
+  const auto panel_of = [&](int64_t i) { return weights + i * kPanel * L * g.k * kKept<A>; };
+  if constexpr (kKeepsRows<A>) {
+    for (int64_t i = of.panel; i < of.end; ++i, o += o_stride) {
+      multiply_by_rows(g, of.v, of.count, panel_of(i), panel_vectors(p.M, i), points, o, xi_stride);
+    }
+  } else {
+    const int64_t next = v_stride(g, of.count);
+    for (int64_t xi = 0; xi < kPoints<A>; ++xi) {
+      for (int64_t i = of.panel; i < of.end; ++i) {
+        const int64_t vectors = panel_vectors(p.M, i), size = vectors * L * g.k;
+        const float* u = panel_of(i) + xi * size;
+        multiply_panel(of.v + xi * next, of.count, u, g.k, vectors,
+                       o + (i - of.panel) * o_stride + xi * xi_stride,
+                       of.v + (i + 1 < of.end ? xi : xi + 1) * next, u + size);
+      }
+    }
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

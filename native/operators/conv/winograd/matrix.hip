@@ -1,0 +1,199 @@
+// WinogradConv[Add][act] in float16 on the matrix units: an implicit product over the nine taps and the
+// channels, float32 sums.
+//
+// X is first brought to [N, PH, PW, Cp], padding included and channels in whole steps of the product: then a
+// step of 32 channels of a tap is 64 contiguous bytes of every pixel, and all copies to LDS are 16 bytes wide
+// with nothing to check. Y [M, pixels] = U [M, 9 Cp] patches [9 Cp, pixels]; gemm/pipelines/instruction.h multiplies.
+//
+// 18 N OH OW C M FLOPs against (2 H W C + 2 OH OW M) N bytes and twice the packed X: bound by arithmetic from
+// about 64 channels on; 200 TFLOP/s of the 745 of a large product on an H200. Launch:
+// operators/conv/winograd/plan.cpp.
+#include "blocks/gpu/activation.h"
+#include "device/platform.h"
+#include "gemm/pipelines/matrix.h"
+#include "operators/conv/winograd/matrix_args.h"
+
+namespace graphopt::hip {
+
+DEVICE void matrix_filter(const MatrixFilterArgs& args) {
+  const half_t* w = args.w;
+  half_t* u = args.u;
+  const int32_t M = args.M, C = args.C;
+  const Divisor& channels = args.channels;
+  const uint32_t i = work_item(kMatrixConvThreads);
+  if (i >= args.total) return;
+  const uint32_t line = divide(i, channels);
+  const auto c = static_cast<int>(i - line * channels.d), m = static_cast<int>(line / 9),
+             tap = static_cast<int>(line % 9);
+  u[i] = m < M && c < C ? w[(static_cast<size_t>(m) * static_cast<size_t>(C) + static_cast<size_t>(c)) * 9 +
+                            static_cast<size_t>(tap)]
+                        : from_float<half_t>(0.0f);
+}
+
+DEVICE void matrix_pack(const MatrixPackArgs& args) {
+  const half_t* x = args.x;
+  half_t* packed = args.packed;
+  const int32_t C = args.image.C, H = args.image.H, W = args.image.W;
+  const Divisor &pixels = args.pixels, &across = args.across, &parts = args.parts;
+  const uint32_t i = work_item(kMatrixConvThreads);
+  if (i >= args.total) return;
+  const uint32_t line = divide(i, pixels), pixel = i - line * pixels.d;
+  const uint32_t n = divide(line, parts), part = line - n * parts.d;
+  const uint32_t row = divide(pixel, across);
+  const int h = static_cast<int>(row) - args.image.pad_top,
+            w = static_cast<int>(pixel - row * across.d) - args.image.pad_left;
+  const bool inside = h >= 0 && h < H && w >= 0 && w < W;
+  const size_t plane = static_cast<size_t>(H) * static_cast<size_t>(W);
+  const auto first = static_cast<int>(part * 16);
+  const half_t* from =
+      x + (static_cast<size_t>(n) * static_cast<size_t>(C) + static_cast<size_t>(first)) * plane +
+      (inside ? static_cast<size_t>(h) * static_cast<size_t>(W) + static_cast<size_t>(w) : 0);
+  half_t* to = packed + ((static_cast<size_t>(n) * pixels.d + pixel) * parts.d + part) * 16;
+  UNROLL for (int half = 0; half < 2; ++half) {
+    Pack<half_t> pack = {};
+    UNROLL for (int e = 0; e < 8; ++e) {
+      const int c = half * 8 + e;
+      if (inside && first + c < C) pack.v[e] = from[static_cast<size_t>(c) * plane];
+    }
+    store_pack(to + half * 8, pack);
+  }
+}
+
+// U and the patches on their way to LDS, a step of the product at a time.
+template <class Product>
+struct MatrixOperands {
+  typename Product::Lds& lds;
+  const half_t *a, *packed;
+  uint32_t line;
+  int row, column, channels, depth;
+  uint32_t b[Product::kPacksB];
+  // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
+  int k, channel, tap = 0;
+  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
+
+  DEVICE MatrixOperands(const MatrixProductArgs& args, int first_m, uint32_t first_n,
+                        typename Product::Lds& to)
+      : lds(to),
+        line(args.line),
+        row(thread_x() / Product::kAcross),
+        column(thread_x() % Product::kAcross * 8),
+        channels(args.channels),
+        depth(9 * args.channels),
+        k(column),
+        channel(column) {
+    const half_t* u = args.u;
+    a = u + static_cast<size_t>(first_m + row) * static_cast<size_t>(depth);
+    packed = args.packed;
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      uint32_t n = first_n + static_cast<uint32_t>(i * Product::kRowsAtOnce + row);
+      n = n < args.pixels ? n : args.pixels - 1;  // their sums are not stored
+      const uint32_t at = divide(n, args.per_image), rest = n - at * args.per_image.d,
+                     h = divide(rest, args.across);
+      b[i] = at * args.image + h * line + (rest - h * args.across.d) * static_cast<uint32_t>(channels);
+    }
+  }
+
+  DEVICE void begin(int buffer) {
+    while (channel >= channels) {
+      channel -= channels;
+      ++tap;
+    }
+    // The last step may be half a step.
+    const bool inside = Product::kDepth == kMatrixConvChannels || k < depth;
+    const int r = tap / 3;
+    const uint32_t patch =
+        static_cast<uint32_t>(r) * line + static_cast<uint32_t>((tap - 3 * r) * channels + channel);
+    const half_t* const at = a + (inside ? k : 0);
+    const half_t* const at_tap = packed + (inside ? patch : 0);
+    k += Product::kDepth;
+    channel += Product::kDepth;
+    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+      const half_t* from = at + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(depth);
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
+      } else {
+        staged_a[i] = load_pack(from);
+      }
+    }
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      const half_t* from = at_tap + b[i];
+      if constexpr (kCopiesToLds) {
+        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
+      } else {
+        staged_b[i] = load_pack(from);
+      }
+    }
+  }
+
+  DEVICE void finish(int buffer) {
+    if constexpr (kCopiesToLds) {
+      wait_for_copies();
+    } else {
+      UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+        store_pack(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], staged_a[i]);
+      }
+      UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+        store_pack(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], staged_b[i]);
+      }
+    }
+  }
+};
+
+template <class Product>
+DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
+  const half_t *bias = args.bias, *residual = args.residual;
+  half_t* y = args.y;
+  const int32_t M = args.M;
+  const uint32_t pixels = args.pixels;
+  const Divisor& per_image = args.per_image;
+  using Instruction = typename Product::Instruction;
+  const int first_m = block_y() * Product::kM;
+  const uint32_t first_n = static_cast<uint32_t>(block_x()) * Product::kN;
+  MatrixOperands<Product> operands(args, first_m, first_n, lds);
+  Product product;
+  product.run(
+      lds, operands.depth, [&](int, int buffer) { operands.begin(buffer); },
+      [&](int buffer) { operands.finish(buffer); });
+
+  product.each([&](const auto& m, const auto& n, float (&values)[Instruction::kSums]) {
+    size_t at[Instruction::kSums];
+    bool inside[Instruction::kSums];
+    UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+      const uint32_t pixel = first_n + static_cast<uint32_t>(n(i));
+      const int filter = first_m + m(i);
+      const uint32_t in = divide(pixel, per_image);
+      at[i] = (static_cast<size_t>(in) * static_cast<size_t>(M) + static_cast<size_t>(filter)) * per_image.d +
+              (pixel - in * per_image.d);
+      inside[i] = pixel < pixels && filter < M;
+      if (inside[i]) {
+        values[i] += to_float(bias[filter]);
+        if (residual != nullptr) values[i] += to_float(residual[at[i]]);
+      }
+    }
+    activate(args.act, values);
+    UNROLL for (int i = 0; i < Instruction::kSums; ++i) {
+      if (inside[i]) y[at[i]] = from_float<half_t>(values[i]);
+    }
+  });
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#if GRAPHOPT_MATRIX_F16
+
+KERNEL(matrix_filter_f16, kMatrixConvThreads, MatrixFilterArgs, w, u) { matrix_filter(args); }
+
+KERNEL(matrix_pack_f16, kMatrixConvThreads, MatrixPackArgs, x, packed) { matrix_pack(args); }
+
+#define MATRIX_PRODUCT(name, groups, ...)                                                                  \
+  KERNEL_SHARING(matrix_product_##name##_f16, (HgemmOf<GemmTile::kStrided##name, kCopiesToLds>::kThreads), \
+                 groups, MatrixProductArgs, u, packed, bias, residual, y) {                                \
+    using Product = HgemmOf<GemmTile::kStrided##name, kCopiesToLds>;                                       \
+    LARGE_SHARED(Product::Lds, lds);                                                                       \
+    matrix_product<Product>(args, lds);                                                                    \
+  }
+GEMM_STRIDED_TILES(MATRIX_PRODUCT)
+
+#endif

@@ -1,0 +1,40 @@
+// How WinogradConv[Add][act] runs on a GPU: operators/conv/winograd/kernel.hip, operators/conv/winograd/matrix.hip.
+#pragma once
+
+#include "device/launch.h"
+#include "gemm/planner.h"
+#include "operators/conv/winograd/op.h"
+
+namespace graphopt::gpu {
+
+// kMatrix: float16 on the matrix units.
+enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit, kMatrix };
+struct ConvChoice {
+  ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
+  GemmTile tile = GemmTile::kVector64x128;  // of hip::kStridedTiles for kMatrix, else of hip::kVectorTiles
+  int64_t chunk = 0;   // Winograd: tiles in a chunk, a multiple of 4 unless there is one chunk
+  double seconds = 0;  // estimate
+};
+
+// The fastest choice by estimate: time of the products from the device's arithmetic rate, time of the
+// transforms from the bytes moved, and a constant for each launch. Throws std::invalid_argument when a tensor
+// is too large.
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device);
+
+// Whether kMatrix is possible.
+bool has_matrix_conv(bool half, const DeviceFacts& device);
+
+// One algorithm with the best tile and chunk for it; its seconds are infinite when kMatrix would need too
+// large a workspace.
+ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts& device,
+                       ConvAlgorithm algorithm);
+
+// Input 1 (W) to the buffer of role kWeights, of `weights` bytes. Depends on C, M and the algorithm only.
+Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm);
+
+// Inputs X, W, B, R if any; output Y; reads the prepared weights. `aligned`: all pointers are multiples
+// of 16.
+Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const ConvChoice& choice,
+                        const DeviceFacts& device);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,91 @@
+// How the tiles of a convolution are divided among threads, and the memory that they take.
+// For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/cache.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/conv/winograd/gemm_cpu.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all lanes share: part of a last-level cache
+constexpr int64_t kStreamBytes = 2 << 20;  // a lane's y: from here on it is stored past the caches
+constexpr int64_t kFewestTiles = 4;        // of a piece: with fewer, weights are most of what is read
+constexpr int64_t kPassing = 2;            // what passing a panel's weights costs beside a tile
+// Panels that share a reading of v when v is not in the second-level cache.
+constexpr int64_t kPanelsTogether = 2;
+
+// How the tiles are divided among the threads.
+template <class A>
+struct WinogradSchedule {
+  // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
+  // first-level one.
+  static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
+
+  Geometry g;
+  int64_t lanes, tiles, panels;
+  bool stream;     // y is stored past the caches
+  int64_t unit;    // parts of the tiles begin at multiples of it: at a full cache line of y where it streams
+  bool apart;      // every lane transforms and multiplies tiles of its own: v is half of a second-level cache
+  int64_t blocks;  // else lanes share the transformed tiles of a block
+  int64_t pieces;  // of all tiles, or of a block
+  int64_t group;   // panels that a lane multiplies at a time
+  int64_t largest;  // tiles of a piece
+
+  WinogradSchedule(const ConvolutionProblem& p, size_t element_size, size_t most_lanes)
+      : g(geometry<A>(p)),
+        lanes(static_cast<int64_t>(most_lanes)),
+        tiles(p.N * g.tiles_y * g.tiles_x),
+        panels(ceil_div(round_up(p.M, L), kPanel * L)),
+        stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * lanes),
+        unit(stream ? std::max<int64_t>(kLineNumbers / A::kTile, 1) : 1) {
+    const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
+    const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
+    const int64_t local =
+        std::min({second_level_cache() / 2 / v_bytes, product_bytes() / o_bytes, ceil_div(tiles, lanes)});
+    apart = local >= 2 * kMaxRows;
+    if (apart) {
+      blocks = 1;
+      pieces = ceil_div(tiles, local);
+      group = 1;
+      largest = std::min(tiles, ceil_div(tiles, pieces) + unit);
+      return;
+    }
+    // Threads divide the output channels: weights are read once for many tiles.
+    blocks = ceil_div(tiles, std::max<int64_t>(kSharedBytes / v_bytes, kMaxRows));
+    const int64_t most_of_block = std::min(tiles, ceil_div(tiles, blocks) + unit);
+    const int64_t fewest =
+        ceil_div(most_of_block, std::max<int64_t>(product_bytes() / kPanelsTogether / o_bytes, 1));
+    const int64_t most = std::max(fewest, ceil_div(most_of_block, std::max(unit, kFewestTiles)));
+    pieces = parts_of_least_cost(fewest, most, panels, lanes, [&](int64_t n) {
+      const int64_t count = ceil_div(most_of_block, n);
+      return count + kPassing * ceil_div(count, kMaxRows);
+    });
+    group = panels * pieces >= 4 * kPanelsTogether * lanes ? kPanelsTogether : 1;
+    largest = std::min(most_of_block, ceil_div(most_of_block, pieces) + unit);
+  }
+
+  // Where part i of n tiles begins.
+  int64_t split(int64_t n, int64_t i, int64_t parts) const {
+    return std::min(n, round_up(n * i / parts, unit));
+  }
+  int64_t v_floats(int64_t count) const { return kPoints<A> * v_stride(g, count); }
+  // One panel's. The direct algorithm transposes L rows even where fewer are left.
+  int64_t o_floats(int64_t count) const { return kPoints<A> * (count * kPanel + 1) * L + kPanel * L * L; }
+
+  float* take_v(Workspace& workspace) const {
+    return workspace.take<float>(v_floats(largest) * (apart ? lanes : pieces));
+  }
+  // The memory of multiply_by_rows for a thread.
+  static int64_t points() { return kKeepsRows<A> ? F4x4::kAlpha * row_point(kRowChannels * kPanel * L) : 0; }
+  float* take_points(Workspace& workspace) const { return workspace.take<float>(points() * lanes); }
+  float* take_o(Workspace& workspace) const {
+    return workspace.take<float>(o_floats(largest) * group * lanes);
+  }
+};
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,24 @@
+#include "operators/elementwise/cast/args.h"
+#include "operators/elementwise/cast/op.h"
+
+namespace graphopt::gpu {
+
+Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned) {
+  Plan plan;
+  if (total == 0) return plan;
+  hip::CastArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.from = from;
+  args.to = to;
+  const bool packs = aligned && is_float(from) && is_float(to) && from != to;
+  const char* name = !packs                       ? "cast_number"
+                     : from == ElementType::kHalf ? "cast_f16_to_f32"
+                                                  : "cast_f32_to_f16";
+  const int64_t group = hip::kCastThreads * (packs ? 4 * hip::kCastPacks : hip::kCastElements);
+  plan.launch(name, {to_u31(divide_up(total, group))}, hip::kCastThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

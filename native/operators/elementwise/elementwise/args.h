@@ -1,0 +1,27 @@
+// What elementwise_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/elementwise/elementwise/operations.h"
+
+namespace graphopt::hip {
+
+constexpr int kElementwiseThreads = 256;  // one pack of 16 bytes each
+
+// Element i of y from the elements of a, b and mask that i stands for.
+struct ElementwiseArgs {
+  static constexpr int kSlots = 4;
+  In mask, a, b;  // mask and b may be null
+  Out y;
+  uint32_t total;
+  Axes axes;
+  Strides mask_strides, a_strides, b_strides;
+  ElementwiseOp op;
+  float p, q;
+  // All pointers, the innermost size and all strides but 1 and 0 of the innermost axis are multiples of 16
+  // bytes.
+  int32_t vectors;
+};
+static_assert(is_args<ElementwiseArgs>(160), "one layout for all compilers");
+
+}  // namespace graphopt::hip

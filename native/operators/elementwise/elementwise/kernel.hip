@@ -1,0 +1,182 @@
+// Element-wise operators of one to three inputs with numpy broadcasting, in float32.
+//
+// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element; 16 bytes a lane
+// and instruction wherever the innermost axis allows it. The host has merged the axes that all inputs walk in
+// the same way (operators/elementwise/elementwise/plan.cpp), so that most nodes have one. scripts/gpu_bench.py sets Add
+// beside a copy.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/elementwise/elementwise/args.h"
+#include "operators/elementwise/elementwise/operations.h"
+
+namespace graphopt::hip {
+
+DEVICE float absolute(float x) { return x < 0 ? -x : x; }
+
+// x to the power of y, of zeros and what is not finite as in C. Whole and half exponents that models use are exact to
+// rounding.
+DEVICE float power(float x, float y) {
+  if (y == 2.0f) return x * x;
+  if (y == 3.0f) return x * x * x;
+  if (y == 1.0f) return x;
+  if (y == 0.0f) return 1.0f;
+  if (y == 0.5f && x > 0) return sqrt_exact(x);
+  if (y == -1.0f) return 1.0f / x;
+  if (x == 1.0f) return 1.0f;
+  const float size = absolute(x);
+  const float magnitude = size == 1.0f ? 1.0f : size == 0.0f && y > 0 ? 0.0f : exp2_fast(y * log2_fast(size));
+  if (bit_cast<uint32_t>(x) >> 31 == 0) return magnitude;
+  const float whole = absolute(y) < 8388608.0f ? static_cast<float>(static_cast<int32_t>(y)) : y;
+  if (whole != y) return size == 0.0f || size == infinity() ? magnitude : (x - x) / (x - x);
+  const bool odd = absolute(y) < 8388608.0f && (static_cast<int32_t>(y) & 1) != 0;
+  return odd ? -magnitude : magnitude;
+}
+
+// log(1 + t) for t from -1/3 to 1 as 2 atanh(t / (2 + t)): small results keep their digits, which 1 + t would
+// round away.
+DEVICE float log_one_plus(float t) {
+  const float s = t * rcp_fast(2.0f + t), s2 = s * s;
+  float p = 0.076923077f + s2 * 0.066666667f;
+  p = 0.11111111f + s2 * (0.090909091f + s2 * p);
+  p = 0.33333333f + s2 * (0.2f + s2 * (0.14285714f + s2 * p));
+  return 2.0f * (s + s * (s2 * p));
+}
+
+// e^x - 1 for x < 0: near 0 a Taylor polynomial, for the same reason.
+DEVICE float exp_minus_one(float x) {
+  float p = 0.0013888889f + x * 0.0001984127f;
+  p = 0.041666667f + x * (0.0083333333f + x * p);
+  p = 0.5f + x * (0.16666667f + x * p);
+  return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
+}
+
+// What is left of x after whole multiples of y, with the sign of x, exactly: x and y are whole numbers of 24 bits
+// times powers of two, and a long division takes 40 binary digits of the quotient at a time.
+DEVICE float remainder_towards_zero(float x, float y) {
+  constexpr uint32_t kSign = 0x80000000;
+  const uint32_t sign = bit_cast<uint32_t>(x) & kSign;
+  const uint32_t a = bit_cast<uint32_t>(x) & ~kSign, b = bit_cast<uint32_t>(y) & ~kSign;
+  constexpr uint32_t kInfinite = 0x7f800000, kOne = 0x800000;  // kOne: the digit before the point
+  if (b == 0 || b > kInfinite || a >= kInfinite) return (x - x) / (y - y);
+  if (a < b) return x;
+  const auto digits = [](uint32_t bits) { return (bits & (kOne - 1)) | (bits < kOne ? 0 : kOne); };
+  const auto exponent = [](uint32_t bits) { return bits < kOne ? 1 : static_cast<int32_t>(bits >> 23); };
+  const uint32_t divisor = digits(b);
+  uint32_t rest = digits(a) % divisor;
+  NO_UNROLL for (int32_t left = exponent(a) - exponent(b); left > 0 && rest != 0; left -= 40) {
+    rest = static_cast<uint32_t>((static_cast<uint64_t>(rest) << min_int(left, 40)) % divisor);
+  }
+  if (rest == 0) return bit_cast<float>(sign);
+  // As a float again: as many digits up as its exponent lets it, below which it has no digit before the point.
+  const int32_t missing = 150 - static_cast<int32_t>(bit_cast<uint32_t>(static_cast<float>(rest)) >> 23);
+  const int32_t up = min_int(missing, exponent(b) - 1);
+  const uint32_t moved = rest << up;
+  const uint32_t found =
+      moved < kOne ? moved : (moved & (kOne - 1)) | static_cast<uint32_t>(exponent(b) - up) << 23;
+  return bit_cast<float>(found | sign);
+}
+
+// x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values. Bit j of the
+// mask is that of value j.
+template <int kCount>
+DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
+  const float p = args.p;
+  // v: a value of x, w: that of z
+#define GRAPHOPT_ON_EACH(op, expression)      \
+  case op:                                    \
+    UNROLL for (int j = 0; j < kCount; ++j) { \
+      const float v = x[j], w = z[j];         \
+      (void)w;                                \
+      x[j] = (expression);                    \
+    }                                         \
+    break;
+  switch (args.op) {
+    GRAPHOPT_ON_EACH(kErfOp, erf_fast(v))
+    GRAPHOPT_ON_EACH(kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
+    GRAPHOPT_ON_EACH(kExpOp, exp_fast(v))
+    GRAPHOPT_ON_EACH(kLogOp, absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
+    GRAPHOPT_ON_EACH(kSqrtOp, sqrt_exact(v))
+    GRAPHOPT_ON_EACH(kReciprocalOp, 1.0f / v)
+    GRAPHOPT_ON_EACH(kNegOp, -v)
+    GRAPHOPT_ON_EACH(kAbsOp, absolute(v))
+    GRAPHOPT_ON_EACH(kEluOp, v < 0 ? p * exp_minus_one(v) : v)
+    GRAPHOPT_ON_EACH(kAddOp, v + w)
+    GRAPHOPT_ON_EACH(kSubOp, v - w)
+    GRAPHOPT_ON_EACH(kMulOp, v * w)
+    GRAPHOPT_ON_EACH(kDivOp, v / w)
+    GRAPHOPT_ON_EACH(kPowOp, power(v, w))
+    GRAPHOPT_ON_EACH(kMaxOp, v > w || v != v ? v : w)
+    GRAPHOPT_ON_EACH(kMinOp, v < w || v != v ? v : w)
+    GRAPHOPT_ON_EACH(kPReluOp, v < 0 ? v * w : v)
+    GRAPHOPT_ON_EACH(kWhereOp, (mask >> j & 1) != 0 ? v : w)
+    case kFmodOp:  // long: one value after the other, for the sake of registers
+      UNROLL for (int j = 0; j < kCount; ++j) {
+        x[j] = remainder_towards_zero(x[j], z[j]);
+        keep_order();
+      }
+      break;
+    default:
+      if (args.op < kActivationCount) {
+        activate(Activation{static_cast<ActivationKind>(args.op), args.p, args.q}, x);
+      }
+  }
+#undef GRAPHOPT_ON_EACH
+}
+
+template <class T>
+DEVICE void elementwise(const ElementwiseArgs& args) {
+  const uint8_t* mask = args.mask;
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
+  const Axes& axes = args.axes;
+  constexpr int kSize = Pack<T>::kSize;
+  if (args.vectors != 0) {
+    const uint32_t pack = work_item(kElementwiseThreads);
+    if (pack >= args.total / kSize) return;
+    const uint32_t i = pack * kSize;
+    const auto read = [&](const T* from, const Strides& strides) {
+      Pack<T> in;
+      if (from == nullptr) {
+        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
+        return in;
+      }
+      const uint32_t at = offset_of(i, axes, strides);
+      if (strides.s[0] != 0) return load_pack(from + at);
+      const T one = from[at];
+      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+      return in;
+    };
+    const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
+    float x[kSize], z[kSize];
+    uint32_t m = 0;
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      x[j] = to_float(left.v[j]);
+      z[j] = to_float(right.v[j]);
+      if (mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0) m |= 1u << j;
+    }
+    apply(args, m, x, z);
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(x[j]);
+    store_pack(y + i, out);
+    return;
+  }
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kSize);
+  NO_UNROLL for (int k = 0; k < kSize; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
+    if (i >= args.total) return;
+    const uint32_t m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0 ? 1 : 0;
+    float x[1] = {to_float(a[offset_of(i, axes, args.a_strides)])};
+    const float z[1] = {b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f};
+    apply(args, m, x, z);
+    y[i] = from_float<T>(x[0]);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(elementwise_f32, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<float>(args); }
+KERNEL(elementwise_f16, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<half_t>(args); }

@@ -1,0 +1,41 @@
+// Element-wise operators on a GPU.
+#pragma once
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/elementwise/elementwise/operations.h"
+#include "operators/elementwise/elementwise/whole_args.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+struct ElementwiseProblem {
+  hip::ElementwiseOp op = hip::kCopyOp;
+  float p = 0, q = 0;
+  bool masked = false, binary = false;
+  Shape mask, a, b, y;
+};
+
+// Inputs a, b if any, mask if any; output y. `aligned`: all pointers are multiples of 16. Throws
+// std::invalid_argument.
+Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned);
+
+using hip::WholeOp;
+
+// As ElementwiseProblem, of whole numbers of `bytes` (1, 2, 4 or 8) bytes. low and high are kClip's.
+struct WholeProblem {
+  WholeOp op = WholeOp::kNeg;
+  bool masked = false, binary = false, is_signed = true;
+  int64_t bytes = 8, low = 0, high = 0;
+  Shape mask, a, b, y;
+};
+
+// The plan of a WholeProblem, as elementwise_plan makes that of an ElementwiseProblem.
+Plan whole_plan(const WholeProblem& problem, bool aligned);
+
+// y = x, repeated along its axes of size 1.
+Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
+
+// y = a + b, of which b is repeated along its axes of size 1; y has a's shape.
+Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
+
+}  // namespace graphopt::gpu

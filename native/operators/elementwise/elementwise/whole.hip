@@ -1,0 +1,153 @@
+// Element-wise operators of whole numbers with numpy broadcasting, by the width of a number.
+//
+// Bound by memory, as elementwise_*: 16 bytes a lane and instruction wherever the innermost axis allows it.
+// All is computed in 64 bits and wraps around. A division by zero gives 0, where a CPU ends the process.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/elementwise/elementwise/whole_args.h"
+
+namespace graphopt::hip {
+
+// As if it had 64 bits: those of another width are unsigned or get their sign.
+template <class T>
+DEVICE int64_t widen(T bits, bool is_signed) {
+  constexpr int kFree = 64 - 8 * static_cast<int>(sizeof(T));
+  const uint64_t high = static_cast<uint64_t>(bits) << kFree;
+  return is_signed ? static_cast<int64_t>(high) >> kFree : static_cast<int64_t>(high >> kFree);
+}
+
+DEVICE int64_t add_wrapping(int64_t v, int64_t w) {
+  return static_cast<int64_t>(static_cast<uint64_t>(v) + static_cast<uint64_t>(w));
+}
+DEVICE int64_t negative(int64_t v) { return static_cast<int64_t>(uint64_t{0} - static_cast<uint64_t>(v)); }
+DEVICE int64_t quotient(int64_t v, int64_t w, bool is_uint64) {
+  if (w == 0) return 0;
+  if (is_uint64) return static_cast<int64_t>(static_cast<uint64_t>(v) / static_cast<uint64_t>(w));
+  return w == -1 ? negative(v) : v / w;
+}
+
+// By numbers that are no bit of it, all of them are shifted out; to the right a sign stays.
+DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left, bool is_uint64) {
+  const bool out = w < 0 || w >= bits;
+  if (left) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) << w);
+  if (is_uint64) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) >> w);
+  return v >> (out ? 63 : w);
+}
+
+DEVICE bool is_less(int64_t v, int64_t w, bool is_uint64) {
+  return is_uint64 ? static_cast<uint64_t>(v) < static_cast<uint64_t>(w) : v < w;
+}
+
+// Where the limits are in the wrong order the upper one holds.
+DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
+  const int64_t least = is_less(v, low, is_uint64) ? low : v;
+  return is_less(high, least, is_uint64) ? high : least;
+}
+
+// x = op(x, z), one branch for all of a lane's values. Bit j of the mask is that of value j.
+template <int kBits, int kCount>
+DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
+  const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold
+#define GRAPHOPT_ON_EACH(op, expression)      \
+  case WholeOp::op:                           \
+    UNROLL for (int j = 0; j < kCount; ++j) { \
+      const int64_t v = x[j], w = z[j];       \
+      (void)w;                                \
+      x[j] = (expression);                    \
+    }                                         \
+    break;
+  switch (args.op) {
+    GRAPHOPT_ON_EACH(kNeg, negative(v))
+    GRAPHOPT_ON_EACH(kAbs, v < 0 && !is_uint64 ? negative(v) : v)
+    GRAPHOPT_ON_EACH(kNot, ~v)
+    GRAPHOPT_ON_EACH(kAdd, add_wrapping(v, w))
+    GRAPHOPT_ON_EACH(kSub, add_wrapping(v, negative(w)))
+    GRAPHOPT_ON_EACH(kMul, static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
+    GRAPHOPT_ON_EACH(kMax, is_less(w, v, is_uint64) ? v : w)
+    GRAPHOPT_ON_EACH(kMin, is_less(v, w, is_uint64) ? v : w)
+    GRAPHOPT_ON_EACH(kAnd, v & w)
+    GRAPHOPT_ON_EACH(kOr, v | w)
+    GRAPHOPT_ON_EACH(kXor, v ^ w)
+    GRAPHOPT_ON_EACH(kShiftLeft, shifted(v, w, kBits, true, is_uint64))
+    GRAPHOPT_ON_EACH(kShiftRight, shifted(v, w, kBits, false, is_uint64))
+    GRAPHOPT_ON_EACH(kWhere, (mask >> j & 1) != 0 ? v : w)
+    GRAPHOPT_ON_EACH(kClip, limited(v, args.low, args.high, is_uint64))
+    // A division is long: one piece of code for the three that need it.
+    case WholeOp::kDiv:
+    case WholeOp::kMod:
+    case WholeOp::kFmod:
+      UNROLL for (int j = 0; j < kCount; ++j) {
+        const int64_t v = x[j], w = z[j], q = quotient(v, w, is_uint64);
+        const int64_t r = w == 0 ? 0
+                                 : add_wrapping(v, negative(static_cast<int64_t>(static_cast<uint64_t>(q) *
+                                                                                 static_cast<uint64_t>(w))));
+        const bool turns = args.op == WholeOp::kMod && !is_uint64 && r != 0 && (r < 0) != (w < 0);
+        x[j] = args.op == WholeOp::kDiv ? q : turns ? r + w : r;
+        keep_order();
+      }
+      break;
+  }
+#undef GRAPHOPT_ON_EACH
+}
+
+template <class T>
+DEVICE void whole(const WholeArgs& args) {
+  const uint8_t* mask = args.mask;
+  const T *a = args.a, *b = args.b;
+  T* y = args.y;
+  const Axes& axes = args.axes;
+  constexpr int kSize = Pack<T>::kSize;
+  const bool is_signed = args.is_signed != 0;
+  if (args.vectors != 0) {
+    const uint32_t i = work_item(kWholeThreads) * kSize;
+    if (i >= args.total) return;
+    const auto read = [&](const T* from, const Strides& strides) {
+      Pack<T> in = {};
+      if (from == nullptr) return in;
+      const uint32_t at = offset_of(i, axes, strides);
+      if (strides.s[0] != 0) return load_pack(from + at);
+      const T one = from[at];
+      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+      return in;
+    };
+    const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
+    Pack<T> out;
+    // In parts of 32 bytes at 64 bits each: what 16 small numbers would take of registers is too much.
+    constexpr int kPart = kSize < 4 ? kSize : 4;
+    UNROLL for (int begin = 0; begin < kSize; begin += kPart) {
+      int64_t x[kPart], z[kPart];
+      uint32_t m = 0;
+      UNROLL for (int j = 0; j < kPart; ++j) {
+        x[j] = widen(left.v[begin + j], is_signed);
+        z[j] = widen(right.v[begin + j], is_signed);
+        if (mask != nullptr && mask[at + static_cast<uint32_t>((begin + j) * args.mask_strides.s[0])] != 0) {
+          m |= 1u << j;
+        }
+      }
+      compute<8 * static_cast<int>(sizeof(T))>(args, m, x, z);
+      UNROLL for (int j = 0; j < kPart; ++j) out.v[begin + j] = static_cast<T>(x[j]);
+    }
+    store_pack(y + i, out);
+    return;
+  }
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kWholeThreads * kSize);
+  NO_UNROLL for (int k = 0; k < kSize; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kWholeThreads + thread_x());
+    if (i >= args.total) return;
+    const uint32_t m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0 ? 1 : 0;
+    int64_t x[1] = {widen(a[offset_of(i, axes, args.a_strides)], is_signed)};
+    const int64_t z[1] = {b != nullptr ? widen(b[offset_of(i, axes, args.b_strides)], is_signed) : 0};
+    compute<8 * static_cast<int>(sizeof(T))>(args, m, x, z);
+    y[i] = static_cast<T>(x[0]);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(whole_b8, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint8_t>(args); }
+KERNEL(whole_b16, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint16_t>(args); }
+KERNEL(whole_b32, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint32_t>(args); }
+KERNEL(whole_b64, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint64_t>(args); }

@@ -1,0 +1,21 @@
+// Comparisons, logic and questions about numbers on a GPU: what gives truth values.
+#pragma once
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/elementwise/logic/args.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+struct LogicProblem {
+  hip::LogicOp op = hip::LogicOp::kNot;
+  ElementType type = ElementType::kBool;  // of the inputs
+  bool binary = false;
+  Shape a, b, y;
+};
+
+// Inputs a, b if any; output y of bytes 0 and 1. `aligned`: all pointers are multiples of 16. Throws
+// std::invalid_argument.
+Plan logic_plan(const LogicProblem& problem, bool aligned);
+
+}  // namespace graphopt::gpu

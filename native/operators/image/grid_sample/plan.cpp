@@ -1,0 +1,44 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "operators/image/grid_sample/args.h"
+#include "operators/image/grid_sample/op.h"
+
+namespace graphopt::gpu {
+
+Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
+  Plan plan;
+  const int64_t total = p.N * p.points;
+  if (total * p.C == 0) return plan;
+  hip::GridSampleArgs args = {};
+  args.x = input(0);
+  args.grid = input(1);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.points = make_divisor(p.points);
+  args.channels = to_i31(p.C);
+  args.axes = static_cast<int32_t>(p.sizes.size());
+  int64_t volume = 1;
+  for (size_t k = 0; k < 3; ++k) {
+    args.sizes[k] = k < p.sizes.size() ? to_i31(p.sizes[p.sizes.size() - 1 - k]) : 1;
+    volume *= args.sizes[k];
+  }
+  if (volume == 0) throw std::invalid_argument("an image without elements");
+  to_u31(volume);
+  to_u31(p.N * p.C);
+  args.beyond = p.beyond;
+  args.corners = p.corners;
+  // Few points: more work-items share the channels, as many as fill any device.
+  constexpr int64_t kMany = 1 << 17;
+  int64_t each = std::clamp<int64_t>(total * p.C / kMany, 1, p.C);
+  each = std::max(each, divide_up(p.C, kMostGrid));
+  args.channels_each = to_i31(each);
+  const char* kernel = p.taps == 1   ? (half ? "grid_sample_nearest_f16" : "grid_sample_nearest_f32")
+                       : p.taps == 2 ? (half ? "grid_sample_linear_f16" : "grid_sample_linear_f32")
+                                     : (half ? "grid_sample_cubic_f16" : "grid_sample_cubic_f32");
+  plan.launch(kernel, {to_u31(divide_up(total, hip::kGridSampleThreads)), to_u31(divide_up(p.C, each))},
+              hip::kGridSampleThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,153 @@
+// NonMaxSuppression: a work-group takes the boxes of an image and a class in the order of their scores, of equal
+// ones the first, and strikes out in each round, while it looks for the next one, what overlaps the last too
+// much. The order is that of the definition, and so are the results, whatever the device does first.
+#include "device/platform.h"
+#include "operators/image/nms/args.h"
+
+namespace graphopt::hip {
+
+struct NmsBox {
+  float top, left, bottom, right;
+};
+
+DEVICE NmsBox nms_box(const float* p, bool centered) {
+  if (centered) {  // x, y, width, height
+    const float half_width = p[2] / 2, half_height = p[3] / 2;
+    return {p[1] - half_height, p[0] - half_width, p[1] + half_height, p[0] + half_width};
+  }
+  return {p[0] < p[2] ? p[0] : p[2], p[1] < p[3] ? p[1] : p[3], p[0] < p[2] ? p[2] : p[0],
+          p[1] < p[3] ? p[3] : p[1]};
+}
+
+DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float most) {
+  const float top = a.top > b.top ? a.top : b.top, left = a.left > b.left ? a.left : b.left;
+  const float bottom = a.bottom < b.bottom ? a.bottom : b.bottom,
+              right = a.right < b.right ? a.right : b.right;
+  if (!(bottom > top) || !(right > left)) return false;
+  const float both = (bottom - top) * (right - left);
+  const float of_a = (a.bottom - a.top) * (a.right - a.left), of_b = (b.bottom - b.top) * (b.right - b.left);
+  const float either = of_a + of_b - both;
+  return of_a > 0 && of_b > 0 && either > 0 && both / either > most;
+}
+
+// The best of each wave. Rounds take turns, so that one barrier in each is enough.
+struct NmsBest {
+  float score[2][kNmsThreads / kWave];
+  int at[2][kNmsThreads / kWave];
+};
+
+struct NmsCandidate {
+  float score;
+  int at;
+};
+
+DEVICE NmsCandidate better(const NmsCandidate& a, const NmsCandidate& b) {
+  return b.score > a.score || (b.score == a.score && b.at < a.at) ? b : a;
+}
+
+DEVICE NmsCandidate best_of_group(NmsCandidate mine, NmsBest& best, int turn) {
+  UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) {
+    const auto at = static_cast<int>(shuffle_xor(static_cast<uint32_t>(mine.at), mask));
+    mine = better(mine, {shuffle_xor(mine.score, mask), at});
+  }
+  if (lane_id() == 0) {
+    best.score[turn][wave_id()] = mine.score;
+    best.at[turn][wave_id()] = mine.at;
+  }
+  barrier();
+  mine = {best.score[turn][0], best.at[turn][0]};
+  UNROLL for (int wave = 1; wave < kNmsThreads / kWave; ++wave) {
+    mine = better(mine, {best.score[turn][wave], best.at[turn][wave]});
+  }
+  return mine;
+}
+
+DEVICE void select_boxes(const NmsSelectArgs& args, NmsBest& best) {
+  const auto pair = static_cast<uint32_t>(block_x());
+  const uint32_t image = divide(pair, args.classes);
+  const size_t first = static_cast<size_t>(pair) * static_cast<size_t>(args.N);
+  const float* const boxes =
+      static_cast<const float*>(args.boxes) + 4 * static_cast<size_t>(image) * static_cast<size_t>(args.N);
+  const float* const scores = static_cast<const float*>(args.scores) + first;
+  float* const left = static_cast<float*>(args.left) + first;
+  int32_t* const picked =
+      static_cast<int32_t*>(args.picked) + static_cast<size_t>(pair) * static_cast<size_t>(args.most);
+  const float none = -infinity();
+  const int thread = thread_x();
+  for (int i = thread; i < args.N; i += kNmsThreads) {
+    const float score = scores[i];
+    left[i] = args.any_score != 0 || score > args.score ? score : none;
+  }
+  int count = 0, last = -1;
+  NmsBox taken = {};
+  NO_UNROLL while (count < args.most) {
+    NmsCandidate mine = {none, args.N};
+    NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
+      // All are asked for before the first is waited for.
+      float score[kNmsBoxes];
+      NmsBox box[kNmsBoxes];
+      UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
+        const int at = i + k * kNmsThreads;
+        score[k] = at < args.N ? left[at] : none;
+        box[k] = nms_box(boxes + 4 * (at < args.N ? at : i), args.centered != 0);
+      }
+      UNROLL for (int k = 0; k < kNmsBoxes; ++k) {
+        const int at = i + k * kNmsThreads;
+        if (!(score[k] > none)) continue;
+        if (last >= 0 && (at == last || overlaps(taken, box[k], args.overlap))) {
+          left[at] = none;
+        } else if (score[k] > mine.score) {
+          mine = {score[k], at};
+        }
+      }
+    }
+    last = best_of_group(mine, best, count % 2).at;
+    if (last >= args.N) break;
+    taken = nms_box(boxes + 4 * last, args.centered != 0);
+    if (thread == 0) picked[count] = last;
+    ++count;
+  }
+  if (thread == 0) static_cast<int32_t*>(args.counts)[pair] = count;
+}
+
+struct NmsSums {
+  int sum[kNmsThreads];
+};
+
+DEVICE void write_rows(const NmsRowsArgs& args, NmsSums& sums) {
+  const int pair = block_x(), thread = thread_x();
+  const int32_t* const counts = args.counts;
+  int before = 0;
+  for (int i = thread; i < pair; i += kNmsThreads) before += counts[i];
+  sums.sum[thread] = before;
+  barrier();
+  NO_UNROLL for (int step = kNmsThreads / 2; step > 0; step /= 2) {
+    if (thread < step) sums.sum[thread] += sums.sum[thread + step];
+    barrier();
+  }
+  const int start = sums.sum[0], count = counts[pair];
+  const uint32_t image = divide(static_cast<uint32_t>(pair), args.classes);
+  const int32_t* const picked =
+      static_cast<const int32_t*>(args.picked) + static_cast<size_t>(pair) * static_cast<size_t>(args.most);
+  int64_t* const rows = static_cast<int64_t*>(args.rows) + 3 * static_cast<size_t>(start);
+  for (int i = thread; i < count; i += kNmsThreads) {
+    rows[3 * i] = image;
+    rows[3 * i + 1] = static_cast<uint32_t>(pair) - image * args.classes.d;
+    rows[3 * i + 2] = picked[i];
+  }
+  if (thread == 0 && pair == args.pairs - 1) static_cast<int64_t*>(args.number)[0] = start + count;
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(nms_select, kNmsThreads, NmsSelectArgs, boxes, scores, left, picked, counts) {
+  SHARED(NmsBest, best);
+  select_boxes(args, best);
+}
+
+KERNEL(nms_rows, kNmsThreads, NmsRowsArgs, picked, counts, number, rows) {
+  SHARED(NmsSums, sums);
+  write_rows(args, sums);
+}

@@ -1,0 +1,23 @@
+// NonMaxSuppression on a GPU.
+#pragma once
+
+#include <optional>
+
+#include "device/launch.h"
+#include "operators/image/nms/args.h"
+
+namespace graphopt::gpu {
+
+struct NmsProblem {
+  int64_t B = 1, C = 1, N = 1;  // images, classes, boxes
+  int64_t most = 0;             // boxes of a class, at most N
+  bool centered = false;        // boxes are centres and sizes, else two corners
+  float overlap = 0;            // more of it strikes a box out
+  std::optional<float> score;   // boxes have more than this
+};
+
+// Inputs boxes, scores; outputs the number of rows, and rows of image, class and box. Throws std::invalid_argument
+// where there is nothing to select, as with `most` of 0.
+Plan nms_plan(const NmsProblem& p);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,39 @@
+// Where in X an element of Y comes from, along one axis. For the kernels of this folder.
+#pragma once
+
+#include "device/platform.h"
+#include "operators/image/resize/args.h"
+
+namespace graphopt::hip {
+
+DEVICE float floor_of(float x) {
+  const auto down = static_cast<float>(static_cast<int>(x));
+  return down > x ? down - 1 : down;
+}
+
+// x / step as IEEE 754 rounds it: the remainder of the product with 1 / step mends its last bit (Markstein, "Computation
+// of elementary functions on the IBM RISC System/6000 processor", 1990). A third of the instructions of a division.
+DEVICE float quotient(float x, const SourceAxis& a) {
+  const float q = x * a.inverse;
+  return fused_multiply_add(fused_multiply_add(-q, a.step, x), a.inverse, q);
+}
+
+// The place in X, not rounded, that element `at` of Y stands for.
+DEVICE float source(const SourceAxis& a, int at) {
+  return a.before + quotient((static_cast<float>(at) + a.shift) * a.part * a.span, a) + a.after;
+}
+
+DEVICE int nearest(const SourceAxis& a, float x, Interpolation how) {
+  float at = floor_of(x);
+  const float part = x - at;
+  if (how == Interpolation::kCeil) {
+    at += part > 0 ? 1 : 0;
+  } else if (how == Interpolation::kRoundPreferFloor) {
+    at += part > 0.5f ? 1 : 0;
+  } else if (how == Interpolation::kRoundPreferCeil) {
+    at += part >= 0.5f ? 1 : 0;
+  }
+  return max_int(0, min_int(static_cast<int>(at), a.in - 1));
+}
+
+}  // namespace graphopt::hip

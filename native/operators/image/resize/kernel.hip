@@ -1,0 +1,140 @@
+// Resize of H and W of x [planes, H, W], nearest and linear: a work-item for some neighbouring outputs.
+//
+// Bound by memory: X is read once (linear: four times, three of them from the cache) and Y written once, for
+// 8 FLOPs an element where linear. scripts/gpu_bench.py sets it beside a copy.
+#include "blocks/gpu/channels_last.h"
+#include "operators/image/resize/coordinates.h"
+
+namespace graphopt::hip {
+
+struct Between {
+  int low, high;
+  float part;
+};
+
+DEVICE Between between(const SourceAxis& a, float x) {
+  x = x < 0 ? 0 : x;
+  const int low = min_int(static_cast<int>(x), a.in - 1);
+  const int high = min_int(low + 1, a.in - 1);
+  const float part = x - static_cast<float>(low);
+  return {low, high, part > 1 ? 1 : part};
+}
+
+// Where a row or a column of y comes from: for other than linear from `low` alone.
+DEVICE Between from_where(const SourceAxis& a, int at, Interpolation how) {
+  const float x = source(a, at);
+  if (how == Interpolation::kLinear) return between(a, x);
+  const int low = nearest(a, x, how);
+  return {low, low, 0};
+}
+
+// A pack of neighbours of a row each, and args.rows_each rows: where columns come from is found once.
+template <class T>
+DEVICE void resize(const ResizeArgs& args) {
+  constexpr int kColumns = Pack<T>::kSize;
+  const uint32_t i = work_item(kResizeThreads);
+  if (i >= args.items) return;
+  const SourceAxis &rows = args.rows, &columns = args.columns;
+  const uint32_t strip = divide(i, args.across), plane = divide(strip, args.down);
+  const int first_column = static_cast<int>(i - strip * args.across.d) * kColumns,
+            first_row = static_cast<int>(strip - plane * args.down.d) * args.rows_each;
+  const T* const x = args.x;
+  // Places in x fit into 32 bits: pointers to rows would cost twice the instructions.
+  const auto width = static_cast<uint32_t>(columns.in);
+  const uint32_t first = plane * static_cast<uint32_t>(rows.in) * width;
+  T* const to = static_cast<T*>(args.y) +
+                static_cast<size_t>(plane) * static_cast<size_t>(rows.out) * static_cast<size_t>(columns.out);
+  Between c[kColumns];
+  UNROLL for (int k = 0; k < kColumns; ++k) {
+    c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.how);
+  }
+  // Rows of X between whose columns `top` and `bottom` lie: Y that is finer takes most of them again.
+  int top_row = -1, bottom_row = -1;
+  float top[kColumns] = {}, bottom[kColumns] = {};
+  const auto between_columns = [&](int row, float (&out)[kColumns]) {
+    const uint32_t line = first + static_cast<uint32_t>(row) * width;
+    UNROLL for (int k = 0; k < kColumns; ++k) {
+      const float left = to_float(x[line + static_cast<uint32_t>(c[k].low)]),
+                  right = to_float(x[line + static_cast<uint32_t>(c[k].high)]);
+      out[k] = left * (1 - c[k].part) + right * c[k].part;
+    }
+  };
+  const int end = min_int(first_row + args.rows_each, rows.out);
+  NO_UNROLL for (int row = first_row; row < end; ++row) {
+    const Between r = from_where(rows, row, args.how);
+    Pack<T> out;
+    if (args.how == Interpolation::kLinear) {
+      if (r.low != top_row) {
+        if (r.low == bottom_row) {
+          UNROLL for (int k = 0; k < kColumns; ++k) top[k] = bottom[k];
+        } else {
+          between_columns(r.low, top);
+        }
+        top_row = r.low;
+      }
+      if (r.high != bottom_row) {
+        between_columns(r.high, bottom);
+        bottom_row = r.high;
+      }
+      UNROLL for (int k = 0; k < kColumns; ++k) {
+        out.v[k] = from_float<T>(top[k] * (1 - r.part) + bottom[k] * r.part);
+      }
+    } else {
+      const uint32_t line = first + static_cast<uint32_t>(r.low) * width;
+      UNROLL for (int k = 0; k < kColumns; ++k) out.v[k] = x[line + static_cast<uint32_t>(c[k].low)];
+    }
+    T* const y = to + static_cast<ptrdiff_t>(row) * columns.out + first_column;
+    if (args.packs != 0) {
+      store_pack(y, out);
+    } else {
+      UNROLL for (int k = 0; k < kColumns; ++k) {
+        if (first_column + k < columns.out) y[k] = out.v[k];
+      }
+    }
+  }
+}
+
+template <int kSize>
+DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
+  const SourceAxis &rows = args.rows, &columns = args.columns;
+  const uint32_t i = work_item(kResizeThreads);
+  if (i >= args.total) return;
+  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
+  const uint32_t image = divide(pixel, args.per_image), rest = pixel - image * args.per_image.d;
+  const uint32_t row = divide(rest, args.across), column = rest - row * args.across.d;
+  const half_t* const x = static_cast<const half_t*>(args.x) +
+                          static_cast<size_t>(image) * static_cast<size_t>(rows.in) *
+                              static_cast<size_t>(columns.in) * args.channels +
+                          channel;
+  half_t* const to = static_cast<half_t*>(args.y) + static_cast<size_t>(pixel) * args.channels + channel;
+  using Values = Channels<kSize>;
+  const auto at = [&](int hh, int ww) {
+    return load_channels<kSize>(x + static_cast<size_t>(hh * columns.in + ww) * args.channels);
+  };
+  const Between r = from_where(rows, static_cast<int>(row), args.how),
+                c = from_where(columns, static_cast<int>(column), args.how);
+  Values out = at(r.low, c.low);
+  if (args.how == Interpolation::kLinear) {
+    const Values right = at(r.low, c.high), below = at(r.high, c.low), high = at(r.high, c.high);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const float top = to_float(out.v[j]) * (1 - c.part) + to_float(right.v[j]) * c.part;
+      const float bottom = to_float(below.v[j]) * (1 - c.part) + to_float(high.v[j]) * c.part;
+      out.v[j] = from_float<half_t>(top * (1 - r.part) + bottom * r.part);
+    }
+  }
+  store_channels(to, out);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(resize_f32, kResizeThreads, ResizeArgs, x, y) { resize<float>(args); }
+KERNEL(resize_f16, kResizeThreads, ResizeArgs, x, y) { resize<half_t>(args); }
+
+KERNEL(resize_channels_last_8_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
+  resize_channels_last<8>(args);
+}
+KERNEL(resize_channels_last_1_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
+  resize_channels_last<1>(args);
+}

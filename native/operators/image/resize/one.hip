@@ -1,0 +1,87 @@
+// Resize along one axis: picks of elements of any type, and sums of neighbours with linear or cubic weights,
+// widened where Y is coarser (antialias). Several axes are one launch each, those that shrink first; between
+// them the values stay in float.
+//
+// Bound by memory. Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981.
+#include "operators/image/resize/coordinates.h"
+
+namespace graphopt::hip {
+
+struct ResizeSpot {
+  uint32_t outer, inner;
+  int at;  // along the axis, in y
+};
+
+DEVICE ResizeSpot resize_spot(const ResizeOneArgs& args, uint32_t i) {
+  const uint32_t line = divide(i, args.inner), outer = divide(line, args.out);
+  return {outer, i - line * args.inner.d, static_cast<int>(line - outer * args.out.d)};
+}
+
+DEVICE bool is_outside(const ResizeOneArgs& args, float x) {
+  return args.crops != 0 && !(x >= 0 && x <= static_cast<float>(args.axis.in - 1));
+}
+
+template <class T>
+DEVICE void resize_pick(const ResizeOneArgs& args) {
+  const T* const x = args.x;
+  T* const y = args.y;
+  const uint32_t i = work_item(kResizeThreads);
+  if (i >= args.total) return;
+  const ResizeSpot spot = resize_spot(args, i);
+  const float from = source(args.axis, spot.at);
+  if (is_outside(args, from)) {
+    y[i] = static_cast<T>(args.outside);
+    return;
+  }
+  const auto line = static_cast<uint32_t>(nearest(args.axis, from, args.how));
+  y[i] = x[(spot.outer * static_cast<uint32_t>(args.axis.in) + line) * args.inner.d + spot.inner];
+}
+
+DEVICE float resize_weight(const ResizeOneArgs& args, float away) {
+  const float d = away < 0 ? -away : away, a = args.cubic;
+  if (args.how == Interpolation::kLinear) return d < 1 ? 1 - d : 0;
+  if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+  return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+template <class X, class Y>
+DEVICE void resize_blend(const ResizeOneArgs& args) {
+  const X* const x = args.x;
+  Y* const y = args.y;
+  const uint32_t i = work_item(kResizeThreads);
+  if (i >= args.total) return;
+  const ResizeSpot spot = resize_spot(args, i);
+  const float from = source(args.axis, spot.at);
+  if (is_outside(args, from)) {
+    y[i] = from_float<Y>(bit_cast<float>(static_cast<uint32_t>(args.outside)));
+    return;
+  }
+  const X* const line = x + spot.outer * static_cast<uint32_t>(args.axis.in) * args.inner.d + spot.inner;
+  const auto base = static_cast<int>(floor_of(from));
+  const float part = from - static_cast<float>(base);
+  float sum = 0, weights = 0;
+  NO_UNROLL for (int k = 1 - args.reach; k <= args.reach; ++k) {
+    const int at = max_int(0, min_int(base + k, args.axis.in - 1));
+    if (args.inside_only != 0 && at != base + k) continue;
+    const float weight = resize_weight(args, (static_cast<float>(k) - part) * args.narrow);
+    // What has no weight may be infinite.
+    if (weight == 0) continue;
+    weights += weight;
+    sum += weight * to_float(line[static_cast<uint32_t>(at) * args.inner.d]);
+  }
+  y[i] = from_float<Y>(args.normalized != 0 ? sum / weights : sum);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(resize_pick_b8, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint8_t>(args); }
+KERNEL(resize_pick_b16, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint16_t>(args); }
+KERNEL(resize_pick_b32, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint32_t>(args); }
+KERNEL(resize_pick_b64, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint64_t>(args); }
+
+KERNEL(resize_blend_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, float>(args); }
+KERNEL(resize_blend_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, half_t>(args); }
+KERNEL(resize_blend_f16_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, float>(args); }
+KERNEL(resize_blend_f32_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, half_t>(args); }

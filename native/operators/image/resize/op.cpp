@@ -1,0 +1,283 @@
+// Resize.
+#include "operators/image/resize/op.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+namespace {
+
+using gpu::Coordinates;
+using gpu::Interpolation;
+using gpu::ResizeAxis;
+
+std::optional<Coordinates> coordinates_of(const Attributes& a) {
+  const std::string mode = a.find_string("coordinate_transformation_mode").value_or("half_pixel");
+  if (mode == "half_pixel") return Coordinates::kHalfPixel;
+  if (mode == "half_pixel_symmetric") return Coordinates::kHalfPixelSymmetric;
+  if (mode == "pytorch_half_pixel") return Coordinates::kPytorchHalfPixel;
+  if (mode == "asymmetric") return Coordinates::kAsymmetric;
+  if (mode == "align_corners") return Coordinates::kAlignCorners;
+  if (mode == "tf_crop_and_resize") return Coordinates::kCrop;
+  return std::nullopt;
+}
+
+std::optional<Interpolation> interpolation_of(const Attributes& a) {
+  const std::string mode = a.find_string("mode").value_or("nearest");
+  if (mode == "linear") return Interpolation::kLinear;
+  if (mode == "cubic") return Interpolation::kCubic;
+  if (mode != "nearest") return std::nullopt;
+  const std::string nearest = a.find_string("nearest_mode").value_or("round_prefer_floor");
+  if (nearest == "round_prefer_floor") return Interpolation::kRoundPreferFloor;
+  if (nearest == "round_prefer_ceil") return Interpolation::kRoundPreferCeil;
+  if (nearest == "floor") return Interpolation::kFloor;
+  if (nearest == "ceil") return Interpolation::kCeil;
+  return std::nullopt;
+}
+
+bool blends(Interpolation how) { return how == Interpolation::kLinear || how == Interpolation::kCubic; }
+
+enum class Aspect { kStretch, kNotLarger, kNotSmaller };
+
+std::optional<Aspect> aspect_of(const Attributes& a) {
+  const std::string policy = a.find_string("keep_aspect_ratio_policy").value_or("stretch");
+  if (policy == "stretch") return Aspect::kStretch;
+  if (policy == "not_larger") return Aspect::kNotLarger;
+  if (policy == "not_smaller") return Aspect::kNotSmaller;
+  return std::nullopt;
+}
+
+// The bits of `value` as an element of this type.
+template <class T>
+uint64_t bits_of(T value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+uint64_t bits_of(float value, ElementType type) {
+  switch (type) {
+    case ElementType::kFloat:
+      return bits_of(value);
+    case ElementType::kHalf:
+      return bits_of(half(value));
+    case ElementType::kDouble:
+      return bits_of(static_cast<double>(value));
+    case ElementType::kBfloat16:
+      return bits_of(value) >> 16;
+    default:
+      return static_cast<uint64_t>(std::isfinite(value) ? std::llround(std::clamp(value, -9e18f, 9e18f)) : 0);
+  }
+}
+
+// The region of interest, scales and sizes are inputs 1 to 3.
+class Resize final : public gpu::DeviceKernel {
+ public:
+  Resize(const Node& node, gpu::Device& device, bool last = false)
+      : DeviceKernel(device),
+        coordinates_(coordinates_of(node).value()),
+        how_(interpolation_of(node).value()),
+        aspect_(aspect_of(node).value()),
+        axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
+        cubic_(node.find_float("cubic_coeff_a").value_or(-0.75f)),
+        outside_(node.find_float("extrapolation_value").value_or(0.0f)),
+        antialias_(node.find_int("antialias").value_or(0) != 0),
+        inside_only_(node.find_int("exclude_outside").value_or(0) != 0),
+        last_(last) {}
+
+ private:
+  // The axes that the node names; the others stay.
+  std::vector<size_t> named_axes(size_t rank) const {
+    std::vector<size_t> named;
+    for (const int64_t axis : axes_) {
+      named.push_back(axis_of(axis, rank));
+      if (std::count(named.begin(), named.end(), named.back()) > 1) throw Error("axes names an axis twice");
+    }
+    for (size_t d = 0; axes_.empty() && d < rank; ++d) named.push_back(d);
+    return named;
+  }
+
+  // What becomes of each axis of a tensor of this shape.
+  std::vector<ResizeAxis> axes(const Call& call, const Shape& x) const {
+    std::vector<ResizeAxis> all(x.rank());
+    for (size_t d = 0; d < x.rank(); ++d) {
+      all[d].in = all[d].out = gpu::to_i31(x[d]);
+    }
+    const std::vector<size_t> named = named_axes(x.rank());
+    if (call.has_input(3) && call.input(3).shape.elements() > 0) {
+      set_sizes(call.integers(3), named, all);
+    } else {
+      set_scales(call.input(2), named, all);
+    }
+    for (const size_t d : named) {
+      if (!(all[d].scale > 0) || !std::isfinite(all[d].scale)) {
+        throw Error("a scale of " + std::to_string(all[d].scale));
+      }
+    }
+    if (coordinates_ == Coordinates::kCrop) set_crop(call, named, all);
+    return all;
+  }
+
+  void set_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& named,
+                 std::vector<ResizeAxis>& all) const {
+    if (sizes.size() != named.size()) throw Error("one size for each axis is needed");
+    float one = 0;  // scale of all, if there is one
+    for (size_t k = 0; k < named.size(); ++k) {
+      ResizeAxis& axis = all[named[k]];
+      if (sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0))
+        throw Error("a size of " + std::to_string(sizes[k]));
+      axis.out = gpu::to_i31(sizes[k]);
+      if (axis.out != axis.in) axis.scale = static_cast<float>(axis.out) / static_cast<float>(axis.in);
+      one = k == 0                          ? axis.scale
+            : aspect_ == Aspect::kNotLarger ? std::min(one, axis.scale)
+                                            : std::max(one, axis.scale);
+    }
+    if (aspect_ == Aspect::kStretch) {
+      // Nothing is left of an axis: its scale is not used.
+      for (const size_t d : named) all[d].scale = all[d].out == 0 ? 1.0f : all[d].scale;
+      return;
+    }
+    for (const size_t d : named) {
+      all[d].scale = one;
+      all[d].out = gpu::to_i31(static_cast<int64_t>(std::round(one * static_cast<float>(all[d].in))));
+    }
+  }
+
+  void set_scales(const Tensor& given, const std::vector<size_t>& named, std::vector<ResizeAxis>& all) const {
+    if (given.type != ElementType::kFloat || given.shape.elements() != static_cast<int64_t>(named.size())) {
+      throw Error("one scale for each axis is needed");
+    }
+    for (size_t k = 0; k < named.size(); ++k) {
+      ResizeAxis& axis = all[named[k]];
+      axis.scale = given.as<float>()[k];
+      const float out = std::floor(static_cast<float>(axis.in) * axis.scale);
+      if (!(out >= 0 && out < 2147483648.0f)) throw Error("a scale of " + std::to_string(axis.scale));
+      axis.out = static_cast<int32_t>(out);
+    }
+  }
+
+  void set_crop(const Call& call, const std::vector<size_t>& named, std::vector<ResizeAxis>& all) const {
+    const Tensor& roi = call.input(1);
+    const size_t n = named.size();
+    if (!is_float(roi.type) || roi.shape.elements() != static_cast<int64_t>(2 * n)) {
+      throw Error("the region of interest must have a begin and an end for each axis");
+    }
+    const auto at = [&roi](size_t i) {
+      return roi.type == ElementType::kHalf ? static_cast<float>(roi.as<half>()[i]) : roi.as<float>()[i];
+    };
+    for (size_t k = 0; k < n; ++k) {
+      all[named[k]].first = at(k);
+      all[named[k]].last = at(n + k);
+    }
+  }
+
+  bool changes(const ResizeAxis& a) const {
+    if (coordinates_ == Coordinates::kCrop && (a.first != 0 || a.last != 1)) return true;
+    return a.in != a.out || a.scale != 1;
+  }
+
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    std::vector<ResizeAxis> all = axes(call, last_ ? to_channels_first(x.shape) : x.shape);
+    const size_t rank = all.size();
+    // In the order in which they lie in memory.
+    if (last_) std::rotate(all.begin() + 1, all.begin() + 2, all.end());
+    Shape y = x.shape;
+    std::vector<size_t> changed;
+    for (size_t d = 0; d < rank; ++d) {
+      y[d] = all[d].out;
+      if (changes(all[d])) changed.push_back(d);
+    }
+    const Ref out = set_output(call, 0, y);
+    if (y.elements() == 0) return;
+    if (changed.empty()) {
+      program.copy(out, Ref::input(0), x.shape.elements() * bytes_of(x.type));
+    } else if (!plan_at_once(call, program, all, changed, out)) {
+      plan_one_by_one(call, program, all, std::move(changed), out);
+    }
+  }
+
+  // Plans both axes of images in one launch, where nothing else is resized and a kernel does both.
+  bool plan_at_once(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
+                    const std::vector<size_t>& changed, Ref out) const {
+    const Tensor& x = call.input(0);
+    const size_t rank = all.size(), rows = rank - (last_ ? 3 : 2);
+    if (!is_float(x.type) || rank < (last_ ? 4u : 3u)) return false;
+    if (how_ == Interpolation::kCubic || coordinates_ == Coordinates::kCrop || (antialias_ && blends(how_))) {
+      return false;
+    }
+    if (changed.front() < rows || changed.back() > rows + 1) return false;
+    gpu::ResizeProblem p;
+    p.planes = x.shape.elements(0, rows);
+    p.rows = all[rows];
+    p.columns = all[rows + 1];
+    p.coordinates = coordinates_;
+    p.how = how_;
+    program.launch(last_ ? gpu::resize_channels_last_plan(p, x.shape[3], call.aligned())
+                         : gpu::resize_plan(p, is_half(x), call.aligned()),
+                   {Ref::input(0)}, {out});
+    return true;
+  }
+
+  void plan_one_by_one(const Call& call, Program& program, const std::vector<ResizeAxis>& all,
+                       std::vector<size_t> changed, Ref out) const {
+    const Tensor& x = call.input(0);
+    const auto growth = [&all](size_t d) { return static_cast<double>(all[d].out) / std::max(1, all[d].in); };
+    std::stable_sort(changed.begin(), changed.end(),
+                     [&](size_t a, size_t b) { return growth(a) < growth(b); });
+    Shape now = x.shape;
+    Ref from = Ref::input(0);
+    bool half_in = is_half(x);
+    for (const size_t d : changed) {
+      const bool is_last = d == changed.back();
+      gpu::ResizeOneProblem p;
+      p.outer = now.elements(0, d);
+      p.inner = now.elements(d + 1);
+      p.axis = all[d];
+      p.coordinates = coordinates_;
+      p.how = how_;
+      p.cubic = cubic_;
+      p.antialias = antialias_;
+      p.inside_only = inside_only_ && how_ == Interpolation::kCubic;
+      p.bytes = bytes_of(x.type);
+      p.half_in = half_in;
+      p.half_out = is_last && is_half(x);
+      p.outside = blends(how_) ? bits_of(outside_) : bits_of(outside_, x.type);
+      now[d] = p.axis.out;
+      const Ref to = is_last ? out : program.reserve(now.elements() * (blends(how_) ? int64_t{4} : p.bytes));
+      program.launch(gpu::resize_one_plan(p), {from}, {to});
+      from = to;
+      half_in = false;
+    }
+  }
+
+  Coordinates coordinates_;
+  Interpolation how_;
+  Aspect aspect_;
+  std::vector<int64_t> axes_;
+  float cubic_, outside_;
+  bool antialias_, inside_only_, last_;
+};
+
+std::string refuse_resize(const Node& node) {
+  const auto how = interpolation_of(node);
+  if (!coordinates_of(node) || !how || !aspect_of(node)) return "this mode is not known";
+  if (!is_float(node.type()) && blends(*how)) return "whole numbers between others";
+  const auto& x = node.inputs.front().shape;
+  return !x ? "the rank is not known" : "";
+}
+
+}  // namespace
+
+void add_resize(Kernels& kernels) {
+  kernels.add_onnx<Resize>("Resize", 11, 19)
+      .refused(refuse_resize)
+      .reads_on_host({1, 2, 3})
+      .takes_rare_types()
+      .lies([](const Node&) { return Layout::kFollows; });
+  kernels.has_channels_last<Resize>();
+}
+
+}  // namespace graphopt

@@ -1,0 +1,58 @@
+// Resize on a GPU.
+#pragma once
+
+#include <optional>
+
+#include "device/launch.h"
+#include "operators/image/resize/args.h"
+
+namespace graphopt::gpu {
+
+using hip::Interpolation;
+
+enum class Coordinates : int32_t {
+  kHalfPixel,
+  kPytorchHalfPixel,
+  kAsymmetric,
+  kAlignCorners,
+  kHalfPixelSymmetric,
+  kCrop,  // of tf_crop_and_resize: what lies outside of X has a value of its own
+};
+
+struct ResizeAxis {
+  int32_t in = 1, out = 1;
+  float scale = 1;            // out / in as the node says
+  float first = 0, last = 1;  // of kCrop: the ends of the crop, 0 and 1 those of X
+};
+
+struct ResizeProblem {
+  int64_t planes = 1;
+  ResizeAxis rows, columns;
+  Coordinates coordinates = Coordinates::kHalfPixel;
+  Interpolation how = Interpolation::kRoundPreferFloor;
+};
+
+// Nearest and linear, of two axes at once. `aligned`: the pointer of y is a multiple of 16. `rows_each`: how
+// many rows a work-item has, for tests.
+Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each = {});
+// The same in float16 where `channels` lie last; `planes` are images here. `aligned`: both pointers are
+// multiples of 16.
+Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned);
+
+// One axis, with any interpolation and any coordinates.
+struct ResizeOneProblem {
+  int64_t outer = 1, inner = 1;
+  ResizeAxis axis;
+  Coordinates coordinates = Coordinates::kHalfPixel;
+  Interpolation how = Interpolation::kRoundPreferFloor;
+  float cubic = -0.75f;      // a of the cubic
+  bool antialias = false;    // a coarser Y takes in all of X
+  bool inside_only = false;  // what lies beyond the edges has no weight; else it is as the edges
+  // What kCrop writes where there is no X: the bits of an element; where elements are blended, of a float.
+  uint64_t outside = 0;
+  int64_t bytes = 4;                       // of an element that is picked
+  bool half_in = false, half_out = false;  // of elements that are blended: float16, else float
+};
+Plan resize_one_plan(const ResizeOneProblem& p);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,343 @@
+// Einsum of one tensor or two: what is summed over in one of them alone is reduced first; then the labels of both
+// make a product of matrices, a transpose, or both. Of float, float16 and whole numbers of 32 and 64 bits.
+#include "operators/movement/movement/op.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "operators/elementwise/elementwise/op.h"
+#include "operators/kernel_bases.h"
+#include "operators/matmul/integer_product/op.h"
+#include "operators/matmul/matmul/gemm_call.h"
+#include "operators/reduction/reduction/op.h"
+
+namespace graphopt {
+namespace {
+
+using Labels = std::vector<int>;  // letters; from kEllipsis on axes of an ellipsis, counted from the last
+constexpr int kEllipsis = 256;
+
+struct Equation {
+  std::vector<Labels> terms;
+  Labels output;
+};
+
+bool contains(const Labels& labels, int label) {
+  return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
+
+// Labels of a term; `ellipsis`: how many axes one stands for, -1 where there must be none.
+Labels read_term(const std::string& text, int64_t ellipsis) {
+  Labels labels;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 3, "...") == 0) {
+      if (ellipsis < 0) throw Error("an ellipsis where no axes are left");
+      for (int64_t k = ellipsis; k-- > 0;) labels.push_back(kEllipsis + static_cast<int>(k));
+      ellipsis = -1;
+      i += 2;
+    } else if ((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z')) {
+      labels.push_back(text[i]);
+    } else {
+      throw Error("an equation with '" + text.substr(i, 1) + "'");
+    }
+  }
+  return labels;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+// Throws Error for what is none, or does not fit tensors of these ranks.
+Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
+  text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
+  const size_t arrow = text.find("->");
+  const std::vector<std::string> terms = split(text.substr(0, arrow), ',');
+  if (terms.size() != ranks.size()) throw Error("an equation of " + std::to_string(terms.size()) + " terms");
+  Equation e;
+  int64_t widest = -1;
+  std::map<int, int> count;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    int64_t left = -1;
+    if (terms[i].find("...") != std::string::npos) {
+      left = static_cast<int64_t>(ranks[i]) - static_cast<int64_t>(terms[i].size()) + 3;
+      if (left < 0) throw Error("a term of more labels than the tensor has axes");
+    }
+    widest = std::max(widest, left);
+    e.terms.push_back(read_term(terms[i], left));
+    if (e.terms[i].size() != ranks[i]) throw Error("a term must have a label for each axis");
+    for (const int label : e.terms[i]) ++count[label];
+  }
+  if (arrow != std::string::npos) {
+    e.output = read_term(text.substr(arrow + 2), widest);
+  } else {
+    for (int64_t k = widest; k-- > 0;) e.output.push_back(kEllipsis + static_cast<int>(k));
+    for (const auto& [label, n] : count) {
+      if (label < kEllipsis && n == 1) e.output.push_back(label);
+    }
+  }
+  for (const int label : e.output) {
+    if (count[label] == 0) throw Error("a label of the output that no term has");
+    if (std::count(e.output.begin(), e.output.end(), label) > 1) throw Error("a label of the output twice");
+  }
+  for (const auto& [label, n] : count) {
+    if (label >= kEllipsis && !contains(e.output, label)) throw Error("an ellipsis that the output lacks");
+  }
+  return e;
+}
+
+constexpr Implementation<GemmCall> kProducts[] = {
+    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
+    {"a product of our own", take_all<GemmCall>, plan_own},
+};
+
+// A tensor and the stride of each of its labels, 0 where it is broadcast.
+struct View {
+  Ref memory;
+  std::map<int, int64_t> strides;
+};
+
+// One call on its way.
+class Sums {
+ public:
+  Sums(const Call& call, Program& program, gpu::Device& device, const Choice& choice)
+      : call_(call), program_(program), device_(device), choice_(choice), type_(call.inputs[0].type) {}
+
+  void add(const Labels& term, const Shape& shape) {
+    for (size_t d = 0; d < term.size(); ++d) {
+      const auto [found, is_new] = sizes_.emplace(term[d], shape[d]);
+      if (is_new || shape[d] == found->second || shape[d] == 1) continue;
+      if (found->second != 1) throw Error("a label of two sizes");
+      found->second = shape[d];
+    }
+  }
+  int64_t size(int label) const { return sizes_.at(label); }
+  int64_t elements(const Labels& labels) const {
+    int64_t n = 1;
+    for (const int label : labels) n *= size(label);
+    return n;
+  }
+
+  View view(const Labels& term, size_t input) const {
+    const Shape& shape = call_.inputs[input].shape;
+    const std::vector<int64_t> strides = gpu::contiguous(shape);
+    View v{Ref::input(input), {}};
+    for (size_t d = 0; d < term.size(); ++d) v.strides[term[d]] += shape[d] == 1 ? 0 : strides[d];
+    return v;
+  }
+
+  // Without the labels that are not in `kept`: the sum over them.
+  View reduced(const View& v, const Labels& kept) {
+    Labels stay, gone;
+    for (const auto& [label, stride] : v.strides) (contains(kept, label) ? stay : gone).push_back(label);
+    if (gone.empty()) return v;
+    const Ref to = program_.reserve(elements(stay) * bytes_of(type_));
+    reduce(v, stay, gone, to);
+    return contiguous(stay, to);
+  }
+
+  void reduce(const View& v, const Labels& stay, const Labels& gone, Ref to) {
+    Labels all = stay;
+    all.insert(all.end(), gone.begin(), gone.end());
+    gpu::ReduceProblem p;
+    p.x = Shape{elements(stay), elements(gone)};
+    p.reduced = {false, true};
+    p.how = gpu::Reduction::kSum;
+    p.type = type_;
+    program_.launch(gpu::reduce_plan(p, call_.aligned()), {in_order(v, all)}, {to});
+  }
+
+  View contiguous(const Labels& order, Ref memory) const {
+    View v{memory, {}};
+    int64_t stride = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      v.strides[order[i]] = stride;
+      stride *= size(order[i]);
+    }
+    return v;
+  }
+
+  // Whether the memory has the labels in this order.
+  bool lies(const View& v, const Labels& order) const {
+    const View wanted = contiguous(order, v.memory);
+    return std::all_of(order.begin(), order.end(), [&](int label) {
+      return size(label) == 1 || v.strides.at(label) == wanted.strides.at(label);
+    });
+  }
+
+  void copy(const View& v, const Labels& order, Ref to) {
+    gpu::StridedCopy copy;
+    copy.shape = Shape(order.size());
+    copy.bytes = bytes_of(type_);
+    for (size_t d = 0; d < order.size(); ++d) {
+      copy.shape[d] = size(order[d]);
+      copy.x_strides.push_back(v.strides.at(order[d]));
+    }
+    copy.y_strides = gpu::contiguous(copy.shape);
+    program_.launch(gpu::strided_copy_plan(copy, call_.aligned()), {v.memory}, {to});
+  }
+
+  Ref in_order(const View& v, const Labels& order) {
+    if (lies(v, order)) return v.memory;
+    const Ref to = program_.reserve(elements(order) * bytes_of(type_));
+    copy(v, order, to);
+    return to;
+  }
+
+  void one(const View& v, const Labels& output, Ref y) {
+    Labels gone;
+    for (const auto& [label, stride] : v.strides) {
+      if (!contains(output, label)) gone.push_back(label);
+    }
+    if (gone.empty()) {
+      copy(v, output, y);
+    } else {
+      reduce(v, output, gone, y);
+    }
+  }
+
+  void two(const View& a, const View& b, const Labels& output, Ref y) {
+    Labels batch, M, N, K;
+    for (const int label : output) {
+      const bool in_a = a.strides.count(label) > 0, in_b = b.strides.count(label) > 0;
+      (in_a && in_b ? batch : in_a ? M : N).push_back(label);
+    }
+    for (const auto& [label, stride] : a.strides) {
+      if (!contains(output, label)) K.push_back(label);
+    }
+    const auto joined = [&batch](const Labels& x, const Labels& z) {
+      Labels all = batch;
+      all.insert(all.end(), x.begin(), x.end());
+      all.insert(all.end(), z.begin(), z.end());
+      return all;
+    };
+    gpu::GemmProblem p;
+    p.M = elements(M);
+    p.N = elements(N);
+    p.K = elements(K);
+    p.transpose_a = !lies(a, joined(M, K)) && lies(a, joined(K, M));
+    p.transpose_b = !lies(b, joined(K, N)) && lies(b, joined(N, K));
+    if (const int64_t n = elements(batch); n != 1) {
+      p.batch = Shape{n};
+      p.a_batch = {p.M * p.K};
+      p.b_batch = {p.K * p.N};
+    }
+    const Ref left = in_order(a, p.transpose_a ? joined(K, M) : joined(M, K)),
+              right = in_order(b, p.transpose_b ? joined(N, K) : joined(K, N));
+    const Labels made = joined(M, N);
+    const bool direct = lies(contiguous(made, y), output);
+    const Ref to = direct ? y : program_.reserve(elements(made) * bytes_of(type_));
+    if (is_whole(type_)) {
+      multiply_whole(p, left, right, to);
+    } else {
+      GemmCall product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
+      program_.implementation = choice_.plan(kProducts, product, call_);
+    }
+    if (!direct) copy(contiguous(made, to), output, y);
+  }
+
+ private:
+  void multiply_whole(const gpu::GemmProblem& p, Ref left, Ref right, Ref to) {
+    if (p.M * p.N > 1 || p.K == 0) {
+      gpu::IntegerProblem numbers;
+      numbers.left = numbers.right = type_;
+      program_.launch(gpu::integer_product_plan(p, numbers), {left, right}, {to});
+      return;
+    }
+    // Nothing but batches: number by number, of which those of K are added up.
+    const int64_t sums = p.batch.elements();
+    gpu::WholeProblem product;
+    product.op = hip::WholeOp::kMul;
+    product.binary = true;
+    product.bytes = bytes_of(type_);
+    product.a = product.b = product.y = Shape{sums * p.K};
+    const Ref made = p.K == 1 ? to : program_.reserve(sums * p.K * product.bytes);
+    program_.launch(gpu::whole_plan(product, call_.aligned()), {left, right}, {made});
+    if (p.K == 1) return;
+    gpu::ReduceProblem sum;
+    sum.x = Shape{sums, p.K};
+    sum.reduced = {false, true};
+    sum.type = type_;
+    program_.launch(gpu::reduce_plan(sum, call_.aligned()), {made}, {to});
+  }
+
+  const Call& call_;
+  Program& program_;
+  gpu::Device& device_;
+  const Choice& choice_;
+  ElementType type_;
+  std::map<int, int64_t> sizes_;
+};
+
+class Einsum final : public gpu::DeviceKernel {
+ public:
+  Einsum(const Node& node, gpu::Device& device)
+      : DeviceKernel(device), choice_(node), equation_(node.find_string("equation").value_or("")) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    std::vector<size_t> ranks;
+    for (const Tensor& x : call.inputs) ranks.push_back(x.shape.rank());
+    const Equation e = read_equation(equation_, ranks);
+    Sums sums(call, program, device_, choice_);
+    for (size_t i = 0; i < e.terms.size(); ++i) sums.add(e.terms[i], call.inputs[i].shape);
+    Shape shape(e.output.size());
+    for (size_t d = 0; d < shape.rank(); ++d) shape[d] = sums.size(e.output[d]);
+    const Ref y = set_output(call, 0, shape);
+    if (shape.elements() == 0) return;
+    const View a = sums.view(e.terms[0], 0);
+    if (e.terms.size() == 1) {
+      sums.one(a, e.output, y);
+      return;
+    }
+    const View b = sums.view(e.terms[1], 1);
+    const auto of_others = [&e](const Labels& other) {
+      Labels kept = e.output;
+      kept.insert(kept.end(), other.begin(), other.end());
+      return kept;
+    };
+    sums.two(sums.reduced(a, of_others(e.terms[1])), sums.reduced(b, of_others(e.terms[0])), e.output, y);
+  }
+
+  Choice choice_;
+  std::string equation_;
+};
+
+std::string refuse_einsum(const Node& node) {
+  if (node.inputs.size() > 2) return "a sum of products of more than two tensors";
+  std::vector<size_t> ranks;
+  for (const Value& x : node.inputs) {
+    if (!x.present || !x.shape) return "the rank of an input is not known";
+    ranks.push_back(x.shape->rank());
+  }
+  try {
+    read_equation(node.find_string("equation").value_or(""), ranks);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  const ElementType type = node.inputs.front().type;
+  const bool whole =
+      is_whole(type) && bytes_of(type) >= 4 &&
+      std::all_of(node.inputs.begin(), node.inputs.end(), [type](const Value& x) { return x.type == type; });
+  return whole ? "" : refuse_mixed_floats(node);
+}
+
+}  // namespace
+
+void add_einsum(Kernels& kernels) {
+  kernels.add_onnx<Einsum>("Einsum", 12, 28)
+      .refused(refuse_einsum)
+      .chooses(described(kProducts))
+      .takes_rare_types();
+}
+
+}  // namespace graphopt

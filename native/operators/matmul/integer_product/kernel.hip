@@ -1,0 +1,217 @@
+// Products of whole numbers: of matrices, and of filters with windows of images, of 8 bits with zero points in int32; of
+// matrices of 16 bits in 32, and of 32 and 64 bits, as they wrap around. scale_products makes of the sums what they
+// stand for.
+//
+// 2 M N K operations against (M K + K N + M N) numbers: bound by arithmetic, on the vector unit. A work-item sums 4 x 4
+// products; 8-bit numbers less their zero point have 9 bits and lie as 16 in LDS, of which multiplications are fast.
+#include "blocks/gpu/quantized.h"
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/matmul/integer_product/args.h"
+
+namespace graphopt::hip {
+
+// A step of both operands; what lies beside each other is read at once.
+template <class T>
+struct alignas(16) IntegerLds {
+  T left[kIntegerDepth][kIntegerTile], right[kIntegerDepth][kIntegerTile];
+};
+
+template <class T>
+struct alignas(4 * sizeof(T)) FourNumbers {
+  T v[4];
+};
+
+// Sums of left(m, k) right(k, n) for a tile of Y, which store(m, n, sum) takes. A work-item loads a row's four numbers of
+// the left operand, and four of column n of the right one; columns that lie side by side are read by neighbours.
+template <class Sum, class T, class Left, class Right, class Store>
+DEVICE void integer_tile(IntegerLds<T>& lds, int M, int N, int K, const Left& left, const Right& right,
+                         const Store& store) {
+  constexpr int kEach = 4, kAcross = kIntegerTile / kEach;
+  const int first_m = block_y() * kIntegerTile, first_n = block_x() * kIntegerTile;
+  const int thread = thread_x(), row = thread / 4, row_k = thread % 4 * kEach;
+  const int column = thread % kIntegerTile, column_k = thread / kIntegerTile * kEach;
+  const int at_m = thread / kAcross * kEach, at_n = thread % kAcross * kEach;
+  Sum sums[kEach][kEach] = {};
+  for (int first = 0; first < K; first += kIntegerDepth) {
+    T from_left[kEach], from_right[kEach];
+    UNROLL for (int j = 0; j < kEach; ++j) {
+      const int k = first + row_k + j, l = first + column_k + j;
+      from_left[j] = first_m + row < M && k < K ? left(first_m + row, k) : T(0);
+      from_right[j] = first_n + column < N && l < K ? right(l, first_n + column) : T(0);
+    }
+    barrier();
+    UNROLL for (int j = 0; j < kEach; ++j) {
+      lds.left[row_k + j][row] = from_left[j];
+      lds.right[column_k + j][column] = from_right[j];
+    }
+    barrier();
+    UNROLL_A_LITTLE for (int k = 0; k < kIntegerDepth; ++k) {
+      const auto a = *reinterpret_cast<const FourNumbers<T>*>(&lds.left[k][at_m]);
+      const auto b = *reinterpret_cast<const FourNumbers<T>*>(&lds.right[k][at_n]);
+      UNROLL for (int i = 0; i < kEach; ++i) {
+        UNROLL for (int j = 0; j < kEach; ++j) {
+          sums[i][j] += static_cast<Sum>(a.v[i]) * static_cast<Sum>(b.v[j]);
+        }
+      }
+    }
+  }
+  UNROLL for (int i = 0; i < kEach; ++i) {
+    UNROLL for (int j = 0; j < kEach; ++j) {
+      const int m = first_m + at_m + i, n = first_n + at_n + j;
+      if (m < M && n < N) store(m, n, sums[i][j]);
+    }
+  }
+}
+
+// The zero point of a row or column.
+DEVICE int32_t zero_at(const uint8_t* zero, int i, bool is_signed) {
+  return zero != nullptr ? byte_number(zero[i], is_signed) : 0;
+}
+
+DEVICE size_t element_of(int row, int columns, int column) {
+  return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
+}
+
+// z counts matrices. from_left(x, m) makes a factor of x, a number of row m of `left`; from_right(x, n) of column n of
+// `right`.
+template <class Sum, class T, class Lds, class FromLeft, class FromRight>
+DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromLeft& from_left,
+                           const FromRight& from_right) {
+  const T *left = args.left, *right = args.right;
+  const Sum* bias = args.bias;
+  Sum* y = args.y;
+  const uint32_t z = args.first + static_cast<uint32_t>(block_z());
+  const int M = args.M, N = args.N;
+  left += offset_of(z, args.batch, args.left_batch);
+  right += offset_of(z, args.batch, args.right_batch);
+  y += z * element_of(M, N, 0);
+  integer_tile<Sum>(
+      lds, M, N, args.K,
+      [&](int m, int k) {
+        return from_left(left[element_of(m, args.left_m, 0) + element_of(k, args.left_k, 0)], m);
+      },
+      [&](int k, int n) {
+        return from_right(right[element_of(k, args.right_k, 0) + element_of(n, args.right_n, 0)], n);
+      },
+      [&](int m, int n, Sum sum) {
+        const size_t at = element_of(m, args.bias_m, 0) + element_of(n, args.bias_n, 0);
+        y[element_of(m, N, n)] = bias != nullptr ? sum + bias[at] : sum;
+      });
+}
+
+// Sums are unsigned: they wrap around.
+template <class Sum, class T>
+DEVICE void whole_product(const IntegerProductArgs& args, IntegerLds<T>& lds) {
+  const auto same = [](T x, int) { return x; };
+  matrix_product<Sum, T>(args, lds, same, same);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias, y) {
+  SHARED(IntegerLds<int16_t>, lds);
+  const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
+  const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
+  matrix_product<int32_t, uint8_t>(
+      args, lds,
+      [&](uint8_t x, int m) {
+        return static_cast<int16_t>(byte_number(x, left_signed) -
+                                    zero_at(left_zero, m * args.left_zero_step, left_signed));
+      },
+      [&](uint8_t x, int n) {
+        return static_cast<int16_t>(byte_number(x, right_signed) -
+                                    zero_at(right_zero, n * args.right_zero_step, right_signed));
+      });
+}
+
+KERNEL(integer_product_b16, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
+       y) {
+  SHARED(IntegerLds<int16_t>, lds);
+  whole_product<uint32_t>(args, lds);
+}
+
+KERNEL(integer_product_b32, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
+       y) {
+  SHARED(IntegerLds<uint32_t>, lds);
+  whole_product<uint32_t>(args, lds);
+}
+
+KERNEL(integer_product_b64, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
+       y) {
+  SHARED(IntegerLds<uint64_t>, lds);
+  whole_product<uint64_t>(args, lds);
+}
+
+KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,
+       y) {
+  SHARED(IntegerLds<int16_t>, lds);
+  const uint8_t *left = args.left, *right = args.right;
+  const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
+  const int32_t* bias = args.bias;
+  int32_t* y = args.y;
+  const auto z = static_cast<uint32_t>(block_z());
+  const int group = static_cast<int>(z - divide(z, args.groups) * args.groups.d);
+  const int M = args.M, N = args.N, K = args.K, first_filter = group * M;
+  const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
+  const int in_plane = args.in[1] * args.in[2], in_image = args.in[0] * in_plane;
+  left += element_of(first_filter, K, 0);
+  right += z * element_of(args.C, in_image, 0);
+  y += z * element_of(M, N, 0);
+  const int32_t zero = zero_at(right_zero, 0, right_signed);
+  integer_tile<int32_t>(
+      lds, M, N, K,
+      [&](int m, int k) {
+        return static_cast<int16_t>(
+            byte_number(left[element_of(m, K, k)], left_signed) -
+            zero_at(left_zero, (first_filter + m) * args.left_zero_step, left_signed));
+      },
+      [&](int k, int n) {
+        const auto pixel = static_cast<uint32_t>(n), number = static_cast<uint32_t>(k);
+        const uint32_t line = divide(pixel, args.columns), plane = divide(line, args.rows);
+        const uint32_t channel = divide(number, args.taps), in_window = number - channel * args.taps.d;
+        const uint32_t tap_line = divide(in_window, args.taps_c), tap_plane = divide(tap_line, args.taps_b);
+        const auto at = [&](int axis, uint32_t place, uint32_t tap) {
+          return static_cast<int>(place) * args.step[axis] - args.pad[axis] +
+                 static_cast<int>(tap) * args.tap[axis];
+        };
+        const int p = at(0, plane, tap_plane);
+        const int q = at(1, line - plane * args.rows.d, tap_line - tap_plane * args.taps_b.d);
+        const int r = at(2, pixel - line * args.columns.d, in_window - tap_line * args.taps_c.d);
+        const auto inside = [&](int place, int axis) {
+          return static_cast<uint32_t>(place) < static_cast<uint32_t>(args.in[axis]);
+        };
+        if (!inside(p, 0) || !inside(q, 1) || !inside(r, 2)) return static_cast<int16_t>(0);
+        const size_t from =
+            element_of(static_cast<int>(channel), in_image, p * in_plane + q * args.in[2] + r);
+        return static_cast<int16_t>(byte_number(right[from], right_signed) - zero);
+      },
+      [&](int m, int n, int32_t sum) {
+        y[element_of(m, N, n)] = bias != nullptr ? sum + bias[first_filter + m] : sum;
+      });
+}
+
+KERNEL(scale_products, kScaleThreads, ScaleProductsArgs, x, left_scale, right_scale, y_scale, y_zero, bias,
+       y) {
+  const int32_t* x = args.x;
+  const float *left = args.left_scale, *right = args.right_scale, *y_scale = args.y_scale, *bias = args.bias;
+  const uint8_t* y_zero = args.y_zero;
+  uint8_t* bytes = args.y;
+  float* reals = args.y;
+  const uint32_t i = work_item(kScaleThreads);
+  if (i >= args.total) return;
+  const uint32_t line = divide(i, args.N), n = i - line * args.N.d,
+                 m = line - divide(line, args.M) * args.M.d;
+  const float scale =
+      args.alpha * left[args.left_step * static_cast<int>(m)] * right[args.right_step * static_cast<int>(n)];
+  const auto sum = static_cast<float>(x[i]);
+  if (y_scale == nullptr) {
+    reals[i] = sum * scale + (bias != nullptr ? bias[n] : 0.0f);
+    return;
+  }
+  const bool is_signed = args.is_signed != 0;
+  const float zero = static_cast<float>(zero_at(y_zero, 0, is_signed));
+  bytes[i] = saturated_byte(nearest_whole(sum * (scale / y_scale[0])) + zero, is_signed);
+}

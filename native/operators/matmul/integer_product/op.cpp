@@ -1,0 +1,273 @@
+// MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, and ONNX Runtime's own products of 8-bit and 16-bit numbers.
+#include "operators/matmul/integer_product/op.h"
+
+#include <initializer_list>
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/kernel_bases.h"
+#include "operators/quantized/quantize/dynamic.h"
+#include "operators/window.h"
+
+namespace graphopt {
+namespace {
+
+using gpu::IntegerProblem;
+using gpu::ScaleProblem;
+
+constexpr size_t kNone = SIZE_MAX;
+
+enum Role { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero, kBias, kRoles };
+enum class Kind {
+  kProduct,
+  kOfFloats,        // A is float and quantized first
+  kWithBiasOfSums,  // the bias is int32
+};
+
+// Which input is what, by their order.
+class Operands {
+ public:
+  constexpr Operands(std::initializer_list<Role> order, Kind kind = Kind::kProduct) : kind_(kind) {
+    for (size_t& place : place_) place = kNone;
+    size_t i = 0;
+    for (const Role role : order) place_[role] = i++;
+  }
+  // kNone: the operator has none.
+  constexpr size_t operator[](Role role) const { return place_[role]; }
+  constexpr bool dynamic() const { return kind_ == Kind::kOfFloats; }
+  constexpr bool whole_bias() const { return kind_ == Kind::kWithBiasOfSums; }
+
+ private:
+  size_t place_[kRoles] = {};
+  Kind kind_;
+};
+
+// A convolution's A is X, its B is W.
+constexpr Operands kMatMulInteger({kA, kB, kAZero, kBZero});
+constexpr Operands kMatMulInteger16({kA, kB});
+constexpr Operands kQLinearMatMul({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero});
+constexpr Operands kQLinearConv({kA, kAScale, kAZero, kB, kBScale, kBZero, kYScale, kYZero, kBias},
+                                Kind::kWithBiasOfSums);
+constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYScale, kYZero},
+                          Kind::kWithBiasOfSums);
+constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
+constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
+
+bool has(const Node& node, size_t i) { return i != kNone && node.has_input(i); }
+bool has(const Call& call, size_t i) { return i != kNone && call.has_input(i); }
+Ref input_or_none(const Call& call, size_t i) { return has(call, i) ? Ref::input(i) : Ref(); }
+
+// Whether a parameter has a number for each of `size` lines, or one for all. Throws Error for anything else.
+bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
+  if (!has(call, i)) return false;
+  const int64_t numbers = call.input(i).shape.elements();
+  if (numbers == 1) return false;
+  if (numbers == size) return true;
+  throw Error(std::string(what) + " " + call.input(i).shape.text() + " has neither one number nor " +
+              std::to_string(size));
+}
+
+// Throws Error unless there is one number.
+void require_one(const Call& call, size_t i, const char* what) { (void)is_many(call, i, 1, what); }
+
+// The products as they are, or scaled.
+class IntegerProduct : public gpu::DeviceKernel {
+ public:
+  IntegerProduct(const Node& node, gpu::Device& device, Operands in)
+      : DeviceKernel(device),
+        in_(in),
+        alpha_(node.find_float("alpha").value_or(1.0f)),
+        transpose_a_(node.find_int("transA").value_or(0) != 0),
+        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    auto [p, shape] =
+        matmul_of(call.input(in_[kA]).shape, call.input(in_[kB]).shape, transpose_a_, transpose_b_);
+    const Ref y = set_output(call, 0, shape, type_of_y(call));
+    Ref a = Ref::input(in_[kA]), a_scale = input_or_none(call, in_[kAScale]),
+        a_zero = input_or_none(call, in_[kAZero]);
+    if (in_.dynamic()) {
+      const Shape& x = call.input(in_[kA]).shape;
+      a = program.reserve(x.elements());
+      a_scale = program.reserve(bytes_of(ElementType::kFloat));
+      a_zero = program.reserve(1);
+      quantize_dynamically(program, x, call.aligned(), Ref::input(in_[kA]), a, a_scale, a_zero);
+    }
+    require_one(call, in_[kAScale], "the scale of A");
+    require_one(call, in_[kAZero], "the zero point of A");
+    IntegerProblem numbers;
+    numbers.left = in_.dynamic() ? ElementType::kUint8 : call.input(in_[kA]).type;
+    numbers.right = call.input(in_[kB]).type;
+    numbers.left_zero.given = in_.dynamic() || has(call, in_[kAZero]);
+    numbers.right_zero = {has(call, in_[kBZero]), is_many(call, in_[kBZero], p.N, "the zero point of B")};
+    Ref bias;
+    if (in_.whole_bias() && has(call, in_[kBias])) {
+      bias = Ref::input(in_[kBias]);
+      const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
+      numbers.has_bias = true;
+      numbers.bias_m = strides[0];
+      numbers.bias_n = strides[1];
+    }
+    const bool scaled = in_[kBScale] != kNone;
+    ScaleProblem scales;
+    scales.outer = p.batch.elements();
+    scales.M = p.M;
+    scales.N = p.N;
+    const Ref sums = scaled ? program.reserve(scales.outer * p.M * p.N * bytes_of(ElementType::kInt32)) : y;
+    program.launch(gpu::integer_product_plan(p, numbers),
+                   {a, Ref::input(in_[kB]), a_zero, input_or_none(call, in_[kBZero]), bias}, {sums});
+    if (!scaled) return;
+    scales.right_many = is_many(call, in_[kBScale], p.N, "the scale of B");
+    scales.alpha = alpha_;
+    Ref added;
+    if (!in_.whole_bias() && has(call, in_[kBias])) {
+      if (call.input(in_[kBias]).shape.elements() != p.N) throw Error("there must be a bias for each column");
+      added = Ref::input(in_[kBias]);
+      scales.has_bias = true;
+    }
+    add_scales(call, program, scales, {sums, a_scale, Ref::input(in_[kBScale]), y, added});
+  }
+
+ protected:
+  struct Scaled {
+    Ref sums, left, right, y, bias;
+  };
+  void add_scales(const Call& call, Program& program, ScaleProblem& p, const Scaled& refs) const {
+    require_one(call, in_[kYScale], "the scale of Y");
+    require_one(call, in_[kYZero], "the zero point of Y");
+    if (has(call, in_[kYScale])) p.quantized = type_of_y(call);
+    p.has_zero = has(call, in_[kYZero]);
+    program.launch(gpu::scale_products_plan(p),
+                   {refs.sums, refs.left, refs.right, input_or_none(call, in_[kYScale]),
+                    input_or_none(call, in_[kYZero]), refs.bias},
+                   {refs.y});
+  }
+
+  ElementType type_of_y(const Call& call) const {
+    if (in_[kBScale] == kNone) return ElementType::kInt32;
+    if (!has(call, in_[kYScale])) return ElementType::kFloat;
+    return has(call, in_[kYZero]) ? call.input(in_[kYZero]).type : call.input(in_[kA]).type;
+  }
+
+  Operands in_;
+
+ private:
+  float alpha_;
+  bool transpose_a_, transpose_b_;
+};
+
+// A is X, B is W.
+class IntegerConv final : public IntegerProduct {
+ public:
+  IntegerConv(const Node& node, gpu::Device& device, Operands in)
+      : IntegerProduct(node, device, in), window_(node), groups_(node.find_int("group").value_or(1)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    ConvolutionProblem p;
+    const Shape shape = place(call.input(in_[kA]).shape, call.input(in_[kB]).shape, p);
+    const int64_t filters = p.y_channels();
+    const Ref y = set_output(call, 0, shape, type_of_y(call));
+    require_one(call, in_[kAScale], "the scale of X");
+    require_one(call, in_[kAZero], "the zero point of X");
+    IntegerProblem numbers;
+    numbers.left = call.input(in_[kB]).type;
+    numbers.right = call.input(in_[kA]).type;
+    numbers.left_zero = {has(call, in_[kBZero]), is_many(call, in_[kBZero], filters, "the zero point of W")};
+    numbers.right_zero.given = has(call, in_[kAZero]);
+    numbers.has_bias = has(call, in_[kBias]);
+    if (numbers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
+      throw Error("B " + call.input(in_[kBias]).shape.text() +
+                  " does not have one number for each output channel");
+    }
+    const bool scaled = in_[kBScale] != kNone;
+    const Ref sums = scaled ? program.reserve(shape.elements() * bytes_of(ElementType::kInt32)) : y;
+    program.launch(gpu::integer_window_plan(p, numbers),
+                   {Ref::input(in_[kB]), Ref::input(in_[kA]), input_or_none(call, in_[kBZero]),
+                    input_or_none(call, in_[kAZero]), input_or_none(call, in_[kBias])},
+                   {sums});
+    if (!scaled) return;
+    ScaleProblem scales;
+    scales.outer = p.N;
+    scales.M = filters;
+    scales.N = p.out_size();
+    scales.left_many = is_many(call, in_[kBScale], filters, "the scale of W");
+    add_scales(call, program, scales, {sums, Ref::input(in_[kBScale]), Ref::input(in_[kAScale]), y, Ref()});
+  }
+
+  // Sets the problem, and returns the shape of Y.
+  Shape place(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
+    const size_t axes = x.rank() - 2;
+    if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("X must have one to three spatial axes");
+    if (w.rank() != x.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in rank");
+    if (groups_ < 1 || w[0] % groups_ != 0) throw Error("W " + w.text() + " does not divide into the groups");
+    p.groups = groups_;
+    p.C = w[1];
+    p.M = w[0] / groups_;
+    return window_.fit(x, w, p,
+                       [this](ConvolutionProblem& to, size_t d, size_t i) { window_.place(to, d, i); });
+  }
+
+  Window window_;
+  int64_t groups_;
+};
+
+std::string refuse_integers(const Node& node, const Operands& in) {
+  const ElementType a = node.inputs[in[kA]].type, b = node.inputs[in[kB]].type;
+  if (in.dynamic() ? a != ElementType::kFloat : !is_byte(a)) return no_kernel(a);
+  if (!is_byte(b)) return no_kernel(b);
+  if ((has(node, in[kAZero]) && node.inputs[in[kAZero]].type != a) ||
+      (has(node, in[kBZero]) && node.inputs[in[kBZero]].type != b)) {
+    return "numbers and their zero point of two types";
+  }
+  if (has(node, in[kYZero]) && !is_byte(node.inputs[in[kYZero]].type)) return "only to int8 and uint8";
+  for (const size_t scale : {in[kAScale], in[kBScale], in[kYScale]}) {
+    if (has(node, scale) && node.inputs[scale].type != ElementType::kFloat) return "only scales of float";
+  }
+  const ElementType bias = in.whole_bias() ? ElementType::kInt32 : ElementType::kFloat;
+  if (has(node, in[kBias]) && node.inputs[in[kBias]].type != bias) return "a bias of another type";
+  for (const size_t i : {in[kAScale], in[kAZero]}) {
+    if (has(node, i) && node.inputs[i].shape && node.inputs[i].shape->elements() > 1) {
+      return "a scale or zero point for each row of the first operand";
+    }
+  }
+  return "";
+}
+
+std::string refuse_wide(const Node& node) {
+  for (const Value& x : node.inputs) {
+    if (x.type != ElementType::kInt16) return no_kernel(x.type);
+  }
+  return "";
+}
+
+std::string refuse_windows(const Node& node, const Operands& in) {
+  if (node.find_int("channels_last").value_or(0) != 0) return "channels last";
+  return refuse_integers(node, in);
+}
+
+}  // namespace
+
+void add_integer_product(Kernels& kernels) {
+  const auto products = [](Registration& r, const Operands& in) {
+    r.refused([&in](const Node& node) { return refuse_integers(node, in); });
+  };
+  const auto windows = [](Registration& r, const Operands& in) {
+    r.refused([&in](const Node& node) { return refuse_windows(node, in); });
+  };
+  products(kernels.add_onnx<IntegerProduct>("MatMulInteger", 10, 10, kMatMulInteger), kMatMulInteger);
+  products(kernels.add_onnx<IntegerProduct>("QLinearMatMul", 10, 21, kQLinearMatMul), kQLinearMatMul);
+  windows(kernels.add_onnx<IntegerConv>("ConvInteger", 10, 10, kMatMulInteger), kMatMulInteger);
+  windows(kernels.add_onnx<IntegerConv>("QLinearConv", 10, 10, kQLinearConv), kQLinearConv);
+  products(kernels.add_microsoft<IntegerProduct>("MatMulIntegerToFloat", kMatMulIntegerToFloat),
+           kMatMulIntegerToFloat);
+  products(kernels.add_microsoft<IntegerProduct>("DynamicQuantizeMatMul", kDynamicQuantizeMatMul),
+           kDynamicQuantizeMatMul);
+  products(kernels.add_microsoft<IntegerProduct>("QGemm", kQGemm), kQGemm);
+  kernels.add_microsoft<IntegerProduct>("MatMulInteger16", kMatMulInteger16)
+      .refused(refuse_wide)
+      .takes_rare_types();
+  windows(kernels.add_microsoft<IntegerConv>("QLinearConv", kQLinearConv), kQLinearConv);
+}
+
+}  // namespace graphopt

@@ -1,0 +1,44 @@
+// Products of whole numbers on a GPU.
+#pragma once
+
+#include <optional>
+
+#include "device/launch.h"
+#include "operators/conv/convolution/problem.h"
+#include "operators/matmul/matmul/problem.h"
+
+namespace graphopt::gpu {
+
+// Whether something is subtracted from 8-bit numbers, and whether each row, column or filter has its own.
+struct ZeroPoint {
+  bool given = false, many = false;
+};
+
+struct IntegerProblem {
+  ElementType left = ElementType::kUint8,
+              right = ElementType::kUint8;  // two types of 8 bits, or twice the same (of 16 bits int16)
+  ZeroPoint left_zero, right_zero;
+  bool has_bias = false;
+  int64_t bias_m = 1, bias_n = 0;  // its strides over rows and columns
+};
+
+// Inputs L, R, their zero points, the bias; output Y: int32 of fewer bits, else their type. The problem's alpha and
+// beta are not read. Throws std::invalid_argument.
+Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers);
+
+// The same with filters as L and windows of images as R; the bias has one number for each filter. Y is int32.
+Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numbers);
+
+struct ScaleProblem {
+  int64_t outer = 1, M = 1, N = 1;
+  bool left_many = false, right_many = false;  // a scale for each row, for each column
+  bool has_bias = false;                       // float [N]
+  std::optional<ElementType> quantized;        // in which 8 bits Y is; nothing: float
+  bool has_zero = false;                       // of Y
+  float alpha = 1;
+};
+
+// Inputs: products [outer, M, N], the scales of L and R, scale and zero point of Y, bias; output Y.
+Plan scale_products_plan(const ScaleProblem& p);
+
+}  // namespace graphopt::gpu

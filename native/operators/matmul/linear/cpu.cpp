@@ -1,0 +1,200 @@
+// X W on panels of W: X is packed in blocks of rows that stay in the second-level cache while all panels pass
+// by, and each product is finished (bias, residual, activation) while it is in the first-level cache. Large
+// ones in float32 are seven eighths of that (strassen.h).
+#include "operators/matmul/linear/cpu.h"
+
+#include <vector>
+
+#include "blocks/cpu/product.h"
+#include "blocks/cpu/tiles.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/matmul/linear/finish.h"
+#include "operators/matmul/linear/strassen.h"
+#include "operators/matmul/linear/tiles.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t L = kWidth;
+constexpr int64_t kBlockCost = 6;  // of a block of rows, beside a panel that a lane begins with
+
+// Of a panel.
+int64_t weight_steps(const LinearProblem& p) {
+  return p.bfloat16 ? tiled_steps(ceil_div(p.K, Brain::kDepth)) : p.K;
+}
+
+template <class E, class T>
+void prepare(const LinearProblem& p, const T* w, Word* panels) {
+  const int64_t steps = weight_steps(p);
+  for (int64_t n = 0; n < p.N; n += L) {
+    const int64_t panel = n / kPanelWidth, columns = p.N - n;
+    const int64_t width = panel_vectors(p.N, panel) * L;
+    Word* out = panel_at(panels, steps, panel) + n % kPanelWidth;
+    for (int64_t step = 0; step < steps; ++step, out += width) {
+      const int64_t k = step * E::kDepth;
+      const Vec low = k < p.K ? load_range(w + k * p.N + n, 0, columns) : Vec{};
+      const Vec high = k + 1 < p.K ? load_range(w + (k + 1) * p.N + n, 0, columns) : Vec{};
+      *reinterpret_cast<AlignedWords*>(out) = E::join(low, high);
+    }
+  }
+}
+
+// How X is packed: in blocks of at most kMaxRows rows, of which as many as a cache holds at a time.
+struct Blocks {
+  int64_t steps;
+  int64_t slot;  // words of a block
+  int64_t count;
+  int64_t most;  // at a time
+
+  Word* take(Workspace& workspace) const { return workspace.take<Word>(most * slot); }
+};
+
+template <class E>
+Blocks blocks_of(const LinearProblem& p) {
+  Blocks b;
+  b.steps = ceil_div(p.K, E::kDepth);
+  b.slot = b.steps * kMaxRows + L;
+  b.count = ceil_div(p.rows, kMaxRows);
+  b.most = ceil_div(b.count, std::max<int64_t>(ceil_div(b.count * b.slot * 4, kChunkBytes), 1));
+  return b;
+}
+
+template <class E, class T>
+void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y, Parallel& parallel,
+         void* memory) {
+  const Blocks blocks = blocks_of<E>(p);
+  const int64_t steps = blocks.steps, slot = blocks.slot;
+  const int64_t panels = ceil_div(p.N, kPanelWidth);
+  const auto lanes = static_cast<int64_t>(parallel.lanes());
+  const auto first_row = [&](int64_t block) { return p.rows * block / blocks.count; };
+  Workspace workspace(memory);
+  Word* s = blocks.take(workspace);
+  std::vector<Loop> loops;
+  for (int64_t first = 0; first < blocks.count; first += blocks.most) {
+    const int64_t count = std::min(blocks.most, blocks.count - first);
+    loops.push_back({count, [&, first](int64_t i, size_t) {
+                       const int64_t row = first_row(first + i);
+                       pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
+                     }});
+    // Few panels are divided among the lanes by rows too.
+    const int64_t most = std::min(count, ceil_div(4 * lanes, panels));
+    const int64_t parts = parts_of_least_cost(1, most, panels, lanes,
+                                              [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });
+    loops.push_back({panels * parts, [&, first, count, parts](int64_t item, size_t) {
+                       const int64_t panel = item / parts, part = item % parts;
+                       const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
+                       const Word* v = panel_at(w, steps, panel);
+                       const Word* next = v + steps * vectors * L;
+                       const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+                       // The blocks share the fetching of the next panel: so many bytes for each step.
+                       const int64_t pace = std::min<int64_t>(ceil_div(vectors * L * 4, end - begin), 2 * 64);
+                       alignas(64) float o[kMaxRows * kPanelWidth];
+                       for (int64_t i = begin; i < end; ++i) {
+                         const int64_t row = first_row(first + i), rows = first_row(first + i + 1) - row;
+                         fetch_rows(y + row * p.N + n, p.N, rows);
+                         const char* ahead = reinterpret_cast<const char*>(next) + (i - begin) * steps * pace;
+                         multiply_rows<E>(rows, vectors, s + i * slot, v, Panel{}, steps, o,
+                                          Keep{Keep::kZeros, ahead, pace});
+                         finish(p, o, rows, vectors, p.N - n, b + n,
+                                p.has_residual ? r + row * p.N + n : nullptr, y + row * p.N + n);
+                       }
+                     }});
+  }
+  parallel_loops(parallel, loops);
+}
+
+// A single row in float32. Weights are all that is read, from as many places at a time as fill the registers with
+// sums: one after another they would wait for memory, and for each other.
+template <class T>
+void run_row(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
+             Parallel& parallel, void* memory) {
+  constexpr int64_t kPanelsAtOnce = 4;  // panels
+  Workspace workspace(memory);
+  Word* s = blocks_of<Single>(p).take(workspace);
+  pack_rows<Single>(x, p.K, 1, p.K, s);
+  const int64_t panels = ceil_div(p.N, kPanelWidth), whole = p.N / kPanelWidth;
+  const auto* numbers = reinterpret_cast<const float*>(s);
+  parallel_for(parallel, ceil_div(panels, kPanelsAtOnce), [&](int64_t item, size_t) {
+    const int64_t begin = item * kPanelsAtOnce, end = std::min(panels, begin + kPanelsAtOnce);
+    alignas(64) float o[kPanelsAtOnce * kPanelWidth];
+    if (end <= whole && end - begin == kPanelsAtOnce) {
+      Vec sums[kPanelsAtOnce][kPanel] = {};
+      const auto* v = reinterpret_cast<const float*>(panel_at(w, p.K, begin));
+      for (int64_t k = 0; k < p.K; ++k, v += kPanelWidth) {
+        const Vec number = splat(numbers[k]);
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kPanelsAtOnce; ++i) {
+#pragma GCC unroll 2
+          for (int64_t j = 0; j < kPanel; ++j) {
+            sums[i][j] += number * load_aligned(v + i * p.K * kPanelWidth + j * L);
+          }
+        }
+      }
+      std::memcpy(o, sums, sizeof o);
+    } else {
+      for (int64_t panel = begin; panel < end; ++panel) {
+        multiply_rows<Single>(1, panel_vectors(p.N, panel), s, panel_at(w, p.K, panel), Panel{}, p.K,
+                              o + (panel - begin) * kPanelWidth, Keep{});
+      }
+    }
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t n = panel * kPanelWidth;
+      finish(p, o + (panel - begin) * kPanelWidth, 1, panel_vectors(p.N, panel), p.N - n, b + n,
+             p.has_residual ? r + n : nullptr, y + n);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+size_t linear_weights(const LinearProblem& p, OnlyWay) {
+  const int64_t words = panels_words(weight_steps(p), p.N) + (fits_halves(p) ? norm_words(p) : 0);
+  return static_cast<size_t>(words) * sizeof(Word);
+}
+
+template <class T>
+void linear_prepare(const LinearProblem& p, OnlyWay, const T* w, void* weights) {
+  auto* panels = static_cast<Word*>(weights);
+  if (p.bfloat16) return prepare<Brain>(p, w, panels);
+  prepare<Single>(p, w, panels);
+  if (fits_halves(p)) prepare_norms(p, panels);
+}
+
+template <class T>
+size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t lanes) {
+  if constexpr (kHasTiles) {
+    if (p.bfloat16 && with_tiles()) return linear_tiles_workspace(p);
+  }
+  Workspace workspace(nullptr), halves(nullptr);
+  (p.bfloat16 ? blocks_of<Brain>(p) : blocks_of<Single>(p)).take(workspace);
+  if (by_halves(p)) take_memory(halves_of(p), static_cast<int64_t>(lanes), halves);
+  return std::max(workspace.bytes(), halves.bytes());
+}
+
+template <class T>
+void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r, T* y,
+            Parallel& parallel, void* workspace) {
+  if (p.rows <= 0 || p.N <= 0) return;
+  const auto* panels = static_cast<const Word*>(weights);
+  if constexpr (kHasTiles) {
+    if (p.bfloat16 && with_tiles()) return linear_in_tiles(p, x, panels, b, r, y, parallel, workspace);
+  }
+  if (p.bfloat16) return run<Brain>(p, x, panels, b, r, y, parallel, workspace);
+  if (p.rows == 1) return run_row(p, x, panels, b, r, y, parallel, workspace);
+  if (!by_halves(p)) return run<Single>(p, x, panels, b, r, y, parallel, workspace);
+  const HalvesRun<T> halves(p, x, panels, b, r, y, parallel, workspace);
+  halves.run([&](int64_t row, int64_t rows) {
+    LinearProblem part = p;
+    part.rows = rows;
+    const int64_t at = row * p.N;
+    run<Single>(part, x + row * p.K, panels, b, p.has_residual ? r + at : nullptr, y + at, parallel,
+                workspace);
+  });
+}
+
+GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, float)
+GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, half)
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

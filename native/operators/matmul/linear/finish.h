@@ -1,0 +1,43 @@
+// What follows all products of Linear: bias, residual and activation. For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include "blocks/cpu/activation.h"
+#include "blocks/cpu/packing.h"
+#include "operators/matmul/linear/problem.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+// `rows` rows of y from column n on, from their products o, which is overwritten. b, r and y are at that
+// column, r and y at the first row.
+template <class T>
+void finish(const LinearProblem& p, float* o, int64_t rows, int64_t vectors, int64_t columns, const T* b,
+            const T* r, T* y) {
+  const bool relu = p.act.kind == ActivationKind::kRelu;
+  const bool simple = relu || p.act.kind == ActivationKind::kNone;
+  const Vec zero = {};
+  for (int64_t j = 0; j < vectors; ++j) {
+    const int64_t here = columns - j * kWidth;
+    const Vec bias = load_range(b + j * kWidth, 0, here);
+    for (int64_t i = 0; i < rows; ++i) {
+      float* at = o + (i * vectors + j) * kWidth;
+      Vec v = load_aligned(at) + bias;
+      if (p.has_residual) v += load_range(r + i * p.N + j * kWidth, 0, here);
+      if (relu) v = larger(zero, v);
+      if (simple) {
+        store_part(y + i * p.N + j * kWidth, v, here, false);
+      } else {
+        store_aligned(at, v);
+      }
+    }
+  }
+  if (simple) return;
+  activate_block(p.act, o, o, static_cast<size_t>(rows * vectors * kWidth));
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      store_part(y + i * p.N + j * kWidth, load_aligned(o + (i * vectors + j) * kWidth), columns - j * kWidth,
+                 false);
+    }
+  }
+}
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,53 @@
+// What follows the product of Linear[Add][act]: y = act(product + bias[n] + r), n along the last axis.
+//
+// Bound by memory: the product (and R) are read once and Y is written once, 16 bytes a work-item: more of
+// them would leave too few work-groups for the layers of one image or sentence. The product may be where Y
+// goes. Launch: operators/matmul/linear/plan.cpp.
+#include "blocks/gpu/activation.h"
+#include "device/platform.h"
+#include "operators/matmul/linear/args.h"
+
+namespace graphopt::hip {
+
+template <class T>
+DEVICE void linear(const LinearArgs& args) {
+  const T *product = args.product, *bias = args.bias, *residual = args.residual;
+  T* y = args.y;
+  const Divisor& columns = args.columns;
+  constexpr int kSize = Pack<T>::kSize;
+  const auto column_of = [&](uint32_t i) { return i - divide(i, columns) * columns.d; };
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kLinearThreads * kSize);
+
+  if (args.vectors != 0) {
+    const uint32_t i = begin + static_cast<uint32_t>(thread_x()) * kSize;
+    if (i >= args.total) return;
+    const Pack<T> in = load_pack(product + i), shift = load_pack(bias + column_of(i));
+    float value[kSize];
+    UNROLL for (int j = 0; j < kSize; ++j) value[j] = to_float(in.v[j]) + to_float(shift.v[j]);
+    if (residual != nullptr) {
+      const Pack<T> add = load_pack(residual + i);
+      UNROLL for (int j = 0; j < kSize; ++j) value[j] += to_float(add.v[j]);
+    }
+    activate(args.act, value);
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+    store_pack(y + i, out);
+    return;
+  }
+
+  const uint32_t end =
+      args.total - begin < kLinearThreads * kSize ? args.total : begin + kLinearThreads * kSize;
+  for (uint32_t i = begin + static_cast<uint32_t>(thread_x()); i < end; i += kLinearThreads) {
+    float value[1] = {to_float(product[i]) + to_float(bias[column_of(i)])};
+    if (residual != nullptr) value[0] += to_float(residual[i]);
+    activate(args.act, value);
+    y[i] = from_float<T>(value[0]);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(linear_f32, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<float>(args); }
+KERNEL(linear_f16, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<half_t>(args); }

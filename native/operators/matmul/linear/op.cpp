@@ -1,0 +1,270 @@
+#include "operators/matmul/linear/op.h"
+
+#include "device/libraries/libraries.h"
+#include "operators/kernel_bases.h"
+#include "operators/matmul/linear/cpu.h"
+#include "operators/matmul/matmul/gemm_call.h"
+
+namespace graphopt {
+
+std::vector<LinearOp> LinearOp::all() {
+  using A = ActivationKind;
+  std::vector<LinearOp> ops =
+      with_tails<LinearOp>({false}, {A::kNone, A::kRelu, A::kSilu, A::kGelu, A::kGeluTanh, A::kMish});
+  ops.emplace_back(Tail{{}, true});
+  return ops;
+}
+
+std::vector<LinearOp> LinearOp::all_bfloat16() {
+  std::vector<LinearOp> ops = with_tails<LinearOp>({false}, all_activations(), true);
+  ops.emplace_back(Tail{{}, true}, true);
+  return ops;
+}
+
+LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape& w) const {
+  if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
+  LinearProblem p;
+  p.K = w[0];
+  p.N = w[1];
+  p.has_residual = tail_.has_residual;
+  p.bfloat16 = bfloat16_;
+  p.strassen = strassen_;
+  p.act = tail_.act;
+  return p;
+}
+
+LinearProblem LinearOp::problem(const Shapes& inputs) const {
+  const Shape &x = inputs[0], &w = inputs[1];
+  if (x.rank() < 1) throw Error("X must have rank 1 or more");
+  LinearProblem p = static_problem(x, w);
+  if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
+  require_shape("b", inputs[2], {p.N});
+  require_residual(inputs, "Y", output(inputs));
+  p.rows = x.elements(0, x.rank() - 1);
+  return p;
+}
+
+Shape LinearOp::output(const Shapes& inputs) const {
+  Shape y = inputs[0];
+  y[y.rank() - 1] = inputs[1][1];
+  return y;
+}
+
+void LinearOp::infer(const ShapeInference& node) const {
+  SymbolicShape y = node.input(0);
+  const SymbolicShape w = node.input(1);
+  if (y.empty() || w.size() != 2) return;
+  y.back() = w[1];
+  node.set_output(0, y);
+}
+
+namespace {
+
+template <class T>
+class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>> {
+ public:
+  using PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>::PackedCpuKernel;
+
+ private:
+  cpu::OnlyWay way(const LinearProblem&) const override { return {}; }
+  std::string layout(const LinearProblem& p, cpu::OnlyWay) const override {
+    return p.bfloat16 ? "bfloat16 panels" : "panels and norms";
+  }
+};
+
+// One layer, or several of the same X, that are being planned.
+struct LinearWork {
+  LinearProblem p;
+  bool half;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  struct Layer {
+    Ref w, b, r, y;
+  };
+  std::vector<Layer> layers;
+  size_t library_bytes = 0;  // that a vendor's library wants
+};
+
+const char* refuse_epilogue_of(LinearWork& work, const LinearProblem& p) {
+  if (p.K == 0) return "there is nothing to add up";
+  if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
+  const auto blas_lt = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream);
+  if (blas_lt.handle == nullptr) return blas_lt.why;
+  const auto bytes = blas_lt.handle->linear_workspace(p, work.half);
+  if (!bytes) return "it has no such product";
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_epilogue_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
+  const Ref workspace =
+      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
+  work.program.call(
+      [handle = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream).handle, p,
+       half = work.half](const Program::Addresses& at) {
+        return handle->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                              at.outputs[1]);
+      },
+      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y, workspace});
+}
+
+LinearProblem one_of(LinearProblem p) {
+  p.layers = 1;
+  p.w_step = p.b_step = p.y_step = 0;
+  return p;
+}
+
+const char* refuse_all_at_once(LinearWork& work) {
+  if (work.p.w_step == 0) return "their weights do not lie one behind another";
+  return refuse_epilogue_of(work, work.p);
+}
+void plan_all_at_once(LinearWork& work) { plan_epilogue_of(work, work.p, work.layers[0]); }
+
+const char* refuse_epilogue(LinearWork& work) { return refuse_epilogue_of(work, one_of(work.p)); }
+void plan_epilogue(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
+}
+
+const char* refuse_library(LinearWork& work) {
+  if (work.p.K == 0) return "there is nothing to add up";
+  return gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
+}
+
+void plan_library(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) {
+    work.program.call(
+        [handle = gpu::blas(work.device, work.call.libraries).on(work.call.stream).handle,
+         product = gpu::linear_product(work.p), half = work.half](const Program::Addresses& at) {
+          return handle->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0]);
+        },
+        {Ref::input(0), layer.w}, {layer.y});
+    work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()),
+                        {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+  }
+}
+
+void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
+  gpu::blas_lt(device, libraries);
+}
+
+void plan_own_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
+  work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.device.facts()),
+                      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+}
+void plan_own(LinearWork& work) {
+  for (const LinearWork::Layer& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
+}
+
+// One product has tiles for all compute units where each alone has not.
+const char* refuse_own_at_once(LinearWork& work) {
+  if (work.p.w_step == 0) return "their weights do not lie one behind another";
+  if (work.p.layers * work.p.w_step >= int64_t{1} << 31) return "their weights are too large for one product";
+  return work.p.y_step == work.p.rows * work.p.N ? nullptr : "there are gaps between their results";
+}
+void plan_own_at_once(LinearWork& work) { plan_own_of(work, work.p, work.layers[0]); }
+
+constexpr Implementation<LinearWork> kLinear[] = {
+    {"cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue, load_blas_lt},
+    {"cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library, load_blas},
+    {"a product of our own", take_all<LinearWork>, plan_own},
+};
+
+constexpr Implementation<LinearWork> kLayers[] = {
+    {"all layers in a product of cuBLASLt's", refuse_all_at_once, plan_all_at_once},
+    {"each by cuBLASLt or hipBLASLt", refuse_epilogue, plan_epilogue},
+    {"each by cuBLAS or rocBLAS, and one more launch", refuse_library, plan_library},
+    {"all layers in a product of our own", refuse_own_at_once, plan_own_at_once},
+    {"each by a product of our own", take_all<LinearWork>, plan_own},
+};
+
+class LinearGpu final : public GpuKernelOf<LinearOp> {
+ public:
+  using GpuKernelOf::GpuKernelOf;
+  static Implementations implementations() { return described(kLinear); }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const auto p = problem(call);
+    if (!p) return;
+    LinearWork work{*p, half_, call, program, device_, {}};
+    work.layers.push_back(
+        {Ref::input(1), Ref::input(2), p->has_residual ? Ref::input(3) : Ref(), Ref::output(0)});
+    program.implementation = choice_.plan(kLinear, work, call);
+  }
+};
+
+// Layers of one X. Inputs: X, then the W of all layers, then their b. Outputs: in the order of the layers, and each
+// begins at a multiple of kSiblingAlignment behind the one before it.
+class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
+ public:
+  LinearLayersGpu(const LinearOp& op, const Node& node, gpu::Device& device, size_t layers)
+      : GpuKernelOf(op, node, device), layers_(layers) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    Tensors first;
+    first.resize(3);
+    first[0] = call.input(0);
+    first[1] = call.input(1);
+    first[2] = call.input(1 + layers_);
+    const Shapes shapes(first);
+    LinearProblem p = op_.problem(shapes);
+    const Shape y = op_.output(shapes);
+    for (size_t i = 0; i < layers_; ++i) set_output(call, i, y);
+    if (y.elements() == 0) return;
+    p.layers = static_cast<int64_t>(layers_);
+    p.w_step = step(call, 1);
+    p.b_step = step(call, 1 + layers_);
+    if (p.b_step == 0) p.w_step = 0;
+    const int64_t element = half_ ? 2 : 4;
+    p.y_step = gpu::round_up(y.elements() * element, kSiblingAlignment) / element;
+    LinearWork work{p, half_, call, program, device_, {}};
+    for (size_t i = 0; i < layers_; ++i) {
+      work.layers.push_back({Ref::input(1 + i), Ref::input(1 + layers_ + i), Ref(), Ref::output(i)});
+    }
+    program.implementation = choice_.plan(kLayers, work, call);
+  }
+
+  // Elements from one of the inputs that begin with `first` to the next, where each begins at the multiple of
+  // kSiblingAlignment behind the one before it; else 0. No other distance is taken, not even one that all have: it
+  // would depend on what the memory of other sessions left free, and cuBLASLt's kernels compute a bias's address
+  // in 32 bits: with more than 2 GiB between two biases they read elsewhere.
+  int64_t step(const Call& call, size_t first) const {
+    const Tensor& one = call.input(first);
+    const int64_t element = static_cast<int64_t>(bytes_of(one.type));
+    const int64_t packed = gpu::round_up(one.shape.elements() * element, kSiblingAlignment);
+    for (size_t i = 1; i < layers_; ++i) {
+      const auto at = [&](size_t k) { return reinterpret_cast<intptr_t>(call.input(first + k).data); };
+      if (at(i) - at(i - 1) != packed) return 0;
+    }
+    return packed / element;
+  }
+
+  size_t layers_;
+};
+
+}  // namespace
+
+void disable_strassen(Table& table) {
+  Kernels kernels(nullptr);
+  std::vector<LinearOp> ops = LinearOp::all();
+  for (LinearOp& op : ops) op.use_strassen(false);
+  kernels.add_cpu<LinearOp, LinearCpu>(Reuse::kNone, {ElementType::kFloat, ElementType::kHalf}, ops);
+  for (Registration& without : std::move(kernels).take({Where::kCpu})) {
+    for (Registration& registration : table) {
+      if (registration.name == without.name && registration.where == Where::kCpu) {
+        registration.create = without.create;
+      }
+    }
+  }
+}
+
+void add_linear(Kernels& kernels) {
+  kernels.add_cpu<LinearOp, LinearCpu>();
+  kernels.add_cpu<LinearOp, LinearCpu>(Reuse::kNone, {ElementType::kFloat}, LinearOp::all_bfloat16());
+  kernels.add_gpu<LinearOp, LinearGpu>(Where::kGpu);
+  kernels.takes_siblings<LinearOp, LinearLayersGpu>();
+}
+
+}  // namespace graphopt

@@ -1,0 +1,51 @@
+// Linear[Add][act]: Y = act(X W + b + R), a fully connected layer over the last axis.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "device/launch.h"
+#include "operators/matmul/linear/problem.h"
+#include "operators/matmul/matmul/op.h"
+#include "operators/operator.h"
+
+namespace graphopt {
+
+// Those in bfloat16 are for the CPU alone.
+class LinearOp final : public WeightedOperator<LinearProblem> {
+ public:
+  explicit LinearOp(Tail tail, bool bfloat16 = false) : WeightedOperator("Linear", tail, bfloat16) {}
+  static std::vector<LinearOp> all();
+  static std::vector<LinearOp> all_bfloat16();
+  Problem problem(const Shapes& inputs) const override;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+  // Without it, no row's rounding depends on other rows.
+  LinearOp& use_strassen(bool use) {
+    strassen_ = use;
+    return *this;
+  }
+
+ private:
+  bool strassen_ = true;
+};
+
+// Replaces Linear's kernels for the CPU by those without Strassen's algorithm.
+void disable_strassen(Table& table);
+
+}  // namespace graphopt
+
+namespace graphopt::gpu {
+
+// `half`: float16, else float. `aligned`: all pointers are multiples of 16. They throw std::invalid_argument.
+
+// Inputs X, W, b, R if any; output Y.
+Plan linear_plan(const LinearProblem& p, bool half, bool aligned, const DeviceFacts& device);
+
+// X W, for the vendor's library, and the plan of what follows it: inputs X, W, b, R if any; Y holds X W.
+GemmProblem linear_product(const LinearProblem& p);
+Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned);
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,405 @@
+// X W in float32 by Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters instead
+// of eight. A quarter of X is a block of rows with half of a section of K, one of W a panel with the same half.
+// For kernel files only (see device/cpu/isa.h).
+//
+//   y11 = p1 + p4 - p5 + p7   p1 = (x11 + x22) (w11 + w22)   p5 = (x11 + x12) w22
+//   y12 = p3 + p5             p2 = (x21 + x22) w11           p6 = (x21 - x11) (w11 + w12)
+//   y21 = p2 + p4             p3 = x11 (w12 - w22)           p7 = (x12 - x22) (w21 + w22)
+//   y22 = p1 - p2 + p3 + p6   p4 = x22 (w21 - w11)
+//
+// The sums join numbers that do not meet in X W, and the larger ones round the smaller ones' digits away: two
+// rows, two columns, or two halves of K. So it multiplies only what `alike` allows, which is measured in X while
+// it is packed and in W once: the norms of rows that are added, those of columns, and by how much the norms of
+// columns of X times those of rows of W grow by adding halves. NaN and infinity are not alike to anything.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "blocks/cpu/product.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/matmul/linear/finish.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+constexpr float kMostApart = 64;      // of squares of norms: a factor of 8
+constexpr int64_t kSectionOfK = 768;  // at most: quarters that a second-level cache holds some of
+constexpr int64_t kFewestOfK = 512;   // in a product that pays for its sums
+constexpr int64_t kFewestOfN = 512;   // and for packing more of X
+constexpr int64_t kFewestRows = 96;
+constexpr int64_t kPackedBytes = 1536 << 10;  // of rows of X at a time
+constexpr int64_t kPairCost =
+    3;  // of a pair of blocks, beside the sums of W that a lane makes for a pair of panels
+constexpr int kParts = 7;
+constexpr int64_t kTwoPanels = 2 * kPanelWidth;
+
+// Whether one square of a norm is not far above another. False for NaN and infinity.
+inline bool alike(float a, float b) {
+  return a <= kMostApart * b && b <= kMostApart * a && a < std::numeric_limits<float>::infinity();
+}
+
+// --- The seven products -----------------------------------------------------------------------------------
+
+// A quarter, numbered by rows from 0, and one that is added to it, times sign; -1 for none.
+struct Quarters {
+  int first, second;
+  float sign;
+};
+
+// A product of a sum of X's quarters, which pack_pair makes in this order, with one of W's. It is added to a quarter
+// of y, and times the sign to another, and completes one. Meanwhile a quarter of W is fetched, from 4 on one of the
+// next panels.
+struct Part {
+  Quarters w, y;
+  int completes, fetches;
+};
+constexpr std::array<Part, kParts> kProducts = {{
+    {{0, 3, 1}, {0, 3, 1}, -1, -1},
+    {{0, -1, 0}, {2, 3, -1}, -1, 1},
+    {{1, 3, -1}, {1, 3, 1}, -1, 2},
+    {{2, 0, -1}, {2, 0, 1}, 2, -1},
+    {{3, -1, 0}, {1, 0, -1}, 1, -1},
+    {{0, 1, 1}, {3, -1, 0}, 3, 4},
+    {{2, 3, 1}, {0, -1, 0}, 0, 7},
+}};
+
+// --- Sizes and memory -------------------------------------------------------------------------------------
+
+// Equal ones of an even length; 0 where there are none that are not short.
+inline int64_t sections_of(int64_t K) {
+  const int64_t fewest = ceil_div(K, kSectionOfK);
+  for (int64_t n = fewest; n < 2 * fewest; ++n) {
+    if (K % (2 * n) == 0) return n;
+  }
+  return 0;
+}
+
+// Whether W has quarters for this, and is packed with its norms.
+inline bool fits_halves(const LinearProblem& p) {
+  return !p.bfloat16 && p.K >= kFewestOfK && sections_of(p.K) > 0 && p.N >= kFewestOfN &&
+         p.N % kTwoPanels == 0;
+}
+inline bool by_halves(const LinearProblem& p) {
+  return p.strassen && fits_halves(p) && p.rows >= kFewestRows;
+}
+
+struct Halves {
+  int64_t sections;  // of K
+  int64_t steps;     // half of a section
+  int64_t slot;      // words of one of X's seven operands in a pair of blocks
+  int64_t pairs;     // of blocks of rows
+  int64_t most;      // pairs at a time
+  int64_t panels;    // pairs of them
+};
+inline Halves halves_of(const LinearProblem& p) {
+  Halves h;
+  h.sections = sections_of(p.K);
+  h.steps = p.K / (2 * h.sections);
+  h.slot = h.steps * kMaxRows + kWidth;
+  h.pairs = ceil_div(p.rows, 2 * kMaxRows);
+  h.most = ceil_div(h.pairs, ceil_div(h.pairs * kParts * h.slot * 4, kPackedBytes));
+  h.panels = p.N / kTwoPanels;
+  return h;
+}
+
+constexpr int64_t kTile = kMaxRows * kPanelWidth;  // numbers of a quarter of a result
+
+struct HalvesMemory {
+  Word* s;         // [pair][part][slot]
+  float* columns;  // [pair][2 steps], squares of norms
+  uint8_t* rows;   // [pair], whether its rows are alike
+  float* sums;     // [lane][steps][kPanelWidth], of W
+  float* tiles;    // [lane or, with several sections, pair of panels][pair][quarter][kTile]
+};
+inline HalvesMemory take_memory(const Halves& h, int64_t lanes, Workspace& workspace) {
+  HalvesMemory m;
+  m.s = workspace.take<Word>(h.most * kParts * h.slot);
+  m.columns = workspace.take<float>(h.most * 2 * round_up(h.steps, kWidth));
+  m.rows = workspace.take<uint8_t>(h.most);
+  m.sums = workspace.take<float>(lanes * h.steps * kPanelWidth);
+  m.tiles = workspace.take<float>((h.sections == 1 ? lanes : h.panels) * h.most * 4 * kTile);
+  return m;
+}
+
+// --- W's norms --------------------------------------------------------------------------------------------
+
+// Behind the panels: squares of the norms of W's rows, and whether columns that are added are alike.
+inline int64_t norm_words(const LinearProblem& p) { return round_up(p.K, kWidth) + kWidth; }
+
+inline void prepare_norms(const LinearProblem& p, Word* panels) {
+  auto* rows = reinterpret_cast<float*>(panels) + panels_words(p.K, p.N);
+  std::fill(rows, rows + norm_words(p), 0.0f);
+  bool all = true;
+  for (int64_t panel = 0; panel < p.N / kPanelWidth; panel += 2) {
+    float columns[2][kPanelWidth] = {};
+    for (int64_t half = 0; half < 2; ++half) {
+      const auto* v = reinterpret_cast<const float*>(panel_at(panels, p.K, panel + half));
+      for (int64_t k = 0; k < p.K; ++k, v += kPanelWidth) {
+        float row = 0;
+        for (int64_t j = 0; j < kPanelWidth; ++j) {
+          row += v[j] * v[j];
+          columns[half][j] += v[j] * v[j];
+        }
+        rows[k] += row;
+      }
+    }
+    for (int64_t j = 0; j < kPanelWidth; ++j) all = all && alike(columns[0][j], columns[1][j]);
+  }
+  rows[round_up(p.K, kWidth)] = all ? 1.0f : 0.0f;
+}
+
+// --- X's operands -----------------------------------------------------------------------------------------
+
+// The operands s [part][slot] of a pair of blocks, each of n rows, of which the last of the second may be absent:
+// it is zeros. Adds up the squares of the columns, [2 steps rounded up], and says whether rows that are added
+// are alike.
+template <class T>
+bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool absent, Word* s,
+               float* columns) {
+  constexpr int64_t kSquare = kWidth * kWidth;
+  alignas(64) float by_row[kParts * kSquare] = {}, by_step[kSquare];
+  Vec upper_norms[kMaxRows] = {}, lower_norms[kMaxRows] = {};
+  for (int64_t k = 0; k < h.steps; k += kWidth) {
+    const int64_t here = h.steps - k;
+    Vec left = {}, right = {};
+    for (int64_t i = 0; i < n; ++i) {
+      const T *upper = x + i * x_stride + k, *lower = upper + n * x_stride;
+      const bool gone = absent && i + 1 == n;
+      for (const T* at : {upper, upper + h.steps, lower, lower + h.steps})
+        __builtin_prefetch(at + 2 * kWidth);
+      const Vec x11 = load_range(upper, 0, here), x12 = load_range(upper + h.steps, 0, here);
+      const Vec x21 = gone ? Vec{} : load_range(lower, 0, here);
+      const Vec x22 = gone ? Vec{} : load_range(lower + h.steps, 0, here);
+      left += x11 * x11 + x21 * x21;
+      right += x12 * x12 + x22 * x22;
+      upper_norms[i] += x11 * x11 + x12 * x12;
+      lower_norms[i] += x21 * x21 + x22 * x22;
+      const Vec operands[kParts] = {x11 + x22, x21 + x22, x11, x22, x11 + x12, x21 - x11, x12 - x22};
+      for (int part = 0; part < kParts; ++part) {
+        store_aligned(by_row + part * kSquare + i * kWidth, operands[part]);
+      }
+    }
+    store_aligned(columns + k, left);
+    store_aligned(columns + round_up(h.steps, kWidth) + k, right);
+    for (int part = 0; part < kParts; ++part) {
+      Word* to = s + part * h.slot + k * n;
+      for (int64_t line = 0; line < n; ++line) __builtin_prefetch(to + kWidth * (n + line), 1);
+      transpose(by_row + part * kSquare, kWidth, by_step, kWidth);
+      for (int64_t j = 0; j < std::min<int64_t>(kWidth, here); ++j) {
+        // What is written beyond a step's words is overwritten by those of the next.
+        *reinterpret_cast<UnalignedWords*>(to + j * n) =
+            *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
+      }
+    }
+  }
+  bool all = true;
+  for (int64_t i = 0; i < n - (absent ? 1 : 0); ++i) {
+    all = all && alike(sum_of(upper_norms[i]), sum_of(lower_norms[i]));
+  }
+  return all;
+}
+
+// --- Products ---------------------------------------------------------------------------------------------
+
+// A product of a block of rows and a panel.
+struct Tile {
+  const Word* s;        // [steps][rows]
+  const float* v;       // [steps][kPanelWidth], or
+  const float* second;  // the sum of v and this times w_sign, which is written to
+  float* sum;
+  Vec w_sign;
+  int64_t steps;
+  float* o;       // what it is added to, and
+  int64_t apart;  // how far from it, unless 0, what it is added to times
+  Vec y_sign;
+  const char* next;  // fetched into the second-level cache meanwhile,
+  int64_t pace;      // so many bytes a step
+};
+
+// Sums of W are made by the first block of rows that wants them: adding costs nothing beside its products.
+template <bool kMake>
+struct MultiplyAdd {
+  template <int kRows>
+  struct Of {
+    static void run(const Tile& t) {
+      Vec sum[kRows][kPanel] = {};
+      const Word* row = t.s;
+      const float *v = t.v, *second = t.second;
+      float* made = t.sum;
+      const char* next = t.next;
+      for (int64_t step = 0; step < t.steps; ++step, row += kRows, v += kPanelWidth) {
+        __builtin_prefetch(next, 0, 2);
+        next += t.pace;
+        Vec b[kPanel];
+#pragma GCC unroll 2
+        for (int j = 0; j < kPanel; ++j) {
+          b[j] = load_aligned(v + j * kWidth);
+          if constexpr (kMake) {
+            b[j] += t.w_sign * load_aligned(second + j * kWidth);
+            store_aligned(made + j * kWidth, b[j]);
+          }
+        }
+        if constexpr (kMake) second += kPanelWidth, made += kPanelWidth;
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+          const Words a = row[i] - Words{};
+#pragma GCC unroll 2
+          for (int j = 0; j < kPanel; ++j)
+            sum[i][j] = Single::multiply_add(a, reinterpret_cast<Words>(b[j]), sum[i][j]);
+        }
+      }
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+        for (int j = 0; j < kPanel; ++j) {
+          float* o = t.o + (i * kPanel + j) * kWidth;
+          store_aligned(o, load_aligned(o) + sum[i][j]);
+          if (t.apart != 0) store_aligned(o + t.apart, load_aligned(o + t.apart) + t.y_sign * sum[i][j]);
+        }
+      }
+    }
+  };
+};
+
+template <class T>
+class HalvesRun {
+ public:
+  HalvesRun(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
+            Parallel& parallel, void* memory)
+      : p_(p), h_(halves_of(p)), x_(x), w_(w), b_(b), r_(r), y_(y), parallel_(parallel) {
+    Workspace workspace(memory);
+    m_ = take_memory(h_, static_cast<int64_t>(parallel.lanes()), workspace);
+  }
+
+  // Calls plain(first row, rows) for rows that are not alike, which may use the memory.
+  template <class F>
+  void run(F&& plain) const {
+    for (int64_t first = 0; first < h_.pairs; first += h_.most) {
+      const int64_t end = std::min(first + h_.most, h_.pairs);
+      if (multiply_pairs(first, end)) continue;
+      const int64_t row = first_row(first);
+      plain(row, std::min(first_row(end), p_.rows) - row);
+    }
+  }
+
+ private:
+  // Of a pair of blocks.
+  int64_t first_row(int64_t pair) const { return ceil_div(p_.rows, 2) * pair / h_.pairs * 2; }
+  int64_t rows_of_block(int64_t pair) const { return (first_row(pair + 1) - first_row(pair)) / 2; }
+
+  // Quarter i of a section of a pair of panels, from 4 on of the next.
+  const float* quarter(int64_t section, int64_t panel, int i) const {
+    const int64_t at = section * h_.panels + panel + i / 4;
+    const int64_t begin = (at % h_.panels * 2 + i % 2) * p_.K + (at / h_.panels * 2 + i % 4 / 2) * h_.steps;
+    return reinterpret_cast<const float*>(w_) + begin * kPanelWidth;
+  }
+
+  // Rows of y from pairs of blocks; false, and nothing written, where these are not alike.
+  bool multiply_pairs(int64_t first, int64_t end) const {
+    const auto lanes = static_cast<int64_t>(parallel_.lanes());
+    const int64_t count = end - first;
+    // Few panels are divided among the lanes by rows too.
+    const int64_t most = std::min(count, ceil_div(4 * lanes, h_.panels));
+    const int64_t parts = parts_of_least_cost(1, most, h_.panels, lanes,
+                                              [&](int64_t n) { return kPairCost * ceil_div(count, n) + 1; });
+    bool may = true;
+    std::vector<Loop> loops;
+    for (int64_t section = 0; section < h_.sections; ++section) {
+      loops.push_back({count, [&, section](int64_t i, size_t) {
+                         if (may) pack(first, i, section);
+                       }});
+      loops.push_back({1, [&, section](int64_t, size_t) { may = may && may_add(count, section); }});
+      loops.push_back({h_.panels * parts, [&, section](int64_t item, size_t lane) {
+                         if (!may) return;
+                         const int64_t panel = item / parts, part = item % parts;
+                         const auto at = static_cast<int64_t>(lane);
+                         float* tiles = m_.tiles + (h_.sections == 1 ? at : panel) * h_.most * 4 * kTile;
+                         const int64_t begin = count * part / parts, last = count * (part + 1) / parts;
+                         if (section == 0)
+                           std::fill(tiles + begin * 4 * kTile, tiles + last * 4 * kTile, 0.0f);
+                         multiply(first, begin, last, section, panel, m_.sums + at * h_.steps * kPanelWidth,
+                                  tiles);
+                       }});
+    }
+    parallel_loops(parallel_, loops);
+    return may;
+  }
+
+  void pack(int64_t first, int64_t i, int64_t section) const {
+    const int64_t row = first_row(first + i), n = rows_of_block(first + i);
+    m_.rows[i] = pack_pair(h_, x_ + row * p_.K + section * 2 * h_.steps, p_.K, n, row + 2 * n > p_.rows,
+                           m_.s + i * kParts * h_.slot, m_.columns + i * 2 * round_up(h_.steps, kWidth));
+  }
+
+  // Whether everything is alike that the products of a section add.
+  bool may_add(int64_t count, int64_t section) const {
+    const float* w = reinterpret_cast<const float*>(w_) + panels_words(p_.K, p_.N);
+    if (w[round_up(p_.K, kWidth)] == 0.0f) return false;
+    for (int64_t i = 0; i < count; ++i) {
+      if (m_.rows[i] == 0) return false;
+    }
+    const int64_t stride = round_up(h_.steps, kWidth);
+    w += section * 2 * h_.steps;
+    float apart = 0, added = 0;
+    for (int64_t k = 0; k < h_.steps; ++k) {
+      float left = 0, right = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        left += m_.columns[i * 2 * stride + k];
+        right += m_.columns[(i * 2 + 1) * stride + k];
+      }
+      apart += left * w[k] + right * w[h_.steps + k];
+      added += (left + right) * (w[k] + w[h_.steps + k]);
+    }
+    return alike(apart, added);
+  }
+
+  // A section of the products of pairs of blocks, begin to end behind the first, with a pair of panels.
+  void multiply(int64_t first, int64_t begin, int64_t end, int64_t section, int64_t panel, float* made,
+                float* tiles) const {
+    for (int part = 0; part < kParts; ++part) {
+      const Part& product = kProducts[static_cast<size_t>(part)];
+      const bool sum = product.w.second >= 0, fetches = product.fetches >= 0;
+      Tile tile;
+      tile.second = sum ? quarter(section, panel, product.w.second) : nullptr;
+      tile.sum = made;
+      tile.w_sign = splat(product.w.sign);
+      tile.steps = h_.steps;
+      tile.apart = product.y.second < 0 ? 0 : (product.y.second - product.y.first) * kTile;
+      tile.y_sign = splat(product.y.sign);
+      tile.next = reinterpret_cast<const char*>(fetches ? quarter(section, panel, product.fetches) : made);
+      tile.pace = fetches ? ceil_div(kPanelWidth * 4, end - begin) : 0;
+      for (int64_t i = begin; i < end; ++i, tile.next += h_.steps * tile.pace) {
+        const bool make = sum && i == begin, ends = product.completes >= 0 && section + 1 == h_.sections;
+        const int64_t rows = rows_of_block(first + i);
+        const int64_t row = first_row(first + i) + product.completes / 2 * rows;
+        const int64_t n = panel * kTwoPanels + product.completes % 2 * kPanelWidth;
+        const int64_t y_rows = std::min(rows, p_.rows - row), y_at = row * p_.N + n;
+        if (ends) fetch_rows(y_ + y_at, p_.N, y_rows);
+        float* o = tiles + i * 4 * kTile;
+        tile.s = m_.s + (i * kParts + part) * h_.slot;
+        tile.v = sum && !make ? made : quarter(section, panel, product.w.first);
+        tile.o = o + product.y.first * kTile;
+        (make ? of_rows<MultiplyAdd<true>::template Of>(rows)
+              : of_rows<MultiplyAdd<false>::template Of>(rows))(tile);
+        if (!ends) continue;
+        finish(p_, o + product.completes * kTile, y_rows, kPanel, kPanelWidth, b_ + n,
+               p_.has_residual ? r_ + y_at : nullptr, y_ + y_at);
+      }
+    }
+  }
+
+  const LinearProblem& p_;
+  Halves h_;
+  const T* x_;
+  const Word* w_;
+  const T *b_, *r_;
+  T* y_;
+  Parallel& parallel_;
+  HalvesMemory m_;
+};
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

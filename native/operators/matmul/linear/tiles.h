@@ -1,0 +1,19 @@
+// X W in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+#pragma once
+
+#include <cstddef>
+
+#include "blocks/cpu/product.h"
+#include "device/cpu/parallel.h"
+#include "operators/matmul/linear/problem.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+
+size_t linear_tiles_workspace(const LinearProblem& p);
+
+// w: panels of a number of steps that fills tiles up.
+template <class T>
+void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T* b, const T* r, T* y,
+                     Parallel& parallel, void* memory);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

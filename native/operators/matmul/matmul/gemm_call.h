@@ -1,0 +1,24 @@
+// A GEMM of two tensors, for MatMul and other operators that begin with one.
+#pragma once
+
+#include "operators/kernel_bases.h"
+#include "operators/matmul/matmul/op.h"
+
+namespace graphopt {
+
+// A GEMM that is being planned, Y = A B. Planning moves the problem out.
+struct GemmCall {
+  gpu::GemmProblem problem;
+  bool half;
+  const Call& call;
+  Program& program;
+  gpu::Device& device;
+  Ref a, b, y;
+};
+// Parts of two implementations: by the vendor's library, and by a kernel of our own (plan_own).
+const char* refuse_library(GemmCall& product);
+void plan_library(GemmCall& product);
+void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
+void plan_own(GemmCall& product);
+
+}  // namespace graphopt

@@ -1,0 +1,104 @@
+// Y = act(alpha A B + bias + beta R) for batches of matrices: products of any shape, with what follows them,
+// where the vendor's library is not installed.
+//
+// 2 M N K FLOPs against (M K + K N + M N) elements: bound by arithmetic from about 128 rows on. A step of
+// both operands is loaded 16 bytes at a time, whichever way a matrix lies in memory; where its rows do not
+// begin at multiples of 16 bytes, an element at a time. float16 is multiplied on the matrix units (gemm/pipelines/matrix.h),
+// float32 there on CDNA (gemm/pipelines/vector.h), sums are float32. Where there are fewer work-groups than the device needs,
+// K is split among more, and gemm/splits.hip adds their sums. scripts/gpu_bench.py sets it beside cuBLAS. Launch:
+// operators/matmul/matmul/plan.cpp.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "gemm/epilogue.h"
+#include "gemm/kernels.h"
+#include "gemm/loaders/dense.h"
+#include "gemm/loaders/strided.h"
+#include "gemm/pipelines/aligned.h"
+#include "operators/matmul/matmul/args.h"
+
+namespace graphopt::hip {
+
+// block_z counts the splits of the matrices of Y. Where there is more than one, the sums go to `partial` as
+// they are.
+template <class Product, class T>
+DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
+  const T *a = args.a, *b = args.b;
+  const int32_t M = args.M, N = args.N;
+  const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
+  const Splits& splits = args.splits;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
+  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const int depth = min_int(splits.depth, args.K - first_k);
+  const int first_m = block_y() * Product::kM, first_n = block_x() * Product::kN;
+  const auto offset = [&](const OperandLayout& layout, int line) {
+    return static_cast<ptrdiff_t>(line) * layout.line + static_cast<ptrdiff_t>(first_k) * layout.k;
+  };
+  OperandPart<T, Product::kM, Product::kDepth, Product::kThreads, Product::kByLine> left(
+      a + offset_of(z, args.batch, args.a_batch) + offset(a_layout, first_m), a_layout, M - first_m, depth);
+  OperandPart<T, Product::kN, Product::kDepth, Product::kThreads, Product::kByLine> right(
+      b + offset_of(z, args.batch, args.b_batch) + offset(b_layout, first_n), b_layout, N - first_n, depth);
+  Product product;
+  product.run(
+      lds, depth,
+      [&](int k, int) {
+        left.load(k);
+        right.load(k);
+      },
+      [&](int buffer) {
+        left.store(lds.a[buffer]);
+        right.store(lds.b[buffer]);
+      });
+  product.template each_pack<Pack<T>::kSize>(lds, [&](int m, int n, auto& values) {
+    m += first_m;
+    n += first_n;
+    if (m >= M || n >= N) return;
+    const size_t at = static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n);
+    store_sums<T>(args, part, z, at, n, values);
+  });
+}
+
+template <class P, bool kRightByK>
+DEVICE void gemm_aligned(const GemmAlignedArgs& args, typename P::Lds& lds) {
+  const half_t *a = args.a, *b = args.b;
+  const Splits& splits = args.splits;
+  const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
+  const int first_k = static_cast<int>(part - z * splits.splits.d) * splits.depth;
+  const int depth = min_int(splits.depth, args.K - first_k);
+  const TilePlace place = tile_place(args.across, args.down);
+  const int first_m = place.down * P::kM, first_n = place.across * P::kN;
+  LeftRows<P> left(
+      a + offset_of(z, args.batch, args.a_batch) + static_cast<ptrdiff_t>(first_m) * args.a_row + first_k,
+      args.a_row, args.M - first_m, depth);
+  const ptrdiff_t at = kRightByK ? static_cast<ptrdiff_t>(first_k) * args.b_row + first_n
+                                 : static_cast<ptrdiff_t>(first_n) * args.b_row + first_k;
+  RightRows<P, kRightByK> right(b + offset_of(z, args.batch, args.b_batch) + at, args.b_row, args.N - first_n,
+                                depth);
+  typename P::Product product;
+  multiply_aligned<P>(product, lds, depth, left, right);
+  store_tile<P>(args, lds, product, part, z, first_m, first_n);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define STRIDED_KERNEL(Product, type, name)                                            \
+  KERNEL(gemm_##name, Product::kThreads, GemmArgs, a, b, bias, residual, y, partial) { \
+    SHARED(Product::Lds, lds);                                                         \
+    gemm<Product, type>(args, lds);                                                    \
+  }
+
+GEMM_STRIDED_KERNELS
+
+#define DENSE_KERNEL(tile, groups, name)                 \
+  ALIGNED_KERNEL(tile, groups, true, gemm_panels_##name) \
+  ALIGNED_KERNEL(tile, groups, false, gemm_turned_panels_##name)
+#define ALIGNED_KERNEL(tile, groups, by_k, name)                                                           \
+  KERNEL_SHARING(name, (AlignedGemm<tile, by_k>::kThreads), groups, GemmAlignedArgs, a, b, bias, residual, \
+                 y, partial) {                                                                             \
+    using P = AlignedGemm<tile, by_k>;                                                                     \
+    LARGE_SHARED(P::Lds, lds);                                                                             \
+    gemm_aligned<P, by_k>(args, lds);                                                                      \
+  }
+
+GEMM_DENSE_KERNELS

@@ -1,0 +1,227 @@
+// A B of rounded factors: both are packed by each call, some matrices at a time, as many as the second-level caches
+// hold: B into panels, A into blocks of rows, which each panel is multiplied by. Where there are tiles
+// (blocks/cpu/tiles.h), blocks are of tiles.
+#include <algorithm>
+#include <vector>
+
+#include "blocks/cpu/packing.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/matmul/matmul_bfloat16/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t L = kWidth;
+
+// How a problem is cut.
+struct Plan {
+  bool in_tiles;
+  int64_t lanes;
+  int64_t steps;       // along K
+  int64_t block_rows;  // at most
+  int64_t blocks;      // of a matrix A
+  int64_t slot;        // words of a block
+  int64_t panels;      // of a matrix B
+  int64_t b_words;
+  int64_t matrices;     // at a time
+  int64_t most_blocks;  // of a matrix at a time
+
+  Plan(const MatMulBfloat16Problem& p, int64_t all_lanes) {
+    in_tiles = with_tiles();
+    lanes = all_lanes;
+    steps = tiled_steps(ceil_div(p.K, Brain::kDepth));
+    block_rows = in_tiles ? kBlockRows : ceil_div(p.M, ceil_div(p.M, kMaxRows));
+    blocks = ceil_div(p.M, block_rows);
+    slot = in_tiles ? steps * kBlockRows : steps * kMaxRows + L;
+    panels = ceil_div(p.N, kPanelWidth);
+    b_words = panels_words(steps, p.N);
+    const auto size = static_cast<int64_t>(sizeof(Word));
+    const int64_t bytes = std::max<int64_t>((b_words + blocks * slot) * size, 1);
+    matrices = std::clamp<int64_t>(lanes * kChunkBytes / bytes, 1, p.batch.elements());
+    const int64_t parts = matrices > 1 ? 1 : ceil_div(blocks * slot * size, kChunkBytes);
+    most_blocks = ceil_div(blocks, std::max<int64_t>(parts, 1));
+  }
+};
+
+// What is packed at a time.
+struct Packed {
+  Word *a, *b;
+  Packed(const Plan& plan, Workspace& workspace)
+      : a(workspace.take<Word>(plan.matrices * plan.most_blocks * plan.slot)),
+        b(workspace.take<Word>(plan.matrices * plan.b_words)) {}
+};
+
+// Where the matrices of a product begin.
+struct Matrices {
+  const float *a, *b;
+  float* y;
+};
+
+Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
+  at.y += i * p.M * p.N;
+  for (size_t axis = p.batch.rank(); axis-- > 0; i /= p.batch[axis]) {
+    at.a += i % p.batch[axis] * p.a_batch[axis];
+    at.b += i % p.batch[axis] * p.b_batch[axis];
+  }
+  return at;
+}
+
+// Columns that lie one behind another, `next` apart, as a vector of each step, `width` words apart.
+void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
+  alignas(64) Word some[kWidth * kWidth];
+  for (int64_t k = 0; k < K; k += L * Brain::kDepth) {
+    const int64_t n = std::min(L * Brain::kDepth, K - k);
+    pack_rows<Brain>(b + k, next, columns, n, some);
+    for (int64_t step = 0; step < ceil_div(n, Brain::kDepth); ++step, out += width) {
+      // What is behind the last column are others that nobody asks for.
+      *reinterpret_cast<AlignedWords*>(out) = *reinterpret_cast<const UnalignedWords*>(some + step * columns);
+    }
+  }
+}
+
+void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, int64_t steps, Word* to) {
+  const int64_t vectors = panel_vectors(p.N, panel), width = vectors * L;
+  const int64_t filled = ceil_div(p.K, Brain::kDepth);
+  for (int64_t j = 0; j < vectors; ++j) {
+    const int64_t n = panel * kPanelWidth + j * L, columns = std::min(L, p.N - n);
+    Word* out = to + j * L;
+    if (p.b_transposed) {
+      pack_columns(b + n * p.b_next, p.b_next, columns, p.K, out, width);
+      continue;
+    }
+    for (int64_t step = 0; step < filled; ++step) {
+      const float* row = b + step * Brain::kDepth * p.b_next + n;
+      const Vec low = load_range(row, 0, columns);
+      const Vec high = step * Brain::kDepth + 1 < p.K ? load_range(row + p.b_next, 0, columns) : Vec{};
+      *reinterpret_cast<AlignedWords*>(out + step * width) = Brain::join(low, high);
+    }
+  }
+  std::fill(to + filled * width, to + steps * width, Word{0});
+}
+
+// Some blocks of one matrix A and its B, packed, and Y from the first of these rows on.
+struct Work {
+  const MatMulBfloat16Problem& p;
+  const Plan& plan;
+  int64_t rows;  // of all blocks
+  Word *a, *b;
+  float* y;
+
+  int64_t rows_of(int64_t block) const { return std::min(plan.block_rows, rows - block * plan.block_rows); }
+
+  void pack_block(const float* from, int64_t block) const {
+    const float* x = from + block * plan.block_rows * p.a_row;
+    Word* to = a + block * plan.slot;
+    if constexpr (kHasTiles) {
+      if (plan.in_tiles) {
+        return pack_tiles(x, p.a_row, rows_of(block), p.K, plan.steps / kTileSide, to);
+      }
+    }
+    pack_rows<Brain>(x, p.a_row, rows_of(block), p.K, to);
+  }
+
+  // Blocks [begin, end) by a panel.
+  void multiply(int64_t panel, int64_t begin, int64_t end) const {
+    const int64_t vectors = panel_vectors(p.N, panel), n = panel * kPanelWidth;
+    const Word* v = panel_at(b, plan.steps, panel);
+    alignas(64) float o[std::max<int64_t>(kMaxRows, kBlockRows) * kPanelWidth];
+    for (int64_t block = begin; block < end; ++block) {
+      float* to = y + block * plan.block_rows * p.N + n;
+      fetch_rows(to, p.N, rows_of(block));
+      multiply_block_by(block, vectors, v, o);
+      for (int64_t i = 0; i < rows_of(block); ++i) {
+        for (int64_t j = 0; j < vectors; ++j) {
+          store_part(to + i * p.N + j * L, p.alpha * load_aligned(o + (i * vectors + j) * L), p.N - n - j * L,
+                     false);
+        }
+      }
+    }
+  }
+
+ private:
+  void multiply_block_by(int64_t block, int64_t vectors, const Word* v, float* o) const {
+    const Word* s = a + block * plan.slot;
+    if constexpr (kHasTiles) {
+      if (plan.in_tiles) {
+        const Tiles of_a = {s, kBlockTiles * kTileWords, kTileWords, kTileSide};
+        const Tiles of_b = {v, kTileSide * vectors * L, kTileSide, vectors * L};
+        return multiply_block(ceil_div(rows_of(block), kTileSide), vectors, of_a, of_b,
+                              plan.steps / kTileSide, o, vectors * L);
+      }
+    }
+    multiply_rows<Brain>(rows_of(block), vectors, s, v, Panel{}, plan.steps, o, Keep{});
+  }
+};
+
+bool has_no_result(const MatMulBfloat16Problem& p) { return p.M * p.N * p.batch.elements() == 0; }
+
+}  // namespace
+
+template <class T>
+size_t matmul_bfloat16_workspace(const MatMulBfloat16Problem& p, size_t lanes) {
+  if (has_no_result(p)) return 0;
+  Workspace workspace(nullptr);
+  const Packed packed(Plan(p, static_cast<int64_t>(lanes)), workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* y, Parallel& parallel,
+                     void* memory) {
+  if (has_no_result(p)) return;
+  const Plan plan(p, static_cast<int64_t>(parallel.lanes()));
+  Workspace workspace(memory);
+  const Packed packed(plan, workspace);
+  // Matrix number i of those from `first` on, with its blocks from `block` on.
+  const auto work_of = [&](int64_t first, int64_t block, int64_t i) {
+    const int64_t row = block * plan.block_rows;
+    return Work{p,
+                plan,
+                std::min(plan.most_blocks * plan.block_rows, p.M - row),
+                packed.a + i * plan.most_blocks * plan.slot,
+                packed.b + i * plan.b_words,
+                matrices_of(p, first + i, {a, b, y}).y + row * p.N};
+  };
+  std::vector<Loop> loops;
+  const int64_t all = p.batch.elements();
+  for (int64_t first = 0; first < all; first += plan.matrices) {
+    const int64_t count = std::min(plan.matrices, all - first);
+    for (int64_t block = 0; block < plan.blocks; block += plan.most_blocks) {
+      const int64_t blocks = std::min(plan.most_blocks, plan.blocks - block);
+      const int64_t panels = block == 0 ? plan.panels : 0, items = panels + blocks;  // to be packed
+      loops.push_back({count * items, [&, first, block, panels, items](int64_t item, size_t) {
+                         const int64_t i = item / items, at = item % items;
+                         const Work work = work_of(first, block, i);
+                         const Matrices from = matrices_of(p, first + i, {a, b, y});
+                         if (at < panels) {
+                           pack_panel(p, from.b, at, plan.steps, panel_at(work.b, plan.steps, at));
+                         } else {
+                           work.pack_block(from.a + block * plan.block_rows * p.a_row, at - panels);
+                         }
+                       }});
+      // Few panels are divided among the lanes by rows too.
+      const int64_t parts =
+          plan.lanes == 1 ? 1 : std::min(blocks, ceil_div(4 * plan.lanes, count * plan.panels));
+      loops.push_back({count * plan.panels * parts, [&, first, block, blocks, parts](int64_t item, size_t) {
+                         const int64_t panel = item / parts % plan.panels, part = item % parts;
+                         const Work work = work_of(first, block, item / parts / plan.panels);
+                         const int64_t begin = blocks * part / parts, end = blocks * (part + 1) / parts;
+                         if constexpr (kHasTiles) {
+                           if (plan.in_tiles) {
+                             const TileRegisters registers;
+                             return work.multiply(panel, begin, end);
+                           }
+                         }
+                         work.multiply(panel, begin, end);
+                       }});
+    }
+  }
+  parallel_loops(parallel, loops);
+}
+
+template size_t matmul_bfloat16_workspace<float>(const MatMulBfloat16Problem&, size_t);
+template void matmul_bfloat16(const MatMulBfloat16Problem&, const float*, const float*, float*, Parallel&,
+                              void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,171 @@
+#include "operators/matmul/matmul_bfloat16/op.h"
+
+#include <algorithm>
+
+#include "operators/broadcast.h"
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+namespace {
+
+std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
+  std::vector<int64_t> perm = attributes.get_ints(name);
+  for (size_t axis = 0; axis < perm.size(); ++axis) {
+    if (std::count(perm.begin(), perm.end(), static_cast<int64_t>(axis)) != 1) {
+      throw Error(std::string("attribute '") + name + "' must permute the axes");
+    }
+  }
+  if (perm.size() < 2 || perm.size() > Shape::kMaxRank) {
+    throw Error(std::string("attribute '") + name + "' must permute 2 to " + std::to_string(Shape::kMaxRank) +
+                " axes");
+  }
+  return perm;
+}
+
+// An operand after its perm, and how far apart its elements are along each axis.
+struct Permuted {
+  Shape shape, step;
+  // Of the i-th axis from the right.
+  int64_t size(size_t i) const { return shape[shape.rank() - 1 - i]; }
+  int64_t distance(size_t i) const { return step[step.rank() - 1 - i]; }
+};
+
+Permuted permuted(const char* name, const Shape& shape, const std::vector<int64_t>& perm) {
+  if (shape.rank() != perm.size()) {
+    throw Error(std::string(name) + " " + shape.text() + " does not have the rank of its perm");
+  }
+  Permuted result{Shape(perm.size()), Shape(perm.size())};
+  for (size_t i = 0; i < perm.size(); ++i) {
+    const auto axis = static_cast<size_t>(perm[i]);
+    result.shape[i] = shape[axis];
+    result.step[i] = shape.elements(axis + 1);
+  }
+  return result;
+}
+
+// Of A and B along an axis of the batch: what it is in Y, and how far each moves.
+struct BatchAxis {
+  int64_t size, a, b;
+};
+
+BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
+  const int64_t m = i < a.shape.rank() ? a.size(i) : 1, n = i < b.shape.rank() ? b.size(i) : 1;
+  if (m != n && m != 1 && n != 1) {
+    throw Error("the batches of A and B do not broadcast: " + std::to_string(m) + " and " +
+                std::to_string(n));
+  }
+  return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
+}
+
+// One B for all rows of A, which lie one behind another: they are those of one product.
+bool is_one_product(const MatMulBfloat16Problem& p) {
+  int64_t distance = p.M * p.a_row;
+  for (size_t i = p.batch.rank(); i-- > 0;) {
+    if (p.b_batch[i] != 0) return false;
+    if (p.batch[i] == 1) continue;
+    if (p.a_batch[i] != distance) return false;
+    distance *= p.batch[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+void MatMulBfloat16Op::read(const Node& node) {
+  alpha_ = node.get_float("alpha");
+  a_perm_ = read_perm(node, "a_perm");
+  b_perm_ = read_perm(node, "b_perm");
+  const auto last = [](const std::vector<int64_t>& perm, size_t i) {
+    return perm[perm.size() - 1 - i] == static_cast<int64_t>(perm.size()) - 1;
+  };
+  if (!last(a_perm_, 0)) throw Error("attribute 'a_perm' must leave the last axis of A where it is");
+  if (!last(b_perm_, 0) && !last(b_perm_, 1)) {
+    throw Error("attribute 'b_perm' must leave the last axis of B among the last two");
+  }
+}
+
+MatMulBfloat16Problem MatMulBfloat16Op::problem(const Shapes& inputs) const {
+  const Permuted a = permuted("A", inputs[0], a_perm_), b = permuted("B", inputs[1], b_perm_);
+  if (a.size(0) != b.size(1)) {
+    throw Error("A " + a.shape.text() + " and B " + b.shape.text() + " do not fit");
+  }
+  MatMulBfloat16Problem p;
+  p.M = a.size(1);
+  p.K = a.size(0);
+  p.N = b.size(0);
+  p.a_row = a.distance(1);
+  p.b_transposed = b_perm_.back() != static_cast<int64_t>(b_perm_.size()) - 1;
+  p.b_next = b.distance(p.b_transposed ? 0 : 1);
+  p.alpha = alpha_;
+  const size_t rank = std::max(a.shape.rank(), b.shape.rank());
+  p.batch = Shape(rank - 2);
+  for (size_t i = 0; i < rank - 2; ++i) {
+    const BatchAxis axis = batch_axis(a, b, rank - 1 - i);
+    p.batch[i] = axis.size;
+    p.a_batch.push_back(axis.a);
+    p.b_batch.push_back(axis.b);
+  }
+  if (is_one_product(p)) {
+    p.M *= p.batch.elements();
+    p.batch = Shape();
+    p.a_batch.clear();
+    p.b_batch.clear();
+  }
+  return p;
+}
+
+Shape MatMulBfloat16Op::output(const Shapes& inputs) const {
+  const Permuted a = permuted("A", inputs[0], a_perm_), b = permuted("B", inputs[1], b_perm_);
+  Shape y(std::max(a.shape.rank(), b.shape.rank()));
+  for (size_t i = 2; i < y.rank(); ++i) y[y.rank() - 1 - i] = batch_axis(a, b, i).size;
+  y[y.rank() - 2] = a.size(1);
+  y[y.rank() - 1] = b.size(0);
+  return y;
+}
+
+void MatMulBfloat16Op::infer(const ShapeInference& node) const {
+  const std::vector<int64_t> perms[2] = {read_perm(node, "a_perm"), read_perm(node, "b_perm")};
+  SymbolicShape operand[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const SymbolicShape shape = node.input(i);
+    if (shape.size() != perms[i].size()) return;
+    for (const int64_t axis : perms[i]) operand[i].push_back(shape[static_cast<size_t>(axis)]);
+  }
+  const auto& [a, b] = operand;
+  SymbolicShape y(std::max(a.size(), b.size()));
+  for (size_t i = 2; i < y.size(); ++i) {
+    const Dim one{1, ""};
+    y[y.size() - 1 - i] =
+        broadcast(i < a.size() ? a[a.size() - 1 - i] : one, i < b.size() ? b[b.size() - 1 - i] : one);
+  }
+  y[y.size() - 2] = a[a.size() - 2];
+  y[y.size() - 1] = b.back();
+  node.set_output(0, y);
+}
+
+namespace {
+
+// It computes in float alone: the type that add_cpu makes it for is not used.
+template <class>
+class MatMulBfloat16Cpu final : public CpuKernel<MatMulBfloat16Op> {
+ public:
+  using CpuKernel::CpuKernel;
+  bool run(Call& call) const override {
+    cpu::matmul_bfloat16(problem(call), data<float>(call, 0), data<float>(call, 1),
+                         call.outputs[0].as<float>(), *call.parallel, call.workspace);
+    return true;
+  }
+
+ private:
+  size_t workspace(const MatMulBfloat16Problem& p, size_t lanes) const override {
+    return cpu::matmul_bfloat16_workspace<float>(p, lanes);
+  }
+};
+
+}  // namespace
+
+void add_matmul_bfloat16(Kernels& kernels) {
+  kernels.add_cpu<MatMulBfloat16Op, MatMulBfloat16Cpu>(Reuse::kNone, {ElementType::kFloat});
+}
+
+}  // namespace graphopt

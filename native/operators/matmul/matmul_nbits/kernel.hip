@@ -1,0 +1,110 @@
+// MatMulNBits: Y = A dequantize(B)^T + bias, the weights dequantized in registers and kept nowhere.
+//
+// A wave computes some rows of some columns: its lanes take words of 32 bits of B in turn (4 to 16 numbers
+// along K, all of one block), dequantize each once for all its rows, and add up in float32. With one row it
+// reads B once and little else: bound by memory. With many rows a number of A serves all columns of the wave.
+// The matrix units are not used.
+#include "device/platform.h"
+#include "operators/matmul/matmul_nbits/args.h"
+
+namespace graphopt::hip {
+
+// The zero point of a block of row n.
+template <class T>
+DEVICE float point_of(const NBitsArgs& args, int n, int block) {
+  if (args.points.address == nullptr) return static_cast<float>(1 << (args.bits - 1));
+  if (args.point_bytes == 0) {
+    const T* numbers = args.points;
+    return to_float(
+        numbers[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
+  }
+  const uint8_t* packed = args.points;
+  const int bit = block * args.bits;
+  const uint8_t byte =
+      packed[static_cast<size_t>(n) * static_cast<size_t>(args.point_bytes) + static_cast<size_t>(bit / 8)];
+  return static_cast<float>((byte >> (bit % 8)) & ((1 << args.bits) - 1));
+}
+
+template <class T, int kBits, int kRows, int kColumns>
+DEVICE void matmul_nbits_of(const NBitsArgs& args) {
+  constexpr int kNumbers = 32 / kBits;  // of a word
+  const T *a = args.a, *scales = args.scales, *bias = args.bias;
+  const uint32_t* b = args.b;
+  const int32_t* groups = args.groups;
+  T* y = args.y;
+  const int K = args.K, N = args.N, M = args.M, words = args.row_bytes / 4;
+  const int first_n = (block_x() * (kNBitsThreads / kWave) + wave_id()) * kColumns;
+  const int first_m = block_y() * kRows;
+  float sum[kRows][kColumns] = {};
+  for (int word = lane_id(); word < words; word += kWave) {
+    const int k = word * kNumbers, most = min_int(kNumbers, K - k);
+    if (most <= 0) break;
+    uint32_t bits[kColumns];
+    float scale[kColumns], point[kColumns];
+    const auto enter = [&](int block) {
+      UNROLL for (int c = 0; c < kColumns; ++c) {
+        const int n = min_int(first_n + c, N - 1);
+        scale[c] = to_float(
+            scales[static_cast<size_t>(n) * static_cast<size_t>(args.blocks) + static_cast<size_t>(block)]);
+        point[c] = point_of<T>(args, n, block);
+      }
+    };
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+      const int n = min_int(first_n + c, N - 1);
+      bits[c] = b[static_cast<size_t>(n) * static_cast<size_t>(words) + static_cast<size_t>(word)];
+    }
+    enter(k / args.size);
+    NO_UNROLL for (int j = 0; j < most; ++j) {
+      if (groups != nullptr) enter(min_int(max_int(groups[k + j], 0), args.blocks - 1));
+      float weight[kColumns];
+      UNROLL for (int c = 0; c < kColumns; ++c) {
+        weight[c] =
+            (static_cast<float>((bits[c] >> (kBits * j)) & ((1u << kBits) - 1)) - point[c]) * scale[c];
+      }
+      UNROLL for (int r = 0; r < kRows; ++r) {
+        const int m = min_int(first_m + r, M - 1);
+        const float left =
+            to_float(a[static_cast<size_t>(m) * static_cast<size_t>(K) + static_cast<size_t>(k + j)]);
+        UNROLL for (int c = 0; c < kColumns; ++c) sum[r][c] += left * weight[c];
+      }
+    }
+  }
+  UNROLL for (int r = 0; r < kRows; ++r) {
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+      float total = sum[r][c];
+      UNROLL for (int mask = kWave / 2; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+      const int m = first_m + r, n = first_n + c;
+      if (lane_id() != 0 || m >= M || n >= N) continue;
+      if (bias != nullptr) total += to_float(bias[n]);
+      y[static_cast<size_t>(m) * static_cast<size_t>(N) + static_cast<size_t>(n)] = from_float<T>(total);
+    }
+  }
+}
+
+template <class T, int kRows, int kColumns>
+DEVICE void matmul_nbits(const NBitsArgs& args) {
+  if (args.bits == 4) {
+    matmul_nbits_of<T, 4, kRows, kColumns>(args);
+  } else if (args.bits == 8) {
+    matmul_nbits_of<T, 8, kRows, kColumns>(args);
+  } else {
+    matmul_nbits_of<T, 2, kRows, kColumns>(args);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(matmul_nbits_few_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<float, kNBitsFewRows, kNBitsFewColumns>(args);
+}
+KERNEL(matmul_nbits_many_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<float, kNBitsManyRows, kNBitsManyColumns>(args);
+}
+KERNEL(matmul_nbits_few_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<half_t, kNBitsFewRows, kNBitsFewColumns>(args);
+}
+KERNEL(matmul_nbits_many_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
+  matmul_nbits<half_t, kNBitsManyRows, kNBitsManyColumns>(args);
+}

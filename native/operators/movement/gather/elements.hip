@@ -1,0 +1,82 @@
+// GatherElements and GatherND: an index for each element, or a tuple of indices for each row.
+//
+// Bound by memory: indices are read once, neighbouring work-items read neighbouring indices and write
+// neighbouring elements. An index that is out of range gives zeros, as in Gather. scripts/gpu_bench.py sets
+// them beside a copy.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/movement/gather/elements_args.h"
+
+namespace graphopt::hip {
+
+template <class T>
+DEVICE void gather_elements(const GatherElementsArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const int32_t* narrow = args.index;
+  const int64_t* wide = args.index;
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kGatherElementsThreads * kGatherElements);
+  T value[kGatherElements] = {};
+  UNROLL for (int k = 0; k < kGatherElements; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kGatherElementsThreads + thread_x());
+    if (i >= args.total) continue;
+    int64_t at = args.narrow != 0 ? narrow[i] : wide[i];
+    at = at < 0 ? at + args.size : at;
+    if (at < 0 || at >= static_cast<int64_t>(args.size)) continue;
+    value[k] = x[offset_of(i, args.axes, args.x_strides) +
+                 static_cast<uint32_t>(at) * static_cast<uint32_t>(args.axis_stride)];
+  }
+  UNROLL for (int k = 0; k < kGatherElements; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kGatherElementsThreads + thread_x());
+    if (i < args.total) y[i] = value[k];
+  }
+}
+
+template <class T>
+DEVICE void gather_nd(const GatherNDArgs& args, const T& zero) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &inner = args.inner, &rows = args.rows;
+  const uint32_t i = work_item(kGatherElementsThreads);
+  if (i >= args.total) return;
+  const uint32_t row = divide(i, inner), column = i - row * inner.d;
+  const int64_t* index = static_cast<const int64_t*>(args.index) + static_cast<size_t>(row) * args.k;
+  uint32_t from = divide(row, rows) * args.batch_stride + column;
+  bool inside = true;
+  UNROLL for (int j = 0; j < kMostAxes; ++j) {
+    if (j >= args.k) break;
+    int64_t at = index[j];
+    at = at < 0 ? at + args.sizes[j] : at;
+    inside = inside && at >= 0 && at < args.sizes[j];
+    from += static_cast<uint32_t>(at) * static_cast<uint32_t>(args.strides.s[j]);
+  }
+  y[i] = inside ? x[from] : zero;
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(gather_elements_b8, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint8_t>(args);
+}
+KERNEL(gather_elements_b16, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint16_t>(args);
+}
+KERNEL(gather_elements_b32, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint32_t>(args);
+}
+KERNEL(gather_elements_b64, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
+  gather_elements<uint64_t>(args);
+}
+
+#define GATHER_ND_KERNEL(T, suffix)                                               \
+  KERNEL(gather_nd_##suffix, kGatherElementsThreads, GatherNDArgs, x, index, y) { \
+    const T zero = {};                                                            \
+    gather_nd(args, zero);                                                        \
+  }
+
+GATHER_ND_KERNEL(uint8_t, b8)
+GATHER_ND_KERNEL(uint16_t, b16)
+GATHER_ND_KERNEL(uint32_t, b32)
+GATHER_ND_KERNEL(Bits128, b128)

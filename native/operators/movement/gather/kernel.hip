@@ -1,0 +1,42 @@
+// Gather along one axis: y[outer, i, inner] = x[outer, index[i], inner].
+//
+// Bound by memory: what is taken is read once and written once; the element is the widest that the inner size
+// allows. An index that is out of range gives zeros, where other devices can raise an error.
+// scripts/gpu_bench.py sets it beside a copy.
+#include "device/platform.h"
+#include "operators/movement/gather/args.h"
+
+namespace graphopt::hip {
+
+template <class T>
+DEVICE void gather(const GatherArgs& args, const T& zero) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &inner = args.inner, &indices = args.indices;
+  const uint32_t i = work_item(kGatherThreads);
+  if (i >= args.total) return;
+  const uint32_t row = divide(i, inner), column = i - row * inner.d;
+  const uint32_t outer = divide(row, indices), which = row - outer * indices.d;
+  const int32_t* narrow = args.index;
+  const int64_t* wide = args.index;
+  int64_t at = args.narrow != 0 ? narrow[which] : wide[which];
+  at = at < 0 ? at + args.size : at;
+  const bool inside = at >= 0 && at < static_cast<int64_t>(args.size);
+  y[i] = inside ? x[(static_cast<size_t>(outer) * args.size + static_cast<size_t>(at)) * inner.d + column]
+                : zero;
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define GATHER_KERNEL(T, suffix)                                     \
+  KERNEL(gather_##suffix, kGatherThreads, GatherArgs, x, index, y) { \
+    const T zero = {};                                               \
+    gather(args, zero);                                              \
+  }
+
+GATHER_KERNEL(uint8_t, b8)
+GATHER_KERNEL(uint16_t, b16)
+GATHER_KERNEL(uint32_t, b32)
+GATHER_KERNEL(Bits128, b128)

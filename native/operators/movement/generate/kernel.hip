@@ -1,0 +1,177 @@
+// Range, ConstantOfShape, Trilu and OneHot: what is made of few numbers and of places. Bound by memory.
+#include "device/platform.h"
+#include "operators/movement/generate/args.h"
+
+namespace graphopt::hip {
+
+DEVICE uint32_t generated(int k) {
+  return static_cast<uint32_t>(block_x()) * (kGenerateThreads * kGenerateElements) +
+         static_cast<uint32_t>(k * kGenerateThreads + thread_x());
+}
+
+DEVICE float range_number(const RangeArgs& args, uint32_t i, float) {
+  return args.start + static_cast<float>(i) * args.step;
+}
+template <class T>
+DEVICE T range_number(const RangeArgs& args, uint32_t i, T) {
+  return static_cast<T>(static_cast<uint64_t>(args.whole_start) + i * static_cast<uint64_t>(args.whole_step));
+}
+
+template <class T>
+DEVICE void range(const RangeArgs& args) {
+  T* y = args.y;
+  UNROLL for (int k = 0; k < kGenerateElements; ++k) {
+    const uint32_t i = generated(k);
+    if (i < args.total) y[i] = range_number(args, i, T());
+  }
+}
+
+template <class T>
+DEVICE void fill(const FillArgs& args) {
+  T* y = args.y;
+  constexpr int kSize = Pack<T>::kSize;
+  const T value = static_cast<T>(args.bits);
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
+  if (args.vectors != 0 && first + kSize <= args.total) {
+    Pack<T> pack;
+    UNROLL for (int j = 0; j < kSize; ++j) pack.v[j] = value;
+    store_pack(y + first, pack);
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; ++i) y[i] = value;
+}
+
+DEVICE bool is_kept(const TriluArgs& args, uint32_t i) {
+  const uint32_t line = divide(i, args.columns), column = i - line * args.columns.d;
+  const uint32_t row = line - divide(line, args.rows) * args.rows.d;
+  const int64_t beyond = static_cast<int64_t>(column) - static_cast<int64_t>(row);
+  return args.upper != 0 ? beyond >= args.k : beyond <= args.k;
+}
+
+template <class T>
+DEVICE void trilu(const TriluArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  constexpr int kSize = Pack<T>::kSize;
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
+  if (args.vectors != 0 && first + kSize <= args.total) {
+    Pack<T> pack = load_pack(x + first);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      pack.v[j] = is_kept(args, first + static_cast<uint32_t>(j)) ? pack.v[j] : T(0);
+    }
+    store_pack(y + first, pack);
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; ++i) {
+    y[i] = is_kept(args, i) ? x[i] : T(0);
+  }
+}
+
+template <class T>
+DEVICE T index_at(const OneHotArgs& args, uint32_t i) {
+  return static_cast<const T*>(args.index)[i];
+}
+
+DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
+  switch (args.type) {
+    case IndexType::kInt64:
+      return index_at<int64_t>(args, i);
+    case IndexType::kInt32:
+      return index_at<int32_t>(args, i);
+    case IndexType::kInt16:
+      return index_at<int16_t>(args, i);
+    case IndexType::kInt8:
+      return index_at<int8_t>(args, i);
+    case IndexType::kUint64: {  // beyond int64 lies beyond any depth, too
+      const auto index = static_cast<int64_t>(index_at<uint64_t>(args, i));
+      return index < 0 ? int64_t{0x7fffffffffffffff} : index;
+    }
+    case IndexType::kUint32:
+      return index_at<uint32_t>(args, i);
+    case IndexType::kUint16:
+      return index_at<uint16_t>(args, i);
+    case IndexType::kUint8:
+      return index_at<uint8_t>(args, i);
+    case IndexType::kHalf:
+      return static_cast<int64_t>(to_float(index_at<half_t>(args, i)));
+    default:
+      return static_cast<int64_t>(index_at<float>(args, i));
+  }
+}
+
+// The place that index i makes hot. One that is out of range, as everywhere here, is that of no place.
+DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
+  const int64_t index = index_of(args, i);
+  return index < 0 ? index + args.depth.d : index;
+}
+
+// A bit for each of `count` numbers of y from `first` on that is hot. Those of a row have one index (inner is 1).
+DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t count) {
+  const int64_t depth = args.depth.d;
+  uint32_t row = divide(first, args.depth), hot = 0;
+  NO_UNROLL for (int64_t begin = static_cast<int64_t>(row) * depth - first; begin < count; begin += depth) {
+    const int64_t place = hot_place(args, row++), at = begin + place;
+    if (place >= 0 && place < depth && at >= 0 && at < count) hot |= 1u << static_cast<uint32_t>(at);
+  }
+  return hot;
+}
+
+// The same where each number has an index of its own.
+template <uint32_t kMost>
+DEVICE uint32_t hot_of_columns(const OneHotArgs& args, uint32_t first, uint32_t count) {
+  const uint32_t line = divide(first, args.inner);
+  uint32_t outer = divide(line, args.depth), place = line - outer * args.depth.d;
+  uint32_t column = first - line * args.inner.d, hot = 0;
+  UNROLL_A_LITTLE for (uint32_t j = 0; j < kMost; ++j) {
+    const uint32_t index = outer * args.inner.d + column;
+    if (j < count && hot_place(args, index) == static_cast<int64_t>(place)) hot |= 1u << j;
+    if (++column < args.inner.d) continue;
+    column = 0;
+    if (++place < args.depth.d) continue;
+    place = 0;
+    ++outer;
+  }
+  return hot;
+}
+
+template <class T>
+DEVICE void one_hot(const OneHotArgs& args) {
+  const T* const values = args.values;
+  T* const y = args.y;
+  constexpr uint32_t kSize = Pack<T>::kSize;
+  const uint32_t first = work_item(kGenerateThreads) * kSize;
+  if (first >= args.total) return;
+  const uint32_t count = args.total - first < kSize ? args.total - first : kSize;
+  const T off = values[0], on = values[1];
+  const uint32_t hot =
+      args.inner.d == 1 ? hot_of_rows(args, first, count) : hot_of_columns<kSize>(args, first, count);
+  if (args.vectors != 0 && count == kSize) {
+    Pack<T> pack;
+    UNROLL for (uint32_t j = 0; j < kSize; ++j) pack.v[j] = (hot >> j & 1) != 0 ? on : off;
+    store_pack(y + first, pack);
+    return;
+  }
+  NO_UNROLL for (uint32_t j = 0; j < count; ++j) y[first + j] = (hot >> j & 1) != 0 ? on : off;
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(range_f32, kGenerateThreads, RangeArgs, y) { range<float>(args); }
+KERNEL(range_i16, kGenerateThreads, RangeArgs, y) { range<int16_t>(args); }
+KERNEL(range_i32, kGenerateThreads, RangeArgs, y) { range<int32_t>(args); }
+KERNEL(range_i64, kGenerateThreads, RangeArgs, y) { range<int64_t>(args); }
+
+KERNEL(fill_b8, kGenerateThreads, FillArgs, y) { fill<uint8_t>(args); }
+KERNEL(trilu_b8, kGenerateThreads, TriluArgs, x, y) { trilu<uint8_t>(args); }
+KERNEL(one_hot_b8, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint8_t>(args); }
+KERNEL(fill_b16, kGenerateThreads, FillArgs, y) { fill<uint16_t>(args); }
+KERNEL(trilu_b16, kGenerateThreads, TriluArgs, x, y) { trilu<uint16_t>(args); }
+KERNEL(one_hot_b16, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint16_t>(args); }
+KERNEL(fill_b32, kGenerateThreads, FillArgs, y) { fill<uint32_t>(args); }
+KERNEL(trilu_b32, kGenerateThreads, TriluArgs, x, y) { trilu<uint32_t>(args); }
+KERNEL(one_hot_b32, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint32_t>(args); }
+KERNEL(fill_b64, kGenerateThreads, FillArgs, y) { fill<uint64_t>(args); }
+KERNEL(trilu_b64, kGenerateThreads, TriluArgs, x, y) { trilu<uint64_t>(args); }
+KERNEL(one_hot_b64, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint64_t>(args); }

@@ -1,0 +1,47 @@
+// Range, ConstantOfShape, Trilu and OneHot on a GPU.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/movement/generate/args.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+using hip::IndexType;
+
+// `start` and `step` where the type is a float, the other two for whole numbers.
+struct RangeProblem {
+  ElementType type = ElementType::kFloat;
+  int64_t total = 0;
+  float start = 0, step = 1;
+  int64_t whole_start = 0, whole_step = 1;
+};
+// Output y. Throws std::invalid_argument.
+Plan range_plan(const RangeProblem& p);
+
+// `total` times a number of `bytes` bytes, in the lower ones of `bits`.
+struct FillProblem {
+  int64_t total = 0, bytes = 4;
+  uint64_t bits = 0;
+};
+// Output y. `aligned`: y is a multiple of 16. Throws std::invalid_argument.
+Plan fill_plan(const FillProblem& p, bool aligned);
+
+struct TriluProblem {
+  int64_t batch = 1, rows = 1, columns = 1;
+  int64_t k = 0;
+  bool upper = true;
+  int64_t bytes = 4;
+};
+// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+Plan trilu_plan(const TriluProblem& p, bool aligned);
+
+struct OneHotProblem {
+  int64_t outer = 1, depth = 1, inner = 1;
+  IndexType type = IndexType::kInt64;
+  int64_t bytes = 4;  // of a value
+};
+// Inputs indices, values; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument.
+Plan one_hot_plan(const OneHotProblem& p, bool aligned);
+
+}  // namespace graphopt::gpu

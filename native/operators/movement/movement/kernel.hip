@@ -1,0 +1,173 @@
+// Copies between tensors with any strides (Transpose, Slice, Concat, Split, Expand), and Pad.
+//
+// Bound by memory: each element is read once and written once. The element is the widest that all strides
+// allow, up to 16 bytes, whatever the tensor's type is (operators/movement/movement/plan.cpp). Where Y alone allows it, a
+// work-item finds the place of a pack's first element, from which that of the next is a step, and writes them at
+// once: places found one by one would take longer than memory does. scripts/gpu_bench.py sets both beside a copy.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/movement/movement/args.h"
+
+namespace graphopt::hip {
+
+template <class T>
+DEVICE void strided_copy(const StridedCopyArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kCopyThreads * kCopyElements);
+  T value[kCopyElements];
+  UNROLL for (int k = 0; k < kCopyElements; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kCopyThreads + thread_x());
+    if (i < args.total) value[k] = x[args.x_offset + offset_of(i, args.axes, args.x_strides)];
+  }
+  UNROLL for (int k = 0; k < kCopyElements; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kCopyThreads + thread_x());
+    if (i < args.total) y[args.y_offset + offset_of(i, args.axes, args.y_strides)] = value[k];
+  }
+}
+
+// Y in packs, whose elements lie one behind another there and anywhere in X.
+template <class T>
+DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
+  constexpr int kSize = Pack<T>::kSize;
+  const uint32_t first = work_item(kCopyThreads) * kSize;
+  const T* const x = args.x;
+  T* const y = args.y;
+  if (first + kSize <= args.total) {
+    WalkPlace place(first, args.axes, args.x_strides);
+    Pack<T> pack;
+    if (args.x_strides.s[0] == 1 && place.at[0] + kSize <= args.axes.inner[0].d) {
+      pack = load_pack_anywhere(x + (args.x_offset + place.offset));
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        pack.v[j] = x[args.x_offset + place.offset];
+        if (j + 1 < kSize) place.advance(args.axes, args.x_strides);
+      }
+    }
+    store_pack(y + args.y_offset + offset_of(first, args.axes, args.y_strides), pack);
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < args.total; ++i) {
+    y[args.y_offset + offset_of(i, args.axes, args.y_strides)] =
+        x[args.x_offset + offset_of(i, args.axes, args.x_strides)];
+  }
+}
+
+// An element of y, and what those of its row of the innermost axis have in common.
+struct PadRow {
+  int32_t here;     // its place along the row
+  uint32_t offset;  // in x, of where the row begins
+  bool outside;     // of x, all of the row
+};
+
+// Where a place of y along an axis lies in x; beyond both ends of the axis where there is none.
+DEVICE int32_t padded_place(const PadArgs& args, int axis, int32_t here) {
+  int32_t at = here - args.before.d[axis];
+  if (args.mode == PadMode::kConstant) return at;
+  const int32_t last = args.x_dims.d[axis] - 1;
+  if (args.mode == PadMode::kReflect) {
+    at = at < 0 ? -at : at;
+    at = at > last ? 2 * last - at : at;
+  } else if (args.mode == PadMode::kEdge) {
+    at = max_int(0, min_int(at, last));
+  } else if (args.mode == PadMode::kWrap) {
+    at %= last + 1;
+    at += at < 0 ? last + 1 : 0;
+  }
+  return at;
+}
+
+DEVICE bool is_inside(const PadArgs& args, int axis, int32_t at) {
+  return static_cast<uint32_t>(at) < static_cast<uint32_t>(args.x_dims.d[axis]);
+}
+
+DEVICE PadRow row_of(const PadArgs& args, uint32_t i) {
+  uint32_t rest = divide(i, args.axes.inner[0]);
+  PadRow row = {static_cast<int32_t>(i - rest * args.axes.inner[0].d), args.x_offset, false};
+  UNROLL for (int axis = 1; axis < kMostAxes; ++axis) {
+    if (axis >= args.rank) break;
+    uint32_t next = 0, here = rest;
+    if (axis < kMostAxes - 1) {
+      next = divide(rest, args.axes.inner[axis]);
+      here = rest - next * args.axes.inner[axis].d;
+    }
+    rest = next;
+    const int32_t at = padded_place(args, axis, static_cast<int32_t>(here));
+    row.outside = row.outside || !is_inside(args, axis, at);
+    row.offset += static_cast<uint32_t>(at * args.x_strides.s[axis]);
+  }
+  return row;
+}
+
+template <class T>
+DEVICE T padded(const PadArgs& args, const PadRow& row) {
+  const int32_t at = padded_place(args, 0, row.here);
+  T value = static_cast<T>(args.value);
+  if (!row.outside && is_inside(args, 0, at)) {
+    value = static_cast<const T*>(args.x)[row.offset + static_cast<uint32_t>(at)];
+  }
+  return value;
+}
+
+template <class T>
+DEVICE void pad(const PadArgs& args) {
+  constexpr int kSize = Pack<T>::kSize;
+  const T* const x = args.x;
+  T* const y = args.y;
+  const bool packs = args.packs != 0;
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const uint32_t first =
+      static_cast<uint32_t>(block_x()) * (kCopyThreads * kSize) + (packs ? thread * kSize : thread);
+  if (!packs || first + kSize > args.total) {
+    NO_UNROLL for (uint32_t k = 0; k < kSize; ++k) {
+      const uint32_t i = first + k * (packs ? 1 : kCopyThreads);
+      if (i < args.total) y[i] = padded<T>(args, row_of(args, i));
+    }
+    return;
+  }
+  // Rows are at least as long as a pack, which thus lies in one of them or in two.
+  const PadRow row = row_of(args, first);
+  const int32_t left = static_cast<int32_t>(args.axes.inner[0].d) - row.here;
+  const int32_t at = row.here - args.before.d[0];
+  const T* const from = x + row.offset + static_cast<uint32_t>(at);
+  Pack<T> pack;
+  if (!row.outside && at >= 0 && at + kSize <= args.x_dims.d[0]) {
+    pack = load_pack_anywhere(from);
+  } else {
+    const PadRow next = left < kSize ? row_of(args, first + static_cast<uint32_t>(left)) : row;
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      PadRow here = j < left ? row : next;
+      here.here = j < left ? row.here + j : j - left;
+      pack.v[j] = padded<T>(args, here);
+    }
+  }
+  store_pack(y + first, pack);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(strided_copy_b8, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint8_t>(args); }
+KERNEL(strided_copy_b16, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint16_t>(args); }
+KERNEL(strided_copy_b32, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint32_t>(args); }
+KERNEL(strided_copy_b64, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint64_t>(args); }
+KERNEL(strided_copy_b128, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<Bits128>(args); }
+
+KERNEL(strided_copy_to_packs_b8, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint8_t>(args);
+}
+KERNEL(strided_copy_to_packs_b16, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint16_t>(args);
+}
+KERNEL(strided_copy_to_packs_b32, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint32_t>(args);
+}
+KERNEL(strided_copy_to_packs_b64, kCopyThreads, StridedCopyArgs, x, y) {
+  strided_copy_to_packs<uint64_t>(args);
+}
+
+KERNEL(pad_b8, kCopyThreads, PadArgs, x, y) { pad<uint8_t>(args); }
+KERNEL(pad_b16, kCopyThreads, PadArgs, x, y) { pad<uint16_t>(args); }
+KERNEL(pad_b32, kCopyThreads, PadArgs, x, y) { pad<uint32_t>(args); }
+KERNEL(pad_b64, kCopyThreads, PadArgs, x, y) { pad<uint64_t>(args); }

@@ -1,0 +1,57 @@
+// How copies between strides, and Pad, run on a GPU: operators/movement/movement/kernel.hip.
+#pragma once
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/kernel.h"
+#include "operators/movement/movement/args.h"
+
+namespace graphopt::gpu {
+
+// Copies the elements of a box. Strides and offsets are in elements of `bytes` (1, 2, 4 or 8) bytes.
+struct StridedCopy {
+  Shape shape;
+  std::vector<int64_t> x_strides, y_strides;
+  int64_t x_offset = 0, y_offset = 0;
+  int64_t bytes = 4;
+};
+
+// Input x, output y. `aligned`: both pointers are multiples of 16. Of more than kMostAxes axes that do not
+// merge it is several launches. Throws std::invalid_argument.
+Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
+
+// y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 or 4 bytes. Input x, output y. `aligned`:
+// both pointers are multiples of 16. Throws std::invalid_argument.
+Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned);
+
+using hip::PadMode;
+
+struct PadProblem {
+  Shape x;
+  std::vector<int64_t> before, after;  // of each axis; negative ones crop, before anything is padded
+  PadMode mode = PadMode::kConstant;
+  uint64_t value = 0;  // the bits of an element
+  int64_t bytes = 4;   // 1, 2, 4 or 8
+  // Throws std::invalid_argument when nothing is left of an axis.
+  Shape y() const;
+};
+
+// Input x, output y. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
+Plan pad_plan(const PadProblem& p, bool aligned);
+
+}  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// What Slice copies of input 0; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
+gpu::StridedCopy sliced(const Call& call);
+
+// What Expand copies of it; the shape is input 1, in host memory. Throws Error.
+gpu::StridedCopy expanded(const Call& call);
+
+// What Transpose copies of it; without a permutation the axes are reversed. Throws Error.
+gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
+
+// The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.
+Shape joined(const Call& call, size_t first, size_t step, size_t axis);
+
+}  // namespace graphopt

@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "operators/movement/movement/op.h"
+#include "operators/movement/movement/planes_args.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// Without the axes of size 1, and with those joined that X and Y walk as one.
+StridedCopy simplified(const StridedCopy& copy) {
+  StridedCopy result = copy;
+  std::vector<int64_t> dims;
+  result.x_strides.clear();
+  result.y_strides.clear();
+  for (size_t d = 0; d < copy.shape.rank(); ++d) {
+    const int64_t n = copy.shape[d], x = copy.x_strides[d], y = copy.y_strides[d];
+    if (n == 1) continue;
+    if (!dims.empty() && result.x_strides.back() == x * n && result.y_strides.back() == y * n) {
+      dims.back() *= n;
+      result.x_strides.back() = x;
+      result.y_strides.back() = y;
+    } else {
+      dims.push_back(n);
+      result.x_strides.push_back(x);
+      result.y_strides.push_back(y);
+    }
+  }
+  result.shape = Shape(dims.size());
+  std::copy(dims.begin(), dims.end(), result.shape.data());
+  return result;
+}
+
+// A copy for each index of the shortest axis; the innermost one stays.
+Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
+  const int64_t* dims = copy.shape.data();
+  const auto rank = copy.shape.rank();
+  const auto axis = std::min_element(dims, dims + rank - 1) - dims;
+  StridedCopy part = copy;
+  part.shape = Shape(rank - 1);
+  std::copy(dims, dims + axis, part.shape.data());
+  std::copy(dims + axis + 1, dims + rank, part.shape.data() + axis);
+  part.x_strides.erase(part.x_strides.begin() + axis);
+  part.y_strides.erase(part.y_strides.begin() + axis);
+  Plan plan;
+  for (int64_t i = 0; i < dims[axis]; ++i) {
+    Plan one = strided_copy_plan(part, aligned);
+    std::move(one.launches.begin(), one.launches.end(), std::back_inserter(plan.launches));
+    part.x_offset += copy.x_strides[static_cast<size_t>(axis)];
+    part.y_offset += copy.y_strides[static_cast<size_t>(axis)];
+  }
+  return plan;
+}
+
+enum { kX, kY };  // the tensors of a walk
+
+// `elements`: of a work-item.
+void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_offset, int64_t y_offset,
+                 int64_t elements) {
+  hip::StridedCopyArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(kX);
+  args.y_strides = walk.strides(kY);
+  args.x_offset = to_u31(x_offset);
+  args.y_offset = to_u31(y_offset);
+  plan.launch(kernel, {to_u31(divide_up(args.total, hip::kCopyThreads * elements))}, hip::kCopyThreads, args);
+}
+
+}  // namespace
+
+Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
+  Plan plan;
+  if (given.shape.elements() == 0) return plan;
+  const StridedCopy copy = simplified(given);
+  if (copy.shape.rank() > kMostAxes) return copies_along_shortest_axis(copy, aligned);
+  Walk walk(copy.shape, {copy.x_strides, copy.y_strides});
+  walk.simplify();
+  const int64_t pack = 16 / copy.bytes;
+  const auto begins_pack = [&](int64_t offset) { return aligned && offset % pack == 0; };
+  if (begins_pack(copy.x_offset) && begins_pack(copy.y_offset) && walk.in_vectors(kX, pack, false) &&
+      walk.in_vectors(kY, pack, false)) {
+    walk.widen(pack);
+    launch_copy(plan, walk, "strided_copy_b128", copy.x_offset / pack, copy.y_offset / pack,
+                hip::kCopyElements);
+  } else if (begins_pack(copy.y_offset) && walk.fills_vectors(kY, pack)) {
+    Walk together = walk;
+    together.keep_together(kX);
+    if (together.fills_vectors(kY, pack)) walk = together;
+    const char* name = copy.bytes == 8   ? "strided_copy_to_packs_b64"
+                       : copy.bytes == 4 ? "strided_copy_to_packs_b32"
+                       : copy.bytes == 2 ? "strided_copy_to_packs_b16"
+                                         : "strided_copy_to_packs_b8";
+    launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, pack);
+  } else {
+    const char* name = copy.bytes == 8   ? "strided_copy_b64"
+                       : copy.bytes == 4 ? "strided_copy_b32"
+                       : copy.bytes == 2 ? "strided_copy_b16"
+                                         : "strided_copy_b8";
+    launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, hip::kCopyElements);
+  }
+  return plan;
+}
+
+Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned) {
+  Plan plan;
+  if (batch * rows * columns == 0) return plan;
+  struct Tile {
+    const char *pairs, *words;
+    int64_t rows, columns;
+  };
+  const Tile tile =
+      rows <= hip::kPlanesNarrow
+          ? Tile{"swap_planes_8x512_b16", "swap_planes_8x512_b32", hip::kPlanesNarrow, hip::kPlanesWide}
+      : columns <= hip::kPlanesNarrow
+          ? Tile{"swap_planes_512x8_b16", "swap_planes_512x8_b32", hip::kPlanesWide, hip::kPlanesNarrow}
+          : Tile{"swap_planes_64x64_b16", "swap_planes_64x64_b32", hip::kPlanesTile, hip::kPlanesTile};
+  const int64_t across = divide_up(columns, tile.columns), tiles = across * divide_up(rows, tile.rows);
+  hip::SwapPlanesArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.rows = to_i31(rows);
+  args.columns = to_i31(columns);
+  args.across = make_divisor(across);
+  args.tiles = make_divisor(tiles);
+  args.packs_of_x = aligned && columns * bytes % 16 == 0;
+  args.packs_of_y = aligned && rows * bytes % 16 == 0;
+  plan.launch(bytes == 2 ? tile.pairs : tile.words, {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
+  return plan;
+}
+
+Shape PadProblem::y() const {
+  Shape y = x;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (std::min(before[d], after[d]) < -INT32_MAX || std::max(before[d], after[d]) > INT32_MAX) {
+      throw std::invalid_argument("a pad is out of range");
+    }
+    y[d] += before[d] + after[d];
+    if (y[d] < 0) throw std::invalid_argument("the pads leave nothing of axis " + std::to_string(d));
+  }
+  return y;
+}
+
+namespace {
+
+// What is left of an axis of x, and where it lies in y.
+struct PadAxis {
+  int64_t out, in, before, stride;
+  // With the next axis, of which all is in both.
+  void join(const PadAxis& next) {
+    out *= next.out;
+    in *= next.in;
+    before *= next.out;
+    stride = next.stride;
+  }
+};
+
+}  // namespace
+
+Plan pad_plan(const PadProblem& p, bool aligned) {
+  Plan plan;
+  const Shape y = p.y();
+  if (y.elements() == 0) return plan;
+  const std::vector<int64_t> strides = contiguous(p.x);
+  std::vector<PadAxis> axes;
+  int64_t offset = 0;
+  for (size_t d = 0; d < y.rank(); ++d) {
+    const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
+                  left = p.x[d] - cut - std::max<int64_t>(-after, 0);
+    if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
+    // What a reflection may reach; beyond it the kernel would read outside of x.
+    if (p.mode == PadMode::kReflect && std::max(before, after) >= left) {
+      throw std::invalid_argument("pads of a reflection must be smaller than the axis");
+    }
+    offset += left > 0 ? cut * strides[d] : 0;
+    const PadAxis axis = {y[d], std::max<int64_t>(left, 0), left > 0 ? std::max<int64_t>(before, 0) : before,
+                          strides[d]};
+    const bool whole = axis.out == axis.in && p.x[d] == axis.in;
+    if (!axes.empty() && whole && (p.mode == PadMode::kConstant || axes.back().out == axes.back().in)) {
+      axes.back().join(axis);
+    } else {
+      axes.push_back(axis);
+    }
+  }
+  if (axes.empty()) axes.push_back({1, 1, 0, 1});
+  if (axes.size() > kMostAxes) throw std::invalid_argument("a Pad of more than 5 axes that do not merge");
+  to_u31(p.x.elements());
+  Shape out(axes.size());
+  std::vector<int64_t> steps(axes.size());
+  hip::PadArgs args = {};
+  args.rank = static_cast<int32_t>(axes.size());
+  for (size_t d = 0; d < axes.size(); ++d) {
+    const size_t k = axes.size() - 1 - d;
+    out[d] = axes[d].out;
+    steps[d] = axes[d].stride;
+    args.before.d[k] = static_cast<int32_t>(axes[d].before);
+    args.x_dims.d[k] = to_i31(axes[d].in);
+  }
+  const Walk walk(out, {steps});
+  const uint32_t total = walk.total();
+  args.x = input(0);
+  args.y = output(0);
+  args.total = total;
+  args.x_offset = to_u31(offset);
+  args.axes = walk.axes();
+  args.x_strides = walk.strides(0);
+  args.value = p.value;
+  args.mode = p.mode;
+  const int64_t pack = 16 / p.bytes;
+  args.packs = aligned && axes.back().out >= pack;
+  const char* kernel = p.bytes == 1   ? "pad_b8"
+                       : p.bytes == 2 ? "pad_b16"
+                       : p.bytes == 4 ? "pad_b32"
+                                      : "pad_b64";
+  plan.launch(kernel, {to_u31(divide_up(total, hip::kCopyThreads * pack))}, hip::kCopyThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,82 @@
+// Matrices transposed, of elements of 2 and 4 bytes: tensors between channels first and channels last, and
+// every Transpose that comes to one.
+//
+// Bound by memory: each element is read once and written once, 16 bytes a work-item where rows and columns
+// are whole packs. A tile goes through LDS, whose rows are an odd number of banks apart. Launch:
+// operators/movement/movement/plan.cpp.
+#include "device/platform.h"
+#include "operators/movement/movement/planes_args.h"
+
+namespace graphopt::hip {
+
+template <class T, int kRows, int kColumns>
+struct PlanesTile {
+  T v[kRows][kColumns + 4 / static_cast<int>(sizeof(T))];
+};
+
+template <class T, int kRows, int kColumns>
+DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<T, kRows, kColumns>& tile) {
+  constexpr int kSize = Pack<T>::kSize;
+  // Packs of a row of the tile, and of a column.
+  constexpr int kAcross = kColumns / kSize, kDown = kRows / kSize;
+  const auto block = static_cast<uint32_t>(block_x());
+  const uint32_t matrix = divide(block, args.tiles), in_matrix = block - matrix * args.tiles.d;
+  const uint32_t down = divide(in_matrix, args.across);
+  const int first_row = static_cast<int>(down) * kRows,
+            first_column = static_cast<int>(in_matrix - down * args.across.d) * kColumns;
+  const size_t begin =
+      static_cast<size_t>(matrix) * static_cast<size_t>(args.rows) * static_cast<size_t>(args.columns);
+  const T* const x = static_cast<const T*>(args.x) + begin;
+  T* const y = static_cast<T*>(args.y) + begin;
+
+  UNROLL for (int i = 0; i < kRows * kAcross; i += kPlanesThreads) {
+    const int r = (i + thread_x()) / kAcross, c = (i + thread_x()) % kAcross * kSize;
+    const int row = first_row + r, column = first_column + c;
+    Pack<T> in = {};
+    if (row < args.rows) {
+      const T* const from = x + static_cast<ptrdiff_t>(row) * args.columns + column;
+      if (args.packs_of_x != 0) {
+        if (column < args.columns) in = load_pack(from);
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (column + j < args.columns) in.v[j] = from[j];
+        }
+      }
+    }
+    UNROLL for (int j = 0; j < kSize; ++j) tile.v[r][c + j] = in.v[j];
+  }
+  barrier();
+  UNROLL for (int i = 0; i < kColumns * kDown; i += kPlanesThreads) {
+    const int c = (i + thread_x()) / kDown, r = (i + thread_x()) % kDown * kSize;
+    const int column = first_column + c, row = first_row + r;
+    if (column >= args.columns) continue;
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = tile.v[r + j][c];
+    T* const to = y + static_cast<ptrdiff_t>(column) * args.rows + row;
+    if (args.packs_of_y != 0) {
+      if (row < args.rows) store_pack(to, out);
+    } else {
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        if (row + j < args.rows) to[j] = out.v[j];
+      }
+    }
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define SWAP_PLANES_KERNEL(T, suffix, rows, columns)                                        \
+  KERNEL(swap_planes_##rows##x##columns##_##suffix, kPlanesThreads, SwapPlanesArgs, x, y) { \
+    using Tile = PlanesTile<T, rows, columns>;                                              \
+    SHARED(Tile, tile);                                                                     \
+    swap_planes(args, tile);                                                                \
+  }
+
+SWAP_PLANES_KERNEL(uint16_t, b16, 64, 64)
+SWAP_PLANES_KERNEL(uint16_t, b16, 8, 512)
+SWAP_PLANES_KERNEL(uint16_t, b16, 512, 8)
+SWAP_PLANES_KERNEL(uint32_t, b32, 64, 64)
+SWAP_PLANES_KERNEL(uint32_t, b32, 8, 512)
+SWAP_PLANES_KERNEL(uint32_t, b32, 512, 8)

@@ -1,0 +1,124 @@
+// NonZero: the places of the numbers that are not zero, in order. Parts of x are counted, the counts summed,
+// and each part writes behind those before it: x is read twice. Bound by memory, most of it places: a work-group
+// gathers its own in LDS, so that neighbouring work-items write neighbours.
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/movement/nonzero/args.h"
+
+namespace graphopt::hip {
+
+using NonzeroSums = ScanLds<uint32_t, kNonzeroThreads>;
+
+// A bit for each of the work-item's elements that is not zero.
+template <class T>
+DEVICE uint32_t not_zero(const T* x, uint32_t first, uint32_t total, uint64_t mask) {
+  constexpr int kSize = Pack<T>::kSize, kPacks = kNonzeroElements / kSize;
+  const T bits = static_cast<T>(mask);
+  uint32_t found = 0;
+  if (first + kNonzeroElements <= total && begins_pack(x + first)) {
+    Pack<T> packs[kPacks];
+    UNROLL for (int p = 0; p < kPacks; ++p) packs[p] = load_pack(x + first + p * kSize);
+    UNROLL for (int j = 0; j < kNonzeroElements; ++j) {
+      if ((packs[j / kSize].v[j % kSize] & bits) != 0) found |= 1u << j;
+    }
+    return found;
+  }
+  UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
+    if (first + j < total && (x[first + j] & bits) != 0) found |= 1u << j;
+  }
+  return found;
+}
+
+DEVICE uint32_t count_of(uint32_t found) {
+  uint32_t count = 0;
+  UNROLL for (int j = 0; j < kNonzeroElements; ++j) count += found >> j & 1;
+  return count;
+}
+
+template <class T>
+DEVICE void nonzero_count(const NonzeroCountArgs& args, NonzeroSums& lds) {
+  uint32_t* const counts = args.counts;
+  const uint32_t first = work_item(kNonzeroThreads) * kNonzeroElements;
+  const uint32_t own = count_of(not_zero<T>(args.x, first, args.total, args.mask));
+  const uint32_t all = sums_of_group(own, lds).all;
+  if (thread_x() == 0) counts[block_x()] = all;
+}
+
+DEVICE void sum_parts(const NonzeroStartsArgs& args, NonzeroSums& lds) {
+  const uint32_t* const counts = args.counts;
+  uint32_t* const starts = args.starts;
+  int64_t* const result = args.all;
+  uint32_t carry = 0;
+  NO_UNROLL for (uint32_t begin = 0; begin < args.parts; begin += kNonzeroThreads * kNonzeroCounts) {
+    const uint32_t first = begin + static_cast<uint32_t>(thread_x() * kNonzeroCounts);
+    uint32_t own[kNonzeroCounts], sum = 0;
+    UNROLL for (uint32_t j = 0; j < kNonzeroCounts; ++j) {
+      own[j] = first + j < args.parts ? counts[first + j] : 0;
+      sum += own[j];
+    }
+    const SumsOfGroup<uint32_t> sums = sums_of_group(sum, lds);
+    uint32_t start = carry + sums.before;
+    carry += sums.all;
+    UNROLL for (uint32_t j = 0; j < kNonzeroCounts; ++j) {
+      if (first + j < args.parts) starts[first + j] = start;
+      start += own[j];
+    }
+    barrier();
+  }
+  if (thread_x() == 0) result[0] = carry;
+}
+
+struct NonzeroPlaces {
+  NonzeroSums sums;
+  uint16_t in_part[kNonzeroPart];
+};
+
+template <class T>
+DEVICE void nonzero_places(const NonzeroPlacesArgs& args, NonzeroPlaces& lds) {
+  const uint32_t* const starts = args.starts;
+  const uint32_t part = static_cast<uint32_t>(block_x()), first = part * kNonzeroPart;
+  const uint32_t own = static_cast<uint32_t>(thread_x() * kNonzeroElements);
+  const uint32_t found = not_zero<T>(args.x, first + own, args.total, args.mask);
+  const SumsOfGroup<uint32_t> sums = sums_of_group(count_of(found), lds.sums);
+  uint32_t to = sums.before;
+  UNROLL for (uint32_t j = 0; j < kNonzeroElements; ++j) {
+    if ((found >> j & 1) != 0) lds.in_part[to++] = static_cast<uint16_t>(own + j);
+  }
+  barrier();
+  int64_t* const y = static_cast<int64_t*>(args.y) + starts[part];
+  NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
+    uint32_t rest = first + lds.in_part[i];
+    // Numbered by constants, sizes stay in registers.
+    UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
+      if (axis >= args.axes) break;
+      const uint32_t outer = divide(rest, args.sizes[axis]);
+      y[static_cast<size_t>(args.axes - 1 - axis) * args.all + i] =
+          static_cast<int64_t>(rest - outer * args.sizes[axis].d);
+      rest = outer;
+    }
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(nonzero_starts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all) {
+  SHARED(NonzeroSums, lds);
+  sum_parts(args, lds);
+}
+
+#define NONZERO_KERNELS(T, suffix)                                                    \
+  KERNEL(nonzero_count_##suffix, kNonzeroThreads, NonzeroCountArgs, x, counts) {      \
+    SHARED(NonzeroSums, lds);                                                         \
+    nonzero_count<T>(args, lds);                                                      \
+  }                                                                                   \
+  KERNEL(nonzero_places_##suffix, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y) { \
+    SHARED(NonzeroPlaces, lds);                                                       \
+    nonzero_places<T>(args, lds);                                                     \
+  }
+
+NONZERO_KERNELS(uint8_t, b8)
+NONZERO_KERNELS(uint16_t, b16)
+NONZERO_KERNELS(uint32_t, b32)
+NONZERO_KERNELS(uint64_t, b64)

@@ -1,0 +1,74 @@
+#include <stdexcept>
+#include <string>
+
+#include "operators/movement/nonzero/args.h"
+#include "operators/movement/nonzero/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+struct NonzeroKernels {
+  const char *count, *places;
+};
+
+NonzeroKernels kernels_for(int64_t bytes) {
+  switch (bytes) {
+    case 1:
+      return {"nonzero_count_b8", "nonzero_places_b8"};
+    case 2:
+      return {"nonzero_count_b16", "nonzero_places_b16"};
+    case 4:
+      return {"nonzero_count_b32", "nonzero_places_b32"};
+    default:
+      return {"nonzero_count_b64", "nonzero_places_b64"};
+  }
+}
+
+uint64_t mask_of(const NonzeroType& type) {
+  return ~uint64_t{0} >> (64 - 8 * type.bytes + (type.is_float ? 1 : 0));
+}
+
+}  // namespace
+
+int64_t nonzero_parts(int64_t total) { return divide_up(total, hip::kNonzeroPart); }
+
+Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
+  Plan plan;
+  const int64_t parts = nonzero_parts(total);
+  if (parts > 0) {
+    plan.workspace.push_back(parts * 4);
+    hip::NonzeroCountArgs args = {};
+    args.x = input(0);
+    args.counts = workspace(0);
+    args.mask = mask_of(type);
+    args.total = to_u31(total);
+    plan.launch(kernels_for(type.bytes).count, {to_u31(parts)}, hip::kNonzeroThreads, args);
+  }
+  hip::NonzeroStartsArgs args = {};
+  args.counts = parts > 0 ? workspace(0) : no_buffer();
+  args.all = output(0);
+  args.starts = output(1);
+  args.parts = to_u31(parts);
+  plan.launch("nonzero_starts", {1}, hip::kNonzeroThreads, args);
+  return plan;
+}
+
+Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
+  Plan plan;
+  if (all == 0) return plan;
+  if (x.rank() > hip::kNonzeroMostAxes) throw std::invalid_argument("rank " + std::to_string(x.rank()));
+  const int64_t total = x.elements();
+  hip::NonzeroPlacesArgs args = {};
+  args.x = input(0);
+  args.starts = input(1);
+  args.y = output(0);
+  args.mask = mask_of(type);
+  args.total = to_u31(total);
+  args.all = to_u31(all);
+  args.axes = static_cast<int32_t>(x.rank());
+  for (size_t d = 0; d < x.rank(); ++d) args.sizes[d] = make_divisor(x[x.rank() - 1 - d]);
+  plan.launch(kernels_for(type.bytes).places, {to_u31(nonzero_parts(total))}, hip::kNonzeroThreads, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,377 @@
+// ScatterElements and ScatterND, with and without a reduction: the same bits in every run, whatever the order
+// in which work-items meet.
+//
+// Updates of one target are linked to a list, whose order is that of the race for it. Each target then takes
+// them: without a reduction the last update wins, as on the CPU; minima, maxima and sums and products of
+// whole numbers are the same in any order; floats are added as whole numbers of 40 bits in units that the
+// largest of them sets, which is the same in any order, too, and nearer to the sum than float is; products of
+// floats are made in the order of the updates. Bound by memory while targets have few updates each: x is read
+// and y written once. An index that is out of range is left out, where other devices can raise an error.
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/movement/scatter/args.h"
+
+namespace graphopt::hip {
+
+DEVICE uint32_t scatter_item(int k) {
+  return static_cast<uint32_t>(block_x()) * (kScatterThreads * kScatterElements) +
+         static_cast<uint32_t>(k * kScatterThreads + thread_x());
+}
+
+// The updates of a target, by their numbers from 1 on: what each is, and which one follows it.
+template <class T>
+struct ListApart {
+  const T* updates;
+  const uint32_t* next;
+  size_t stride;
+  DEVICE ScatterLinked<T> operator[](uint32_t i) const { return {updates[(i - 1) * stride], next[i - 1]}; }
+};
+template <class T>
+struct ListTogether {
+  const ScatterLinked<T>* linked;
+  DEVICE ScatterLinked<T> operator[](uint32_t i) const { return linked[i - 1]; }
+};
+
+// f(update, its number) for each of a list.
+template <class List, class F>
+DEVICE void each_update(const List& list, uint32_t first, const F& f) {
+  for (uint32_t i = first; i != 0;) {
+    const auto linked = list[i];
+    f(linked.update, i);
+    i = linked.next;
+  }
+}
+
+template <class T, class List>
+DEVICE T add_in_any_order(T start, const List& list, uint32_t first) {
+  uint64_t sum = static_cast<uint64_t>(start);
+  each_update(list, first, [&](T update, uint32_t) { sum += static_cast<uint64_t>(update); });
+  return static_cast<T>(sum);
+}
+
+DEVICE uint32_t magnitude_bits(float x) { return bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
+// x in units of 2^-39 of the power of two at or below the largest number; `largest` is its exponent.
+DEVICE int64_t in_units(float x, uint32_t largest) {
+  const uint32_t bits = magnitude_bits(x), exponent = bits >> 23;
+  const uint32_t mantissa = exponent != 0 ? (bits & 0x7fffffu) | 0x800000u : bits;
+  const uint32_t shift = largest - (exponent != 0 ? exponent : 1);
+  const int64_t units = shift < 40 ? static_cast<int64_t>(static_cast<uint64_t>(mantissa) << 16 >> shift) : 0;
+  return x < 0 ? -units : units;
+}
+
+// 2^n for n from -126 to 127.
+DEVICE float power_of_two(int32_t n) { return bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
+
+template <class T, class List>
+DEVICE float add_floats(T start, const List& list, uint32_t first) {
+  uint32_t largest = magnitude_bits(to_float(start));
+  each_update(list, first, [&](T update, uint32_t) {
+    const uint32_t bits = magnitude_bits(to_float(update));
+    largest = bits > largest ? bits : largest;
+  });
+  largest >>= 23;
+  if (largest == 0xff) {  // Infinities and NaN alone decide.
+    const auto alone = [](float x) { return magnitude_bits(x) < 0x7f800000u ? 0.0f : x; };
+    float sum = alone(to_float(start));
+    each_update(list, first, [&](T update, uint32_t) { sum += alone(to_float(update)); });
+    return sum;
+  }
+  largest = largest != 0 ? largest : 1;
+  int64_t sum = in_units(to_float(start), largest);
+  each_update(list, first, [&](T update, uint32_t) { sum += in_units(to_float(update), largest); });
+  // A unit is 2^(largest - 127 - 23 - 16); in two factors, as one may be no float.
+  const int32_t n = static_cast<int32_t>(largest) - 166;
+  return static_cast<float>(sum) * power_of_two(n / 2) * power_of_two(n - n / 2);
+}
+
+DEVICE float sum(float a, float b) { return a + b; }
+DEVICE uint64_t sum(uint64_t a, uint64_t b) { return a + b; }
+DEVICE float product(float a, float b) { return a * b; }
+DEVICE uint64_t product(uint64_t a, uint64_t b) { return a * b; }
+DEVICE float widened(float x) { return x; }
+DEVICE float widened(half_t x) { return to_float(x); }
+DEVICE uint64_t widened(uint8_t x) { return x; }
+DEVICE uint64_t widened(int8_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
+DEVICE uint64_t widened(int32_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
+DEVICE uint64_t widened(int64_t x) { return static_cast<uint64_t>(x); }
+
+// In the order of the updates, whatever that of the list is.
+template <class T, class List>
+DEVICE T multiply(T start, const List& list, uint32_t first) {
+  auto y = widened(start);
+  uint32_t done = 0;
+  while (true) {
+    uint32_t least = 0;
+    T update = start;
+    each_update(list, first, [&](T other, uint32_t i) {
+      if (i <= done || (least != 0 && i > least)) return;
+      least = i;
+      update = other;
+    });
+    if (least == 0) return static_cast<T>(y);
+    y = product(y, widened(update));
+    done = least;
+  }
+}
+
+template <class T>
+struct Sum {
+  template <class List>
+  static DEVICE T of(T start, const List& list, uint32_t first) {
+    return add_in_any_order(start, list, first);
+  }
+};
+template <>
+struct Sum<float> {
+  template <class List>
+  static DEVICE float of(float start, const List& list, uint32_t first) {
+    return add_floats(start, list, first);
+  }
+};
+template <>
+struct Sum<half_t> {
+  template <class List>
+  static DEVICE half_t of(half_t start, const List& list, uint32_t first) {
+    return from_float<half_t>(add_floats(start, list, first));
+  }
+};
+
+// The smaller or larger one, and NaN when one of them is.
+template <class T>
+DEVICE T extreme(T a, T b, bool largest) {
+  if (a != a) return a;
+  return b != b || (largest ? b > a : b < a) ? b : a;
+}
+
+// x with all updates of a list.
+template <class T, class List>
+DEVICE T with_all(ScatterHow how, T x, const List& list, uint32_t first) {
+  if (how == ScatterHow::kAdd) return Sum<T>::of(x, list, first);
+  if (how == ScatterHow::kMul) return multiply(x, list, first);
+  each_update(list, first, [&](T update, uint32_t) { x = extreme(x, update, how == ScatterHow::kMax); });
+  return x;
+}
+
+// x with one update, or with two, of which the first comes first.
+template <class T>
+DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
+  const auto wide = widened(x), first = widened(one), second = widened(two);
+  if (how == ScatterHow::kAdd) {
+    const auto y = sum(wide, first);
+    return static_cast<T>(both ? sum(y, second) : y);
+  }
+  if (how == ScatterHow::kMul) {
+    const auto y = product(wide, first);
+    return static_cast<T>(both ? product(y, second) : y);
+  }
+  const T y = extreme(x, one, how == ScatterHow::kMax);
+  return both ? extreme(y, two, how == ScatterHow::kMax) : y;
+}
+
+// What is beside each other in memory, moved at once.
+template <class T>
+struct alignas(kScatterElements * sizeof(T)) Neighbours {
+  T v[kScatterElements];
+};
+
+// Element k of a work-item, and which update of a list it takes. kEach: every target is an element, and a work-item
+// has four neighbours.
+template <bool kEach>
+struct ScatterPlace {
+  uint32_t i, target, column;
+  DEVICE ScatterPlace(const ScatterApplyArgs& args, int k)
+      : i(kEach ? kScatterElements * work_item(kScatterThreads) + static_cast<uint32_t>(k) : scatter_item(k)),
+        target(kEach ? i : divide(i, args.inner)),
+        column(kEach ? 0 : i - target * args.inner.d) {}
+};
+
+// kEach: what scatter_link_each_* made, an update and its successor in one access; `column` is 0.
+template <class T, bool kEach>
+DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
+  if constexpr (kEach) {
+    const ScatterLinked<T>* linked = args.next;
+    return ListTogether<T>{linked};
+  } else {
+    const T* updates = args.updates;
+    const uint32_t* next = args.next;
+    return ListApart<T>{updates + column, next, args.inner.d};
+  }
+}
+
+// Most targets have none, one or two updates: those are asked for together, before the first is waited for.
+template <class T, bool kEach>
+DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
+  using Place = ScatterPlace<kEach>;
+  const T* x = args.x;
+  const uint32_t* heads = args.first;
+  T* y = args.y;
+  Neighbours<T> value = {};
+  T one[kScatterElements], two[kScatterElements];
+  Neighbours<uint32_t> first = {};
+  uint32_t second[kScatterElements], third[kScatterElements];
+  const bool all = Place(args, kScatterElements - 1).i < args.total, vectors = kEach && all;
+  if (vectors) {
+    const uint32_t i = Place(args, 0).i;
+    value = *reinterpret_cast<const Neighbours<T>*>(x + i);
+    first = *reinterpret_cast<const Neighbours<uint32_t>*>(heads + i);
+  } else {
+    UNROLL for (int k = 0; k < kScatterElements; ++k) {
+      const Place at(args, k);
+      if (at.i >= args.total) continue;
+      value.v[k] = x[at.i];
+      first.v[k] = heads[at.target];
+    }
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    one[k] = T(0);
+    second[k] = 0;
+    if (first.v[k] == 0) continue;
+    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[first.v[k]];
+    one[k] = linked.update;
+    second[k] = linked.next;
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    two[k] = T(0);
+    third[k] = 0;
+    if (second[k] == 0) continue;
+    const auto linked = list_of<T, kEach>(args, Place(args, k).column)[second[k]];
+    two[k] = linked.update;
+    third[k] = linked.next;
+  }
+  uint32_t lists = 0;
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    if (third[k] != 0) {
+      lists |= 1u << k;
+      continue;
+    }
+    // The order of the list is that of a race.
+    const bool turned = second[k] != 0 && second[k] < first.v[k];
+    const T early = turned ? two[k] : one[k], late = turned ? one[k] : two[k];
+    if (first.v[k] != 0) value.v[k] = with_some(args.how, value.v[k], early, late, second[k] != 0);
+  }
+  if (vectors) {
+    *reinterpret_cast<Neighbours<T>*>(y + Place(args, 0).i) = value;
+  } else {
+    UNROLL for (int k = 0; k < kScatterElements; ++k) {
+      const uint32_t i = Place(args, k).i;
+      if (i < args.total) y[i] = value.v[k];
+    }
+  }
+  NO_UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    if ((lists >> k & 1) == 0) continue;
+    const Place at(args, k);
+    y[at.i] = with_all(args.how, x[at.i], list_of<T, kEach>(args, at.column), heads[at.target]);
+  }
+}
+
+// Without a reduction: the last update.
+template <class T>
+DEVICE void scatter_take(const ScatterApplyArgs& args) {
+  const T *x = args.x, *updates = args.updates;
+  const uint32_t *heads = args.first, *next = args.next;
+  T* y = args.y;
+  T value[kScatterElements];
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i >= args.total) continue;
+    const uint32_t target = divide(i, args.inner), column = i - target * args.inner.d;
+    uint32_t last = heads[target];
+    for (uint32_t j = last; j != 0; j = next[j - 1]) last = j > last ? j : last;
+    value[k] = last != 0 ? updates[static_cast<size_t>(last - 1) * args.inner.d + column] : x[i];
+  }
+  UNROLL for (int k = 0; k < kScatterElements; ++k) {
+    const uint32_t i = scatter_item(k);
+    if (i < args.total) y[i] = value[k];
+  }
+}
+
+// link(update, which one follows it in its list)
+template <class Link>
+DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
+  const int32_t* narrow = args.index;
+  const int64_t* wide = args.index;
+  uint32_t* first = args.first;
+  const uint32_t i = work_item(kScatterThreads);
+  if (i >= args.count) return;
+  uint32_t target = 0;
+  bool inside = true;
+  if (args.tuple == 0) {
+    int64_t at = args.narrow != 0 ? narrow[i] : wide[i];
+    at = at < 0 ? at + args.sizes[0] : at;
+    inside = at >= 0 && at < args.sizes[0];
+    target = offset_of(i, args.axes, args.strides) +
+             static_cast<uint32_t>(at) * static_cast<uint32_t>(args.axis_stride);
+  } else {
+    const int64_t* tuple = wide + static_cast<size_t>(i) * static_cast<size_t>(args.tuple);
+    UNROLL for (int j = 0; j < kMostAxes; ++j) {
+      if (j >= args.tuple) break;
+      int64_t at = tuple[j];
+      at = at < 0 ? at + args.sizes[j] : at;
+      inside = inside && at >= 0 && at < args.sizes[j];
+      target += static_cast<uint32_t>(at) * static_cast<uint32_t>(args.strides.s[j]);
+    }
+  }
+  if (inside) link(i, atomic_exchange(first + target, i + 1));
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(scatter_clear, kScatterThreads, ScatterClearArgs, first) {
+  uint32_t* first = args.first;
+  const uint32_t i = kScatterElements * work_item(kScatterThreads);
+  if (i + kScatterElements <= args.targets) {
+    *reinterpret_cast<Neighbours<uint32_t>*>(first + i) = {};
+  } else {
+    NO_UNROLL for (uint32_t j = i; j < args.targets; ++j) first[j] = 0;
+  }
+}
+
+KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, updates, first, next) {
+  uint32_t* next = args.next;
+  link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = after; });
+}
+
+#define SCATTER_LINK_EACH_KERNEL(T, suffix)                                                               \
+  KERNEL(scatter_link_each_##suffix, kScatterThreads, ScatterLinkArgs, index, updates, first, next) {     \
+    const T* given = args.updates;                                                                        \
+    ScatterLinked<T>* next = args.next;                                                                   \
+    link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = ScatterLinked<T>{given[i], after}; }); \
+  }
+
+SCATTER_LINK_EACH_KERNEL(uint8_t, b8)
+SCATTER_LINK_EACH_KERNEL(uint16_t, b16)
+SCATTER_LINK_EACH_KERNEL(uint32_t, b32)
+SCATTER_LINK_EACH_KERNEL(uint64_t, b64)
+
+KERNEL(scatter_take_b8, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint8_t>(args);
+}
+KERNEL(scatter_take_b16, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint16_t>(args);
+}
+KERNEL(scatter_take_b32, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<uint32_t>(args);
+}
+KERNEL(scatter_take_b128, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
+  scatter_take<Bits128>(args);
+}
+
+// `groups` of it fit on a compute unit without spills.
+#define SCATTER_REDUCE_KERNEL(T, suffix, groups)                                                             \
+  KERNEL(scatter_reduce_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {           \
+    scatter_reduce<T, false>(args);                                                                          \
+  }                                                                                                          \
+  KERNEL_SHARING(scatter_reduce_each_##suffix, kScatterThreads, groups, ScatterApplyArgs, x, updates, first, \
+                 next, y) {                                                                                  \
+    scatter_reduce<T, true>(args);                                                                           \
+  }
+
+SCATTER_REDUCE_KERNEL(float, f32, 6)
+SCATTER_REDUCE_KERNEL(half_t, f16, 6)
+SCATTER_REDUCE_KERNEL(uint8_t, u8, 6)
+SCATTER_REDUCE_KERNEL(int8_t, i8, 6)
+SCATTER_REDUCE_KERNEL(int32_t, i32, 6)
+SCATTER_REDUCE_KERNEL(int64_t, i64, 4)

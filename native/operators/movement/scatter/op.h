@@ -1,0 +1,29 @@
+// ScatterElements and ScatterND on a GPU.
+#pragma once
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/movement/scatter/args.h"
+
+namespace graphopt::gpu {
+
+using hip::ScatterHow;
+
+// x and y [sizes..., inner]. Of ScatterElements inner is 1, and each number of `indices` is a place along
+// `axis`; of ScatterND the last axis of the indices has a number for each of the sizes, and an update is a
+// row of inner elements.
+struct ScatterProblem {
+  Shape sizes, indices;
+  int64_t inner = 1;
+  bool elements = false;
+  size_t axis = 0;
+  ElementType type = ElementType::kFloat;
+  int64_t bytes = 4;    // of an element
+  bool narrow = false;  // indices are int32_t
+  ScatterHow how = ScatterHow::kNone;
+};
+
+// Inputs x, indices, updates; output y. `aligned`: all pointers are multiples of 16. Throws
+// std::invalid_argument.
+Plan scatter_plan(const ScatterProblem& p, bool aligned);
+
+}  // namespace graphopt::gpu

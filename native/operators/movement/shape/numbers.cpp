@@ -1,0 +1,373 @@
+// Sums, comparisons, roundings and the like, of values that shapes are made of.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/movement/shape/arithmetic.h"
+#include "operators/reduction/reduction/op.h"
+
+namespace graphopt {
+namespace {
+
+// body is called with a number of the type.
+template <class Body>
+void with_type(ElementType type, const Body& body) {
+  switch (type) {
+    case ElementType::kInt64:
+      return body(int64_t());
+    case ElementType::kInt32:
+      return body(int32_t());
+    case ElementType::kFloat:
+      return body(float());
+    case ElementType::kBool:
+      return body(bool());
+    default:
+      throw Error(no_kernel(type));
+  }
+}
+
+std::string refuse_bools(const Node& node) {
+  return node.type() == ElementType::kBool ? no_kernel(node.type()) : refuse_unless_arithmetic(node);
+}
+
+std::string refuse_floats(const Node& node) {
+  return node.type() == ElementType::kFloat ? no_kernel(node.type()) : refuse_bools(node);
+}
+
+enum class Operation {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMod,
+  kMin,
+  kMax,
+  kEqual,
+  kLess,
+  kLessOrEqual,
+  kGreater,
+  kGreaterOrEqual,
+  kAnd,
+  kOr,
+  kXor,
+};
+
+bool compares(Operation op) { return op >= Operation::kEqual; }
+
+// Whole numbers wrap around.
+template <class T>
+T wrapped(Operation op, T a, T b) {
+  using U = std::make_unsigned_t<T>;
+  const U x = static_cast<U>(a), y = static_cast<U>(b);
+  return static_cast<T>(op == Operation::kAdd ? x + y : op == Operation::kSub ? x - y : x * y);
+}
+
+// Rounded towards 0; the remainder has the sign of b.
+template <class T>
+T divided(Operation op, T a, T b) {
+  if (b == 0) throw Error("a division by 0");
+  if (b == -1) return op == Operation::kDiv ? wrapped<T>(Operation::kSub, 0, a) : 0;
+  if (op == Operation::kDiv) return a / b;
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+template <class T>
+T computed(Operation op, T a, T b) {
+  if (op == Operation::kMin || op == Operation::kMax) {
+    if (a != a) return a;  // NaN, as b where it is that
+    return (op == Operation::kMin ? a < b : a > b) ? a : b;
+  }
+  if constexpr (std::is_same_v<T, bool>) {
+    throw Error(no_kernel(ElementType::kBool));
+  } else if constexpr (std::is_same_v<T, float>) {
+    switch (op) {
+      case Operation::kAdd:
+        return a + b;
+      case Operation::kSub:
+        return a - b;
+      case Operation::kMul:
+        return a * b;
+      case Operation::kDiv:
+        return a / b;
+      default:
+        return std::fmod(a, b);
+    }
+  } else {
+    return op == Operation::kDiv || op == Operation::kMod ? divided(op, a, b) : wrapped(op, a, b);
+  }
+}
+
+template <class T>
+bool compared(Operation op, T a, T b) {
+  switch (op) {
+    case Operation::kEqual:
+      return a == b;
+    case Operation::kLess:
+      return a < b;
+    case Operation::kLessOrEqual:
+      return a <= b;
+    case Operation::kGreater:
+      return a > b;
+    case Operation::kGreaterOrEqual:
+      return a >= b;
+    case Operation::kAnd:
+      return a && b;
+    case Operation::kOr:
+      return a || b;
+    default:
+      return !a != !b;
+  }
+}
+
+// Of two inputs, or more where the operator takes them; they are broadcast.
+class Binary final : public Kernel {
+ public:
+  Binary(const Node&, Operation op) : op_(op) {}
+
+  void plan(Call& call) const override {
+    Shape y = call.input(0).shape;
+    for (size_t i = 1; i < call.inputs.size(); ++i) y = gpu::broadcast_shape(y, call.input(i).shape);
+    set_host_output(call, y, compares(op_) ? ElementType::kBool : call.input(0).type);
+  }
+
+  bool run(Call& call) const override {
+    const Tensor& y = call.outputs[0];
+    std::vector<std::vector<int64_t>> strides;
+    for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y.shape));
+    with_type(call.inputs[0].type, [&](auto number) {
+      using T = decltype(number);
+      int64_t i = 0;
+      walk(y.shape, strides, std::vector<int64_t>(strides.size()), [&](const std::vector<int64_t>& at) {
+        T value = call.inputs[0].as<const T>()[at[0]];
+        if (compares(op_)) {
+          y.as<bool>()[i++] = compared(op_, value, call.inputs[1].as<const T>()[at[1]]);
+          return;
+        }
+        for (size_t k = 1; k < at.size(); ++k)
+          value = computed(op_, value, call.inputs[k].as<const T>()[at[k]]);
+        y.as<T>()[i++] = value;
+      });
+    });
+    return true;
+  }
+
+ private:
+  Operation op_;
+};
+
+// Floats are divided with the dividend's sign, whole numbers with the divisor's, which is all that ONNX and its attribute
+// fmod leave open.
+std::string refuse_remainder(const Node& node) {
+  const bool of_c = node.find_int("fmod").value_or(0) != 0;
+  if (of_c != (node.type() == ElementType::kFloat)) return "this sign of the remainder";
+  return refuse_bools(node);
+}
+
+class Selection final : public Kernel {
+ public:
+  explicit Selection(const Node&) {}
+
+  void plan(Call& call) const override {
+    const Shape given = gpu::broadcast_shape(call.input(1).shape, call.input(2).shape);
+    set_host_output(call, gpu::broadcast_shape(call.input(0).shape, given), call.input(1).type);
+  }
+
+  bool run(Call& call) const override {
+    const Tensor& y = call.outputs[0];
+    std::vector<std::vector<int64_t>> strides;
+    for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y.shape));
+    const auto bytes = static_cast<size_t>(bytes_of(y.type));
+    auto* to = y.as<char>();
+    walk(y.shape, strides, {0, 0, 0}, [&](const std::vector<int64_t>& at) {
+      const size_t from = call.inputs[0].as<const bool>()[at[0]] ? 1 : 2;
+      std::memcpy(to, call.inputs[from].as<const char>() + static_cast<size_t>(at[from]) * bytes, bytes);
+      to += bytes;
+    });
+    return true;
+  }
+};
+
+enum class Function { kNot, kNeg, kAbs, kSqrt, kFloor, kCeil, kRound };
+
+template <class T>
+T of_number(Function f, T x) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return !x;
+  } else if constexpr (std::is_same_v<T, float>) {
+    switch (f) {
+      case Function::kNeg:
+        return -x;
+      case Function::kAbs:
+        return std::fabs(x);
+      case Function::kSqrt:
+        return std::sqrt(x);
+      case Function::kFloor:
+        return std::floor(x);
+      case Function::kCeil:
+        return std::ceil(x);
+      default:
+        return std::nearbyint(x);  // halves to even
+    }
+  } else {
+    return f == Function::kNeg || x < 0 ? wrapped<T>(Operation::kSub, 0, x) : x;
+  }
+}
+
+class Unary final : public Kernel {
+ public:
+  Unary(const Node&, Function f) : f_(f) {}
+
+  void plan(Call& call) const override { set_host_output(call, call.input(0).shape, call.input(0).type); }
+
+  bool run(Call& call) const override {
+    const Tensor &x = call.inputs[0], &y = call.outputs[0];
+    with_type(x.type, [&](auto number) {
+      using T = decltype(number);
+      const T* from = x.as<const T>();
+      std::transform(from, from + x.shape.elements(), y.as<T>(),
+                     [this](T value) { return of_number(f_, value); });
+    });
+    return true;
+  }
+
+ private:
+  Function f_;
+};
+
+std::string refuse_unless_bool(const Node& node) {
+  return node.type() == ElementType::kBool ? "" : no_kernel(node.type());
+}
+
+std::string refuse_unless_float(const Node& node) {
+  return node.type() == ElementType::kFloat ? "" : no_kernel(node.type());
+}
+
+// Floats are cut; those that the type does not hold, and NaN, become its least number, as x86's conversion makes them.
+template <class To, class From>
+To converted(From x) {
+  if constexpr (std::is_same_v<From, float> && !std::is_same_v<To, float> && !std::is_same_v<To, bool>) {
+    const float end = std::ldexp(1.0f, std::numeric_limits<To>::digits);
+    return x >= -end && x < end ? static_cast<To>(x) : std::numeric_limits<To>::min();
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != From(0);
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+class Cast final : public Kernel {
+ public:
+  explicit Cast(const Node& node) : to_(static_cast<ElementType>(node.get_int("to"))) {}
+
+  void plan(Call& call) const override { set_host_output(call, call.input(0).shape, to_); }
+
+  bool run(Call& call) const override {
+    const Tensor &x = call.inputs[0], &y = call.outputs[0];
+    with_type(x.type, [&](auto from) {
+      with_type(to_, [&](auto to) {
+        using From = decltype(from);
+        using To = decltype(to);
+        const From* first = x.as<const From>();
+        std::transform(first, first + x.shape.elements(), y.as<To>(), converted<To, From>);
+      });
+    });
+    return true;
+  }
+
+ private:
+  ElementType to_;
+};
+
+// Over axes, or all.
+class Reduce final : public Kernel {
+ public:
+  Reduce(const Node& node, Operation op) : op_(op), axes_(node) {}
+
+  void plan(Call& call) const override {
+    const Shape& x = call.input(0).shape;
+    const std::vector<bool> reduced = axes_.of(call);
+    for (size_t d = 0; d < x.rank(); ++d) {
+      if (reduced[d] && x[d] == 0 && !of_nothing()) throw Error("nothing to reduce");
+    }
+    set_host_output(call, axes_.left(x, reduced), call.input(0).type);
+  }
+
+  bool run(Call& call) const override {
+    const Tensor &x = call.inputs[0], &y = call.outputs[0];
+    const std::vector<bool> reduced = axes_.of(call);
+    std::vector<int64_t> strides(x.shape.rank());  // in y
+    for (size_t d = x.shape.rank(), step = 1; d-- > 0;) {
+      if (reduced[d]) continue;
+      strides[d] = static_cast<int64_t>(step);
+      step *= static_cast<size_t>(x.shape[d]);
+    }
+    with_type(x.type, [&](auto number) {
+      using T = decltype(number);
+      std::vector<char> begun(static_cast<size_t>(y.shape.elements()));
+      const T* from = x.as<const T>();
+      std::fill_n(y.as<T>(), y.shape.elements(), static_cast<T>(of_nothing().value_or(0)));
+      walk(x.shape, {strides}, {0}, [&](const std::vector<int64_t>& at) {
+        T& to = y.as<T>()[at[0]];
+        char& any = begun[static_cast<size_t>(at[0])];
+        to = any ? computed(op_, to, *from) : *from;
+        any = 1;
+        ++from;
+      });
+    });
+    return true;
+  }
+
+ private:
+  // What the operation gives where an axis is empty.
+  std::optional<int> of_nothing() const {
+    if (op_ == Operation::kAdd) return 0;
+    return op_ == Operation::kMul ? std::optional(1) : std::nullopt;
+  }
+
+  Operation op_;
+  ReducedAxes axes_;
+};
+
+}  // namespace
+
+void add_arithmetic_of_numbers(Kernels& kernels) {
+  const auto add_binary = [&](const char* name, int first, Operation op, std::string (*refuse)(const Node&)) {
+    kernels.add_arithmetic<Binary>(name, first, kNewestArithmetic, op).refused(refuse);
+  };
+  add_binary("Add", 7, Operation::kAdd, refuse_bools);
+  add_binary("Sub", 7, Operation::kSub, refuse_bools);
+  add_binary("Mul", 7, Operation::kMul, refuse_bools);
+  add_binary("Div", 7, Operation::kDiv, refuse_bools);
+  add_binary("Mod", 10, Operation::kMod, refuse_remainder);
+  add_binary("Min", 8, Operation::kMin, refuse_bools);
+  add_binary("Max", 8, Operation::kMax, refuse_bools);
+  add_binary("Equal", 7, Operation::kEqual, refuse_unless_arithmetic);
+  add_binary("Less", 7, Operation::kLess, refuse_bools);
+  add_binary("LessOrEqual", 12, Operation::kLessOrEqual, refuse_bools);
+  add_binary("Greater", 7, Operation::kGreater, refuse_bools);
+  add_binary("GreaterOrEqual", 12, Operation::kGreaterOrEqual, refuse_bools);
+  add_binary("And", 7, Operation::kAnd, refuse_unless_bool);
+  add_binary("Or", 7, Operation::kOr, refuse_unless_bool);
+  add_binary("Xor", 7, Operation::kXor, refuse_unless_bool);
+  kernels.add_arithmetic<Selection>("Where", 9, kNewestArithmetic).refused(refuse_unless_arithmetic);
+  const auto add_unary = [&](const char* name, int first, Function f, std::string (*refuse)(const Node&)) {
+    kernels.add_arithmetic<Unary>(name, first, kNewestArithmetic, f).refused(refuse);
+  };
+  add_unary("Not", 1, Function::kNot, refuse_unless_bool);
+  add_unary("Neg", 6, Function::kNeg, refuse_bools);
+  add_unary("Abs", 6, Function::kAbs, refuse_bools);
+  add_unary("Sqrt", 6, Function::kSqrt, refuse_unless_float);
+  add_unary("Floor", 6, Function::kFloor, refuse_unless_float);
+  add_unary("Ceil", 6, Function::kCeil, refuse_unless_float);
+  add_unary("Round", 11, Function::kRound, refuse_unless_float);
+  kernels.add_arithmetic<Cast>("Cast", 6, kNewestArithmetic).refused(refuse_unless_arithmetic);
+  kernels.add_arithmetic<Reduce>("ReduceProd", 1, kNewestArithmetic, Operation::kMul).refused(refuse_floats);
+  kernels.add_arithmetic<Reduce>("ReduceSum", 1, kNewestArithmetic, Operation::kAdd).refused(refuse_floats);
+  kernels.add_arithmetic<Reduce>("ReduceMin", 1, kNewestArithmetic, Operation::kMin).refused(refuse_bools);
+  kernels.add_arithmetic<Reduce>("ReduceMax", 1, kNewestArithmetic, Operation::kMax).refused(refuse_bools);
+}
+
+}  // namespace graphopt

@@ -1,0 +1,123 @@
+// Operators that change a tensor's shape but not its bytes, and those that tell it.
+#include <algorithm>
+
+#include "operators/kernel_bases.h"
+#include "operators/movement/shape/arithmetic.h"
+#include "operators/movement/shape/views.h"
+
+namespace graphopt {
+namespace {
+
+// Output 0 holds the bytes of input 0 in another shape: that of an Of (views.h).
+template <class Of>
+class View final : public gpu::DeviceKernel {
+ public:
+  View(const Node& node, gpu::Device& device) : DeviceKernel(device), shape_(node) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Shape y = shape_.of(call);
+    program.copy(set_output(call, 0, y), Ref::input(0), static_cast<int64_t>(call.input(0).bytes()));
+  }
+
+  Of shape_;
+};
+
+std::string refuse_dropout(const Node& node) {
+  if (node.outputs.size() > 1 && node.outputs[1].present) return "its mask is wanted";
+  if (!node.has_input(2)) return "";
+  const auto training = node.constant(2);
+  if (!training || training->type != ElementType::kBool || training->shape.elements() != 1) {
+    return "whether it trains is not known";
+  }
+  return *training->as<bool>() ? "it trains" : "";
+}
+
+// In host memory; nothing is enqueued.
+class ShapeOf final : public Kernel {
+ public:
+  ShapeOf(const Node& node, gpu::Device& device)
+      : device_(device), start_(node.find_int("start").value_or(0)), end_(node.find_int("end")) {}
+
+  gpu::Device* device() const override { return &device_; }
+
+  void plan(Call& call) const override {
+    const auto [begin, end] = range(call);
+    call.set_output(0, {end - begin}, ElementType::kInt64, Place::kHost);
+  }
+
+  bool run(Call& call) const override {
+    const int64_t* dims = call.inputs[0].shape.data();
+    const auto [begin, end] = range(call);
+    std::copy(dims + begin, dims + end, call.outputs[0].as<int64_t>());
+    return true;
+  }
+
+ private:
+  std::pair<int64_t, int64_t> range(const Call& call) const {
+    const auto rank = static_cast<int64_t>(call.input(0).shape.rank());
+    const auto clamp = [rank](int64_t i) {
+      return std::min(std::max<int64_t>(i < 0 ? i + rank : i, 0), rank);
+    };
+    const int64_t begin = clamp(start_);
+    return {begin, std::max(begin, clamp(end_.value_or(rank)))};
+  }
+
+  gpu::Device& device_;
+  int64_t start_;
+  std::optional<int64_t> end_;
+};
+
+// In host memory; nothing is enqueued.
+class SizeOf final : public Kernel {
+ public:
+  SizeOf(const Node&, gpu::Device& device) : device_(device) {}
+
+  gpu::Device* device() const override { return &device_; }
+  void plan(Call& call) const override { call.set_output(0, Shape(), ElementType::kInt64, Place::kHost); }
+  bool run(Call& call) const override {
+    *call.outputs[0].as<int64_t>() = call.inputs[0].shape.elements();
+    return true;
+  }
+
+ private:
+  gpu::Device& device_;
+};
+
+}  // namespace
+
+void add_shape(Kernels& kernels) {
+  kernels.add_onnx<View<IdentityShape>>("Identity", 1, 25)
+      .reuses(Reuse::kAlias)
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<View<IdentityShape>>("Dropout", 7, 22)
+      .refused(refuse_dropout)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1, 2});
+  kernels.add_onnx<View<ReshapeShape>>("Reshape", 5, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<View<FlattenShape>>("Flatten", 1, 25)
+      .reuses(Reuse::kAlias)
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<View<SqueezeShape>>("Squeeze", 1, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<View<UnsqueezeShape>>("Unsqueeze", 1, 25)
+      .reuses(Reuse::kAlias)
+      .reads_on_host({1})
+      .takes_rare_types()
+      .takes_packed_types();
+  kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
+  kernels.add_onnx<SizeOf>("Size", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
+  add_arithmetic_of_numbers(kernels);
+  add_arithmetic_of_places(kernels);
+}
+
+}  // namespace graphopt

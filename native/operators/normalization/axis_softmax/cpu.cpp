@@ -1,0 +1,66 @@
+// Vectors lie across the axes behind the one that is summed, so that no number moves to another place.
+#include <algorithm>
+#include <limits>
+
+#include "blocks/cpu/exp.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/normalization/axis_softmax/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t L = kWidth;
+constexpr int64_t kVectors = 4;  // columns of them at a time: sums do not wait for one another
+constexpr int64_t kColumns = kVectors * L;
+
+// kCount vectors of columns, of which the last holds n.
+template <int64_t kCount, class T>
+void columns(const T* x, T* y, int64_t D, int64_t stride, int64_t n) {
+  Vec most[kCount], sum[kCount] = {};
+  const auto count = [&](int64_t j) { return j + 1 == kCount ? n : L; };
+  for (Vec& m : most) m = splat(-std::numeric_limits<float>::infinity());
+  for (int64_t d = 0; d < D; ++d) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kCount; ++j)
+      most[j] = larger(load_range(x + d * stride + j * L, 0, count(j)), most[j]);
+  }
+  for (int64_t d = 0; d < D; ++d) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kCount; ++j) {
+      const int64_t at = d * stride + j * L;
+      const Vec e = exp_nonpositive(load_range(x + at, 0, count(j)) - most[j]);
+      sum[j] += e;
+      store_part(y + at, e, count(j), false);
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kCount; ++j) sum[j] = 1.0f / sum[j];
+  for (int64_t d = 0; d < D; ++d) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kCount; ++j) {
+      T* at = y + d * stride + j * L;
+      store_part(at, load_range(at, 0, count(j)) * sum[j], count(j), false);
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void axis_softmax(const AxisSoftmaxProblem& p, const T* x, T* y, Parallel& parallel) {
+  const int64_t blocks = (p.inner + kColumns - 1) / kColumns;
+  parallel_for(parallel, p.outer * blocks, [&](int64_t item, size_t) {
+    const int64_t first = item % blocks * kColumns, at = item / blocks * p.D * p.inner + first;
+    const int64_t n = std::min(kColumns, p.inner - first);
+    if (n == kColumns) return columns<kVectors, T>(x + at, y + at, p.D, p.inner, L);
+    for (int64_t i = 0; i < n; i += L) {
+      columns<1, T>(x + at + i, y + at + i, p.D, p.inner, std::min(L, n - i));
+    }
+  });
+}
+
+template void axis_softmax(const AxisSoftmaxProblem&, const float*, float*, Parallel&);
+template void axis_softmax(const AxisSoftmaxProblem&, const half*, half*, Parallel&);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,0 +1,227 @@
+// FusedGroupNorm[act]: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics for each
+// image and group, in float32, the variance from deviations (two passes over registers, never E[x^2] -
+// E[x]^2).
+//
+// Bound by memory. A group that fits into the registers of one work-group is read once and written once
+// (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and leaves a mean and a sum
+// of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
+// fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
+// (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch: operators/normalization/group_norm/plan.cpp.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/normalization/group_norm/args.h"
+
+namespace graphopt::hip {
+
+// A part of a group, in registers: vector k of work-item t holds elements (k threads + t) kSize ...
+template <class T, int kVectors>
+struct GroupPart {
+  static constexpr int kSize = Pack<T>::kSize;
+  Pack<T> pack[kVectors];
+
+  DEVICE static uint32_t element(int k, int threads) {
+    return static_cast<uint32_t>(k * threads + thread_x()) * kSize;
+  }
+
+  // `vectors`: `x` and `size` are multiples of 16 bytes.
+  DEVICE void load(const T* x, uint32_t size, int threads, bool vectors) {
+    if (vectors) {
+      UNROLL for (int k = 0; k < kVectors; ++k) {
+        const uint32_t i = element(k, threads);
+        if (i < size) pack[k] = load_pack(x + i);
+      }
+    } else {
+      UNROLL for (int k = 0; k < kVectors; ++k) {
+        const uint32_t i = element(k, threads);
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (i + j < size) pack[k].v[j] = x[i + j];
+        }
+      }
+    }
+  }
+
+  // The sum of x - pivot. With a pivot from the group a large mean costs no digits.
+  DEVICE float sum(float pivot, uint32_t size, int threads, bool vectors) const {
+    float s = 0;
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (vectors && i >= size) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) s +=
+          vectors || i + j < size ? to_float(pack[k].v[j]) - pivot : 0.0f;
+    }
+    return s;
+  }
+
+  DEVICE float squared_deviations(float mean, uint32_t size, int threads, bool vectors) const {
+    float s = 0;
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (vectors && i >= size) continue;
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const float d = to_float(pack[k].v[j]) - mean;
+        s += vectors || i + j < size ? d * d : 0.0f;
+      }
+    }
+    return s;
+  }
+
+  // `first` is the element's index in its group; gamma and beta are those of the group's first channel.
+  DEVICE void store(T* y, uint32_t size, int threads, bool vectors, uint32_t first, float mean, float scale,
+                    const T* __restrict__ gamma, const T* __restrict__ beta, const Divisor& inner,
+                    const Activation& act) const {
+    UNROLL for (int k = 0; k < kVectors; ++k) {
+      const uint32_t i = element(k, threads);
+      if (i >= size) continue;
+      uint32_t c = divide(first + i, inner);
+      uint32_t offset = first + i - c * inner.d;
+      float a = to_float(gamma[c]) * scale, b = to_float(beta[c]);
+      float value[kSize];
+      if (vectors && inner.d % kSize == 0) {  // the whole vector is of one channel
+        UNROLL for (int j = 0; j < kSize; ++j) value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (offset == inner.d && i + j < size) {
+            offset = 0;
+            ++c;
+            a = to_float(gamma[c]) * scale;
+            b = to_float(beta[c]);
+          }
+          value[j] = (to_float(pack[k].v[j]) - mean) * a + b;
+          ++offset;
+        }
+      }
+      activate(act, value);
+      if (vectors) {
+        Pack<T> out;
+        UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(value[j]);
+        store_pack(y + i, out);
+      } else {
+        UNROLL for (int j = 0; j < kSize; ++j) {
+          if (i + j < size) y[i + j] = from_float<T>(value[j]);
+        }
+      }
+    }
+  }
+};
+
+// A part of a group that was cut.
+struct CutPart {
+  uint32_t n, first, count;  // of which group, and its elements there
+};
+
+DEVICE CutPart cut_part(uint32_t size, const Divisor& parts) {
+  const auto b = static_cast<uint32_t>(block_x());
+  const uint32_t n = divide(b, parts);
+  const uint32_t first = (b - n * parts.d) * kGroupNormPart;
+  return {n, first, size - first < kGroupNormPart ? size - first : kGroupNormPart};
+}
+
+struct GroupNormLds {
+  WaveSums first, second;
+};
+
+// All pointers are multiples of 16.
+template <class T, int kVectors>
+DEVICE void group_norm(const GroupNormArgs& args, GroupNormLds& lds) {
+  const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
+  T* y = args.y;
+  const uint32_t size = args.size;
+  const int threads = args.threads;
+  const Divisor& groups = args.groups;
+  const auto n = static_cast<uint32_t>(block_x());
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * args.group_channels;
+  const size_t offset = static_cast<size_t>(n) * size;
+  GroupPart<T, kVectors> part;
+  part.load(x + offset, size, threads, true);
+  const float count = static_cast<float>(size);
+  const float pivot = to_float(x[offset]);
+  const float mean = pivot + group_sum(part.sum(pivot, size, threads, true), lds.first, threads) / count;
+  const float m2 = group_sum(part.squared_deviations(mean, size, threads, true), lds.second, threads);
+  const float scale = rsqrt_exact(m2 / count + args.epsilon);
+  part.store(y + offset, size, threads, true, 0, mean, scale, gamma + channel, beta + channel, args.inner,
+             args.act);
+}
+
+template <class T>
+DEVICE void group_norm_stats(const GroupNormStatsArgs& args, GroupNormLds& lds) {
+  const T* x = args.x;
+  float* partial = args.partial;
+  const uint32_t size = args.size;
+  const auto b = static_cast<uint32_t>(block_x());
+  const auto [n, first, count] = cut_part(size, args.parts);
+  GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
+  x += static_cast<size_t>(n) * size + first;
+  part.load(x, count, kGroupNormSplitThreads, args.vectors != 0);
+  const float pivot = to_float(x[0]);
+  const float sum = part.sum(pivot, count, kGroupNormSplitThreads, args.vectors != 0);
+  const float mean = pivot + group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(count);
+  const float m2 = group_sum(part.squared_deviations(mean, count, kGroupNormSplitThreads, args.vectors != 0),
+                             lds.second, kGroupNormSplitThreads);
+  if (thread_x() == 0) {
+    partial[2 * b] = mean;
+    partial[2 * b + 1] = m2;
+  }
+}
+
+template <class T>
+DEVICE void group_norm_apply(const GroupNormApplyArgs& args, GroupNormLds& lds) {
+  const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
+  const float* partial = args.partial;
+  T* y = args.y;
+  const uint32_t size = args.size;
+  const Divisor &groups = args.groups, &parts = args.parts;
+  constexpr uint32_t kPart = kGroupNormPart;
+  const auto [n, first, count] = cut_part(size, parts);
+  const size_t offset = static_cast<size_t>(n) * size + first;
+  GroupPart<T, kGroupNormSmallElements / Pack<T>::kSize> part;
+  part.load(x + offset, count, kGroupNormSplitThreads, args.vectors != 0);
+
+  const float* mine = partial + static_cast<size_t>(n) * parts.d * 2;
+  const auto count_of = [&](uint32_t p) {
+    return static_cast<float>(size - p * kPart < kPart ? size - p * kPart : kPart);
+  };
+  const float pivot = mine[0];
+  float sum = 0;
+  for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
+    sum += (mine[2 * p] - pivot) * count_of(p);
+  }
+  const float mean = pivot + group_sum(sum, lds.first, kGroupNormSplitThreads) / static_cast<float>(size);
+  float m2 = 0;
+  for (auto p = static_cast<uint32_t>(thread_x()); p < parts.d; p += kGroupNormSplitThreads) {
+    const float d = mine[2 * p] - mean;
+    m2 += mine[2 * p + 1] + d * d * count_of(p);
+  }
+  const float variance = group_sum(m2, lds.second, kGroupNormSplitThreads) / static_cast<float>(size);
+  const float scale = rsqrt_exact(variance + args.epsilon);
+  const uint32_t channel = (n - divide(n, groups) * groups.d) * args.group_channels;
+  part.store(y + offset, count, kGroupNormSplitThreads, args.vectors != 0, first, mean, scale,
+             gamma + channel, beta + channel, args.inner, args.act);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define GROUP_NORM_KERNELS(T, groups_sharing, suffix)                                                       \
+  KERNEL(group_norm_small_##suffix, kGroupNormMostThreads, GroupNormArgs, x, gamma, beta, y) {              \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(args, lds);                                     \
+  }                                                                                                         \
+  KERNEL_SHARING(group_norm_large_##suffix, kGroupNormMostThreads, groups_sharing, GroupNormArgs, x, gamma, \
+                 beta, y) {                                                                                 \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(args, lds);                                     \
+  }                                                                                                         \
+  KERNEL(group_norm_stats_##suffix, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial) {               \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm_stats<T>(args, lds);                                                                         \
+  }                                                                                                         \
+  KERNEL(group_norm_apply_##suffix, kGroupNormSplitThreads, GroupNormApplyArgs, x, gamma, beta, partial,    \
+         y) {                                                                                               \
+    SHARED(GroupNormLds, lds);                                                                              \
+    group_norm_apply<T>(args, lds);                                                                         \
+  }
+
+GROUP_NORM_KERNELS(float, 1, f32)
+GROUP_NORM_KERNELS(half_t, 2, f16)

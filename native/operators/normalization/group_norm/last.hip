@@ -1,0 +1,364 @@
+// FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics
+// for each image and group, in float32.
+//
+// Bound by memory. A work-item has 8 channels (one where they are no whole packs) of every rows-th pixel of a slab, and
+// keeps a mean and a sum of squared deviations for each of them: of a round of pixels by two passes over registers, rounds,
+// then rows, channels and slabs joined as T. F. Chan, G. H. Golub and R. J. LeVeque do (1983), always in the same order.
+// Where all pixels of some groups are little work, one work-group has them (group_norm_last_*) and reads what its
+// registers did not keep a second time, from a cache. Else group_norm_last_stats_* reads X once and leaves the moments
+// of the groups in each slab and block of channels, and group_norm_last_apply_* joins them and reads X a second time,
+// mostly from the cache. About 15 FLOPs an element. Launch: operators/normalization/group_norm/plan.cpp.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/channels_last.h"
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/normalization/group_norm/last_args.h"
+
+namespace graphopt::hip {
+
+constexpr int kLastSteps = kGroupNormLastSteps;
+
+// Of some numbers: their mean, and the sum of squared deviations from it.
+struct alignas(8) Moments {
+  float mean, deviations;
+};
+
+// Of the groups of a block.
+struct GroupScales {
+  float mean[kGroupNormLastGroups], scale[kGroupNormLastGroups];
+};
+
+template <int kSize>
+struct GroupNormLastLds {
+  // Of the channels of each work-item; 8 more, so that those of a column are in different banks.
+  Moments own[kSize][kGroupNormLastThreads + 8];
+  float pixels[kGroupNormLastThreads];  // that each row has
+  // Of a channel and slice of the rows: its moments, how many numbers they are of, and its group among the block's.
+  Moments slice[kGroupNormLastThreads];
+  float count[kGroupNormLastThreads];
+  int group[kGroupNormLastThreads];
+  GroupScales scales;
+};
+
+struct ChannelRange {
+  uint32_t low, high;
+};
+
+// Where a work-item stands.
+template <int kSize>
+struct LastPlace {
+  const GroupNormTiles& tiles;
+  uint32_t image, block, slab;
+  uint32_t row, column;
+  uint32_t first, channels;      // of the block
+  uint32_t first_group, groups;  // that these are of
+  uint32_t pixels;               // of the slab
+  uint32_t own_pixels;           // of the work-item
+  size_t offset;                 // of its first number
+
+  DEVICE explicit LastPlace(const GroupNormTiles& of) : tiles(of) {
+    const auto id = static_cast<uint32_t>(block_x()), t = static_cast<uint32_t>(thread_x());
+    const uint32_t slabs = divide(id, of.blocks);
+    block = id - slabs * of.blocks.d;
+    image = divide(slabs, of.slabs);
+    slab = slabs - image * of.slabs.d;
+    row = divide(t, of.columns);
+    column = t - row * of.columns.d;
+    first = block * of.columns.d * kSize;
+    channels = smaller(of.channels - first, of.columns.d * kSize);
+    first_group = divide(first, of.group_channels);
+    groups = divide(first + channels - 1, of.group_channels) - first_group + 1;
+    pixels = pixels_of(slab);
+    own_pixels = row < of.rows && column * kSize < channels && row < pixels ? pixels - row : 0;
+    offset = static_cast<size_t>(image) * of.pixels * of.channels + (of.slab * slab + row) * of.channels +
+             first + column * kSize;
+  }
+
+  DEVICE static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+  DEVICE uint32_t pixels_of(uint32_t one) const {
+    return smaller(tiles.pixels - one * tiles.slab, tiles.slab);
+  }
+  // How far a step's pixel is from the work-item's first.
+  DEVICE uint32_t step(uint32_t round, int i) const {
+    return (round * kLastSteps + static_cast<uint32_t>(i)) * tiles.rows;
+  }
+  // Those of a group that are a block's.
+  DEVICE ChannelRange channels_of(uint32_t one_block, uint32_t group) const {
+    const uint32_t width = tiles.columns.d * kSize, begin = group * tiles.group_channels.d,
+                   end = begin + tiles.group_channels.d, low = one_block * width, high = low + width;
+    return {begin > low ? begin : low, smaller(end, high)};
+  }
+  // Where the moments of the image's blocks begin.
+  DEVICE size_t first_of_image(uint32_t most_groups) const {
+    return static_cast<size_t>(image) * (tiles.blocks.d * most_groups * tiles.slabs.d);
+  }
+  // A channel of its pack.
+  DEVICE uint32_t channel(int j) const { return first + column * kSize + static_cast<uint32_t>(j); }
+};
+
+// A work-item's pixels of a round. As bits: of numbers of 16 bits each would take a register.
+template <int kSize>
+struct LastRound {
+  using Bits = typename Select<kSize == 8, Bits128, OneChannel>::Type;
+  Bits step[kLastSteps];
+
+  DEVICE Channels<kSize> at(int i) const { return bit_cast<Channels<kSize>>(step[i]); }
+
+  // How many there are.
+  DEVICE int load(const LastPlace<kSize>& place, const half_t* x, uint32_t round) {
+    int found = 0;
+    UNROLL for (int i = 0; i < kLastSteps; ++i) {
+      const uint32_t at = place.step(round, i);
+      if (at < place.own_pixels) {
+        const Channels<kSize> loaded = load_channels<kSize>(x + place.offset + at * place.tiles.channels);
+        step[i] = bit_cast<Bits>(loaded);
+        ++found;
+      }
+    }
+    return found;
+  }
+};
+
+// Leaves the last round that it has loaded, and the moments of the work-item's channels in LDS.
+template <int kSize>
+DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, LastRound<kSize>& round,
+                             GroupNormLastLds<kSize>& lds) {
+  Moments own[kSize] = {};
+  float count = 0;
+  for (uint32_t r = 0; r < place.tiles.rounds; ++r) {
+    const int found = round.load(place, x, r);
+    if (found == 0) break;
+    const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      // With a pivot from the channel a large mean costs no digits, and equal numbers give 0.
+      const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
+      float sum = 0, deviations = 0;
+      UNROLL for (int i = 0; i < kLastSteps; ++i) {
+        if (i < found) sum += to_float(round.at(i).v[j]) - pivot;
+      }
+      const float away = sum * inverse, mean = pivot + away;
+      UNROLL for (int i = 0; i < kLastSteps; ++i) {
+        const float d = to_float(round.at(i).v[j]) - mean;
+        if (i < found) deviations += d * d;
+      }
+      own[j].deviations += deviations + away * away * (count * share);
+      own[j].mean = pivot + away * share;
+    }
+    count += more;
+  }
+  UNROLL for (int j = 0; j < kSize; ++j) lds.own[j][thread_x()] = own[j];
+  if (place.column == 0) lds.pixels[place.row] = count;
+}
+
+// The joined moments of `each`, which calls what it is given with moments and a count for some of the numbers, in each
+// lane for others; `count` of them in all. The pivot is near them.
+template <class Each>
+DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
+  float sum = 0, deviations = 0;
+  each([&](const Moments& some, float n) { sum += n * (some.mean - pivot); });
+  const float mean = pivot + wave_sum(sum) / count;
+  each([&](const Moments& some, float n) {
+    const float d = some.mean - mean;
+    deviations += some.deviations + n * d * d;
+  });
+  return {mean, wave_sum(deviations)};
+}
+
+// Of the work-items of a column, each joins the rows of a slice, for one of the pack's channels.
+template <int kSize>
+DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& lds) {
+  const uint32_t slices = place.tiles.rows / kSize, slice = place.row / kSize,
+                 columns = place.tiles.columns.d;
+  const auto j = static_cast<int>(place.row % kSize);
+  const int t = thread_x();
+  Moments all = {};
+  float count = 0;
+  int group = -1;
+  if (slice < slices && place.column * kSize < place.channels) {
+    const auto each = [&](const auto& f) {
+      for (uint32_t r = slice; r < place.tiles.rows; r += slices) {
+        f(lds.own[j][r * columns + place.column], lds.pixels[r]);
+      }
+    };
+    const float pivot = lds.own[j][slice * columns + place.column].mean;
+    float sum = 0;
+    each([&](const Moments& one, float n) {
+      count += n;
+      sum += n * (one.mean - pivot);
+    });
+    all.mean = count > 0.0f ? pivot + sum / count : 0.0f;
+    each([&](const Moments& one, float n) {
+      const float d = one.mean - all.mean;
+      all.deviations += one.deviations + n * d * d;
+    });
+    group = static_cast<int>(divide(place.channel(j), place.tiles.group_channels) - place.first_group);
+  }
+  lds.slice[t] = all;
+  lds.count[t] = count;
+  lds.group[t] = group;
+}
+
+// The moments of each of the block's groups in its slab, by a wave: f(group among the block's, moments, their count).
+template <int kSize, class F>
+DEVICE void join_groups(const LastPlace<kSize>& place, const GroupNormLastLds<kSize>& lds, const F& f) {
+  const uint32_t columns = place.tiles.columns.d;
+  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormLastThreads / kWave) {
+    const auto [low, high] = place.channels_of(place.block, place.first_group + static_cast<uint32_t>(g));
+    const uint32_t from = low - place.first;
+    const float pivot = lds.slice[from % kSize * columns + from / kSize].mean;  // that of slice 0
+    const float count = static_cast<float>(place.pixels) * static_cast<float>(high - low);
+    f(g, count, join_in_wave(pivot, count, [&](const auto& add) {
+        UNROLL for (int k = 0; k < kGroupNormLastThreads; k += kWave) {
+          const int t = k + lane_id();
+          if (lds.group[t] == g) add(lds.slice[t], lds.count[t]);
+        }
+      }));
+  }
+}
+
+// The moments of each of the block's groups in the image, from those in its slabs and blocks.
+template <int kSize, class F>
+DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, uint32_t most_groups,
+                       const F& f) {
+  const GroupNormTiles& tiles = place.tiles;
+  partial += place.first_of_image(most_groups);
+  for (int g = wave_id(); g < static_cast<int>(place.groups); g += kGroupNormLastThreads / kWave) {
+    const uint32_t group = place.first_group + static_cast<uint32_t>(g),
+                   begin = group * tiles.group_channels.d, begin_block = divide(begin / kSize, tiles.columns),
+                   last_block = divide((begin + tiles.group_channels.d - 1) / kSize, tiles.columns);
+    const auto of_block = [&](uint32_t block) {
+      const uint32_t first_group = divide(block * tiles.columns.d * kSize, tiles.group_channels);
+      return partial + (block * most_groups + group - first_group) * tiles.slabs.d;
+    };
+    const float count = static_cast<float>(tiles.pixels) * static_cast<float>(tiles.group_channels.d);
+    f(g, count, join_in_wave(of_block(begin_block)->mean, count, [&](const auto& add) {
+        for (uint32_t block = begin_block; block <= last_block; ++block) {
+          const auto [low, high] = place.channels_of(block, group);
+          const Moments* const slabs = of_block(block);
+          for (auto s = static_cast<uint32_t>(lane_id()); s < tiles.slabs.d; s += kWave) {
+            add(slabs[s], static_cast<float>(place.pixels_of(s)) * static_cast<float>(high - low));
+          }
+        }
+      }));
+  }
+}
+
+// What a work-item's channels are scaled with; loaded before the statistics are there.
+template <int kSize>
+struct LastParameters {
+  Channels<kSize> gamma = {}, beta = {};
+
+  DEVICE LastParameters(const LastPlace<kSize>& place, const half_t* of_gamma, const half_t* of_beta) {
+    if (place.own_pixels == 0) return;
+    gamma = load_channels<kSize>(of_gamma + place.channel(0));
+    beta = load_channels<kSize>(of_beta + place.channel(0));
+  }
+};
+
+// From the last round, which is loaded, to the first: what was read last is the nearest. Y may be X: nobody else reads a
+// work-item's pixels now.
+template <int kSize>
+DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y, LastRound<kSize>& round,
+                      const LastParameters<kSize>& parameters, const GroupScales& scales,
+                      const Activation& act) {
+  if (place.own_pixels == 0) return;
+  float mean[kSize], scale[kSize];
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    const uint32_t group = divide(place.channel(j), place.tiles.group_channels) - place.first_group;
+    mean[j] = scales.mean[group];
+    scale[j] = to_float(parameters.gamma.v[j]) * scales.scale[group];
+  }
+  for (uint32_t r = place.tiles.rounds - 1;; --r) {
+    // Not unrolled: a copy of all activations for each step would be much code.
+    NO_UNROLL for (int i = 0; i < kLastSteps; ++i) {
+      const uint32_t at = place.step(r, i);
+      if (at >= place.own_pixels) break;
+      float value[kSize];
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        value[j] = (to_float(round.at(0).v[j]) - mean[j]) * scale[j] + to_float(parameters.beta.v[j]);
+      }
+      UNROLL for (int next = 1; next < kLastSteps; ++next) round.step[next - 1] = round.step[next];
+      activate(act, value);
+      Channels<kSize> out;
+      UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<half_t>(value[j]);
+      store_channels(y + place.offset + at * place.tiles.channels, out);
+    }
+    if (r == 0) break;
+    round.load(place, x, r - 1);
+  }
+}
+
+// In LDS for normalize, which waits for the barrier behind it.
+DEVICE void keep(GroupScales& scales, int group, float count, const Moments& all, float epsilon) {
+  if (lane_id() != 0) return;
+  scales.mean[group] = all.mean;
+  scales.scale[group] = rsqrt_exact(all.deviations / count + epsilon);
+}
+
+template <int kSize>
+DEVICE void group_norm_last(const GroupNormLastArgs& args, GroupNormLastLds<kSize>& lds) {
+  const half_t* const x = args.x;
+  const LastPlace<kSize> place(args.tiles);
+  const LastParameters<kSize> parameters(place, args.gamma, args.beta);
+  LastRound<kSize> round;
+  find_own_moments(place, x, round, lds);
+  barrier();
+  join_rows(place, lds);
+  barrier();
+  join_groups(place, lds, [&](int group, float count, const Moments& all) {
+    keep(lds.scales, group, count, all, args.epsilon);
+  });
+  barrier();
+  normalize(place, x, args.y, round, parameters, lds.scales, args.act);
+}
+
+template <int kSize>
+DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args, GroupNormLastLds<kSize>& lds) {
+  const LastPlace<kSize> place(args.tiles);
+  LastRound<kSize> round;
+  find_own_moments(place, args.x, round, lds);
+  barrier();
+  join_rows(place, lds);
+  barrier();
+  Moments* const partial = static_cast<Moments*>(args.partial) + place.first_of_image(args.groups);
+  join_groups(place, lds, [&](int group, float, const Moments& all) {
+    const uint32_t row = place.block * args.groups + static_cast<uint32_t>(group);
+    if (lane_id() == 0) partial[row * args.tiles.slabs.d + place.slab] = all;
+  });
+}
+
+template <int kSize>
+DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args, GroupScales& scales) {
+  const half_t* const x = args.x;
+  const LastPlace<kSize> place(args.tiles);
+  const LastParameters<kSize> parameters(place, args.gamma, args.beta);
+  LastRound<kSize> round;
+  round.load(place, x, args.tiles.rounds - 1);
+  join_slabs(
+      place, static_cast<const Moments*>(args.partial), args.groups,
+      [&](int group, float count, const Moments& all) { keep(scales, group, count, all, args.epsilon); });
+  barrier();
+  normalize(place, x, args.y, round, parameters, scales, args.act);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define GROUP_NORM_LAST_KERNELS(size)                                                                     \
+  KERNEL(group_norm_last_##size##_f16, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta, y) {     \
+    SHARED(GroupNormLastLds<size>, lds);                                                                  \
+    group_norm_last<size>(args, lds);                                                                     \
+  }                                                                                                       \
+  KERNEL(group_norm_last_stats_##size##_f16, kGroupNormLastThreads, GroupNormLastStatsArgs, x, partial) { \
+    SHARED(GroupNormLastLds<size>, lds);                                                                  \
+    group_norm_last_stats<size>(args, lds);                                                               \
+  }                                                                                                       \
+  KERNEL_SHARING(group_norm_last_apply_##size##_f16, kGroupNormLastThreads, kGroupNormLastSharing,        \
+                 GroupNormLastApplyArgs, x, gamma, beta, partial, y) {                                    \
+    SHARED(GroupScales, scales);                                                                          \
+    group_norm_last_apply<size>(args, scales);                                                            \
+  }
+
+GROUP_NORM_LAST_KERNELS(8)
+GROUP_NORM_LAST_KERNELS(1)

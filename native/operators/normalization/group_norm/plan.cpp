@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <numeric>
+
+#include "operators/normalization/group_norm/args.h"
+#include "operators/normalization/group_norm/last_args.h"
+#include "operators/normalization/group_norm/op.h"
+
+namespace graphopt::gpu {
+
+namespace {
+
+constexpr int64_t kLastThreads = hip::kGroupNormLastThreads;
+constexpr int64_t kMomentsBytes = 8;
+
+// X in channels last, and how it is cut.
+struct LastCut {
+  int64_t images, pixels, channels, of_group;
+  int64_t size;                  // of a pack
+  int64_t columns = 1;           // packs of a block
+  int64_t rounds = 1, slab = 0;  // of a work-group
+
+  LastCut(const GroupNormProblem& p, bool aligned)
+      : images(p.N),
+        pixels(p.inner),
+        channels(p.C),
+        of_group(p.C / p.groups),
+        size(aligned && p.C % 8 == 0 ? 8 : 1) {}
+
+  int64_t width() const { return columns * size; }
+  int64_t rows() const { return kLastThreads / columns; }
+  int64_t round_pixels() const { return rows() * hip::kGroupNormLastSteps; }
+  int64_t blocks() const { return divide_up(channels, width()); }
+  int64_t slabs() const { return divide_up(pixels, slab); }
+  int64_t work_groups() const { return images * blocks() * slabs(); }
+  // That a block has channels of, at most.
+  int64_t groups() const {
+    if (width() % of_group == 0) return width() / of_group;
+    return of_group % width() == 0 ? 1 : (width() - 2) / of_group + 2;
+  }
+
+  void set_slab(int64_t count) {
+    slab = count;
+    rounds = divide_up(slab, round_pixels());
+  }
+
+  // Whether blocks of whole groups and all pixels are little work for a work-group each. So that memory gives whole
+  // sectors they are not narrow, where there is more than a cache makes up for.
+  bool take_whole_groups(const DeviceFacts& device) {
+    constexpr int64_t kLeast = kLastThreads, kFew = 4 * kLastThreads, kMost = 16 * kLastThreads;  // packs
+    constexpr int64_t kNarrow = 32;                                                               // channels
+    const int64_t together = size / std::gcd(of_group, size);  // groups that are whole packs
+    const int64_t unit = together * of_group / size;
+    const int64_t most = std::min({hip::kGroupNormLastWidth / (unit * size),
+                                   hip::kGroupNormLastGroups / together, kMost / (unit * pixels)});
+    if (most == 0) return false;
+    int64_t units = std::clamp<int64_t>(std::max(kLeast / pixels, kNarrow / size) / unit, 1, most);
+    const auto fills = [&] {
+      columns = units * unit;
+      set_slab(pixels);
+      return work_groups() * 4 >= device.compute_units;
+    };
+    while (!fills() && units > 1) units /= 2;
+    return columns * pixels <= kFew || (fills() && width() >= std::min(kNarrow, channels));
+  }
+
+  // Blocks of a cache line, unless that is too many groups; slabs that fill the device and whose moments, which each
+  // work-group of a group reads, are few beside its numbers.
+  void cut_groups(const DeviceFacts& device) {
+    const int64_t packs = divide_up(channels, size);
+    int64_t most = size == 8 ? 8 : 32;
+    do {
+      columns = divide_up(packs, divide_up(packs, most));
+      most = columns / 2;
+    } while (groups() > hip::kGroupNormLastGroups);
+    const int64_t all_rounds = divide_up(pixels, round_pixels());
+    const int64_t crossed = (of_group - 1) / width() + 1;  // blocks of a group
+    int64_t each =
+        divide_up(images * blocks() * all_rounds, device.compute_units * hip::kGroupNormLastSharing);
+    const auto moments = [&] { return divide_up(all_rounds, each) * crossed * groups() * kMomentsBytes; };
+    const int64_t bytes = kLastThreads * hip::kGroupNormLastSteps * size * 2;
+    while (each < all_rounds && moments() * 4 > each * bytes) ++each;
+    // As many pixels in each.
+    set_slab(std::min(pixels, round_up(divide_up(pixels, divide_up(all_rounds, each)), rows())));
+  }
+
+  hip::GroupNormTiles tiles() const {
+    hip::GroupNormTiles t = {};
+    t.channels = to_u31(channels);
+    t.pixels = to_u31(pixels);
+    to_u31(pixels * channels);
+    t.slab = to_u31(slab);
+    t.rounds = to_u31(rounds);
+    t.rows = to_u31(rows());
+    t.columns = make_divisor(columns);
+    t.blocks = make_divisor(blocks());
+    t.slabs = make_divisor(slabs());
+    t.group_channels = make_divisor(of_group);
+    return t;
+  }
+};
+
+Plan last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& device) {
+  Plan plan;
+  LastCut cut(p, aligned);
+  const bool wide = cut.size == 8;
+  if (cut.take_whole_groups(device)) {
+    hip::GroupNormLastArgs args = {};
+    args.x = input(0);
+    args.gamma = input(1);
+    args.beta = input(2);
+    args.y = output(0);
+    args.tiles = cut.tiles();
+    args.epsilon = p.epsilon;
+    args.act = p.act;
+    plan.launch(wide ? "group_norm_last_8_f16" : "group_norm_last_1_f16", {to_u31(cut.work_groups())},
+                hip::kGroupNormLastThreads, args);
+    return plan;
+  }
+
+  cut.cut_groups(device);
+  plan.workspace.push_back(cut.work_groups() * cut.groups() * kMomentsBytes);
+  hip::GroupNormLastStatsArgs stats = {};
+  stats.x = input(0);
+  stats.partial = workspace(0);
+  stats.tiles = cut.tiles();
+  stats.groups = to_u31(cut.groups());
+  plan.launch(wide ? "group_norm_last_stats_8_f16" : "group_norm_last_stats_1_f16",
+              {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, stats);
+  hip::GroupNormLastApplyArgs apply = {};
+  apply.x = input(0);
+  apply.gamma = input(1);
+  apply.beta = input(2);
+  apply.partial = workspace(0);
+  apply.y = output(0);
+  apply.tiles = cut.tiles();
+  apply.groups = to_u31(cut.groups());
+  apply.epsilon = p.epsilon;
+  apply.act = p.act;
+  plan.launch(wide ? "group_norm_last_apply_8_f16" : "group_norm_last_apply_1_f16",
+              {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, apply);
+  return plan;
+}
+
+}  // namespace
+
+Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  constexpr int64_t kSmall = hip::kGroupNormSmallElements, kLarge = hip::kGroupNormLargeElements,
+                    kThreads = hip::kGroupNormMostThreads;
+  Plan plan;
+  const int64_t groups = p.N * p.groups, channels = p.C / p.groups, size = channels * p.inner;
+  if (groups * size == 0) return plan;
+  if (p.channels_last) return last_plan(p, aligned, device);
+  const int64_t pack = half ? 8 : 4;
+  const bool vectors = aligned && size % pack == 0;
+  const auto elements = to_u31(size);
+
+  // A work-group for a group reads X once, but leaves the device idle when there are few groups.
+  const int64_t parts = divide_up(size, hip::kGroupNormPart);
+  const bool fills = groups * 4 >= device.compute_units || parts < 4;
+  if (vectors && size <= kThreads * kLarge && fills) {
+    const bool small = size <= kThreads * kSmall;
+    const int64_t threads =
+        std::max<int64_t>(device.wave, round_up(divide_up(size, small ? kSmall : kLarge), device.wave));
+    const char* name = small ? (half ? "group_norm_small_f16" : "group_norm_small_f32")
+                             : (half ? "group_norm_large_f16" : "group_norm_large_f32");
+    hip::GroupNormArgs args = {};
+    args.x = input(0);
+    args.gamma = input(1);
+    args.beta = input(2);
+    args.y = output(0);
+    args.size = elements;
+    args.group_channels = static_cast<uint32_t>(channels);
+    args.groups = make_divisor(p.groups);
+    args.inner = make_divisor(p.inner);
+    args.epsilon = p.epsilon;
+    args.threads = static_cast<int32_t>(threads);
+    args.act = p.act;
+    plan.launch(name, {to_u31(groups)}, static_cast<uint32_t>(threads), args);
+    return plan;
+  }
+
+  const uint32_t grid = to_u31(groups * parts);
+  plan.workspace.push_back(groups * parts * 2 * 4);
+  hip::GroupNormStatsArgs stats = {};
+  stats.x = input(0);
+  stats.partial = workspace(0);
+  stats.size = elements;
+  stats.parts = make_divisor(parts);
+  stats.vectors = vectors;
+  plan.launch(half ? "group_norm_stats_f16" : "group_norm_stats_f32", {grid}, hip::kGroupNormSplitThreads,
+              stats);
+  hip::GroupNormApplyArgs apply = {};
+  apply.x = input(0);
+  apply.gamma = input(1);
+  apply.beta = input(2);
+  apply.partial = workspace(0);
+  apply.y = output(0);
+  apply.size = elements;
+  apply.group_channels = static_cast<uint32_t>(channels);
+  apply.groups = make_divisor(p.groups);
+  apply.inner = make_divisor(p.inner);
+  apply.parts = make_divisor(parts);
+  apply.epsilon = p.epsilon;
+  apply.vectors = vectors;
+  apply.act = p.act;
+  plan.launch(half ? "group_norm_apply_f16" : "group_norm_apply_f32", {grid}, hip::kGroupNormSplitThreads,
+              apply);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <cmath>
+
+#include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/normalization/layer_norm_2d/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t kMostPixels = 512;
+constexpr int64_t kFewestPixels = 32;
+constexpr int64_t kNumbers = 32 * 1024;  // of a block of pixels: they stay in the second-level cache
+constexpr int64_t kChannels = 32;        // whose numbers are added up before they join the sum
+
+// Pixels that are normalised at a time.
+int64_t block_of(const LayerNorm2dProblem& p) {
+  const int64_t pixels =
+      std::clamp(kNumbers / std::max<int64_t>(p.C, 1), kFewestPixels, kMostPixels) / 16 * 16;
+  return std::min(pixels, p.pixels);
+}
+
+struct Parts {
+  float *gamma, *beta;  // as floats, where they are not
+  float* block;         // of each lane: X as floats, where it is not
+  int64_t numbers;      // of these
+};
+
+template <class T>
+Parts take_parts(const LayerNorm2dProblem& p, size_t lanes, Workspace& workspace) {
+  constexpr bool kConverts = !std::is_same_v<T, float>;
+  Parts parts;
+  parts.gamma = workspace.take<float>(kConverts ? p.C : 0);
+  parts.beta = workspace.take<float>(kConverts ? p.C : 0);
+  parts.numbers = kConverts ? p.C * block_of(p) : 0;
+  parts.block = workspace.take<float>(static_cast<int64_t>(lanes) * parts.numbers);
+  return parts;
+}
+
+// sum[i] = the sum over channels of of(row of X, i), for n pixels.
+template <class Of>
+void add_up(const float* x, int64_t stride, int64_t C, int64_t n, float* sum, const Of& of) {
+  float part[kMostPixels];
+  std::fill_n(sum, n, 0.0f);
+  for (int64_t first = 0; first < C; first += kChannels) {
+    std::fill_n(part, n, 0.0f);
+    for (int64_t c = first; c < std::min(C, first + kChannels); ++c) {
+      const float* row = x + c * stride;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) part[i] += of(row, i);
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) sum[i] += part[i];
+  }
+}
+
+}  // namespace
+
+template <class T>
+size_t layer_norm_2d_workspace(const LayerNorm2dProblem& p, size_t lanes) {
+  Workspace workspace(nullptr);
+  take_parts<T>(p, lanes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, const T* beta, T* y,
+                   Parallel& parallel, void* memory) {
+  constexpr bool kConverts = !std::is_same_v<T, float>;
+  if (p.N * p.C * p.pixels == 0) return;
+  Workspace workspace(memory);
+  const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
+  const float* g = as_float(gamma, parts.gamma, static_cast<size_t>(p.C));
+  const float* b = as_float(beta, parts.beta, static_cast<size_t>(p.C));
+  const int64_t block = block_of(p), blocks = (p.pixels + block - 1) / block;
+
+  parallel_for(parallel, p.N * blocks, [&](int64_t item, size_t lane) {
+    const int64_t image = item / blocks, first = item % blocks * block;
+    const int64_t n = std::min(block, p.pixels - first);
+    const int64_t at = image * p.C * p.pixels + first;
+    const float* s = nullptr;
+    int64_t stride = p.pixels;
+    if constexpr (kConverts) {
+      float* copy = parts.block + static_cast<int64_t>(lane) * parts.numbers;
+      for (int64_t c = 0; c < p.C; ++c) to_float(x + at + c * p.pixels, copy + c * n, static_cast<size_t>(n));
+      s = copy;
+      stride = n;
+    } else {
+      s = x + at;
+    }
+    // The first channel: with it a large mean costs no digits, and equal numbers give 0.
+    float pivot[kMostPixels], mean[kMostPixels], inverse[kMostPixels];
+    std::copy_n(s, n, pivot);
+    const float share = 1.0f / static_cast<float>(p.C);
+    add_up(s, stride, p.C, n, mean, [&](const float* row, int64_t i) { return row[i] - pivot[i]; });
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) mean[i] = pivot[i] + mean[i] * share;
+    add_up(s, stride, p.C, n, inverse,
+           [&](const float* row, int64_t i) { return (row[i] - mean[i]) * (row[i] - mean[i]); });
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) inverse[i] = 1.0f / std::sqrt(inverse[i] * share + p.epsilon);
+    for (int64_t c = 0; c < p.C; ++c) {
+      const float* row = s + c * stride;
+      float buffer[kMostPixels];
+      T* to = y + at + c * p.pixels;
+      float* out = target(to, buffer);
+      const float scale = g[c], shift = b[c];
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) out[i] = (row[i] - mean[i]) * inverse[i] * scale + shift;
+      store(to, out, static_cast<size_t>(n));
+    }
+  });
+}
+
+template size_t layer_norm_2d_workspace<float>(const LayerNorm2dProblem&, size_t);
+template size_t layer_norm_2d_workspace<half>(const LayerNorm2dProblem&, size_t);
+template void layer_norm_2d(const LayerNorm2dProblem&, const float*, const float*, const float*, float*,
+                            Parallel&, void*);
+template void layer_norm_2d(const LayerNorm2dProblem&, const half*, const half*, const half*, half*,
+                            Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

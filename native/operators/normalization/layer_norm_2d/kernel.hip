@@ -1,0 +1,123 @@
+// FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], mean and variance over the
+// channels of a pixel, in float32.
+//
+// Bound by memory. A work-group has slices of the channels of pixels, or of pairs of them, that lie side by side, so that
+// its loads are of whole sectors. X is read once where a work-item has registers for its channels, else three times, twice
+// of them from a cache. About 8 FLOPs an element. Launch: operators/normalization/layer_norm_2d/plan.cpp.
+#include "blocks/gpu/neighbours.h"
+#include "operators/normalization/layer_norm_2d/args.h"
+
+namespace graphopt::hip {
+
+template <int kSlices, int kWidth>
+struct LayerNorm2dLds {
+  static constexpr int kPixels = kLayerNorm2dThreads / kSlices;  // or pairs of them, of a work-group
+  using Sums = Neighbours<float, kWidth>;
+  Sums first[kSlices][kPixels];
+  Sums second[kSlices][kPixels];
+};
+
+// kKept: so many channels of a slice stay in registers; 0: none. kWidth: neighbouring pixels of a work-item.
+template <class T, int kKept, int kSlices, int kWidth>
+DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kSlices, kWidth>& lds) {
+  using Numbers = Neighbours<T, kWidth>;
+  using Sums = Neighbours<float, kWidth>;
+  constexpr int kPixels = LayerNorm2dLds<kSlices, kWidth>::kPixels;
+  const T *gamma = args.gamma, *beta = args.beta;
+  const int pixel = thread_x() % kPixels, slice = thread_x() / kPixels;
+  const uint32_t at = (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(pixel)) * kWidth;
+  const bool inside = at < args.pixels;
+  // Those beyond the last pixel go along with it up to the barriers, and write nothing.
+  const size_t image = static_cast<size_t>(args.first_image) + static_cast<size_t>(block_y());
+  const size_t base = image * args.C * args.pixels + (inside ? at : args.pixels - kWidth);
+  const T* x = static_cast<const T*>(args.x) + base;
+  T* y = static_cast<T*>(args.y) + base;
+  const size_t step = args.pixels;
+  const auto own = static_cast<uint32_t>(slice);
+  const auto sum_of = [&](Sums(&slices)[kSlices][kPixels], const Sums& part) {
+    slices[slice][pixel] = part;
+    barrier();
+    Sums total = {};
+    UNROLL for (int k = 0; k < kSlices; ++k) {
+      UNROLL for (int w = 0; w < kWidth; ++w) total.v[w] += slices[k][pixel].v[w];
+    }
+    return total;
+  };
+
+  Numbers kept[kKept > 0 ? kKept : 1] = {};
+  if constexpr (kKept > 0) {
+    UNROLL for (int i = 0; i < kKept; ++i) {
+      const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
+      if (c < args.C) kept[i] = load_neighbours<kWidth>(x + c * step);
+    }
+  }
+  // f(channel, its numbers) of the slice
+  const auto each = [&](const auto& f) {
+    if constexpr (kKept > 0) {
+      // Else the compiler keeps the conditions of all channels in registers for the next call.
+      const auto C = static_cast<uint32_t>(opaque(static_cast<int>(args.C)));
+      UNROLL for (int i = 0; i < kKept; ++i) {
+        const uint32_t c = own + static_cast<uint32_t>(i) * kSlices;
+        if (c < C) f(c, kept[i]);
+      }
+    } else {
+      for (uint32_t c = own; c < args.C; c += kSlices) f(c, load_neighbours<kWidth>(x + c * step));
+    }
+  };
+
+  // The first channel: with it a large mean costs no digits, and equal numbers give 0. Y may be X, so nobody
+  // writes before all have read it.
+  const Numbers pivot = load_neighbours<kWidth>(x);
+  Sums part = {};
+  each([&](uint32_t, const Numbers& numbers) {
+    UNROLL for (int w = 0; w < kWidth; ++w) part.v[w] += to_float(numbers.v[w]) - to_float(pivot.v[w]);
+  });
+  Sums mean = sum_of(lds.first, part);
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    mean.v[w] = to_float(pivot.v[w]) + mean.v[w] / static_cast<float>(args.C);
+    part.v[w] = 0;
+  }
+  each([&](uint32_t, const Numbers& numbers) {
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      const float d = to_float(numbers.v[w]) - mean.v[w];
+      part.v[w] += d * d;
+    }
+  });
+  Sums scale = sum_of(lds.second, part);
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    scale.v[w] = rsqrt_exact(scale.v[w] / static_cast<float>(args.C) + args.epsilon);
+  }
+  if (!inside) return;
+  each([&](uint32_t c, const Numbers& numbers) {
+    const float g = to_float(gamma[c]), b = to_float(beta[c]);
+    Numbers out;
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      out.v[w] = from_float<T>((to_float(numbers.v[w]) - mean.v[w]) * scale.v[w] * g + b);
+    }
+    store_neighbours(y + c * step, out);
+  });
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define LAYER_NORM_2D_KERNEL(T, kKept, kSlices, kWidth, suffix)                             \
+  KERNEL(layer_norm_2d_##suffix, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) { \
+    using Lds = LayerNorm2dLds<kSlices, kWidth>;                                            \
+    SHARED(Lds, lds);                                                                       \
+    layer_norm_2d<T, kKept, kSlices, kWidth>(args, lds);                                    \
+  }
+
+LAYER_NORM_2D_KERNEL(float, 0, kLayerNorm2dSlices, 1, f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f32)
+LAYER_NORM_2D_KERNEL(float, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f32)
+LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 1, f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f16)
+LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 2, pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 2, few_pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 2, some_pairs_f16)
+LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 2, many_pairs_f16)

@@ -1,0 +1,34 @@
+// What row_norm_* take.
+#pragma once
+
+#include "device/args.h"
+#include "operators/normalization/row_norm/windows.h"
+
+namespace graphopt::hip {
+
+constexpr int kRowNormMostThreads = 1024;
+constexpr int kRowNormVectors = 4;  // of a work-item
+constexpr int kRowNormAnyThreads = 1024;
+
+// Rows of D, a work-group for each.
+struct RowNormArgs {
+  static constexpr int kSlots = 7;
+  In x, residual;        // residual may be null
+  Constant gamma, beta;  // [images, D]; beta may be null
+  Out y, sum;            // sum may be null
+  Out statistics;        // float: the means of all rows, then 1 / sqrt(variance + epsilon); may be null
+  uint32_t D;
+  float epsilon;
+  int32_t rms;      // no mean is subtracted
+  int32_t threads;  // of the work-group
+  Divisor image;    // rows that share a gamma; of the rows from first_row on
+  uint32_t first_row;
+  uint32_t gamma_step;  // from one image's to the next; 0 where all share one
+  uint32_t rows;        // of all launches
+  RowWindows windows;   // of row_norm_windows_*, where what lies elsewhere than its row is of all launches:
+  int32_t into;         // x, or with a residual y; else the residual
+  uint32_t unused;
+};
+static_assert(is_args<RowNormArgs>(216), "one layout for all compilers");
+
+}  // namespace graphopt::hip

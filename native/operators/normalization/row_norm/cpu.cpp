@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <cmath>
+
+#include "blocks/cpu/block.h"
+#include "blocks/cpu/workspace.h"
+#include "blocks/half.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/normalization/row_norm/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+struct Parts {
+  float *gamma, *beta;  // as floats, where they are not
+  float* rows;          // of each lane: s, x, r
+  int64_t stride;       // of these
+};
+
+template <class T>
+Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
+  constexpr bool kConverts = !std::is_same_v<T, float>;
+  Parts parts;
+  parts.gamma = workspace.take<float>(kConverts ? p.images * p.D : 0);
+  parts.beta = workspace.take<float>(kConverts && !p.rms ? p.images * p.D : 0);
+  parts.stride = (p.D + 15) / 16 * 16;
+  parts.rows = workspace.take<float>(static_cast<int64_t>(lanes) * 3 * parts.stride);
+  return parts;
+}
+
+// The sum of f(v) over n numbers, in several vectors of which none waits for another.
+template <class F>
+float sum_over(const float* x, int64_t n, const F& f) {
+  constexpr int64_t kChains = 4;
+  Vec sums[kChains] = {};
+  int64_t i = 0;
+  for (; i + kChains * kWidth <= n; i += kChains * kWidth) {
+    for (int64_t j = 0; j < kChains; ++j) sums[j] += f(load(x + i + j * kWidth));
+  }
+  for (; i < n; i += kWidth) sums[0] += keep_part(f(load_range(x + i, 0, n - i)), n - i, 0.0f);
+  return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// The rows of what the row-th step of the loop reads and writes, but for the sum; x < 0 where its row is padding. In
+// the next `more` steps all of them are the next ones.
+struct Rows {
+  int64_t x, residual, y, more;
+};
+
+Rows rows_at(const RowNormProblem& p, int64_t row) {
+  const hip::RowWindows& w = p.windows;
+  const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
+  const auto place = static_cast<uint32_t>(row);
+  // What lies beside each other in a line of a window does so in one of the image, but where that ends or begins.
+  const uint32_t width = w.window_width.d;
+  if (!p.has_residual) {
+    const uint32_t first = row_in_images(w, place, by), more = width - place % width - 1;
+    if (first == hip::kNoRow) return {-1, row, row, 0};
+    return {first, row, row, row_in_images(w, place + more, by) == first + more ? more : 0};
+  }
+  const uint32_t first = row_in_windows(w, place, by), more = std::min(width, w.width - place % w.width) - 1;
+  const int64_t beside = row_in_windows(w, place + more, by) == first + more ? more : 0;
+  return p.order == RowOrder::kIntoWindows ? Rows{row, row, first, beside} : Rows{row, first, row, beside};
+}
+
+template <class T, bool kWindows>
+void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
+               T* sum, Parallel& parallel, void* memory) {
+  if (p.rows == 0 || p.D == 0) return;
+  const int64_t D = p.D;
+  const auto count = static_cast<size_t>(D);
+  Workspace workspace(memory);
+  const Parts parts = take_parts<T>(p, parallel.lanes(), workspace);
+  const size_t parameters = static_cast<size_t>(p.images) * count;
+  const float* gammas = as_float(gamma, parts.gamma, parameters);
+  const float* betas = p.rms ? nullptr : as_float(beta, parts.beta, parameters);
+  const int64_t rows_of_image = p.rows / p.images;
+
+  const int64_t rows_at_once = std::max<int64_t>(1, 8192 / D);
+  parallel_for(parallel, (p.rows + rows_at_once - 1) / rows_at_once, [&](int64_t item, size_t lane) {
+    float* s_buffer = parts.rows + static_cast<int64_t>(lane) * 3 * parts.stride;
+    float* x_buffer = s_buffer + parts.stride;
+    float* r_buffer = x_buffer + parts.stride;
+    Rows at = {};
+    for (int64_t row = item * rows_at_once; row < std::min(p.rows, (item + 1) * rows_at_once); ++row) {
+      if (!kWindows) {
+        at = {row, row, row, 0};
+      } else if (at.more > 0) {
+        at = {at.x + 1, at.residual + 1, at.y + 1, at.more - 1};
+      } else {
+        at = rows_at(p, row);
+      }
+      if (kWindows && at.x < 0) {
+        std::fill_n(y + row * D, D, T(0.0f));
+        continue;
+      }
+      const float* s = as_float(x + at.x * D, x_buffer, count);
+      const int64_t image = p.images == 1 ? 0 : row / rows_of_image;
+      const float* g = gammas + image * D;
+      const float* b = p.rms ? nullptr : betas + image * D;
+      if (p.has_residual) {
+        const float* r = as_float(residual + at.residual * D, r_buffer, count);
+        float* total = p.writes_sum ? target(sum + row * D, s_buffer) : s_buffer;
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) total[i] = s[i] + r[i];
+        if (p.writes_sum) store(sum + row * D, total, count);
+        s = total;
+      }
+      // Partial sums of blocks are joined in double, so that long rows lose nothing.
+      double mean = 0;
+      if (!p.rms) {
+        const float pivot = s[0];  // with it, a large mean costs no digits, and equal numbers give 0
+        for (int64_t i = 0; i < D; i += kBlock) {
+          const int64_t end = std::min(D, i + kBlock);
+          mean += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return v - pivot; }));
+        }
+        mean = static_cast<double>(pivot) + mean / static_cast<double>(D);
+      }
+      const float m = static_cast<float>(mean);
+      double squares = 0;
+      for (int64_t i = 0; i < D; i += kBlock) {
+        const int64_t end = std::min(D, i + kBlock);
+        squares += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return (v - m) * (v - m); }));
+      }
+      const float inverse = static_cast<float>(
+          1.0 / std::sqrt(squares / static_cast<double>(D) + static_cast<double>(p.epsilon)));
+      float* out = target(y + at.y * D, x_buffer);
+      if (p.rms) {
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) out[i] = s[i] * inverse * g[i];
+      } else {
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) out[i] = (s[i] - m) * inverse * g[i] + b[i];
+      }
+      store(y + at.y * D, out, count);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+size_t row_norm_workspace(const RowNormProblem& p, size_t lanes) {
+  Workspace workspace(nullptr);
+  take_parts<T>(p, lanes, workspace);
+  return workspace.bytes();
+}
+
+template <class T>
+void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* gamma, const T* beta, T* y,
+              T* sum, Parallel& parallel, void* memory) {
+  const auto run = p.order == RowOrder::kImages ? norm_rows<T, false> : norm_rows<T, true>;
+  run(p, x, residual, gamma, beta, y, sum, parallel, memory);
+}
+
+template size_t row_norm_workspace<float>(const RowNormProblem&, size_t);
+template size_t row_norm_workspace<half>(const RowNormProblem&, size_t);
+template void row_norm(const RowNormProblem&, const float*, const float*, const float*, const float*, float*,
+                       float*, Parallel&, void*);
+template void row_norm(const RowNormProblem&, const half*, const half*, const half*, const half*, half*,
+                       half*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

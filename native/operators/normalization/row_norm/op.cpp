@@ -1,0 +1,343 @@
+#include "operators/normalization/row_norm/op.h"
+
+#include <algorithm>
+
+#include "operators/elementwise/elementwise/op.h"
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+
+std::vector<RowNormOp> RowNormOp::all() {
+  std::vector<RowNormOp> ops;
+  for (int kind : {0, 1, 2}) {
+    for (int suffixes : {0, 1, 2}) {
+      RowNormOp op;
+      op.rms_ = kind == 1;
+      op.ada_ = kind == 2;
+      op.add_ = suffixes >= 1;
+      op.sum_ = suffixes == 2;
+      ops.push_back(op);
+    }
+  }
+  return ops;
+}
+
+std::string RowNormOp::name() const {
+  const char* base = rms_ ? "FusedRmsNorm" : ada_ ? "FusedAdaLayerNorm" : "FusedLayerNorm";
+  return std::string(base) + (add_ ? "Add" : "") + (sum_ ? "Sum" : "");
+}
+
+std::vector<Operand> RowNormOp::inputs() const {
+  return std::vector<Operand>(2 + (add_ ? 1 : 0) + (rms_ ? 0 : 1), Operand::kTensor);
+}
+
+void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
+
+RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  if (x.rank() < (ada_ ? 2u : 1u))
+    throw Error(ada_ ? "X must have rank 2 or more" : "X must have rank 1 or more");
+  if (add_) require_like("R", inputs[1], "X", x);
+  const int64_t D = x[x.rank() - 1];
+  Shape row = {D};
+  const size_t gamma = add_ ? 2 : 1, beta = gamma + 1;
+  if (ada_) {  // [N, 1, .., D], or [1, 1, .., D] for all images
+    row = Shape(x.rank());
+    for (size_t i = 0; i < x.rank(); ++i) row[i] = i + 1 == x.rank() ? D : 1;
+    if (inputs[gamma].rank() > 0 && inputs[gamma][0] == x[0]) row[0] = x[0];
+  }
+  require_shape("gamma", inputs[gamma], row);
+  if (!rms_) require_shape("beta", inputs[beta], row);
+  RowNormProblem p;
+  p.D = D;
+  p.rows = x.elements(0, x.rank() - 1);
+  p.epsilon = epsilon_;
+  p.images = ada_ ? std::max<int64_t>(row[0], 1) : 1;
+  p.rms = rms_;
+  p.has_residual = add_;
+  p.writes_sum = sum_;
+  return p;
+}
+
+std::vector<RowNormWindowsOp> RowNormWindowsOp::all() {
+  std::vector<RowNormWindowsOp> ops(3);
+  ops[1].add_ = ops[2].add_ = true;
+  ops[2].into_ = false;
+  return ops;
+}
+
+std::string RowNormWindowsOp::name() const {
+  return std::string("FusedLayerNorm") + (add_ ? "AddSum" : "") + (into_ ? "IntoWindows" : "FromWindows");
+}
+
+std::vector<Operand> RowNormWindowsOp::inputs() const {
+  return std::vector<Operand>(add_ ? 4 : 3, Operand::kTensor);
+}
+
+void RowNormWindowsOp::read_sizes(const Attributes& node) {
+  const auto pair = [&](const char* name, int64_t least, int64_t& first, int64_t& second) {
+    const std::vector<int64_t> numbers = get_sizes(node, name, 2, least);
+    first = numbers[0];
+    second = numbers[1];
+  };
+  pair("image", 1, height_, width_);
+  pair("window", 1, window_height_, window_width_);
+  pair("shift", 0, down_, right_);
+  if (down_ >= height_ || right_ >= width_) throw Error("attribute 'shift' must be less than 'image'");
+  if (add_ && into_ && (height_ % window_height_ != 0 || width_ % window_width_ != 0)) {
+    throw Error("attribute 'window' must divide 'image'");
+  }
+  if (rows_of_image() > INT32_MAX) throw Error("2^31 rows or more in an image");
+}
+
+void RowNormWindowsOp::read(const Node& node) {
+  epsilon_ = node.get_float("epsilon");
+  read_sizes(node);
+}
+
+int64_t RowNormWindowsOp::windows() const {
+  return gpu::divide_up(height_, window_height_) * gpu::divide_up(width_, window_width_);
+}
+
+double RowNormWindowsOp::rows_of_image() const {
+  return static_cast<double>(windows()) * static_cast<double>(window_height_) *
+         static_cast<double>(window_width_);
+}
+
+int64_t RowNormWindowsOp::images(const Shape& x) const {
+  const bool apart = x.rank() == 4 && !(add_ && into_);
+  if (apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_) {
+    throw Error("X must be [N, " + std::to_string(height_) + ", " + std::to_string(width_) +
+                ", D], or its rows on one axis, got " + x.text());
+  }
+  return x[0];
+}
+
+RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
+  if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
+  if (add_) {
+    require_shape("R", inputs[1], into_ ? x : Shape{N * windows(), window_height_ * window_width_, D});
+  }
+  const size_t gamma = add_ ? 2 : 1;
+  require_shape("gamma", inputs[gamma], {D});
+  require_shape("beta", inputs[gamma + 1], {D});
+  RowNormProblem p;
+  p.D = D;
+  p.rows = N * (add_ ? height_ * width_ : rows);
+  p.epsilon = epsilon_;
+  p.has_residual = p.writes_sum = add_;
+  p.order = into_ ? RowOrder::kIntoWindows : RowOrder::kFromWindows;
+  p.windows = row_windows(height_, width_, window_height_, window_width_, down_, right_);
+  return p;
+}
+
+Shape RowNormWindowsOp::output(const Shapes& inputs) const {
+  const Shape& x = inputs[0];
+  if (!into_) return x;
+  return {images(x) * windows(), window_height_ * window_width_, x[x.rank() - 1]};
+}
+
+Shape RowNormWindowsOp::output_beside(const Shape& y, size_t i) const {
+  return i == 0 || !into_ ? y : Shape{y[0] / windows(), height_ * width_, y[2]};
+}
+
+void RowNormWindowsOp::infer(const ShapeInference& node) const {
+  const SymbolicShape x = node.input(0);
+  for (size_t i = into_ ? 1 : 0; i < outputs(); ++i) node.set_output(i, x);
+  if (!into_) return;
+  RowNormWindowsOp sizes = *this;
+  sizes.read_sizes(node);
+  if (x.empty() || !x[0].known() || x[0].value > INT32_MAX) return;
+  node.set_output(
+      0, {{x[0].value * sizes.windows(), ""}, {sizes.window_height_ * sizes.window_width_, ""}, x.back()});
+}
+
+namespace {
+
+template <class Op, class T>
+class RowNormKernel final : public CpuKernel<Op> {
+ public:
+  using CpuKernel<Op>::CpuKernel;
+  bool run(Call& call) const override {
+    const RowNormProblem& p = this->problem(call);
+    const size_t gamma = p.has_residual ? 2 : 1;
+    cpu::row_norm(p, data<T>(call, 0), p.has_residual ? data<T>(call, 1) : nullptr, data<T>(call, gamma),
+                  p.rms ? nullptr : data<T>(call, gamma + 1), call.outputs[0].as<T>(),
+                  p.writes_sum ? call.outputs[1].as<T>() : nullptr, *call.parallel, call.workspace);
+    return true;
+  }
+
+ private:
+  size_t workspace(const RowNormProblem& p, size_t lanes) const override {
+    return cpu::row_norm_workspace<T>(p, lanes);
+  }
+};
+template <class T>
+using KernelOfRows = RowNormKernel<RowNormOp, T>;
+template <class T>
+using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
+
+void plan_own(GpuWork<RowNormProblem>& work) {
+  work.program.launch(gpu::row_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
+                      work.call);
+}
+
+constexpr Implementation<GpuWork<RowNormProblem>> kImplementations[] = {
+    {"a kernel of our own", take_all<GpuWork<RowNormProblem>>, plan_own},
+};
+
+// [1,1,D] is a row, too.
+Shape without_ones_in_front(const Shape& shape, size_t rank) {
+  size_t first = 0;
+  while (shape.rank() - first > rank && shape[first] == 1) ++first;
+  Shape rest(shape.rank() - first);
+  std::copy(shape.data() + first, shape.data() + shape.rank(), rest.data());
+  return rest;
+}
+
+// Means and inverse deviations of rows as outputs: input 0's shape with ones from the axis on that rows begin with.
+struct Statistics {
+  size_t mean, deviation;  // which outputs they are; 0: none
+
+  // Adds the launch of `p`, whose first outputs are y and sum, and what becomes of the statistics.
+  void launch(const gpu::Device& device, Call& call, Program& program, RowNormProblem p, size_t axis,
+              std::initializer_list<Ref> inputs, Ref y, Ref sum) const {
+    const Tensor& x = call.input(0);
+    Shape shape = x.shape;
+    for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
+    // An output that the node leaves out between others looks like one that it asks for; then its copy is not run.
+    const auto asked = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
+    p.writes_statistics = asked(mean) || asked(deviation);
+    const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
+    Ref both = p.writes_statistics ? program.reserve(2 * bytes) : Ref();
+    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device.facts()), inputs, {y, sum, both});
+    for (const size_t i : {mean, deviation}) {
+      if (asked(i)) program.copy(set_output(call, i, shape, ElementType::kFloat), both, p.D > 0 ? bytes : 0);
+      both.at += bytes;
+    }
+  }
+};
+
+// LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none; outputs Y and each
+// row's mean, unless rms, and inverse deviation.
+class StandardRowNorm final : public gpu::DeviceKernel {
+ public:
+  StandardRowNorm(const Node& node, gpu::Device& device, bool rms)
+      : DeviceKernel(device),
+        rms_(rms),
+        statistics_{rms ? size_t{0} : 1, rms ? size_t{1} : 2},
+        axis_(node.find_int("axis").value_or(-1)),
+        epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const size_t rank = x.shape.rank(), axis = axis_of(axis_, rank);
+    Shape row(rank - axis);
+    for (size_t d = axis; d < rank; ++d) row[d - axis] = x.shape[d];
+    RowNormProblem p;
+    p.D = row.elements();
+    p.rows = x.shape.elements(0, axis);
+    p.epsilon = epsilon_;
+    p.rms = rms_;
+    p.has_beta = call.has_input(2);
+    const Ref y = set_output(call, 0, x.shape);
+    const bool half = is_half(x);
+    const auto of_row = [&](size_t i) {
+      const Shape given = without_ones_in_front(call.input(i).shape, row.rank());
+      if (given == row) return Ref::input(i);
+      const Ref repeated = program.reserve(p.D * bytes_of(x.type));
+      program.launch(gpu::broadcast_plan(given, row, half, call.aligned()), {Ref::input(i)}, {repeated});
+      return repeated;
+    };
+    const Ref gamma = of_row(1), beta = p.has_beta ? of_row(2) : Ref();
+    statistics_.launch(device_, call, program, p, axis, {Ref::input(0), gamma, beta}, y, Ref());
+  }
+
+  bool rms_;
+  Statistics statistics_;
+  int64_t axis_;
+  float epsilon_;
+};
+
+// Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean and
+// inverse deviation, and the sum.
+class SkipNorm final : public gpu::DeviceKernel {
+ public:
+  SkipNorm(const Node& node, gpu::Device& device, bool rms)
+      : DeviceKernel(device),
+        rms_(rms),
+        statistics_{1, 2},
+        epsilon_(node.find_float("epsilon").value_or(1e-12f)) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &skip = call.input(1), &gamma = call.input(2);
+    const int64_t D = gamma.shape.elements();
+    const size_t beta = 3, bias = rms_ ? 3 : 4;
+    if (x.shape.rank() == 0 || x.shape[x.shape.rank() - 1] != D) {
+      throw Error("gamma must have the size of the last axis");
+    }
+    if (!rms_ && call.has_input(beta) && call.input(beta).shape.elements() != D) {
+      throw Error("beta must have the size of the last axis");
+    }
+    const bool half = is_half(x);
+    RowNormProblem p = {
+        D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, rms_, true, call.outputs.size() > 3};
+    p.has_beta = !rms_ && call.has_input(beta);
+    for (size_t i = 0; i < call.outputs.size(); i += 3) set_output(call, i, x.shape);
+    Ref from = Ref::input(0), other = Ref::input(1);
+    const auto add = [&](const Shape& b, Ref which) {
+      const Ref sum = program.reserve(x.shape.elements() * bytes_of(x.type));
+      program.launch(gpu::add_plan(x.shape, b, half, call.aligned()), {from, which}, {sum});
+      from = sum;
+    };
+    if (call.has_input(bias)) add(call.input(bias).shape, Ref::input(bias));
+    if (skip.shape != x.shape) {  // repeated for each sequence
+      const Ref repeated = program.reserve(x.shape.elements() * bytes_of(x.type));
+      program.launch(gpu::broadcast_plan(skip.shape, x.shape, half, call.aligned()), {other}, {repeated});
+      other = repeated;
+    }
+    const Ref b = p.has_beta ? Ref::input(beta) : Ref();
+    statistics_.launch(device_, call, program, p, x.shape.rank() - 1, {from, other, Ref::input(2), b},
+                       Ref::output(0), p.writes_sum ? Ref::output(3) : Ref());
+  }
+
+  bool rms_;
+  Statistics statistics_;
+  float epsilon_;
+};
+
+std::string refuse_row_norm(const Node& node, size_t statistics) {
+  const std::string mixed = refuse_mixed_floats(node);
+  if (!mixed.empty()) return mixed;
+  for (size_t i = 1; i <= statistics; ++i) {
+    const bool asked = i < node.outputs.size() && node.outputs[i].present;
+    if (asked && node.outputs[i].type != ElementType::kFloat) return "statistics that are not float";
+  }
+  return "";
+}
+
+}  // namespace
+
+void add_row_norm(Kernels& kernels) {
+  kernels.add_cpu<RowNormOp, KernelOfRows>(Reuse::kInplace);
+  kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_cpu<RowNormWindowsOp, KernelOfWindows>();
+  kernels.add_gpu<RowNormWindowsOp, GpuKernel<RowNormWindowsOp, kImplementations>>(Where::kGpu);
+  const auto norm = [&](const char* name, int first, int last, bool rms) {
+    kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused([rms](const Node& node) {
+      return refuse_row_norm(node, rms ? 1 : 2);
+    });
+  };
+  norm("LayerNormalization", 1, 17, false);
+  norm("RMSNormalization", 23, 23, true);
+  norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for it
+  const auto skip_norm = [](const Node& node) { return refuse_row_norm(node, 2); };
+  kernels.add_microsoft<SkipNorm>("SkipLayerNormalization", false).refused(skip_norm);
+  kernels.add_microsoft<SkipNorm>("SkipSimplifiedLayerNormalization", true).refused(skip_norm);
+}
+
+}  // namespace graphopt

@@ -1,0 +1,81 @@
+#include <algorithm>
+
+#include "operators/normalization/row_norm/args.h"
+#include "operators/normalization/row_norm/op.h"
+
+namespace graphopt {
+
+hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
+                            int64_t down, int64_t right) {
+  const int64_t above = gpu::divide_up(height, window_height), across = gpu::divide_up(width, window_width);
+  const int64_t window = window_height * window_width;
+  hip::RowWindows w;
+  w.height = gpu::to_u31(height);
+  w.width = gpu::to_u31(width);
+  w.padded_height = gpu::to_u31(above * window_height);
+  w.padded_width = gpu::to_u31(across * window_width);
+  w.down = gpu::to_u31(down);
+  w.right = gpu::to_u31(right);
+  w.image = gpu::make_divisor(height * width);
+  w.padded_image = gpu::make_divisor(above * across * window);
+  w.line = gpu::make_divisor(width);
+  w.window_height = gpu::make_divisor(window_height);
+  w.window_width = gpu::make_divisor(window_width);
+  w.window = gpu::make_divisor(window);
+  w.windows_across = gpu::make_divisor(across);
+  return w;
+}
+
+namespace gpu {
+namespace {
+
+// [in windows][in registers][half]
+constexpr const char* kKernels[2][2][2] = {
+    {{"row_norm_any_f32", "row_norm_any_f16"}, {"row_norm_f32", "row_norm_f16"}},
+    {{"row_norm_windows_any_f32", "row_norm_windows_any_f16"},
+     {"row_norm_windows_f32", "row_norm_windows_f16"}}};
+
+}  // namespace
+
+Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
+  constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
+  Plan plan;
+  if (p.rows * p.D == 0) return plan;
+  const int64_t pack = half ? 8 : 4;
+  const uint8_t gamma = p.has_residual ? 2 : 1;
+  const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMostThreads * hip::kRowNormVectors;
+  // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
+  const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
+                                     static_cast<int64_t>(device.wave), kMostThreads);
+  const char* name = kKernels[p.order != RowOrder::kImages][registers][half];
+  const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
+  hip::RowNormArgs args = {};
+  args.gamma = input(gamma);
+  args.beta = p.rms || !p.has_beta ? no_buffer() : input(static_cast<uint8_t>(gamma + 1));
+  args.D = to_u31(p.D);
+  args.epsilon = p.epsilon;
+  args.rms = p.rms;
+  args.threads = static_cast<int32_t>(block);
+  args.image = make_divisor(p.images == 1 ? 1 : p.rows / p.images);
+  args.rows = p.writes_statistics ? to_u31(p.rows) : 0;
+  args.gamma_step = p.images == 1 ? 0 : to_u31(p.D);
+  if (p.images != 1) to_u31(p.rows);
+  args.windows = p.windows;
+  args.into = p.order == RowOrder::kIntoWindows;
+  const bool moves_x = args.into != 0 && !p.has_residual, moves_y = args.into != 0 && p.has_residual;
+  const int64_t bytes = (half ? 2 : 4) * p.D;
+  for_each_launch(p.rows, block, [&](int64_t first, uint32_t count) {
+    args.first_row = p.images == 1 && p.order == RowOrder::kImages ? 0 : static_cast<uint32_t>(first);
+    args.x = behind(input(0), moves_x ? 0 : first * bytes);
+    args.residual = behind(p.has_residual ? input(1) : no_buffer(),
+                           p.order == RowOrder::kFromWindows ? 0 : first * bytes);
+    args.y = behind(output(0), moves_y ? 0 : first * bytes);
+    args.sum = behind(p.writes_sum ? output(1) : no_buffer(), first * bytes);
+    args.statistics = behind(p.writes_statistics ? output(2) : no_buffer(), first * 4);
+    plan.launch(name, {count}, block, args);
+  });
+  return plan;
+}
+
+}  // namespace gpu
+}  // namespace graphopt

@@ -1,0 +1,220 @@
+// Softmax, LogSoftmax and LpNormalization, whose numbers are divided by a sum over their axis, in float32: a
+// work-group for a row of the last axis, or for some neighbouring columns of another one, of which a work-item has
+// two in float16. It keeps its numbers in registers where they fit there. What does not fit is read two or three
+// times, all but the first time from the cache.
+//
+// Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
+// sets it beside a copy.
+#include "blocks/gpu/neighbours.h"
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/normalization/softmax/args.h"
+
+namespace graphopt::hip {
+
+// What is summed and what comes of the sum. kShifts: relative to the largest number, which `most` is.
+struct Exponentials {
+  static constexpr bool kShifts = true;
+  int32_t how;
+  float scale, shift;
+
+  DEVICE float summand(float v, float most) const { return exp_fast(v - most); }
+  DEVICE void finish(float most, float sum) {
+    scale = 1.0f / sum;
+    shift = most + 0.69314718f * log2_fast(sum);
+  }
+  DEVICE float result(float v, float most) const {
+    return how == kLogSoftmax ? v - shift : exp_fast(v - most) * scale;
+  }
+};
+
+struct Powers {
+  static constexpr bool kShifts = false;
+  int32_t how;
+  float norm;
+
+  DEVICE float summand(float v, float) const { return how == kRootOfSquares ? v * v : v < 0 ? -v : v; }
+  DEVICE void finish(float, float sum) { norm = how == kRootOfSquares ? sqrt_exact(sum) : sum; }
+  DEVICE float result(float v, float) const { return norm == 0 ? 0.0f : v / norm; }
+};
+
+struct SoftmaxLds {
+  WaveSums most, sum;
+};
+
+// NaN stays.
+DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
+
+// A row of at most kSoftmaxKept numbers for each work-item, which asks for all of them at once.
+template <class T, class Of>
+DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  Of of = {};
+  of.how = args.how;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * args.D;
+  const T* const x = static_cast<const T*>(args.x) + row;
+  T* const y = static_cast<T*>(args.y) + row;
+  const auto place = [&](int k) { return static_cast<uint32_t>(k * args.threads + thread_x()); };
+  float v[kSoftmaxKept];
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    v[k] = place(k) < args.D ? to_float(x[place(k)]) : Of::kShifts ? -infinity() : 0.0f;
+  }
+  float most = 0;
+  if constexpr (Of::kShifts) {
+    most = v[0];
+    UNROLL for (int k = 1; k < kSoftmaxKept; ++k) most = larger(v[k], most);
+    most = group_max(most, lds.most, args.threads);
+  }
+  float sum = 0;
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    if (place(k) < args.D) sum += of.summand(v[k], most);
+  }
+  of.finish(most, group_sum(sum, lds.sum, args.threads));
+  UNROLL for (int k = 0; k < kSoftmaxKept; ++k) {
+    if (place(k) < args.D) y[place(k)] = from_float<T>(of.result(v[k], most));
+  }
+}
+
+template <class T, class Of>
+DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+  if (args.D <= kSoftmaxKept * static_cast<uint32_t>(args.threads)) return softmax_kept<T, Of>(args, lds);
+  Of of = {};
+  of.how = args.how;
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t D = args.D;
+  const size_t row = static_cast<size_t>(static_cast<uint32_t>(block_x())) * D;
+  const auto first = static_cast<uint32_t>(thread_x()), step = static_cast<uint32_t>(args.threads);
+  float most = 0;
+  if constexpr (Of::kShifts) {
+    most = to_float(x[row]);
+    for (uint32_t i = first; i < D; i += step) most = larger(to_float(x[row + i]), most);
+    most = group_max(most, lds.most, args.threads);
+  }
+  float sum = 0;
+  for (uint32_t i = first; i < D; i += step) sum += of.summand(to_float(x[row + i]), most);
+  of.finish(most, group_sum(sum, lds.sum, args.threads));
+  for (uint32_t i = first; i < D; i += step) {
+    y[row + i] = from_float<T>(of.result(to_float(x[row + i]), most));
+  }
+}
+
+template <int kWidth>
+struct SoftmaxColumnsLds {
+  Neighbours<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
+};
+
+// kKept: a work-item keeps its numbers, of which there are at most kSoftmaxKept in each column.
+template <class T, class Of, int kWidth, bool kKept>
+DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
+  using Numbers = Neighbours<float, kWidth>;
+  const auto group = static_cast<uint32_t>(block_x());
+  const uint32_t outer = divide(group, args.groups);
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const uint32_t lane = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
+  const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + lane) * kWidth;
+  // Work-items beyond the last column compute it once more, and write nothing.
+  const bool inside = column < args.inner;
+  const size_t first =
+      static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - kWidth);
+  const T* const x = static_cast<const T*>(args.x) + first;
+  T* const y = static_cast<T*>(args.y) + first;
+  const auto row = [&](uint32_t i) {
+    return load_neighbours<kWidth>(x + static_cast<size_t>(i) * args.inner);
+  };
+  const auto numbers_of = [](const Neighbours<T, kWidth>& in) {
+    Numbers numbers;
+    UNROLL for (int w = 0; w < kWidth; ++w) numbers.v[w] = to_float(in.v[w]);
+    return numbers;
+  };
+  const auto place = [part](uint32_t k) { return part + k * kSoftmaxParts; };
+  Neighbours<T, kWidth> kept[kKept ? kSoftmaxKept : 1];
+  if constexpr (kKept) {
+    UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
+      if (k * kSoftmaxParts >= args.D) break;
+      kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
+    }
+  }
+  // visit(the numbers of a row, which row), for all rows of the work-item. Rows from D on are the last one once more.
+  const auto each = [&](const auto& visit) {
+    if constexpr (kKept) {
+      UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
+        if (k * kSoftmaxParts >= args.D) break;
+        visit(numbers_of(kept[k]), place(k));
+      }
+    } else {
+      for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
+    }
+  };
+  // join(what has been joined, a number), over all parts of a column.
+  const auto over_parts = [&](const Numbers& own, const auto& join) {
+    lds.of[part][lane] = own;
+    barrier();
+    Numbers all = lds.of[0][lane];
+    UNROLL for (int p = 1; p < kSoftmaxParts; ++p) {
+      UNROLL for (int w = 0; w < kWidth; ++w) all.v[w] = join(all.v[w], lds.of[p][lane].v[w]);
+    }
+    return all;
+  };
+  Numbers most, sum = {};
+  UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = -infinity();
+  if constexpr (Of::kShifts) {
+    each([&](const Numbers& numbers, uint32_t) {
+      UNROLL for (int w = 0; w < kWidth; ++w) most.v[w] = larger(numbers.v[w], most.v[w]);
+    });
+    most = over_parts(most, [](float a, float b) { return larger(b, a); });
+    barrier();
+  }
+  Of of[kWidth] = {};
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].how = args.how;
+  each([&](const Numbers& numbers, uint32_t i) {
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      sum.v[w] += i < args.D ? of[w].summand(numbers.v[w], most.v[w]) : 0.0f;
+    }
+  });
+  sum = over_parts(sum, [](float a, float b) { return a + b; });
+  if (!inside) return;
+  UNROLL for (int w = 0; w < kWidth; ++w) of[w].finish(most.v[w], sum.v[w]);
+  each([&](const Numbers& numbers, uint32_t i) {
+    if (i >= args.D) return;
+    Neighbours<T, kWidth> out;
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      out.v[w] = from_float<T>(of[w].result(numbers.v[w], most.v[w]));
+    }
+    store_neighbours(y + static_cast<size_t>(i) * args.inner, out);
+  });
+}
+
+template <class T, class Of, int kWidth>
+DEVICE void softmax_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
+  if (args.D <= kSoftmaxKept * kSoftmaxParts) {
+    softmax_of_columns<T, Of, kWidth, true>(args, lds);
+  } else {
+    softmax_of_columns<T, Of, kWidth, false>(args, lds);
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define SOFTMAX_ROWS(name, T, Of, suffix)            \
+  KERNEL(name##_##suffix, 1024, SoftmaxArgs, x, y) { \
+    SHARED(SoftmaxLds, lds);                         \
+    softmax<T, Of>(args, lds);                       \
+  }
+#define SOFTMAX_COLUMNS(name, T, Of, width, suffix)                                   \
+  KERNEL(name##_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
+    SHARED(SoftmaxColumnsLds<width>, lds);                                            \
+    softmax_columns<T, Of, width>(args, lds);                                         \
+  }
+
+SOFTMAX_ROWS(softmax, float, Exponentials, f32)
+SOFTMAX_ROWS(softmax, half_t, Exponentials, f16)
+SOFTMAX_COLUMNS(softmax_columns, float, Exponentials, 1, f32)
+SOFTMAX_COLUMNS(softmax_columns, half_t, Exponentials, 1, f16)
+SOFTMAX_COLUMNS(softmax_column_pairs, half_t, Exponentials, 2, f16)
+SOFTMAX_ROWS(lp_norm, float, Powers, f32)
+SOFTMAX_ROWS(lp_norm, half_t, Powers, f16)
+SOFTMAX_COLUMNS(lp_norm_columns, float, Powers, 1, f32)
+SOFTMAX_COLUMNS(lp_norm_columns, half_t, Powers, 1, f16)
+SOFTMAX_COLUMNS(lp_norm_column_pairs, half_t, Powers, 2, f16)

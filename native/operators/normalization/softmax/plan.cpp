@@ -1,0 +1,83 @@
+#include <algorithm>
+
+#include "operators/normalization/softmax/args.h"
+#include "operators/normalization/softmax/op.h"
+
+namespace graphopt::gpu {
+
+namespace {
+
+struct SoftmaxKernels {
+  const char *rows, *columns, *pairs;  // pairs of columns
+};
+SoftmaxKernels kernels_of(OverAxis what, bool half) {
+  if (what == OverAxis::kSoftmax || what == OverAxis::kLogSoftmax) {
+    if (half) return {"softmax_f16", "softmax_columns_f16", "softmax_column_pairs_f16"};
+    return {"softmax_f32", "softmax_columns_f32", nullptr};
+  }
+  if (half) return {"lp_norm_f16", "lp_norm_columns_f16", "lp_norm_column_pairs_f16"};
+  return {"lp_norm_f32", "lp_norm_columns_f32", nullptr};
+}
+
+int32_t how_of(OverAxis what) {
+  switch (what) {
+    case OverAxis::kSoftmax:
+      break;
+    case OverAxis::kLogSoftmax:
+      return hip::kLogSoftmax;
+    case OverAxis::kLp1:
+      return hip::kSumOfAbsolutes;
+    case OverAxis::kLp2:
+      return hip::kRootOfSquares;
+  }
+  return hip::kSoftmax;
+}
+
+void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis what, bool half,
+                 bool aligned) {
+  constexpr int64_t kThreads = hip::kSoftmaxColumns * hip::kSoftmaxParts;
+  const bool pairs = half && aligned && inner % 2 == 0;
+  const char* kernel = pairs ? kernels_of(what, half).pairs : kernels_of(what, half).columns;
+  const int64_t groups = divide_up(inner, hip::kSoftmaxColumns * (pairs ? 2 : 1)),
+                bytes = (half ? 2 : 4) * D * inner;
+  hip::SoftmaxColumnsArgs args = {};
+  args.groups = make_divisor(groups);
+  args.D = to_u31(D);
+  args.inner = to_u31(inner);
+  args.how = how_of(what);
+  // Launches begin with a whole one of `outer`.
+  const int64_t most = std::max<int64_t>(1, INT32_MAX / (groups * kThreads));
+  for (int64_t first = 0; first < outer; first += most) {
+    args.x = behind(input(0), first * bytes);
+    args.y = behind(output(0), first * bytes);
+    plan.launch(kernel, {to_u31(std::min(most, outer - first) * groups)}, static_cast<uint32_t>(kThreads),
+                args);
+  }
+}
+
+}  // namespace
+
+Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool half, bool aligned,
+                  const DeviceFacts& device) {
+  Plan plan;
+  if (outer * D * inner == 0) return plan;
+  if (inner > 1) {
+    add_columns(plan, outer, D, inner, what, half, aligned);
+    return plan;
+  }
+  const int64_t threads =
+      std::clamp<int64_t>(round_up(divide_up(to_u31(D), hip::kSoftmaxKept), device.wave), device.wave, 1024);
+  hip::SoftmaxArgs args = {};
+  args.D = to_u31(D);
+  args.how = how_of(what);
+  args.threads = static_cast<int32_t>(threads);
+  const int64_t bytes = (half ? 2 : 4) * D;
+  for_each_launch(outer, threads, [&](int64_t first, uint32_t count) {
+    args.x = behind(input(0), first * bytes);
+    args.y = behind(output(0), first * bytes);
+    plan.launch(kernels_of(what, half).rows, {count}, static_cast<uint32_t>(threads), args);
+  });
+  return plan;
+}
+
+}  // namespace graphopt::gpu

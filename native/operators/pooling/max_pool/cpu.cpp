@@ -1,0 +1,156 @@
+// First the largest of the rows that a window covers, column by column, then the largest of the columns: a row of
+// y takes as many comparisons as the window is high, and as it is wide.
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "blocks/cpu/product.h"
+#include "blocks/cpu/workspace.h"
+#include "device/cpu/parallel_for.h"
+#include "operators/pooling/max_pool/op.h"
+
+namespace graphopt::cpu::GRAPHOPT_ISA {
+namespace {
+
+constexpr int64_t L = kWidth;
+constexpr float kLeast = -std::numeric_limits<float>::infinity();
+
+// Columns of a row with its padding, and what vectors read beyond it.
+int64_t row_slot(const MaxPoolProblem& p) {
+  const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
+  return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
+}
+
+template <int kFirst>
+struct EveryOther {
+  static constexpr int at(int i) { return 2 * i + kFirst; }
+};
+
+// x[i stride] for i in [0, L).
+Vec load_every(const float* x, int64_t stride) {
+  if (stride == 1) return load(x);
+  if (stride == 2) return shuffle(load(x), load(x + L), EveryOther<0>());
+  alignas(64) float part[L];
+  for (int64_t i = 0; i < L; ++i) part[i] = x[i * stride];
+  return load_aligned(part);
+}
+
+// How many channels a word holds, and the numbers of one.
+template <class T>
+constexpr int64_t kChannels = std::is_same_v<T, uint32_t> ? 2 : 1;
+template <class T>
+void load_numbers(const T* x, int64_t n, Vec* numbers) {
+  numbers[0] = load_range(x, 0, n);
+}
+void load_numbers(const uint32_t* x, int64_t n, Vec* numbers) {
+  const auto words = reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
+  numbers[0] = first_of_pair(words);
+  numbers[1] = second_of_pair(words);
+}
+template <class T>
+void store_numbers(T* y, const Vec* numbers, int64_t n) {
+  store_part(y, numbers[0], n, false);
+}
+void store_numbers(uint32_t* y, const Vec* numbers, int64_t n) {
+  // They are numbers of bfloat16: the lower half of each is zero.
+  const Words words = (reinterpret_cast<Words>(numbers[0]) >> 16) | reinterpret_cast<Words>(numbers[1]);
+  store_part(reinterpret_cast<float*>(y), reinterpret_cast<Vec>(words), n, false);
+}
+
+// The largest of each column of rows `first` to `last` of x, each `step` apart: those of channel c at
+// rows + c slot.
+template <class T>
+void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int64_t step, float* rows,
+                     int64_t slot) {
+  constexpr int64_t kCount = kChannels<T>;
+  for (int64_t w = 0; w < width; w += L) {
+    const int64_t n = std::min(width - w, L);
+    Vec most[kCount], here[kCount];
+    for (Vec& m : most) m = splat(kLeast);
+    for (int64_t h = first; h < last; h += step) {
+      load_numbers(x + h * width + w, n, here);
+      for (int64_t c = 0; c < kCount; ++c) most[c] = larger(here[c], most[c]);
+    }
+    for (int64_t c = 0; c < kCount; ++c) {
+      store(rows + c * slot + w, n == L ? most[c] : keep_part(most[c], n, kLeast));
+    }
+  }
+}
+
+// Whether each number of a row of y comes from two neighbouring columns of x, without padding.
+bool halves_columns(const MaxPoolProblem& p) {
+  return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
+         2 * p.out[1] <= p.in[1];
+}
+
+// A row of y where halves_columns, from rows `first` to `last` of x, each `step` apart.
+template <class T>
+void halved_row(const MaxPoolProblem& p, const T* x, int64_t first, int64_t last, int64_t step, T* y) {
+  constexpr int64_t kCount = kChannels<T>;
+  for (int64_t w = 0; w < p.out[1]; w += L) {
+    const int64_t n = p.in[1] - 2 * w;
+    Vec low[kCount], high[kCount], here[kCount];
+    for (int64_t c = 0; c < kCount; ++c) low[c] = high[c] = splat(kLeast);
+    for (int64_t h = first; h < last; h += step) {
+      const T* row = x + h * p.in[1] + 2 * w;
+      load_numbers(row, n, here);
+      for (int64_t c = 0; c < kCount; ++c) low[c] = larger(here[c], low[c]);
+      load_numbers(row + L, n - L, here);
+      for (int64_t c = 0; c < kCount; ++c) high[c] = larger(here[c], high[c]);
+    }
+    for (int64_t c = 0; c < kCount; ++c) {
+      low[c] = larger(shuffle(low[c], high[c], EveryOther<0>()), shuffle(low[c], high[c], EveryOther<1>()));
+    }
+    store_numbers(y + w, low, std::min(p.out[1] - w, L));
+  }
+}
+
+}  // namespace
+
+template <class T>
+size_t max_pool_workspace(const MaxPoolProblem& p, size_t lanes) {
+  return lanes * static_cast<size_t>(kChannels<T> * row_slot(p)) * sizeof(float);
+}
+
+template <class T>
+void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace) {
+  constexpr int64_t kCount = kChannels<T>;
+  const int64_t slot = row_slot(p);
+  const bool halves = halves_columns(p);
+  parallel_for(parallel, p.planes, [&](int64_t plane, size_t lane) {
+    float* rows = static_cast<float*>(workspace) + static_cast<int64_t>(lane) * kCount * slot;
+    std::fill_n(rows, kCount * slot, kLeast);
+    const T* image = x + plane * p.in[0] * p.in[1];
+    T* to = y + plane * p.out[0] * p.out[1];
+    for (int64_t h = 0; h < p.out[0]; ++h, to += p.out[1]) {
+      const int64_t top = h * p.stride[0] - p.pad[0], step = p.dilation[0];
+      const int64_t first = top < 0 ? top + ceil_div(-top, step) * step : top;
+      const int64_t last = std::min(p.in[0], top + (p.kernel[0] - 1) * step + 1);
+      if (halves) {
+        halved_row(p, image, first, last, step, to);
+        continue;
+      }
+      largest_of_rows(image, p.in[1], first, last, step, rows + p.pad[1], slot);
+      for (int64_t w = 0; w < p.out[1]; w += L) {
+        Vec most[kCount];
+        for (Vec& m : most) m = splat(kLeast);
+        for (int64_t k = 0; k < p.kernel[1]; ++k) {
+          const int64_t at = w * p.stride[1] + k * p.dilation[1];
+          for (int64_t c = 0; c < kCount; ++c) {
+            most[c] = larger(load_every(rows + c * slot + at, p.stride[1]), most[c]);
+          }
+        }
+        store_numbers(to + w, most, std::min(p.out[1] - w, L));
+      }
+    }
+  });
+}
+
+template size_t max_pool_workspace<float>(const MaxPoolProblem&, size_t);
+template size_t max_pool_workspace<half>(const MaxPoolProblem&, size_t);
+template size_t max_pool_workspace<uint32_t>(const MaxPoolProblem&, size_t);
+template void max_pool(const MaxPoolProblem&, const float*, float*, Parallel&, void*);
+template void max_pool(const MaxPoolProblem&, const half*, half*, Parallel&, void*);
+template void max_pool(const MaxPoolProblem&, const uint32_t*, uint32_t*, Parallel&, void*);
+
+}  // namespace graphopt::cpu::GRAPHOPT_ISA

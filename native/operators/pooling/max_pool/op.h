@@ -1,0 +1,48 @@
+// MaxPoolPairsBf16: MaxPool over the last two axes of what lies in pairs of channels (operators/conv/fused_conv/op.h).
+// MaxPoolPlanes: the same of what lies in planes of one channel.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device/cpu/isa.h"
+#include "device/cpu/parallel.h"
+#include "operators/operator.h"
+
+namespace graphopt {
+
+// x [planes, in..] and y [planes, out..] of words: a number of float or float16, or two of bfloat16.
+struct MaxPoolProblem {
+  using Axes = std::array<int64_t, 2>;
+  int64_t planes = 0;
+  Axes in = {1, 1}, out = {1, 1}, kernel = {1, 1}, stride = {1, 1}, dilation = {1, 1};
+  Axes pad = {0, 0};  // at the beginning; at the end is what `out` leaves
+};
+
+class MaxPoolOp final : public Operator<MaxPoolProblem> {
+ public:
+  explicit MaxPoolOp(bool pairs) : pairs_(pairs) {}
+  std::string name() const override { return pairs_ ? "MaxPoolPairsBf16" : "MaxPoolPlanes"; }
+  std::vector<Operand> inputs() const override { return {Operand::kTensor}; }
+  void read(const Node& node) override;
+  Problem problem(const Shapes& inputs) const override;
+  Shape output(const Shapes& inputs) const override;
+  void infer(const ShapeInference& node) const override;
+
+ private:
+  bool pairs_;
+  std::vector<int64_t> kernel_, pads_, strides_, dilations_;
+};
+
+}  // namespace graphopt
+
+namespace graphopt::cpu {
+
+// T is float, half, or uint32_t: two numbers, the first channel's in the lower half.
+GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const MaxPoolProblem& p, size_t lanes), (p, lanes))
+GRAPHOPT_CPU_KERNEL(void, max_pool,
+                    (const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),
+                    (p, x, y, parallel, workspace))
+
+}  // namespace graphopt::cpu

@@ -1,0 +1,177 @@
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window lies over
+// channels: a work-item for each output, or for kPoolTogether neighbours, for which places are found once.
+//
+// Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
+// a tap. scripts/gpu_bench.py sets it beside a copy.
+#include "blocks/gpu/channels_last.h"
+#include "blocks/gpu/neighbours.h"
+#include "blocks/gpu/quantized.h"
+#include "device/platform.h"
+#include "operators/pooling/pool/args.h"
+
+namespace graphopt::hip {
+
+// Every whole number of 8 bits is a float.
+DEVICE float number_of(float x) { return x; }
+DEVICE float number_of(half_t x) { return to_float(x); }
+DEVICE float number_of(uint8_t x) { return static_cast<float>(x); }
+DEVICE float number_of(int8_t x) { return static_cast<float>(x); }
+
+template <class T>
+DEVICE T pooled(float most) {
+  return from_float<T>(most);
+}
+// Of a window that lies in the padding: the least number.
+template <>
+DEVICE uint8_t pooled(float most) {
+  return saturated_byte(most, false);
+}
+template <>
+DEVICE int8_t pooled(float most) {
+  return static_cast<int8_t>(saturated_byte(most, true));
+}
+
+// kWidth neighbours of a row.
+template <class T, int kWidth>
+DEVICE void pool(const PoolArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor &per_plane = args.per_plane, &per_slice = args.per_slice, &across = args.across;
+  const PoolAxis &a = args.axes[0], &b = args.axes[1], &c = args.axes[2];
+  const uint32_t i = work_item(kPoolThreads) * kWidth;
+  if (i >= args.total) return;
+  const uint32_t number = divide(i, per_plane), in_plane = i - number * per_plane.d;
+  const uint32_t slice = divide(in_plane, per_slice), in_slice = in_plane - slice * per_slice.d;
+  const uint32_t row = divide(in_slice, across), column = in_slice - row * across.d;
+  const T* from = x + static_cast<size_t>(number) * args.plane;
+  const auto inside = [](int at, const PoolAxis& axis) { return at >= 0 && at < axis.in; };
+  const bool counts_padding = args.mode == PoolMode::kAverageWithPadding;
+  float most[kWidth], sum[kWidth];
+  int count[kWidth];
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    most[w] = -bit_cast<float>(0x7f800000u);
+    sum[w] = 0;
+    count[w] = 0;
+  }
+  for (int r = 0; r < a.kernel; ++r) {
+    const int p = static_cast<int>(slice) * a.stride + a.first + r * a.dilation;
+    if (p >= a.last) break;
+    for (int s = 0; s < b.kernel; ++s) {
+      const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
+      if (q >= b.last) break;
+      const bool in_row = inside(p, a) && inside(q, b);
+      const T* const line = from + (p * b.in + q) * c.in;
+      for (int t = 0; t < c.kernel; ++t) {
+        const int first = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+        UNROLL for (int w = 0; w < kWidth; ++w) {
+          const int k = first + w * c.stride;
+          if (in_row && inside(k, c)) {
+            const float v = number_of(line[k]);
+            most[w] = v > most[w] || v != v ? v : most[w];
+            sum[w] += v;
+            ++count[w];
+          } else if (k < c.last) {
+            count[w] += counts_padding ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  Neighbours<T, kWidth> out;
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    out.v[w] = pooled<T>(args.mode == PoolMode::kMax ? most[w] : sum[w] / static_cast<float>(count[w]));
+  }
+  store_neighbours(y + i, out);
+}
+
+template <int kSize>
+DEVICE void pool_channels_last(const PoolChannelsLastArgs& args) {
+  const half_t* x = args.x;
+  half_t* y = args.y;
+  const PoolAxis &b = args.axes[0], &c = args.axes[1];
+  const uint32_t i = work_item(kPoolThreads);
+  if (i >= args.total) return;
+  const uint32_t pixel = divide(i, args.packs), channel = (i - pixel * args.packs.d) * kSize;
+  const uint32_t image = divide(pixel, args.per_image), in_image = pixel - image * args.per_image.d;
+  const uint32_t row = divide(in_image, args.across), column = in_image - row * args.across.d;
+  const half_t* const from =
+      x + static_cast<size_t>(image) * static_cast<size_t>(b.in) * static_cast<size_t>(c.in) * args.channels +
+      channel;
+  float most[kSize], sum[kSize];
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    most[j] = -bit_cast<float>(0x7f800000u);
+    sum[j] = 0;
+  }
+  int count = 0;
+  for (int s = 0; s < b.kernel; ++s) {
+    const int q = static_cast<int>(row) * b.stride + b.first + s * b.dilation;
+    if (q >= b.last) break;
+    for (int t = 0; t < c.kernel; ++t) {
+      const int k = static_cast<int>(column) * c.stride + c.first + t * c.dilation;
+      if (k >= c.last) break;
+      if (q < 0 || q >= b.in || k < 0 || k >= c.in) {
+        count += args.mode == PoolMode::kAverageWithPadding ? 1 : 0;
+        continue;
+      }
+      const auto values = load_channels<kSize>(from + static_cast<size_t>(q * c.in + k) * args.channels);
+      UNROLL for (int j = 0; j < kSize; ++j) {
+        const float v = to_float(values.v[j]);
+        most[j] = v > most[j] || v != v ? v : most[j];
+        sum[j] += v;
+      }
+      ++count;
+    }
+  }
+  Channels<kSize> out;
+  UNROLL for (int j = 0; j < kSize; ++j) {
+    out.v[j] = from_float<half_t>(args.mode == PoolMode::kMax ? most[j] : sum[j] / static_cast<float>(count));
+  }
+  store_channels(y + static_cast<size_t>(pixel) * args.channels + channel, out);
+}
+
+template <class T, int kWidth>
+DEVICE void lrn(const LrnArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const uint32_t i = work_item(kPoolThreads) * kWidth;
+  if (i >= args.total) return;
+  const uint32_t plane = divide(i, args.inner), size = args.inner.d;
+  const auto channel = static_cast<int>(plane - divide(plane, args.channels) * args.channels.d);
+  const int first = -min_int(channel, args.before),
+            last = min_int(static_cast<int>(args.channels.d) - 1 - channel, args.after);
+  float sum[kWidth] = {};
+  for (int c = first; c <= last; ++c) {
+    const auto of_channel = load_neighbours<kWidth>(x + (i + static_cast<uint32_t>(c) * size));
+    UNROLL for (int w = 0; w < kWidth; ++w) {
+      const float v = to_float(of_channel.v[w]);
+      sum[w] += v * v;
+    }
+  }
+  auto numbers = load_neighbours<kWidth>(x + i);
+  UNROLL for (int w = 0; w < kWidth; ++w) {
+    const float power = exp2_fast(-args.beta * log2_fast(args.bias + args.scale * sum[w]));
+    numbers.v[w] = from_float<T>(to_float(numbers.v[w]) * power);
+  }
+  store_neighbours(y + i, numbers);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(lrn_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, 1>(args); }
+KERNEL(lrn_together_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, kPoolTogether>(args); }
+KERNEL(lrn_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, 1>(args); }
+KERNEL(lrn_together_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, kPoolTogether>(args); }
+
+KERNEL(pool_f32, kPoolThreads, PoolArgs, x, y) { pool<float, 1>(args); }
+KERNEL(pool_together_f32, kPoolThreads, PoolArgs, x, y) { pool<float, kPoolTogether>(args); }
+KERNEL(pool_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, 1>(args); }
+KERNEL(pool_together_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, kPoolTogether>(args); }
+KERNEL(pool_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, 1>(args); }
+KERNEL(pool_together_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, kPoolTogether>(args); }
+KERNEL(pool_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, 1>(args); }
+KERNEL(pool_together_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, kPoolTogether>(args); }
+
+KERNEL(pool_channels_last_8_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<8>(args); }
+KERNEL(pool_channels_last_1_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<1>(args); }

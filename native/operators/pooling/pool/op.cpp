@@ -1,0 +1,152 @@
+// MaxPool, AveragePool and LRN.
+#include "operators/pooling/pool/op.h"
+
+#include <algorithm>
+
+#include "operators/kernel_bases.h"
+#include "operators/window.h"
+
+namespace graphopt {
+PoolWindows::PoolWindows(const Node& node, bool average)
+    : window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0) {
+  if (average) {
+    const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
+    mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
+  }
+}
+
+gpu::PoolProblem PoolWindows::place(const Shape& x, bool last, Shape& y) const {
+  const size_t axes = x.rank() - 2;
+  if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
+  if (window_.kernel().empty()) throw Error("without kernel_shape");
+  window_.check(axes, window_.kernel());
+  const size_t first = last ? 1 : 2;
+  gpu::PoolProblem p;
+  p.planes = last ? x[0] : x[0] * x[1];
+  p.mode = mode_;
+  y = x;
+  for (size_t i = 0; i < axes; ++i) {
+    const int64_t in = x[first + i], kernel = window_.kernel()[i], stride = window_.stride(i),
+                  span = window_.span(i, kernel);
+    const Window::Padding pad = window_.padding(i, in, span);
+    const int64_t out = outputs(in, stride, span, pad);
+    gpu::to_u31(out * stride + span);
+    const size_t d = gpu::kSpatialAxes - axes + i;
+    p.out[d] = y[first + i] = out;
+    p.axes[d] = {gpu::to_i31(in),
+                 gpu::to_i31(kernel),
+                 gpu::to_i31(stride),
+                 -gpu::to_i31(pad.begin),
+                 gpu::to_i31(window_.dilation(i)),
+                 gpu::to_i31(in + pad.end)};
+  }
+  return p;
+}
+
+bool PoolWindows::cover(const Shape& x) const {
+  for (size_t i = 0; i < window_.kernel().size(); ++i) {
+    const int64_t in = x[2 + i], kernel = window_.kernel()[i];
+    const Window::Padding pad = window_.padding(i, in, window_.span(i, kernel));
+    if (kernel != in || pad.begin != 0 || pad.end != 0) return false;
+  }
+  return true;
+}
+
+// The formula of the operators' specification. A window that would begin in the padding at the end is
+// dropped.
+int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
+  const int64_t free = in + pad.begin + pad.end - span;
+  const int64_t n = pool_places(free + (ceil_ && free > 0 ? stride - 1 : 0), stride);
+  if (n < 0) throw Error("the window is larger than the padded input");
+  return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
+}
+
+std::string refuse_pool_windows(const Node& node) {
+  const auto& x = node.inputs.front().shape;
+  if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
+  const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
+  if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
+  if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
+    // Runtimes differ in what these mean.
+    const auto dilations = node.find_ints("dilations").value_or(std::vector<int64_t>());
+    const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
+    if (dilated || node.find_int("ceil_mode").value_or(0) != 0) return "auto_pad with dilations or ceil_mode";
+  }
+  return "";
+}
+
+namespace {
+
+class Pool final : public gpu::DeviceKernel {
+ public:
+  Pool(const Node& node, gpu::Device& device, bool average, bool last = false)
+      : DeviceKernel(device), windows_(node, average), last_(last) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    Shape y;
+    const gpu::PoolProblem p = windows_.place(x.shape, last_, y);
+    const Ref to = set_output(call, 0, y);
+    program.launch(last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned())
+                         : gpu::pool_plan(p, x.type, call.aligned()),
+                   {Ref::input(0)}, {to});
+  }
+
+  PoolWindows windows_;
+  bool last_;
+};
+
+std::string refuse_pool(const Node& node, bool average) {
+  const ElementType x = node.inputs.front().type;
+  if (!is_float(x) && (average || !is_byte(x))) return no_kernel(x);
+  for (size_t i = 1; i < node.outputs.size(); ++i) {
+    if (node.outputs[i].present) return "no indices";
+  }
+  if (node.find_int("storage_order").value_or(0) != 0) return "storage_order";
+  return refuse_pool_windows(node);
+}
+
+class Lrn final : public gpu::DeviceKernel {
+ public:
+  Lrn(const Node& node, gpu::Device& device) : DeviceKernel(device) {
+    p_.size = node.get_int("size");
+    p_.alpha = node.find_float("alpha").value_or(p_.alpha);
+    p_.beta = node.find_float("beta").value_or(p_.beta);
+    p_.bias = node.find_float("bias").value_or(p_.bias);
+    if (p_.size < 1 || p_.size > INT32_MAX) throw Error("size must be positive");
+  }
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
+    gpu::LrnProblem p = p_;
+    p.images = x.shape[0];
+    p.channels = x.shape[1];
+    p.inner = x.shape.elements(2);
+    const Ref y = set_output(call, 0, x.shape);
+    program.launch(gpu::lrn_plan(p, is_half(x), call.aligned()), {Ref::input(0)}, {y});
+  }
+
+  gpu::LrnProblem p_;
+};
+
+std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "only float and float16"; }
+
+}  // namespace
+
+void add_pool(Kernels& kernels) {
+  const auto follows = [](const Node&) { return Layout::kFollows; };
+  kernels.add_onnx<Pool>("MaxPool", 1, 22, false)
+      .refused([](const Node& node) { return refuse_pool(node, false); })
+      .lies(follows);
+  kernels.has_channels_last<Pool>(false);
+  kernels.add_onnx<Pool>("AveragePool", 1, 22, true)
+      .refused([](const Node& node) { return refuse_pool(node, true); })
+      .lies(follows);
+  kernels.has_channels_last<Pool>(true);
+  kernels.add_onnx<Lrn>("LRN", 1, 13).refused(refuse_lrn);
+}
+
+}  // namespace graphopt

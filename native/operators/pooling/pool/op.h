@@ -1,0 +1,60 @@
+// MaxPool, AveragePool and LRN on a GPU.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/pooling/pool/args.h"
+#include "operators/tensor.h"
+#include "operators/window.h"
+
+namespace graphopt::gpu {
+
+using hip::PoolAxis;
+using hip::PoolMode;
+
+// x [planes, in..], y [planes, out..]; what has fewer than three axes has ones in front.
+struct PoolProblem {
+  int64_t planes = 1, out[kSpatialAxes] = {1, 1, 1};
+  PoolAxis axes[kSpatialAxes];
+  PoolMode mode = PoolMode::kMax;
+};
+
+// `type`: float, float16; of kMax also int8 and uint8. `aligned`: both pointers are multiples of 16.
+Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned);
+// Pools two axes in float16 where `channels` lie last; `planes` are images here.
+Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned);
+
+// Over the channels of x [images, channels, inner].
+struct LrnProblem {
+  int64_t images = 1, channels = 1, inner = 1;
+  int64_t size = 1;  // of the window
+  float alpha = 1e-4f, beta = 0.75f, bias = 1;
+};
+
+// Throws std::invalid_argument.
+Plan lrn_plan(const LrnProblem& p, bool half, bool aligned);
+
+}  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// The windows of a node of MaxPool or AveragePool.
+class PoolWindows {
+ public:
+  PoolWindows(const Node& node, bool average);
+  // The problem of x [N, C, ..], or [N, .., C] where channels lie last, and the shape of y. Throws Error.
+  gpu::PoolProblem place(const Shape& x, bool last, Shape& y) const;
+  // Whether one window is all of x [N, C, ..], without padding.
+  bool cover(const Shape& x) const;
+
+ private:
+  int64_t outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const;
+
+  Window window_;
+  bool ceil_;
+  gpu::PoolMode mode_ = gpu::PoolMode::kMax;
+};
+
+// Why a node with windows over input 0 is left to others, whatever its type.
+std::string refuse_pool_windows(const Node& node);
+
+}  // namespace graphopt

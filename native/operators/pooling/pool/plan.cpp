@@ -1,0 +1,79 @@
+#include "blocks/gpu/channels_last_plan.h"
+#include "operators/pooling/pool/op.h"
+
+namespace graphopt::gpu {
+
+namespace {
+
+// `width` elements of Y a work-item.
+template <class Args>
+void launch_of(Plan& plan, const char* kernel, int64_t total, int64_t width, const Args& args) {
+  plan.launch(kernel, {to_u31(divide_up(total / width, hip::kPoolThreads))}, hip::kPoolThreads, args);
+}
+
+}  // namespace
+
+Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
+  Plan plan;
+  const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
+                total = p.planes * per_plane;
+  if (total == 0) return plan;
+  hip::PoolArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.plane = to_u31(int64_t{p.axes[0].in} * p.axes[1].in * p.axes[2].in);
+  args.per_plane = make_divisor(per_plane);
+  args.per_slice = make_divisor(per_slice);
+  args.across = make_divisor(p.out[2]);
+  for (size_t d = 0; d < kSpatialAxes; ++d) args.axes[d] = p.axes[d];
+  args.mode = p.mode;
+  struct Kernels {
+    const char *one, *together;
+  };
+  const Kernels kernels = type == ElementType::kHalf    ? Kernels{"pool_f16", "pool_together_f16"}
+                          : type == ElementType::kInt8  ? Kernels{"pool_i8", "pool_together_i8"}
+                          : type == ElementType::kUint8 ? Kernels{"pool_u8", "pool_together_u8"}
+                                                        : Kernels{"pool_f32", "pool_together_f32"};
+  const bool together = aligned && p.out[2] % hip::kPoolTogether == 0;
+  launch_of(plan, together ? kernels.together : kernels.one, total, together ? hip::kPoolTogether : 1, args);
+  return plan;
+}
+
+Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned) {
+  Plan plan;
+  hip::PoolChannelsLastArgs args = {};
+  const bool wide = fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned);
+  if (args.total == 0) return plan;
+  to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
+  for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
+  args.mode = p.mode;
+  plan.launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16",
+              {to_u31(divide_up(args.total, hip::kPoolThreads))}, hip::kPoolThreads, args);
+  return plan;
+}
+
+Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
+  Plan plan;
+  const int64_t total = p.images * p.channels * p.inner;
+  if (total == 0) return plan;
+  hip::LrnArgs args = {};
+  args.x = input(0);
+  args.y = output(0);
+  args.total = to_u31(total);
+  args.inner = make_divisor(p.inner);
+  args.channels = make_divisor(p.channels);
+  args.before = to_i31((p.size - 1) / 2);
+  args.after = to_i31(p.size / 2);
+  args.scale = p.alpha / static_cast<float>(p.size);
+  args.beta = p.beta;
+  args.bias = p.bias;
+  if (aligned && p.inner % hip::kPoolTogether == 0) {
+    launch_of(plan, half ? "lrn_together_f16" : "lrn_together_f32", total, hip::kPoolTogether, args);
+  } else {
+    launch_of(plan, half ? "lrn_f16" : "lrn_f32", total, 1, args);
+  }
+  return plan;
+}
+
+}  // namespace graphopt::gpu

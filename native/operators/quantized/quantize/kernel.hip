@@ -1,0 +1,160 @@
+// QuantizeLinear to 4, 8 and 16 bits and DequantizeLinear from these and 32, in float32.
+//
+// Bound by memory: 16 bytes of floats a work-item, and the numbers beside them at once.
+#include "blocks/gpu/quantized.h"
+#include "device/platform.h"
+#include "operators/quantized/quantize/args.h"
+
+namespace graphopt::hip {
+
+DEVICE uint32_t scale_of(const QuantizeArgs& args, uint32_t i) {
+  if (args.scales == Scales::kOne) return 0;
+  const uint32_t line = divide(i, args.inner), outer = divide(line, args.size);
+  const uint32_t place = line - outer * args.size.d;
+  if (args.scales == Scales::kAxis) return place;
+  return (outer * args.blocks + divide(place, args.block)) * args.inner.d + (i - line * args.inner.d);
+}
+
+template <class X, int kCount>
+struct alignas(kCount * sizeof(X)) Numbers {
+  X v[kCount];
+};
+
+// Numbers of so many bits, which may be signed, as they lie in memory: X holds one, or two of 4 bits, the first in
+// the lower half.
+template <class X, int kBits_>
+struct Stored {
+  static constexpr int kBits = kBits_;
+  static constexpr int kInOne = 8 * static_cast<int>(sizeof(X)) / kBits;
+
+  static DEVICE int32_t number(X x, uint32_t i, bool is_signed) {
+    constexpr int kFree = 32 - kBits;
+    const uint32_t part = kInOne == 1 ? 0 : i % kInOne * kBits;
+    const uint32_t bits = static_cast<uint32_t>(x) >> part << kFree;
+    return is_signed ? static_cast<int32_t>(bits) >> kFree : static_cast<int32_t>(bits >> kFree);
+  }
+  static DEVICE int32_t at(const X* x, uint32_t i, bool is_signed) {
+    return number(x[i / kInOne], i, is_signed);
+  }
+};
+
+template <>
+struct Stored<int32_t, 32> {
+  static constexpr int kInOne = 1;
+  static DEVICE int32_t number(int32_t x, uint32_t, bool) { return x; }
+  static DEVICE int32_t at(const int32_t* x, uint32_t i, bool) { return x[i]; }
+};
+
+template <class In, class X>
+DEVICE int32_t zero_of(const QuantizeArgs& args, uint32_t at) {
+  const X* zero = args.zero;
+  return zero == nullptr ? 0 : In::at(zero, at, args.is_signed != 0);
+}
+
+template <class To, class X, class T>
+DEVICE uint32_t quantized(const QuantizeArgs& args, uint32_t i, T x) {
+  const T* scale = args.scale;
+  const uint32_t at = scale_of(args, i);
+  const float y = to_float(x) / to_float(scale[at]), zero = static_cast<float>(zero_of<To, X>(args, at));
+  return saturated<To::kBits>(args.zero_first != 0 ? nearest_whole(y + zero) : nearest_whole(y) + zero,
+                              args.is_signed != 0);
+}
+
+template <class From, class X, class T>
+DEVICE T dequantized(const QuantizeArgs& args, uint32_t i, int32_t x) {
+  const T* scale = args.scale;
+  const uint32_t at = scale_of(args, i);
+  const int64_t number = int64_t{x} - zero_of<From, X>(args, at);
+  return from_float<T>(static_cast<float>(number) * to_float(scale[at]));
+}
+
+DEVICE uint32_t first_element(int pack) { return work_item(kQuantizeThreads) * static_cast<uint32_t>(pack); }
+
+template <class X, int kBits, class T>
+DEVICE void quantize(const QuantizeArgs& args) {
+  using To = Stored<X, kBits>;
+  const T* x = args.x;
+  X* y = args.y;
+  constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
+  const uint32_t first = first_element(kSize);
+  // One X: all numbers that are in it, as far as there are so many.
+  const auto joined = [&](uint32_t i, const auto& value) {
+    uint32_t bits = 0;
+    UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {
+      if (i + part < args.total) bits |= quantized<To, X>(args, i + part, value(part)) << part * kBits;
+    }
+    return static_cast<X>(bits);
+  };
+  if (args.vectors != 0 && first + kSize <= args.total) {
+    const Pack<T> in = load_pack(x + first);
+    Numbers<X, kOut> out;
+    UNROLL for (int j = 0; j < kOut; ++j) {
+      const int k = j * To::kInOne;
+      out.v[j] = joined(first + static_cast<uint32_t>(k),
+                        [&](uint32_t part) { return in.v[k + static_cast<int>(part)]; });
+    }
+    *reinterpret_cast<Numbers<X, kOut>*>(y + first / To::kInOne) = out;
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; i += To::kInOne) {
+    y[i / To::kInOne] = joined(i, [&](uint32_t part) { return x[i + part]; });
+  }
+}
+
+template <class X, int kBits, class T>
+DEVICE void dequantize(const QuantizeArgs& args) {
+  using From = Stored<X, kBits>;
+  const X* x = args.x;
+  T* y = args.y;
+  const bool is_signed = args.is_signed != 0;
+  constexpr int kSize = Pack<T>::kSize, kIn = kSize / From::kInOne;
+  const uint32_t first = first_element(kSize);
+  if (args.vectors != 0 && first + kSize <= args.total) {
+    const auto in = *reinterpret_cast<const Numbers<X, kIn>*>(x + first / From::kInOne);
+    Pack<T> out;
+    UNROLL for (int j = 0; j < kSize; ++j) {
+      const uint32_t i = first + static_cast<uint32_t>(j);
+      out.v[j] = dequantized<From, X, T>(args, i, From::number(in.v[j / From::kInOne], i, is_signed));
+    }
+    store_pack(y + first, out);
+    return;
+  }
+  NO_UNROLL for (uint32_t i = first; i < first + kSize && i < args.total; ++i) {
+    y[i] = dequantized<From, X, T>(args, i, From::at(x, i, is_signed));
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define QUANTIZE_KERNELS(X, bits, suffix, T, of)                                        \
+  KERNEL(quantize_##suffix##_##of, kQuantizeThreads, QuantizeArgs, x, scale, zero, y) { \
+    quantize<X, bits, T>(args);                                                         \
+  }                                                                                     \
+  DEQUANTIZE_KERNEL(X, bits, suffix, T, of)
+#define DEQUANTIZE_KERNEL(X, bits, suffix, T, of)                                         \
+  KERNEL(dequantize_##suffix##_##of, kQuantizeThreads, QuantizeArgs, x, scale, zero, y) { \
+    dequantize<X, bits, T>(args);                                                         \
+  }
+
+QUANTIZE_KERNELS(uint8_t, 4, b4, float, f32)
+QUANTIZE_KERNELS(uint8_t, 8, b8, float, f32)
+QUANTIZE_KERNELS(uint16_t, 16, b16, float, f32)
+DEQUANTIZE_KERNEL(int32_t, 32, i32, float, f32)
+QUANTIZE_KERNELS(uint8_t, 4, b4, half_t, f16)
+QUANTIZE_KERNELS(uint8_t, 8, b8, half_t, f16)
+QUANTIZE_KERNELS(uint16_t, 16, b16, half_t, f16)
+DEQUANTIZE_KERNEL(int32_t, 32, i32, half_t, f16)
+
+// The range has 0 in it, which one of the 256 numbers stands for.
+KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {
+  const float *least = args.least, *most = args.most;
+  float* scale = args.scale;
+  uint8_t* zero = args.zero;
+  if (thread_x() != 0) return;
+  const float low = least[0] < 0.0f ? least[0] : 0.0f, high = most[0] > 0.0f ? most[0] : 0.0f;
+  const float step = low == high ? 1.0f : (high - low) / 255.0f;
+  scale[0] = step;
+  zero[0] = saturated_byte(nearest_whole(0.0f - low / step), false);
+}

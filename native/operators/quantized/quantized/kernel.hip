@@ -1,0 +1,199 @@
+// Functions of 8-bit numbers that stand for real ones: each number is computed in float and rounded once, as the
+// runtime's kernels for CPUs do it, whose tables have the same 256 results.
+//
+// Bound by memory: a byte read and a byte written for a few FLOPs, 16 of them a work-item.
+#include "blocks/gpu/activation.h"
+#include "blocks/gpu/quantized.h"
+#include "blocks/gpu/walk.h"
+#include "device/platform.h"
+#include "operators/quantized/quantized/args.h"
+
+namespace graphopt::hip {
+
+DEVICE float zero_point(const uint8_t* zero, bool is_signed) {
+  return zero == nullptr ? 0.0f : static_cast<float>(byte_number(zero[0], is_signed));
+}
+
+// What all elements have in common.
+struct Quantization {
+  bool is_signed;
+  float a_scale = 1, a_zero = 0, b_scale = 1, b_zero = 0, y_scale, y_zero;
+
+  DEVICE explicit Quantization(const QuantizedArgs& args) : is_signed(args.is_signed != 0) {
+    const float *a = args.a_scale, *b = args.b_scale, *y = args.y_scale;
+    a_scale = a[0];
+    a_zero = zero_point(args.a_zero, is_signed);
+    if (b != nullptr) b_scale = b[0];
+    b_zero = zero_point(args.b_zero, is_signed);
+    y_scale = y[0];
+    y_zero = zero_point(args.y_zero, is_signed);
+  }
+};
+
+// y = op(a, b), one branch for all of a work-item's numbers.
+template <int kCount>
+DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint8_t (&a)[kCount],
+                    const uint8_t (&b)[kCount], uint8_t (&y)[kCount]) {
+  const auto number = [&](uint8_t x) { return static_cast<float>(byte_number(x, q.is_signed)); };
+  if (args.op == QuantizedOp::kAdd) {
+    const float left = q.a_scale / q.y_scale, right = q.b_scale / q.y_scale;
+    const float fixed = q.y_zero - (left * q.a_zero + right * q.b_zero);
+    UNROLL for (int j = 0; j < kCount; ++j) {
+      const float sum =
+          fused_multiply_add(number(a[j]), left, fused_multiply_add(number(b[j]), right, fixed));
+      y[j] = saturated_byte(nearest_whole(sum), q.is_signed);
+    }
+    return;
+  }
+  if (args.op == QuantizedOp::kMul) {
+    const float scale = q.a_scale * q.b_scale / q.y_scale;
+    UNROLL for (int j = 0; j < kCount; ++j) {
+      const float product = (number(a[j]) - q.a_zero) * (number(b[j]) - q.b_zero);
+      y[j] = saturated_byte(nearest_whole(product * scale + q.y_zero), q.is_signed);
+    }
+    return;
+  }
+  float x[kCount];
+  UNROLL for (int j = 0; j < kCount; ++j) x[j] = q.a_scale * (number(a[j]) - q.a_zero);
+  activate(args.act, x);
+  UNROLL for (int j = 0; j < kCount; ++j) {
+    y[j] = saturated_byte(nearest_whole(x[j] / q.y_scale) + q.y_zero, q.is_signed);
+  }
+}
+
+// This work-item's line of x [lines / inner, size, inner], which its team reads together; all of them take part in
+// sums, also where there is no line.
+struct TeamLine {
+  uint32_t line, first, step, lane;
+  bool there;
+
+  template <class Args>
+  DEVICE explicit TeamLine(const Args& args) {
+    const uint32_t item = work_item(kQuantizedThreads);
+    line = item / kQuantizedTeam;
+    lane = item % kQuantizedTeam;
+    there = line < args.lines;
+    if (!there) line = 0;
+    const uint32_t outer = divide(line, args.inner);
+    step = args.inner.d;
+    first = outer * args.size * step + (line - outer * step);
+  }
+  DEVICE uint32_t at(uint32_t i) const { return first + i * step; }
+};
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero,
+       y) {
+  const uint8_t *a = args.a, *b = args.b;
+  uint8_t* y = args.y;
+  constexpr int kSize = Pack<uint8_t>::kSize;
+  const Quantization q(args);
+  if (args.vectors != 0) {
+    const uint32_t i = work_item(kQuantizedThreads) * kSize;
+    if (i >= args.total) return;
+    const auto read = [&](const uint8_t* from, const Strides& strides) {
+      Pack<uint8_t> in = {};
+      if (from == nullptr) return in;
+      const uint32_t at = offset_of(i, args.axes, strides);
+      if (strides.s[0] != 0) return load_pack(from + at);
+      const uint8_t one = from[at];
+      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
+      return in;
+    };
+    const Pack<uint8_t> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    Pack<uint8_t> out;
+    compute(args, q, left.v, right.v, out.v);
+    store_pack(y + i, out);
+    return;
+  }
+  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kQuantizedThreads * kSize);
+  NO_UNROLL for (int k = 0; k < kSize; ++k) {
+    const uint32_t i = begin + static_cast<uint32_t>(k * kQuantizedThreads + thread_x());
+    if (i >= args.total) return;
+    const uint8_t left[1] = {a[offset_of(i, args.axes, args.a_strides)]};
+    uint8_t right[1] = {0}, out[1];
+    if (b != nullptr) right[0] = b[offset_of(i, args.axes, args.b_strides)];
+    compute(args, q, left, right, out);
+    y[i] = out[0];
+  }
+}
+
+// Sums are whole numbers: exact for lines of up to 2^23 of them.
+KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero, y) {
+  const uint8_t *x = args.x, *x_zero = args.x_zero, *y_zero = args.y_zero;
+  const float *x_scale = args.x_scale, *y_scale = args.y_scale;
+  uint8_t* y = args.y;
+  const bool is_signed = args.is_signed != 0;
+  const TeamLine team(args);
+  int32_t sum = 0;
+  if (team.there) {
+    const int32_t zero = x_zero == nullptr ? 0 : byte_number(x_zero[0], is_signed);
+    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
+      sum += byte_number(x[team.at(i)], is_signed) - zero;
+    }
+  }
+  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) {
+    sum += static_cast<int32_t>(shuffle_xor(static_cast<uint32_t>(sum), mask));
+  }
+  if (!team.there || team.lane != 0) return;
+  const float scale = x_scale[0] / (y_scale[0] * static_cast<float>(args.size));
+  y[team.line] = saturated_byte(
+      nearest_whole(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
+}
+
+// e^x, for the few numbers that a table has: x = k ln 2 + r, and 13 terms of the series of e^r.
+KERNEL(quantized_exponentials, kExponentials, ExponentialsArgs, x_scale, table) {
+  const float* x_scale = args.x_scale;
+  float* table = args.table;
+  const double scale = static_cast<double>(x_scale[0]);
+  const double x = (args.largest / scale - static_cast<double>(thread_x())) * scale;
+  if (!(x > -104 && x < 89)) {  // less than any float; or no scale
+    table[thread_x()] = 0;
+    return;
+  }
+  const auto k = static_cast<int32_t>(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
+  const double r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10;
+  double series = 1;
+  UNROLL for (int n = 13; n > 0; --n) series = 1 + series * r / n;
+  const auto power = bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52);
+  table[thread_x()] = static_cast<float>(series * power);
+}
+
+KERNEL(quantized_softmax, kQuantizedThreads, QuantizedSoftmaxArgs, x, table, y_scale, y_zero, y) {
+  const uint8_t *x = args.x, *y_zero = args.y_zero;
+  const float *table = args.table, *y_scale = args.y_scale;
+  uint8_t* y = args.y;
+  const bool is_signed = args.is_signed != 0;
+  const TeamLine team(args);
+  const auto number = [&](uint32_t i) {
+    return static_cast<uint32_t>(byte_number(x[team.at(i)], is_signed) + 128);
+  };
+  uint32_t most = 0;
+  if (team.there) {
+    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
+      const uint32_t v = number(i);
+      most = v > most ? v : most;
+    }
+  }
+  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) {
+    const uint32_t other = shuffle_xor(most, mask);
+    most = other > most ? other : most;
+  }
+  float sum = 0;
+  if (team.there) {
+    for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) sum += table[most - number(i)];
+  }
+  UNROLL for (int mask = kQuantizedTeam / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (!team.there) return;
+  const float inverse = 1.0f / y_scale[0];
+  const float steps =
+      inverse > 0 && inverse < 8388608.0f ? static_cast<float>(static_cast<int32_t>(inverse)) : inverse;
+  const float zero = zero_point(y_zero, is_signed);
+  for (uint32_t i = team.lane; i < args.size; i += kQuantizedTeam) {
+    const float part = table[most - number(i)] * steps / sum;
+    y[team.at(i)] = saturated_byte(nearest_whole(part) + zero, is_signed);
+  }
+}

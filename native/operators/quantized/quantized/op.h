@@ -1,0 +1,43 @@
+// Functions of 8-bit numbers that stand for real ones, on a GPU.
+#pragma once
+
+#include "blocks/gpu/walk_plan.h"
+#include "operators/quantized/quantized/args.h"
+#include "operators/tensor.h"
+
+namespace graphopt::gpu {
+
+using hip::QuantizedOp;
+
+// y = quantize(op(dequantize(a), dequantize(b))) with numpy broadcasting; kActivate has no b.
+struct QuantizedProblem {
+  QuantizedOp op = QuantizedOp::kActivate;
+  Activation act;
+  bool is_signed = false;
+  bool a_zero = false, b_zero = false, y_zero = false;  // which zero points there are
+  Shape a, b, y;
+};
+
+// Inputs a, its scale and zero point, b, its scale and zero point, scale and zero point of y; output y. `aligned`:
+// all pointers are multiples of 16. Throws std::invalid_argument.
+Plan quantized_plan(const QuantizedProblem& p, bool aligned);
+
+// Lines of x [outer, size, inner] along `size`.
+struct QuantizedLines {
+  int64_t outer = 1, size = 1, inner = 1;
+  bool is_signed = false;
+  bool x_zero = false, y_zero = false;
+};
+
+// Inputs x, its scale and zero point, scale and zero point of y; output the means y [outer, inner].
+Plan quantized_mean_plan(const QuantizedLines& p);
+
+// Inputs x, a table of quantized_exponentials_plan, scale and zero point of y; output y like x. x_zero is not read:
+// what all numbers have in common cancels.
+Plan quantized_softmax_plan(const QuantizedLines& p);
+
+// Input the scale of x; output 256 floats: e^(-d scale) for the differences d of two bytes, times a factor that lets
+// `size` of them have a sum in float.
+Plan quantized_exponentials_plan(int64_t size);
+
+}  // namespace graphopt::gpu

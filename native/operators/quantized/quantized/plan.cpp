@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "operators/quantized/quantized/op.h"
+
+namespace graphopt::gpu {
+
+namespace {
+
+constexpr int64_t kPack = 16;
+
+// What the kernels share that walk over lines.
+template <class Args>
+Args lines_of(const QuantizedLines& p) {
+  to_u31(p.outer * p.size * p.inner);
+  Args args = {};
+  args.x = input(0);
+  args.y_scale = input(3);
+  args.y_zero = p.y_zero ? input(4) : no_buffer();
+  args.y = output(0);
+  args.lines = to_u31(p.outer * p.inner);
+  args.inner = make_divisor(p.inner);
+  args.size = to_u31(p.size);
+  args.is_signed = p.is_signed;
+  return args;
+}
+
+template <class Args>
+void launch_lines(Plan& plan, const char* name, const Args& args) {
+  constexpr int64_t kLines = hip::kQuantizedThreads / hip::kQuantizedTeam;
+  plan.launch(name, {to_u31(divide_up(args.lines, kLines))}, hip::kQuantizedThreads, args);
+}
+
+}  // namespace
+
+Plan quantized_plan(const QuantizedProblem& p, bool aligned) {
+  enum { kY, kA, kB };
+  Plan plan;
+  if (p.y.elements() == 0) return plan;
+  const bool binary = p.op != QuantizedOp::kActivate;
+  Walk walk(p.y, {contiguous(p.y), broadcast(p.a, p.y),
+                  binary ? broadcast(p.b, p.y) : std::vector<int64_t>(p.y.rank(), 0)});
+  walk.simplify();
+  hip::QuantizedArgs args = {};
+  const auto given = [](bool has, uint8_t i) { return has ? input(i) : no_buffer(); };
+  args.a = input(0);
+  args.a_scale = input(1);
+  args.a_zero = given(p.a_zero, 2);
+  args.b = given(binary, 3);
+  args.b_scale = given(binary, 4);
+  args.b_zero = given(binary && p.b_zero, 5);
+  args.y_scale = input(6);
+  args.y_zero = given(p.y_zero, 7);
+  args.y = output(0);
+  args.vectors = aligned && walk.in_vectors(kY, kPack, false) && walk.in_vectors(kA, kPack, true) &&
+                 walk.in_vectors(kB, kPack, true);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.a_strides = walk.strides(kA);
+  args.b_strides = walk.strides(kB);
+  args.act = p.act;
+  args.op = p.op;
+  args.is_signed = p.is_signed;
+  plan.launch("quantized", {to_u31(divide_up(args.total, hip::kQuantizedThreads * kPack))},
+              hip::kQuantizedThreads, args);
+  return plan;
+}
+
+Plan quantized_mean_plan(const QuantizedLines& p) {
+  Plan plan;
+  if (p.outer * p.inner == 0) return plan;
+  auto args = lines_of<hip::QuantizedMeanArgs>(p);
+  args.x_scale = input(1);
+  args.x_zero = p.x_zero ? input(2) : no_buffer();
+  launch_lines(plan, "quantized_mean", args);
+  return plan;
+}
+
+Plan quantized_softmax_plan(const QuantizedLines& p) {
+  Plan plan;
+  if (p.outer * p.size * p.inner == 0) return plan;
+  auto args = lines_of<hip::QuantizedSoftmaxArgs>(p);
+  args.table = input(1);
+  launch_lines(plan, "quantized_softmax", args);
+  return plan;
+}
+
+Plan quantized_exponentials_plan(int64_t size) {
+  Plan plan;
+  hip::ExponentialsArgs args = {};
+  args.x_scale = input(0);
+  args.table = output(0);
+  // As the runtime's kernel for CPUs has it, so that what is rounded is the same.
+  constexpr double kSpare = 5;
+  const double limit = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
+  args.largest = std::max(0.0, limit - kSpare);
+  plan.launch("quantized_exponentials", {1}, hip::kExponentials, args);
+  return plan;
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,417 @@
+// Reductions of x [outer, R, inner] over R: of float and float16 in float32, of integers in their own type.
+//
+// Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) take a work-group each, short
+// ones a part of a wave, columns a work-item each, so that neighbours read neighbours. What would be too few
+// work-items is joined in several steps. scripts/gpu_bench.py sets all beside a copy.
+#include "blocks/gpu/reduce.h"
+#include "device/platform.h"
+#include "operators/reduction/reduction/args.h"
+
+namespace graphopt::hip {
+
+// What has been joined so far. Of floats: of LogSumExp the largest number and the sum of exp(x - largest).
+struct FloatJoined {
+  float value, sum;
+};
+
+DEVICE FloatJoined none_of_floats(Join join) {
+  switch (join) {
+    case Join::kProduct:
+      return {1.0f, 0.0f};
+    case Join::kMin:
+      return {infinity(), 0.0f};
+    case Join::kSum:
+      return {0.0f, 0.0f};
+    default:
+      return {-infinity(), 0.0f};
+  }
+}
+
+// What exponents are counted from; not from an infinite number, since infinity - infinity would be NaN.
+DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
+DEVICE float weight(float x, float base) { return exp_fast(x - base); }
+
+DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& b) {
+  switch (join) {
+    case Join::kSum:
+      return {a.value + b.value, 0.0f};
+    case Join::kProduct:
+      return {a.value * b.value, 0.0f};
+    case Join::kLogSumExp: {
+      const float largest = a.value > b.value ? a.value : b.value;
+      const float base = base_of(largest);
+      return {largest, a.sum * weight(a.value, base) + b.sum * weight(b.value, base)};
+    }
+    default: {
+      const bool first = join == Join::kMax ? a.value > b.value : a.value < b.value;
+      return {first || a.value != a.value ? a.value : b.value, 0.0f};  // NaN stays
+    }
+  }
+}
+
+// How many elements are asked for before the first is waited for: 32 bytes of them.
+template <class From>
+constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
+
+// NaN is larger than nothing: it is in the sum alone.
+template <int kCount>
+DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float (&values)[kCount]) {
+  float largest = joined.value;
+  UNROLL for (int k = 0; k < kCount; ++k) largest = max_float(values[k], largest);
+  const float base = base_of(largest);
+  float sum = joined.sum * weight(joined.value, base);
+  UNROLL for (int k = 0; k < kCount; ++k) sum += weight(values[k], base);
+  return {largest, sum};
+}
+
+template <int kCount>
+DEVICE FloatJoined join_each(Join join, FloatJoined joined, const float (&values)[kCount]) {
+  UNROLL for (int k = 0; k < kCount; ++k) joined = join_two(join, joined, {values[k], 0.0f});
+  return joined;
+}
+
+// The operator is the same in all lanes: one branch for all values.
+template <int kCount>
+DEVICE FloatJoined join_values(Join join, const FloatJoined& joined, const float (&values)[kCount]) {
+  switch (join) {
+    case Join::kSum:
+      return join_each(Join::kSum, joined, values);
+    case Join::kProduct:
+      return join_each(Join::kProduct, joined, values);
+    case Join::kMax:
+      return join_each(Join::kMax, joined, values);
+    case Join::kMin:
+      return join_each(Join::kMin, joined, values);
+    default:
+      return log_sum_exp_with(joined, values);
+  }
+}
+
+template <int kCount>
+DEVICE void before_joining(Before before, float (&values)[kCount]) {
+  if (before == Before::kSquare) {
+    UNROLL for (int k = 0; k < kCount; ++k) values[k] *= values[k];
+  } else if (before == Before::kAbsolute) {
+    UNROLL for (int k = 0; k < kCount; ++k) values[k] = values[k] < 0.0f ? -values[k] : values[k];
+  }
+}
+
+DEVICE float log_of(float x) { return 0.69314718f * log2_fast(x); }
+
+DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
+  if (how.join == Join::kLogSumExp) return joined.value + log_of(joined.sum);
+  const float value = joined.value * how.scale;
+  return how.after == After::kRoot ? sqrt_exact(value) : how.after == After::kLog ? log_of(value) : value;
+}
+
+// The numbers of neighbouring lanes, in all of them.
+DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
+  if (join == Join::kLogSumExp) {
+    float largest = x.value;
+    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+      const float other = shuffle_xor(largest, mask);
+      largest = other > largest ? other : largest;
+    }
+    x = {largest, x.sum * weight(x.value, base_of(largest))};
+    for (int mask = lanes / 2; mask > 0; mask /= 2) x.sum += shuffle_xor(x.sum, mask);
+    return x;
+  }
+  for (int mask = lanes / 2; mask > 0; mask /= 2) {
+    x = join_two(join, x, {shuffle_xor(x.value, mask), shuffle_xor(x.sum, mask)});
+  }
+  return x;
+}
+
+struct FloatLds {
+  WaveSums first, second;
+  float values[kReduceThreads];
+};
+
+// All threads' numbers, in thread 0.
+DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
+  switch (join) {
+    case Join::kSum:
+      return {group_sum(x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kMax:
+      return {group_max(x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kMin:
+      return {-group_max(-x.value, lds.first, kReduceThreads), 0.0f};
+    case Join::kLogSumExp: {
+      const float largest = group_max(x.value, lds.first, kReduceThreads);
+      return {largest, group_sum(x.sum * weight(x.value, base_of(largest)), lds.second, kReduceThreads)};
+    }
+    default:
+      break;
+  }
+  lds.values[thread_x()] = x.value;
+  for (int half = kReduceThreads / 2; half > 0; half /= 2) {
+    barrier();
+    if (thread_x() < half) lds.values[thread_x()] *= lds.values[thread_x() + half];
+  }
+  // No barrier behind the last round: thread 0 reads what it has written itself.
+  return {lds.values[thread_x()], 0.0f};
+}
+
+// Elements from, from + step, ... below end.
+template <class From>
+DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from, size_t end, size_t step) {
+  constexpr int kCount = kAhead<From>;
+  const FloatJoined none = none_of_floats(how.join);
+  FloatJoined joined = none;
+  for (size_t at = from; at < end; at += kCount * step) {
+    float values[kCount];
+    if (at + (kCount - 1) * step < end) {
+      UNROLL for (int k = 0; k < kCount; ++k) values[k] = to_float(x[at + k * step]);
+    } else {
+      UNROLL for (int k = 0; k < kCount; ++k) {
+        values[k] = at + k * step < end ? to_float(x[at + k * step]) : none.value;
+      }
+    }
+    before_joining(how.before, values);
+    joined = join_values(how.join, joined, values);
+  }
+  return joined;
+}
+
+// All of a row of R elements, which lanes read in packs side by side.
+template <class From>
+DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane, uint32_t R,
+                              uint32_t lanes) {
+  constexpr int kSize = Pack<From>::kSize, kCount = kAhead<From>, kPacks = kCount / kSize;
+  const FloatJoined none = none_of_floats(how.join);
+  FloatJoined joined = none;
+  for (uint32_t at = lane * kSize; at < R; at += kCount * lanes) {
+    float values[kCount];
+    UNROLL for (int p = 0; p < kPacks; ++p) {
+      const uint32_t from = at + static_cast<uint32_t>(p * kSize) * lanes;
+      const Pack<From> pack = load_pack(x + (from < R ? from : at));
+      UNROLL for (int e = 0; e < kSize; ++e) {
+        values[p * kSize + e] = from < R ? to_float(pack.v[e]) : none.value;
+      }
+    }
+    before_joining(how.before, values);
+    joined = join_values(how.join, joined, values);
+  }
+  return joined;
+}
+
+struct RowOfGroup {
+  uint32_t row, lane;
+};
+
+// Which row the work-item has a part of.
+DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
+  const auto thread = static_cast<uint32_t>(thread_x());
+  const uint32_t in_group = thread >> args.shift;
+  return {static_cast<uint32_t>(block_x()) * (static_cast<uint32_t>(kReduceThreads) >> args.shift) + in_group,
+          thread & (args.lanes - 1)};
+}
+
+template <class From, class To>
+DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
+  const From* x = args.x;
+  To* y = args.y;
+  const ReduceHow& how = args.how;
+  const RowOfGroup at = row_of_group(args);
+  FloatJoined joined = none_of_floats(how.join);
+  if (at.row < args.rows) {
+    const From* const row = x + static_cast<size_t>(at.row) * args.R;
+    joined = args.packs != 0 ? join_packs(how, row, at.lane, args.R, args.lanes)
+                             : join_strided(how, row, at.lane, args.R, args.lanes);
+  }
+  joined = args.lanes == kReduceThreads ? join_group(how.join, joined, lds)
+                                        : join_lanes(how.join, joined, static_cast<int>(args.lanes));
+  if (at.lane == 0 && at.row < args.rows) y[at.row] = from_float<To>(result_of(how, joined));
+}
+
+template <class From, class To>
+DEVICE void reduce_column(const ReduceColumnsArgs& args) {
+  const From* x = args.x;
+  To* y = args.y;
+  const Divisor& stride = args.stride;
+  const uint32_t i = work_item(kReduceThreads);
+  if (i >= args.total) return;
+  const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
+  const FloatJoined joined = join_strided(args.how, x + static_cast<size_t>(outer) * args.block, column,
+                                          static_cast<size_t>(args.block), stride.d);
+  y[i] = from_float<To>(result_of(args.how, joined));
+}
+
+// Integers wrap around, as their unsigned twins do. T is signed; `flip` is its sign bit where the numbers are not,
+// and with it their order is that of T.
+template <class T, class Unsigned>
+DEVICE T flip_of(const ReduceHow& how) {
+  return static_cast<T>(Unsigned(how.is_unsigned != 0) << (8 * sizeof(T) - 1));
+}
+
+template <class T, class Unsigned>
+DEVICE T join_integers(Join join, T a, T b, T flip) {
+  const auto ua = static_cast<Unsigned>(a), ub = static_cast<Unsigned>(b);
+  switch (join) {
+    case Join::kProduct:
+      return static_cast<T>(ua * ub);
+    case Join::kMax:
+      return static_cast<T>(a ^ flip) > static_cast<T>(b ^ flip) ? a : b;
+    case Join::kMin:
+      return static_cast<T>(a ^ flip) < static_cast<T>(b ^ flip) ? a : b;
+    default:
+      return static_cast<T>(ua + ub);
+  }
+}
+
+template <class T, class Unsigned>
+DEVICE T least_of() {
+  return static_cast<T>(Unsigned{1} << (8 * sizeof(T) - 1));
+}
+
+template <class T, class Unsigned>
+DEVICE T none_of_integers(Join join, T flip) {
+  const T least = least_of<T, Unsigned>();
+  return join == Join::kMax   ? static_cast<T>(least ^ flip)
+         : join == Join::kMin ? static_cast<T>(~least ^ flip)
+                              : static_cast<T>(join == Join::kProduct ? 1 : 0);
+}
+
+template <class T, class Unsigned>
+DEVICE T before_joining_integers(Before before, T x) {
+  const auto u = static_cast<Unsigned>(x);
+  if (before == Before::kSquare) return static_cast<T>(u * u);
+  return before == Before::kAbsolute && x < 0 ? static_cast<T>(Unsigned{0} - u) : x;
+}
+
+template <class T, class Unsigned>
+DEVICE T divided(const ReduceHow& how, T x) {
+  return how.is_unsigned != 0 ? static_cast<T>(static_cast<Unsigned>(x) / static_cast<Unsigned>(how.divisor))
+                              : static_cast<T>(x / static_cast<T>(how.divisor));
+}
+
+// The whole part of the square root; every bit is tried from the largest on.
+template <class Unsigned>
+DEVICE Unsigned root_of(Unsigned x) {
+  Unsigned root = 0;
+  for (int bit = 4 * static_cast<int>(sizeof(Unsigned)) - 1; bit >= 0; --bit) {
+    const auto larger = static_cast<Unsigned>(root | static_cast<Unsigned>(Unsigned{1} << bit));
+    if (static_cast<Unsigned>(larger * larger) <= x) root = larger;
+  }
+  return root;
+}
+
+// The whole part of the logarithm: how many of e, e^2, .. are not above it, each as the next whole number.
+DEVICE int log_of_integer(uint64_t x) {
+  constexpr int kPowers = 44;
+  // clang-format off
+  const uint64_t powers[kPowers] = {
+      3u, 8u, 21u, 55u, 149u, 404u, 1097u, 2981u, 8104u, 22027u, 59875u, 162755u, 442414u, 1202605u,
+      3269018u, 8886111u, 24154953u, 65659970u, 178482301u, 485165196u, 1318815735u, 3584912847u,
+      9744803447u, 26489122130u, 72004899338u, 195729609429u, 532048240602u, 1446257064292u,
+      3931334297145u, 10686474581525u, 29048849665248u, 78962960182681u, 214643579785917u,
+      583461742527455u, 1586013452313431u, 4311231547115196u, 11719142372802612u,
+      31855931757113757u, 86593400423993747u, 235385266837019986u, 639843493530054950u,
+      1739274941520501048u, 4727839468229346562u, 12851600114359308276u};
+  // clang-format on
+  int count = 0;
+  UNROLL for (int k = 0; k < kPowers; ++k) count += powers[k] <= x ? 1 : 0;
+  return count;
+}
+
+// Of a sum that wrapped around, or is 0, the root is 0 and the logarithm the least number.
+template <class T, class Unsigned>
+DEVICE T result_of_integers(const ReduceHow& how, T joined) {
+  const T value = divided<T, Unsigned>(how, joined);
+  if (how.after == After::kNothing) return value;
+  const T flip = flip_of<T, Unsigned>(how);
+  const bool is_positive = how.is_unsigned != 0 ? value != 0 : value > 0;
+  if (!is_positive) return how.after == After::kRoot ? T{0} : static_cast<T>(least_of<T, Unsigned>() ^ flip);
+  const auto number = static_cast<Unsigned>(value);
+  return how.after == After::kRoot ? static_cast<T>(root_of(number)) : static_cast<T>(log_of_integer(number));
+}
+
+template <class T>
+struct IntegerLds {
+  T values[kReduceThreads];
+};
+
+template <class T, class Unsigned>
+DEVICE T join_strided_integers(const ReduceHow& how, const T* x, size_t from, size_t end, size_t step) {
+  const T flip = flip_of<T, Unsigned>(how);
+  T joined = none_of_integers<T, Unsigned>(how.join, flip);
+  for (size_t at = from; at < end; at += step) {
+    const T value = before_joining_integers<T, Unsigned>(how.before, x[at]);
+    joined = join_integers<T, Unsigned>(how.join, joined, value, flip);
+  }
+  return joined;
+}
+
+template <class T, class Unsigned>
+DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& lds) {
+  const T* x = args.x;
+  T* y = args.y;
+  const ReduceHow& how = args.how;
+  const RowOfGroup at = row_of_group(args);
+  const T flip = flip_of<T, Unsigned>(how);
+  T joined = none_of_integers<T, Unsigned>(how.join, flip);
+  if (at.row < args.rows) {
+    const T* row = x + static_cast<size_t>(at.row) * args.R;
+    joined = join_strided_integers<T, Unsigned>(how, row, at.lane, args.R, args.lanes);
+  }
+  lds.values[thread_x()] = joined;
+  for (uint32_t half = args.lanes / 2; half > 0; half /= 2) {
+    barrier();
+    if (at.lane < half) {
+      lds.values[thread_x()] =
+          join_integers<T, Unsigned>(how.join, lds.values[thread_x()], lds.values[thread_x() + half], flip);
+    }
+  }
+  if (at.lane == 0 && at.row < args.rows) {
+    y[at.row] = result_of_integers<T, Unsigned>(how, lds.values[thread_x()]);
+  }
+}
+
+template <class T, class Unsigned>
+DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
+  const T* x = args.x;
+  T* y = args.y;
+  const Divisor& stride = args.stride;
+  const uint32_t i = work_item(kReduceThreads);
+  if (i >= args.total) return;
+  const uint32_t outer = divide(i, stride), column = i - outer * stride.d;
+  const T joined = join_strided_integers<T, Unsigned>(args.how, x + static_cast<size_t>(outer) * args.block,
+                                                      column, static_cast<size_t>(args.block), stride.d);
+  y[i] = result_of_integers<T, Unsigned>(args.how, joined);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define REDUCE_ROWS(From, To, suffix)                                  \
+  KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) { \
+    SHARED(FloatLds, lds);                                             \
+    reduce_row<From, To>(args, lds);                                   \
+  }
+
+REDUCE_ROWS(float, float, f32)
+REDUCE_ROWS(half_t, half_t, f16)
+REDUCE_ROWS(half_t, float, f16_to_f32)
+REDUCE_ROWS(float, half_t, f32_to_f16)
+KERNEL(reduce_columns_f32, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<float, float>(args); }
+KERNEL(reduce_columns_f16, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<half_t, half_t>(args); }
+KERNEL(reduce_columns_f16_to_f32, kReduceThreads, ReduceColumnsArgs, x, y) {
+  reduce_column<half_t, float>(args);
+}
+KERNEL(reduce_columns_f32_to_f16, kReduceThreads, ReduceColumnsArgs, x, y) {
+  reduce_column<float, half_t>(args);
+}
+
+#define REDUCE_INTEGERS(T, Unsigned, suffix)                                 \
+  KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) {       \
+    SHARED(IntegerLds<T>, lds);                                              \
+    reduce_row_of_integers<T, Unsigned>(args, lds);                          \
+  }                                                                          \
+  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { \
+    reduce_column_of_integers<T, Unsigned>(args);                            \
+  }
+
+REDUCE_INTEGERS(int8_t, uint8_t, i8)
+REDUCE_INTEGERS(int32_t, uint32_t, i32)
+REDUCE_INTEGERS(int64_t, uint64_t, i64)

@@ -1,0 +1,145 @@
+// Reductions, and pools over all pixels.
+#include "operators/reduction/reduction/op.h"
+
+#include <algorithm>
+
+#include "operators/kernel_bases.h"
+
+namespace graphopt {
+
+ReducedAxes::ReducedAxes(const Attributes& node)
+    : axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
+      keep_(node.find_int("keepdims").value_or(1) != 0),
+      none_is_all_(node.find_int("noop_with_empty_axes").value_or(0) == 0) {}
+
+std::vector<bool> ReducedAxes::of(const Call& call) const {
+  const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
+  const size_t rank = call.input(0).shape.rank();
+  std::vector<bool> reduced(rank, axes.empty() && none_is_all_);
+  for (const int64_t axis : axes) reduced[axis_of(axis, rank)] = true;
+  return reduced;
+}
+
+Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const {
+  std::vector<int64_t> dims;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (!reduced[d] || keep_) dims.push_back(reduced[d] ? 1 : x[d]);
+  }
+  Shape y(dims.size());
+  std::copy(dims.begin(), dims.end(), y.data());
+  return y;
+}
+
+namespace {
+
+class Reduce final : public gpu::DeviceKernel {
+ public:
+  Reduce(const Node& node, gpu::Device& device, gpu::Reduction how)
+      : DeviceKernel(device), how_(how), axes_(node) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    const gpu::ReduceProblem p = {x.shape, axes_.of(call), how_, x.type};
+    program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
+                   {set_output(call, 0, axes_.left(x.shape, p.reduced))});
+  }
+
+  gpu::Reduction how_;
+  ReducedAxes axes_;
+};
+
+std::string refuse_axes(const Node& node) {
+  if (node.find_int("noop_with_empty_axes").value_or(0) != 0) {
+    const bool named = !node.find_ints("axes").value_or(std::vector<int64_t>()).empty();
+    const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
+    if (!named && (!given || given->shape.elements() == 0)) return "perhaps no axes";
+  }
+  return "";
+}
+
+// Of LogSumExp. The CPU's kernel rounds each exponential of whole numbers down before it adds it, so that none but
+// the largest number counts: an answer that the standard does not have, and no other is what a model was made with.
+std::string refuse_whole(const Node& node) {
+  return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
+}
+
+std::string refuse_numbers(const Node& node) {
+  const ElementType type = node.type();
+  return is_float(type) || (is_whole(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
+}
+
+// Of Max and Min, which bytes have, too.
+std::string refuse_extremes(const Node& node) {
+  const ElementType type = node.type();
+  return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);
+}
+
+gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Reduction how,
+                               ElementType type) {
+  return {{outer, R, inner}, {false, true, false}, how, type};
+}
+
+// All axes from the third on.
+class GlobalPool final : public gpu::DeviceKernel {
+ public:
+  GlobalPool(const Node&, gpu::Device& device, gpu::Reduction how, bool last = false)
+      : DeviceKernel(device), how_(how), last_(last) {}
+
+ private:
+  void plan(Call& call, Program& program) const override {
+    const Tensor& x = call.input(0);
+    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
+    Shape y = x.shape;
+    const size_t first = last_ ? 1 : 2, end = last_ ? y.rank() - 1 : y.rank();
+    int64_t pixels = 1;
+    for (size_t d = first; d < end; ++d) {
+      pixels *= y[d];
+      y[d] = 1;
+    }
+    const int64_t images = x.shape[0], channels = y.elements(1);
+    const Ref out = set_output(call, 0, y);
+    program.launch(gpu::reduce_plan(middle_axis(last_ ? images : images * channels, pixels,
+                                                last_ ? channels : 1, how_, x.type),
+                                    call.aligned()),
+                   {Ref::input(0)}, {out});
+  }
+
+  gpu::Reduction how_;
+  bool last_;
+};
+
+std::string refuse_global_pool(const Node& node) {
+  const auto& x = node.inputs.front().shape;
+  if (!is_float(node.inputs.front().type)) return "only float and float16";
+  return !x || x->rank() < 3 ? "rank below 3" : "";
+}
+
+}  // namespace
+
+void add_reduction(Kernels& kernels) {
+  const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
+    kernels.add_onnx<Reduce>(name, 1, 28, how).refused(refuse).reads_on_host({1}).takes_rare_types();
+  };
+  reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
+  reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);
+  reduce("ReduceMax", gpu::Reduction::kMax, refuse_extremes);
+  reduce("ReduceMin", gpu::Reduction::kMin, refuse_extremes);
+  reduce("ReduceProd", gpu::Reduction::kProduct, refuse_numbers);
+  reduce("ReduceL1", gpu::Reduction::kL1, refuse_numbers);
+  reduce("ReduceSumSquare", gpu::Reduction::kSumSquare, refuse_numbers);
+  reduce("ReduceL2", gpu::Reduction::kL2, refuse_numbers);
+  reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
+  reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
+  const auto follows = [](const Node&) { return Layout::kFollows; };
+  kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
+      .refused(refuse_global_pool)
+      .lies(follows);
+  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMean);
+  kernels.add_onnx<GlobalPool>("GlobalMaxPool", 1, 22, gpu::Reduction::kMax)
+      .refused(refuse_global_pool)
+      .lies(follows);
+  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMax);
+}
+
+}  // namespace graphopt

@@ -1,0 +1,57 @@
+// Reductions on a GPU.
+#pragma once
+
+#include <vector>
+
+#include "device/launch.h"
+#include "operators/kernel.h"
+#include "operators/reduction/reduction/args.h"
+
+namespace graphopt::gpu {
+
+enum class Reduction : int32_t {
+  kSum,
+  kMax,
+  kMin,
+  kMean,
+  kProduct,
+  kL1,
+  kL2,
+  kSumSquare,
+  kLogSum,
+  kLogSumExp
+};
+
+// Over the axes of x that are `reduced`. Of float, float16 and whole numbers of 32 and 64 bits, of 8 bits and bool
+// only Max and Min; not LogSumExp of whole numbers, whose Mean, L2 and LogSum are rounded towards 0.
+// What is between two steps is float, also of float16.
+struct ReduceProblem {
+  Shape x;
+  std::vector<bool> reduced;
+  Reduction how = Reduction::kSum;
+  ElementType type = ElementType::kFloat;
+};
+
+// `aligned`: x is a multiple of 16. Throws std::invalid_argument.
+Plan reduce_plan(const ReduceProblem& p, bool aligned);
+
+}  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// Which axes of input 0 a node reduces: those of input 1, in host memory, or of an attribute; without any all of them, or
+// none.
+class ReducedAxes {
+ public:
+  explicit ReducedAxes(const Attributes& node);
+  // Throws Error.
+  std::vector<bool> of(const Call& call) const;
+  // What is left of the shape.
+  Shape left(const Shape& x, const std::vector<bool>& reduced) const;
+
+ private:
+  std::vector<int64_t> axes_;
+  bool keep_, none_is_all_;
+};
+
+}  // namespace graphopt

@@ -1,0 +1,225 @@
+#include <algorithm>
+
+#include "blocks/gpu/slices.h"
+#include "operators/reduction/reduction/args.h"
+#include "operators/reduction/reduction/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+using hip::After;
+using hip::Before;
+using hip::Join;
+
+// Neighbouring axes as one.
+struct Part {
+  int64_t size;
+  bool reduced;
+};
+
+std::vector<Part> parts_of(const ReduceProblem& p) {
+  std::vector<Part> parts;
+  for (size_t d = 0; d < p.x.rank(); ++d) {
+    if (p.x[d] == 1) continue;
+    if (parts.empty() || parts.back().reduced != p.reduced[d]) {
+      parts.push_back({p.x[d], p.reduced[d]});
+    } else {
+      parts.back().size *= p.x[d];
+    }
+  }
+  return parts;
+}
+
+hip::ReduceHow how_of(Reduction how, ElementType type) {
+  hip::ReduceHow h = {Join::kSum, Before::kNothing, After::kNothing, 1.0f, 1, 0, 0};
+  h.is_unsigned = is_unsigned(type);
+  switch (how) {
+    case Reduction::kSum:
+    case Reduction::kMean:
+      break;
+    case Reduction::kMax:
+      h.join = Join::kMax;
+      break;
+    case Reduction::kMin:
+      h.join = Join::kMin;
+      break;
+    case Reduction::kProduct:
+      h.join = Join::kProduct;
+      break;
+    case Reduction::kL1:
+      if (h.is_unsigned == 0) h.before = Before::kAbsolute;
+      break;
+    case Reduction::kL2:
+      h.before = Before::kSquare;
+      h.after = After::kRoot;
+      break;
+    case Reduction::kSumSquare:
+      h.before = Before::kSquare;
+      break;
+    case Reduction::kLogSum:
+      h.after = After::kLog;
+      break;
+    case Reduction::kLogSumExp:
+      h.join = Join::kLogSumExp;
+      break;
+  }
+  return h;
+}
+
+// From one type to another, of floats; integers stay what they are.
+struct Kernels {
+  const char *rows, *columns;
+};
+Kernels kernels_of(ElementType from, ElementType to) {
+  if (!is_float(from)) {
+    switch (bytes_of(from)) {
+      case 1:
+        return {"reduce_rows_i8", "reduce_columns_i8"};
+      case 4:
+        return {"reduce_rows_i32", "reduce_columns_i32"};
+      default:
+        return {"reduce_rows_i64", "reduce_columns_i64"};
+    }
+  }
+  if (from == ElementType::kHalf) {
+    if (to == ElementType::kHalf) return {"reduce_rows_f16", "reduce_columns_f16"};
+    return {"reduce_rows_f16_to_f32", "reduce_columns_f16_to_f32"};
+  }
+  if (to == ElementType::kHalf) return {"reduce_rows_f32_to_f16", "reduce_columns_f32_to_f16"};
+  return {"reduce_rows_f32", "reduce_columns_f32"};
+}
+
+// Work-items for a row: short ones share a work-group. Eight, or four that read packs, read enough side by side; more
+// of them only where each has what it asks for at once, as what they have is joined in as many steps as they double.
+uint32_t lanes_of(int64_t R, ElementType from, bool packs) {
+  if (R > 512) return hip::kReduceThreads;
+  const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
+  int64_t lanes = 1;
+  while (lanes < 32 && lanes < R && (lanes < few || lanes * ahead < R)) lanes *= 2;
+  return static_cast<uint32_t>(lanes);
+}
+
+// One step after another: each reads what the one before it has written.
+class Steps {
+ public:
+  Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
+      : p_(p), aligned_(aligned), how_(how_of(p.how, p.type)), from_(p.type) {
+    after_ = how_.after;
+    how_.after = After::kNothing;
+    if (p.how != Reduction::kMean) return;
+    scale_ = 1.0f / static_cast<float>(reduced);
+    divisor_ = std::max<int64_t>(reduced, 1);
+  }
+
+  // Reduces x [outer, R, inner] over R. `last`: to the output.
+  void reduce(int64_t outer, int64_t R, int64_t inner, bool last) {
+    for (;;) {
+      const int64_t slices = slices_of(outer, R, inner, hip::kReduceThreads);
+      if (slices == 1) break;
+      columns(outer, R * inner, slices * inner, false);
+      R = slices;
+    }
+    if (inner == 1) {
+      rows(outer, R, last);
+    } else {
+      columns(outer, R * inner, inner, last);
+    }
+  }
+
+  Plan take() && { return std::move(plan_); }
+
+ private:
+  void rows(int64_t rows, int64_t R, bool last) {
+    const ElementType from = from_;
+    const Buffer x = x_, y = turn(rows, last);
+    if (rows == 0) return;
+    hip::ReduceRowsArgs args = {};
+    args.how = how_;
+    args.R = to_u31(R);
+    const int64_t pack = 16 / bytes_of(from);
+    args.packs = is_float(from) && aligned_ && R % pack == 0;
+    args.lanes = lanes_of(R, from, args.packs != 0);
+    while (1u << args.shift < args.lanes) ++args.shift;
+    const int64_t in_group = hip::kReduceThreads / args.lanes;
+    for_each_launch(divide_up(rows, in_group), hip::kReduceThreads, [&](int64_t first, uint32_t count) {
+      const int64_t row = first * in_group;
+      args.x = behind(x, row * R * bytes_of(from));
+      args.y = behind(y, row * bytes_of(from_));
+      args.rows = to_u31(std::min(rows - row, count * in_group));
+      plan_.launch(kernels_of(from, from_).rows, {count}, hip::kReduceThreads, args);
+    });
+    how_.before = Before::kNothing;
+  }
+
+  // x [outer, block], y [outer, stride].
+  void columns(int64_t outer, int64_t block, int64_t stride, bool last) {
+    const ElementType from = from_;
+    const Buffer x = x_, y = turn(outer * stride, last);
+    if (outer * stride == 0) return;
+    hip::ReduceColumnsArgs args = {};
+    args.x = x;
+    args.y = y;
+    args.how = how_;
+    args.block = static_cast<uint64_t>(block);
+    args.total = to_u31(outer * stride);
+    args.stride = make_divisor(stride);
+    plan_.launch(kernels_of(from, from_).columns, {to_u31(divide_up(args.total, hip::kReduceThreads))},
+                 hip::kReduceThreads, args);
+    how_.before = Before::kNothing;
+  }
+
+  // Where a step writes `elements`, which the next one reads.
+  Buffer turn(int64_t elements, bool last) {
+    from_ = last || !is_float(p_.type) ? p_.type : ElementType::kFloat;
+    if (last) {
+      how_.after = after_;
+      how_.scale = scale_;
+      how_.divisor = divisor_;
+      return x_ = output(0);
+    }
+    x_ = workspace(static_cast<uint8_t>(plan_.workspace.size()));
+    plan_.workspace.push_back(elements * bytes_of(from_));
+    return x_;
+  }
+
+  const ReduceProblem& p_;
+  bool aligned_;  // x is a multiple of 16
+  Plan plan_;
+  hip::ReduceHow how_;
+  After after_ = After::kNothing;
+  float scale_ = 1.0f;
+  int64_t divisor_ = 1;
+  Buffer x_ = input(0);
+  ElementType from_;
+};
+
+}  // namespace
+
+// The innermost reduced axes first: then what is left is small.
+Plan reduce_plan(const ReduceProblem& p, bool aligned) {
+  std::vector<Part> parts = parts_of(p);
+  int64_t reduced = 1;
+  size_t steps = 0;
+  for (const Part& part : parts) {
+    if (!part.reduced) continue;
+    reduced *= part.size;
+    ++steps;
+  }
+  if (steps == 0) {  // each number is the reduction of itself alone
+    parts.push_back({1, true});
+    steps = 1;
+  }
+  Steps done(p, reduced, aligned);
+  for (size_t step = 0; step < steps; ++step) {
+    size_t at = parts.size() - 1;
+    while (!parts[at].reduced) --at;
+    int64_t outer = 1, inner = 1;
+    for (size_t i = 0; i < at; ++i) outer *= parts[i].size;
+    for (size_t i = at + 1; i < parts.size(); ++i) inner *= parts[i].size;
+    done.reduce(outer, parts[at].size, inner, step + 1 == steps);
+    parts.erase(parts.begin() + static_cast<ptrdiff_t>(at));
+  }
+  return std::move(done).take();
+}
+
+}  // namespace graphopt::gpu

@@ -1,0 +1,21 @@
+// DFT and STFT on a GPU.
+#pragma once
+
+#include "device/launch.h"
+#include "operators/sequence/dft/args.h"
+
+namespace graphopt::gpu {
+
+using hip::DftPlaces;
+
+struct DftProblem {
+  int64_t lines = 1, per = 1;   // DftPlaces counts `per` lines at a time
+  int64_t N = 1, L = 1, K = 1;  // inputs of a line, length of the transform, outputs
+  DftPlaces from = {}, to = {};
+  bool complex = false, inverse = false, window = false;
+};
+
+// Inputs x and, if there is one, a window; output y of pairs.
+Plan dft_plan(const DftProblem& p, bool half);
+
+}  // namespace graphopt::gpu

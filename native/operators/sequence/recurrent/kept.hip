@@ -1,0 +1,152 @@
+// LSTM, GRU and RNN of few units, behind the product of all inputs: one launch for all steps, in which a work-group
+// has a sequence in a direction. Its weights are read once and stay in registers, and what does not fit there in
+// LDS; kLanes neighbouring lanes share a hidden unit, and each has every kLanes-th pack of the states. Bound by what
+// a step waits for: h in LDS, two or three exchanges between lanes, a barrier.
+#include "operators/sequence/recurrent/unit.h"
+
+namespace graphopt::hip {
+
+// Packs of weights that a work-item keeps in registers.
+constexpr int kHeldPacks = 19;
+
+template <int kUnits, int kPacks>
+struct KeptLds {
+  float h[2][kUnits], more[kUnits], update[kUnits];
+  Pack<float> weights[kPacks > kHeldPacks ? kPacks - kHeldPacks : 1][kRecurrentThreads];
+};
+
+template <int kMost, int kLanes>
+struct Kept {
+  static constexpr int kGates = kMost, kUnits = kRecurrentThreads / kLanes;
+  static constexpr int kPacks = kUnits / (Pack<float>::kSize * kLanes);  // of a gate
+  using Lds = KeptLds<kUnits, kGates * kPacks>;
+
+  Pack<float> held[kHeldPacks < kGates * kPacks ? kHeldPacks : kGates * kPacks];
+  int unit, slice;
+
+  template <class T>
+  DEVICE void read(const RecurrentArgs& args, int direction, Lds& lds) {
+    const int H = args.H, gates = gates_of(args.kind);
+    const T* const r = args.r;
+    UNROLL for (int g = 0; g < kGates; ++g) {
+      const T* const row = r + (static_cast<size_t>(direction * gates + g) * static_cast<size_t>(H) +
+                                static_cast<size_t>(unit)) *
+                                   static_cast<size_t>(H);
+      UNROLL for (int i = 0; i < kPacks; ++i) {
+        Pack<float> pack = {};
+        UNROLL for (int e = 0; e < Pack<float>::kSize; ++e) {
+          const int k = place(i) + e;
+          if (g < gates && unit < H && k < H) pack.v[e] = to_float(row[k]);
+        }
+        const int at = g * kPacks + i;
+        if (at < kHeldPacks) {
+          held[at] = pack;
+        } else {
+          lds.weights[at - kHeldPacks][thread_x()] = pack;
+        }
+      }
+    }
+  }
+
+  // The products of the unit's rows and h, in all of its lanes.
+  DEVICE void products(const float* h, const Lds& lds, float* sum) const {
+    UNROLL for (int i = 0; i < kPacks; ++i) {
+      const Pack<float> x = load_pack(h + place(i));
+      UNROLL for (int g = 0; g < kGates; ++g) {
+        const int at = g * kPacks + i;
+        const Pack<float> weight =
+            at < kHeldPacks ? held[at] : load_pack(lds.weights[at - kHeldPacks][thread_x()].v);
+        UNROLL for (int e = 0; e < Pack<float>::kSize; ++e) sum[g] += weight.v[e] * x.v[e];
+      }
+    }
+    UNROLL for (int g = 0; g < kGates; ++g) {
+      UNROLL for (int mask = kLanes / 2; mask > 0; mask /= 2) sum[g] += shuffle_xor(sum[g], mask);
+    }
+  }
+
+ private:
+  DEVICE int place(int i) const { return Pack<float>::kSize * (i * kLanes + slice); }
+};
+
+template <class T, class Weights>
+DEVICE void recurrent_kept(const RecurrentArgs& args, typename Weights::Lds& lds) {
+  constexpr int kGates = Weights::kGates;
+  // What depends on these is kept in vector registers: gfx90a has too few scalar ones.
+  const int direction = opaque(block_y()), H = opaque(args.H);
+  const int b = opaque(block_x()), gates = gates_of(args.kind);
+  const bool reset = args.kind == RecurrentKind::kGruReset, lstm = args.kind == RecurrentKind::kLstm;
+  Weights weights;
+  weights.unit = thread_x() / (kRecurrentThreads / Weights::kUnits);
+  weights.slice = thread_x() % (kRecurrentThreads / Weights::kUnits);
+  weights.template read<T>(args, direction, lds);
+  const int unit = weights.unit;
+  const bool ends = unit < H && weights.slice == 0;
+  const RecurrentPart part = {direction, b, 1};
+  if (thread_x() < Weights::kUnits) {
+    const int j = thread_x();
+    lds.h[0][j] = j < H ? recurrent_part(args, part, 0)[j] : 0.0f;
+    lds.h[1][j] = 0;
+    lds.more[j] = lstm && j < H ? recurrent_part(args, part, 2)[j] : 0.0f;
+  }
+  const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H), d = static_cast<size_t>(direction);
+  float of_input[kGates] = {}, of_state[kGates] = {}, peephole[3] = {}, coming[kGates] = {};
+  const auto ask = [&](int s) {
+    const int time = recurrent_moment(args, direction, b, s).time;
+    const T* const product = recurrent_input<T>(args, direction, b, time, all) + unit;
+    UNROLL for (int g = 0; g < kGates; ++g) {
+      if (g < gates) coming[g] = to_float(product[g * H]);
+    }
+  };
+  if (ends) {
+    read_parameters<T, kGates>(args, d, all, unit, gates, H, unit, of_input, of_state, peephole);
+    if (args.S > 0) ask(0);
+  }
+  barrier();
+
+  NO_UNROLL for (int s = 0; s < args.S; ++s) {
+    const RecurrentState state = {lds.h[s & 1], lds.h[1 - (s & 1)], lds.more, lds.update};
+    float in[kMostGates] = {};
+    if (ends) {
+      UNROLL for (int g = 0; g < kGates; ++g) in[g] = coming[g] + of_input[g];
+      if (s + 1 < args.S) ask(s + 1);
+    }
+    NO_UNROLL for (int round = 0; round < (reset ? 2 : 1); ++round) {
+      const bool second = round != 0;
+      float sum[kMostGates] = {};
+      weights.products(second ? state.more : state.now, lds, sum);
+      if (ends) {
+        const RecurrentMoment moment = recurrent_moment(args, direction, b, s);
+        UNROLL for (int g = 0; g < kGates; ++g) sum[g] += of_state[g];
+        sum[0] = second ? sum[2] : sum[0];
+        in[0] = second ? in[2] : in[0];
+        const float after = end_unit(args, state, moment.active, unit, in, sum, peephole, second);
+        if (!reset || second) {
+          state.next[unit] = moment.active ? after : state.now[unit];
+          write_unit<T>(args, direction, b, moment, unit, after);
+        }
+      }
+      barrier();
+    }
+  }
+  if (thread_x() < H) {
+    recurrent_part(args, part, args.S & 1)[thread_x()] = lds.h[args.S & 1][thread_x()];
+    if (lstm) recurrent_part(args, part, 2)[thread_x()] = lds.more[thread_x()];
+  }
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+#define RECURRENT_KEPT_KERNEL(T, suffix, units, gates)                                                     \
+  KERNEL(recurrent_kept_##units##_##suffix, kRecurrentThreads, RecurrentArgs, product, r, bias, peepholes, \
+         lengths, state, y) {                                                                              \
+    using Weights = Kept<gates, kRecurrentThreads / units>;                                                \
+    SHARED(Weights::Lds, lds);                                                                             \
+    recurrent_kept<T, Weights>(args, lds);                                                                 \
+  }
+
+RECURRENT_KEPT_KERNEL(float, f32, 64, 4)
+RECURRENT_KEPT_KERNEL(half_t, f16, 64, 4)
+RECURRENT_KEPT_KERNEL(float, f32, 128, 3)
+RECURRENT_KEPT_KERNEL(half_t, f16, 128, 3)

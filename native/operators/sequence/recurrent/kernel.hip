@@ -1,0 +1,169 @@
+// LSTM, GRU and RNN: what follows the product of all inputs. The product of a state and the recurrence weights
+// is that of a vector, or a few, and a matrix. recurrent_step_* is launched for each step: a wave takes the gates
+// of one hidden unit, for several sequences at once, and then ends the unit. Few units are for kept.hip, in one
+// launch. Bound by the time of a launch, and by reading r from the caches.
+// Hochreiter, Schmidhuber, "Long short-term memory", 1997; Cho et al., arXiv:1406.1078.
+#include "operators/sequence/recurrent/unit.h"
+
+namespace graphopt::hip {
+
+// Sums of kCount values over a wave. Lane i has that of value i / (lanes / kCount) then.
+template <int kCount>
+DEVICE float fold(float* v, int mask) {
+  if constexpr (kCount == 1) {
+    float sum = v[0];
+    for (; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+    return sum;
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const bool upper = (lane_id() & mask) != 0;
+    UNROLL for (int i = 0; i < kHalf; ++i) {
+      const float low = v[i], high = v[i + kHalf];
+      v[i] = (upper ? high : low) + shuffle_xor(upper ? low : high, mask);
+    }
+    return fold<kHalf>(v, mask / 2);
+  }
+}
+
+// Adds the products of rows of r, H H apart, and of the states h [cells, H], of the elements that a lane has.
+// kWide: in packs, for which H is a multiple of a pack. All of a step is asked for before the first is waited for.
+template <class T, bool kWide>
+DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
+  constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
+  struct Weights {
+    T v[kSize];
+  };
+  const size_t gate = static_cast<size_t>(H) * static_cast<size_t>(H);
+  NO_UNROLL for (int k = lane_id() * kSize; k < H; k += kWave * kSize) {
+    Weights weight[kMostGates] = {};
+    UNROLL for (int g = 0; g < kMostGates; ++g) {
+      if (g >= count) continue;
+      const T* const from = r + static_cast<size_t>(g) * gate + static_cast<size_t>(k);
+      if constexpr (kWide) {
+        weight[g] = bit_cast<Weights>(load_pack(from));
+      } else {
+        weight[g].v[0] = *from;
+      }
+    }
+    UNROLL for (int part = 0; part < kSize; part += kStates) {
+      float x[kStepCells][kStates] = {};
+      UNROLL for (int c = 0; c < kStepCells; ++c) {
+        if (c >= cells) continue;
+        const float* const from = h + c * H + k + part;
+        if constexpr (kWide) {
+          const Pack<float> pack = load_pack(from);
+          UNROLL for (int e = 0; e < kStates; ++e) x[c][e] = pack.v[e];
+        } else {
+          x[c][0] = *from;
+        }
+      }
+      keep_order();
+      UNROLL for (int c = 0; c < kStepCells; ++c) {
+        UNROLL for (int g = 0; g < kMostGates; ++g) {
+          UNROLL for (int e = 0; e < kStates; ++e) {
+            v[c * kMostGates + g] += to_float(weight[g].v[part + e]) * x[c][e];
+          }
+        }
+      }
+    }
+  }
+}
+
+// The gates of hidden unit j in step s, and what becomes of them.
+template <class T>
+DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
+                           int j) {
+  constexpr int kSums = kStepCells * kMostGates;
+  const bool reset = args.kind == RecurrentKind::kGruReset, second = args.second != 0;
+  // What depends on H is kept in vector registers: gfx90a has too few scalar ones.
+  const int H = opaque(args.H), gates = gates_of(args.kind);
+  const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
+  // Lanes that end the unit have a sequence each.
+  const int cell = lane_id() % kStepCells;
+  const bool ends = lane_id() < part.cells;
+  const int b = part.first + (ends ? cell : 0);
+  const RecurrentMoment moment = recurrent_moment(args, part.direction, b, args.step);
+  const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
+               d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
+  const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
+  // What only the end needs is asked for first, so that it comes along with the rest.
+  float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
+  if (ends) {
+    read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);
+    UNROLL for (int g = 0; g < kMostGates; ++g) {
+      if (g < count) in[g] += to_float(product[g * H]);
+    }
+  }
+  const T* const r = static_cast<const T*>(args.r) + (d * all + unit) * static_cast<size_t>(H);
+  const float* const h = second ? state.more : state.now;
+  float v[kSums] = {};
+  if (H % Pack<T>::kSize == 0) {
+    recurrent_products<T, true>(r, h, H, part.cells, count, v);
+  } else {
+    recurrent_products<T, false>(r, h, H, part.cells, count, v);
+  }
+  const float mine = fold<kSums>(v, kWave / 2);
+  float sum[kMostGates];
+  UNROLL for (int g = 0; g < kMostGates; ++g) {
+    sum[g] = shuffle(mine, (cell * kMostGates + g) * (kWave / kSums)) + of_state[g];
+  }
+  if (!ends) return;
+
+  const int at = cell * H + j;
+  const float after = end_unit(args, state, moment.active, at, in, sum, peephole, second);
+  if (reset && !second) return;
+  state.next[at] = moment.active ? after : state.now[at];
+  write_unit<T>(args, part.direction, b, moment, j, after);
+}
+
+template <class T>
+DEVICE void recurrent_step(const RecurrentArgs& args) {
+  const int first = block_y() * kStepCells;
+  const RecurrentPart part = {block_z(), first, min_int(kStepCells, args.B - first)};
+  const int odd = args.step & 1;
+  const RecurrentState state = {recurrent_part(args, part, odd), recurrent_part(args, part, 1 - odd),
+                                recurrent_part(args, part, 2), recurrent_part(args, part, 3)};
+  const int j = block_x() * (kStepThreads / kWave) + same_in_wave(wave_id());
+  if (j < args.H) recurrent_unit<T>(args, part, state, j);
+}
+
+// Where element i of the state lies in the tensor.
+DEVICE size_t recurrent_place(const RecurrentStateArgs& args, uint32_t i) {
+  const uint32_t sequence = divide(i, args.H), d = divide(sequence, args.B);
+  const uint32_t b = sequence - d * args.B.d, j = i - sequence * args.H.d;
+  const uint32_t row = args.batch_first != 0 ? b * static_cast<uint32_t>(args.D) + d : sequence;
+  return static_cast<size_t>(row) * args.H.d + j;
+}
+
+template <class T>
+DEVICE void recurrent_load(const RecurrentStateArgs& args) {
+  const uint32_t i = work_item(kStateThreads);
+  if (i >= args.total) return;
+  const T* const from = args.from;
+  static_cast<float*>(args.to)[args.state + i] =
+      from != nullptr ? to_float(from[recurrent_place(args, i)]) : 0.0f;
+}
+
+template <class T>
+DEVICE void recurrent_store(const RecurrentStateArgs& args) {
+  const uint32_t i = work_item(kStateThreads);
+  if (i >= args.total) return;
+  T* const to = args.to;
+  if (to == nullptr) return;
+  to[recurrent_place(args, i)] = from_float<T>(static_cast<const float*>(args.from)[args.state + i]);
+}
+
+}  // namespace graphopt::hip
+
+using namespace graphopt::hip;
+
+KERNEL(recurrent_step_f32, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
+  recurrent_step<float>(args);
+}
+KERNEL(recurrent_load_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<float>(args); }
+KERNEL(recurrent_store_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<float>(args); }
+KERNEL(recurrent_step_f16, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
+  recurrent_step<half_t>(args);
+}
+KERNEL(recurrent_load_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<half_t>(args); }
+KERNEL(recurrent_store_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<half_t>(args); }

@@ -1,0 +1,136 @@
+// LSTM, GRU and RNN: the inputs of all steps and directions are one product, and what depends on the step before
+// a kernel of our own.
+#include "operators/sequence/recurrent/op.h"
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "operators/kernel_bases.h"
+#include "operators/matmul/matmul/gemm_call.h"
+
+namespace graphopt {
+namespace {
+
+constexpr Implementation<GemmCall> kProducts[] = {
+    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
+    {"a product of our own", take_all<GemmCall>, plan_own},
+};
+
+// X, W, R, B, sequence_lens, initial_h, and of LSTM initial_c and P; outputs Y, Y_h, of LSTM Y_c.
+class Recurrent final : public gpu::DeviceKernel {
+ public:
+  Recurrent(const Node& node, gpu::Device& device, gpu::RecurrentKind kind)
+      : DeviceKernel(device),
+        choice_(node),
+        kind_(kind),
+        hidden_(node.find_int("hidden_size").value_or(0)),
+        backward_(node.find_string("direction").value_or("forward") == "reverse"),
+        batch_first_(node.find_int("layout").value_or(0) != 0),
+        clip_(node.find_float("clip").value_or(0.0f)) {
+    if (kind == gpu::RecurrentKind::kGru && node.find_int("linear_before_reset").value_or(0) == 0) {
+      kind_ = gpu::RecurrentKind::kGruReset;
+    }
+  }
+
+ private:
+  static void require(const Call& call, size_t i, const char* name, const Shape& shape) {
+    if (call.has_input(i) && call.inputs[i].shape != shape) {
+      throw Error(std::string(name) + " of " + call.inputs[i].shape.text() + " should be " + shape.text());
+    }
+  }
+
+  void plan(Call& call, Program& program) const override {
+    const Tensor &x = call.input(0), &w = call.input(1), &r = call.input(2);
+    if (x.shape.rank() != 3 || w.shape.rank() != 3 || r.shape.rank() != 3) {
+      throw Error("X, W and R must have rank 3");
+    }
+    gpu::RecurrentProblem p;
+    p.kind = kind_;
+    p.D = w.shape[0];
+    p.S = x.shape[batch_first_ ? 1 : 0];
+    p.B = x.shape[batch_first_ ? 0 : 1];
+    p.H = hidden_ > 0 ? hidden_ : r.shape[2];
+    p.backward = backward_;
+    p.batch_first = batch_first_;
+    p.clip = clip_;
+    const int64_t inputs = x.shape[2], G = p.gates();
+    if (p.D != 1 && p.D != 2) throw Error("W must be of one direction or of two");
+    const Shape state = batch_first_ ? Shape{p.B, p.D, p.H} : Shape{p.D, p.B, p.H};
+    require(call, 1, "W", {p.D, G * p.H, inputs});
+    require(call, 2, "R", {p.D, G * p.H, p.H});
+    require(call, 3, "B", {p.D, 2 * G * p.H});
+    require(call, 4, "sequence_lens", {p.B});
+    require(call, 5, "initial_h", state);
+    require(call, 6, "initial_c", state);
+    require(call, 7, "P", {p.D, 3 * p.H});
+    p.bias = call.has_input(3);
+    p.lengths = call.has_input(4);
+    p.h = call.has_input(5);
+    p.c = call.has_input(6);
+    p.peepholes = call.has_input(7);
+    const Shape y = batch_first_ ? Shape{p.B, p.S, p.D, p.H} : Shape{p.S, p.D, p.B, p.H};
+    std::vector<Ref> outputs(3);
+    for (size_t i = 0; i < std::min(call.outputs.size(), outputs.size()); ++i) {
+      set_output(call, i, i == 0 ? y : state);
+      outputs[i] = Ref::optional_output(i);
+    }
+    if (state.elements() == 0) return;
+    const bool half = is_half(x);
+    const Ref product = program.reserve(p.S * p.B * p.D * G * p.H * (half ? 2 : 4));
+    gpu::GemmProblem gemm;
+    gemm.M = p.S * p.B;
+    gemm.N = p.D * G * p.H;
+    gemm.K = inputs;
+    gemm.transpose_b = true;
+    if (gemm.M > 0) {
+      GemmCall multiply{std::move(gemm), half, call, program, device_, Ref::input(0), Ref::input(1), product};
+      program.implementation = choice_.plan(kProducts, multiply, call);
+    }
+    const auto optional = [&](size_t i) { return call.has_input(i) ? Ref::input(i) : Ref{}; };
+    program.launch(gpu::recurrent_plan(p, half, device_.facts()),
+                   {product, Ref::input(2), optional(3), optional(7), optional(4), optional(5), optional(6)},
+                   {outputs[0], outputs[1], outputs[2]});
+  }
+
+  Choice choice_;
+  gpu::RecurrentKind kind_;
+  int64_t hidden_;
+  bool backward_, batch_first_;
+  float clip_;
+};
+
+// Why we do not take a node. `usual`: the operator's default activations, for one direction. We have no others: some of
+// them have parameters (activation_alpha, activation_beta), which the runtime does not hand to a kernel on a device.
+std::string refuse_recurrent(const Node& node, const std::vector<const char*>& usual) {
+  const std::string direction = node.find_string("direction").value_or("forward");
+  if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {
+    return "this direction is not known";
+  }
+  if (node.find_int("input_forget").value_or(0) != 0) return "coupled input and forget gates";
+  if (const auto names = node.find_strings("activations")) {
+    for (size_t i = 0; i < names->size(); ++i) {
+      std::string name = (*names)[i];
+      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (name != usual[i % usual.size()]) return "other activations than sigmoid and tanh";
+    }
+  }
+  if (node.has_input(4) && node.inputs[4].type != ElementType::kInt32) return "lengths that are not int32";
+  return refuse_mixed_floats(node, {4});
+}
+
+}  // namespace
+
+void add_recurrent(Kernels& kernels) {
+  using gpu::RecurrentKind;
+  const auto add = [&kernels](const char* name, RecurrentKind kind, std::vector<const char*> usual) {
+    kernels.add_onnx<Recurrent>(name, 7, 22, kind)
+        .refused([usual](const Node& node) { return refuse_recurrent(node, usual); })
+        .chooses(described(kProducts));
+  };
+  add("LSTM", RecurrentKind::kLstm, {"sigmoid", "tanh", "tanh"});
+  add("GRU", RecurrentKind::kGru, {"sigmoid", "tanh"});
+  add("RNN", RecurrentKind::kRnn, {"tanh"});
+}
+
+}  // namespace graphopt

@@ -1,0 +1,90 @@
+#include <stdexcept>
+
+#include "operators/sequence/recurrent/args.h"
+#include "operators/sequence/recurrent/op.h"
+
+namespace graphopt::gpu {
+namespace {
+
+// Parts of the state.
+int64_t parts(RecurrentKind kind) {
+  return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
+}
+
+// The kernel of all steps in one launch, where there is one for so many units.
+const char* kept_kernel(const RecurrentProblem& p, bool half) {
+  if (p.H <= hip::kKeptUnits) return half ? "recurrent_kept_64_f16" : "recurrent_kept_64_f32";
+  if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;
+  return half ? "recurrent_kept_128_f16" : "recurrent_kept_128_f32";
+}
+
+}  // namespace
+
+Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& device,
+                    std::optional<bool> at_once) {
+  Plan plan;
+  const int64_t total = p.D * p.B * p.H;
+  if (total == 0) return plan;
+  to_u31(4 * total);
+  to_u31(p.gates() * p.H * p.H);
+  to_u31(p.S * p.B);
+  const auto copy_state = [&](const char* kernel, Buffer from, Buffer to, int64_t part) {
+    hip::RecurrentStateArgs args = {};
+    args.from = from;
+    args.to = to;
+    args.state = part * total;
+    args.total = to_u31(total);
+    args.H = make_divisor(p.H);
+    args.B = make_divisor(p.B);
+    args.D = to_i31(p.D);
+    args.batch_first = p.batch_first;
+    plan.launch(kernel, {to_u31(divide_up(total, hip::kStateThreads))}, hip::kStateThreads, args);
+  };
+  const bool lstm = p.kind == RecurrentKind::kLstm;
+  const char* const load = half ? "recurrent_load_f16" : "recurrent_load_f32";
+  copy_state(load, p.h ? input(5) : no_buffer(), workspace(0), 0);
+  if (lstm) copy_state(load, p.c ? input(6) : no_buffer(), workspace(0), 2);
+
+  hip::RecurrentArgs args = {};
+  args.product = input(0);
+  args.r = input(1);
+  args.bias = p.bias ? input(2) : no_buffer();
+  args.peepholes = p.peepholes ? input(3) : no_buffer();
+  args.lengths = p.lengths ? input(4) : no_buffer();
+  args.state = workspace(0);
+  args.y = output(0);
+  args.y_of_direction = p.batch_first ? p.H : p.B * p.H;
+  args.y_of_step = p.D * (p.batch_first ? 1 : p.B) * p.H;
+  args.y_of_cell = p.batch_first ? p.S * p.D * p.H : p.H;
+  args.D = to_i31(p.D);
+  args.B = to_i31(p.B);
+  args.H = to_i31(p.H);
+  args.S = to_i31(p.S);
+  args.row_of_step = to_i31(p.batch_first ? 1 : p.B);
+  args.row_of_cell = to_i31(p.batch_first ? p.S : 1);
+  args.backward = p.backward ? 0 : 1;
+  args.kind = p.kind;
+  args.clip = p.clip;
+  const char* const kept = kept_kernel(p, half);
+  if (kept != nullptr && at_once.value_or(true)) {
+    plan.launch(kept, {to_u31(p.B), to_u31(p.D)}, hip::kRecurrentThreads, args);
+  } else {
+    const int64_t units = hip::kStepThreads / device.wave, cells = divide_up(p.B, hip::kStepCells);
+    if (cells > kMostGrid) throw std::invalid_argument("too many sequences");
+    for (int64_t s = 0; s < p.S; ++s) {
+      for (int second = 0; second < (p.kind == RecurrentKind::kGruReset ? 2 : 1); ++second) {
+        args.step = static_cast<int32_t>(s);
+        args.second = second;
+        plan.launch(half ? "recurrent_step_f16" : "recurrent_step_f32",
+                    {to_u31(divide_up(p.H, units)), to_u31(cells), to_u31(p.D)}, hip::kStepThreads, args);
+      }
+    }
+  }
+  const char* const store = half ? "recurrent_store_f16" : "recurrent_store_f32";
+  copy_state(store, workspace(0), output(1), p.S % 2);
+  if (lstm) copy_state(store, workspace(0), output(2), 2);
+  plan.workspace = {parts(p.kind) * total * 4};
+  return plan;
+}
+
+}  // namespace graphopt::gpu

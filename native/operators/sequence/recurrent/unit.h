@@ -1,0 +1,117 @@
+// What becomes of a hidden unit in a step, once its gates are summed. For the kernels of this folder.
+#pragma once
+
+#include "blocks/gpu/activation.h"
+#include "device/platform.h"
+#include "operators/sequence/recurrent/args.h"
+
+namespace graphopt::hip {
+
+// What a work-group works on: a direction, and the sequences from `first` on.
+struct RecurrentPart {
+  int direction, first, cells;  // cells: how many sequences there are
+};
+
+// Where the states of these sequences lie, a float for each unit. `more`: c, or reset gate times h; `update`: the
+// update gate of kGruReset.
+struct RecurrentState {
+  const float* now;
+  float *next, *more, *update;
+};
+
+// Part `which` of the state, of the sequences of a work-group.
+DEVICE float* recurrent_part(const RecurrentArgs& args, const RecurrentPart& part, int which) {
+  const size_t sequence = static_cast<size_t>(which * args.D + part.direction) * static_cast<size_t>(args.B) +
+                          static_cast<size_t>(part.first);
+  return static_cast<float*>(args.state) + sequence * static_cast<size_t>(args.H);
+}
+
+DEVICE int gates_of(RecurrentKind kind) {
+  return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3;
+}
+
+// Which element of sequence b a step reads; a sequence that has ended reads none.
+struct RecurrentMoment {
+  int time;
+  bool active;
+};
+
+DEVICE RecurrentMoment recurrent_moment(const RecurrentArgs& args, int direction, int b, int s) {
+  int length = args.S;
+  const int32_t* const lengths = args.lengths;
+  if (lengths != nullptr) length = max_int(0, min_int(lengths[b], args.S));
+  const bool active = s < length;
+  return {active && direction >= args.backward ? length - 1 - s : s, active};
+}
+
+// The gates of an element of the inputs: of unit 0, the gates H apart.
+template <class T>
+DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b, int time, size_t all) {
+  const size_t row = static_cast<size_t>(time) * static_cast<size_t>(args.row_of_step) +
+                     static_cast<size_t>(b) * static_cast<size_t>(args.row_of_cell);
+  return static_cast<const T*>(args.product) +
+         (row * static_cast<size_t>(args.D) + static_cast<size_t>(direction)) * all;
+}
+
+// What the inputs' and the state's biases of a unit add to `count` gates, from `unit` on and H apart, and the
+// peepholes of unit j. What the node leaves out stays as it is.
+template <class T, int kGates>
+DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int unit, int count, int H,
+                            int j, float* of_input, float* of_state, float* peephole) {
+  const T* const bias = args.bias;
+  const T* const peepholes = args.peepholes;
+  UNROLL for (int g = 0; g < kGates; ++g) {
+    if (g >= count || bias == nullptr) continue;
+    of_input[g] = to_float(bias[2 * d * all + static_cast<size_t>(g * H + unit)]);
+    of_state[g] = to_float(bias[(2 * d + 1) * all + static_cast<size_t>(g * H + unit)]);
+  }
+  UNROLL for (int g = 0; g < 3; ++g) {
+    if (peepholes == nullptr) continue;
+    peephole[g] = to_float(
+        peepholes[(3 * d + static_cast<size_t>(g)) * static_cast<size_t>(H) + static_cast<size_t>(j)]);
+  }
+}
+
+// What becomes of a unit of a sequence: `in` of the inputs and `sum` of the state before it, both with their
+// bias. Of the first product of kGruReset only the gates.
+DEVICE float end_unit(const RecurrentArgs& args, const RecurrentState& state, bool active, int at,
+                      const float* in, const float* sum, const float* peephole, bool second) {
+  const auto clipped = [&](float x) {
+    if (args.clip == 0) return x;
+    x = x < -args.clip ? -args.clip : x;
+    return x > args.clip ? args.clip : x;
+  };
+  const float before = state.now[at];
+  if (args.kind == RecurrentKind::kLstm) {
+    const float c = state.more[at];
+    const float input = sigmoid(clipped(in[0] + sum[0] + peephole[0] * c));
+    const float forget = sigmoid(clipped(in[2] + sum[2] + peephole[2] * c));
+    const float fresh = forget * c + input * tanh_fast(clipped(in[3] + sum[3]));
+    const float output = sigmoid(clipped(in[1] + sum[1] + peephole[1] * fresh));
+    if (active) state.more[at] = fresh;
+    return output * tanh_fast(fresh);
+  }
+  if (args.kind == RecurrentKind::kGru) {
+    const float update = sigmoid(clipped(in[0] + sum[0])), keep = sigmoid(clipped(in[1] + sum[1]));
+    return (1 - update) * tanh_fast(clipped(in[2] + keep * sum[2])) + update * before;
+  }
+  if (args.kind == RecurrentKind::kRnn) return tanh_fast(clipped(in[0] + sum[0]));
+  if (!second) {
+    state.update[at] = sigmoid(clipped(in[0] + sum[0]));
+    state.more[at] = sigmoid(clipped(in[1] + sum[1])) * before;
+    return before;
+  }
+  const float update = state.update[at];
+  return (1 - update) * tanh_fast(clipped(in[0] + sum[0])) + update * before;
+}
+
+template <class T>
+DEVICE void write_unit(const RecurrentArgs& args, int direction, int b, const RecurrentMoment& moment, int j,
+                       float after) {
+  T* const y = args.y;
+  if (y == nullptr) return;
+  y[moment.time * args.y_of_step + b * args.y_of_cell + direction * args.y_of_direction + j] =
+      from_float<T>(moment.active ? after : 0.0f);
+}
+
+}  // namespace graphopt::hip
