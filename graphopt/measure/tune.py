@@ -12,9 +12,11 @@ them in a file beside it, which sessions are given later (docs/provider.md, Meas
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -239,7 +241,7 @@ def tune(
     if measure and cache is not None and provider == DEVICE_PROVIDER:
         record = cache.with_name(f"{cache.name}.measured")
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _naming(model, folder):
         work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision, record)
         classes: dict[str, Site] = {}
         for site in work.candidates.values():
@@ -266,6 +268,22 @@ def tune(
     return tuning
 
 
+@contextmanager
+def _naming(original: Any, folder: str) -> Iterator[None]:
+    """Errors about copies of the model in `folder` name the file that the user gave."""
+    called = str(original) if isinstance(original, str | Path) else "the model"
+    try:
+        yield
+    except GraphoptError as error:
+        copy = rf"{re.escape(folder)}/\w+/{re.escape(_file_name(original))}"
+        error.args = (re.sub(copy, lambda _: called, str(error)),)
+        raise
+
+
+def _file_name(original: Any) -> str:
+    return Path(original).name if isinstance(original, str | Path) else "model.onnx"
+
+
 class _Work:
     """The model without any doubtful rewrite, in the precision that it came in, and what its sites look like."""
 
@@ -282,7 +300,6 @@ class _Work:
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
         self._record = record
-        self._called = Path(original).name if isinstance(original, str | Path) else "model.onnx"  # as messages name it
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
         recorder = _NoSite()
@@ -308,7 +325,7 @@ class _Work:
         return side
 
     def _write(self, name: str, **options: Any) -> Path:
-        path = self.folder / name / self._called
+        path = self.folder / name / _file_name(self._original)
         path.parent.mkdir(exist_ok=True)
         if isinstance(self._original, str | Path):
             optimize(self._original, path, target=self.target, **options)
@@ -329,7 +346,7 @@ class _Work:
         except Exception as error:  # the runtime's exception classes share no public base
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
             raise GraphoptError(
-                f"{path.name}: with {sizes or 'fixed sizes'} it does not run: {runtime_says(error)}; give sizes that "
+                f"{path}: with {sizes or 'fixed sizes'} it does not run: {runtime_says(error)}; give sizes that "
                 "it takes (--dim)"
             ) from None
         if self.provider == CPU:
