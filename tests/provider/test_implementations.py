@@ -139,7 +139,7 @@ def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Pa
     """What `optimize --tune` remembers beside its cache, sessions need not measure again."""
     cache, record = tmp_path / "cache.json", tmp_path / "cache.json.measured"
     command = [sys.executable, "-m", "graphopt", "optimize", str(model), str(tmp_path / "tuned.onnx")]
-    command += ["--target", "cuda", "--tune", "--tune-seconds", "1", "--dim", "H=5", "--tuning-cache", str(cache)]
+    command += ["--target", "cuda", "--tune", "--tune-seconds", "1", "--dim", "H=5", "--tuning-cache", str(cache), "-v"]
     environment = {**os.environ, "GRAPHOPT_HOST_KERNELS": kernels, "COLUMNS": "500"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
