@@ -256,10 +256,7 @@ class GraphView:
 
 def has_readers(node: ir.Node) -> bool:
     """Whether a node input or a graph output reads any of the node's outputs."""
-    for output in node.outputs:  # noqa: SIM110 no generator: asked of every node several times
-        if use_count(output) or output.is_graph_output():
-            return True
-    return False
+    return any(map(is_read, node.outputs))  # no generator: asked of every node several times
 
 
 @dataclass
