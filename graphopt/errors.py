@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 # What `verify` found where both models ran and do not differ (1): BEFORE differs from itself; with --strict, that
@@ -141,3 +141,22 @@ def about(name: str) -> Iterator[None]:
         yield
     except VerifyError as error:
         raise VerifyError(f"{name}: {error}") from None
+
+
+@contextmanager
+def naming(copies: Mapping[str, str]) -> Iterator[None]:
+    """Names the caller's files in errors about copies of them.
+
+    Args:
+        copies: path of a temporary copy -> the name of its original; read when an error occurs.
+
+    Raises:
+        GraphoptError: the error of the body.
+    """
+    try:
+        yield
+    except GraphoptError as error:
+        message = str(error)
+        for copy, original in copies.items():
+            message = message.replace(copy, original)
+        raise type(error)(message) from None

@@ -26,7 +26,16 @@ from graphopt.checking.declared import required_inputs, symbols
 from graphopt.checking.diff import ModelDiff, diff
 from graphopt.checking.given import given_cases
 from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
-from graphopt.errors import GraphoptError, OptionError, about, did_you_mean, one_line, require_list, runtime_says
+from graphopt.errors import (
+    GraphoptError,
+    OptionError,
+    about,
+    did_you_mean,
+    naming,
+    one_line,
+    require_list,
+    runtime_says,
+)
 from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
@@ -276,7 +285,7 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
         GraphoptError: the error of the body, with the caller's paths in the place of temporary ones.
     """
     with tempfile.TemporaryDirectory() as folder:
-        paths, named = [], {}
+        paths, copies = [], {}
         for i, original in enumerate(originals):
             source = reading.load(original)
             unnamed = [n for n in source.model.graph if not n.name]
@@ -289,14 +298,9 @@ def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
             path.parent.mkdir()
             writing.save(source.model, path)
             paths.append(path)
-            named[str(path)] = str(source.path or "the model")
-        try:
+            copies[str(path)] = str(source.path or "the model")
+        with naming(copies):
             yield paths
-        except GraphoptError as error:
-            message = str(error)
-            for place, name in named.items():
-                message = message.replace(place, name)
-            raise type(error)(message) from None
 
 
 def _check_inputs(protos: Sequence[onnx.ModelProto]) -> None:

@@ -12,11 +12,9 @@ them in a file beside it, which sessions are given later (docs/provider.md, Meas
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +26,7 @@ import onnx_ir as ir
 
 import graphopt
 from graphopt import files
-from graphopt.errors import GraphoptError, ModelLoadError, runtime_says
+from graphopt.errors import GraphoptError, ModelLoadError, naming, runtime_says
 from graphopt.graph import reading, writing
 from graphopt.measure.bench import (
     NOISE_FLOOR,
@@ -241,20 +239,21 @@ def tune(
     if measure and cache is not None and provider == DEVICE_PROVIDER:
         record = cache.with_name(f"{cache.name}.measured")
 
-    with tempfile.TemporaryDirectory() as folder, _naming(model, folder):
+    with tempfile.TemporaryDirectory() as folder:
         work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision, record)
         classes: dict[str, Site] = {}
         for site in work.candidates.values():
             classes.setdefault(site.site_class(work.sizes), site)
         tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
         if measure:
-            end = time.perf_counter() + seconds
-            work.runner(work.plain, work.feeds)  # a model that does not run is said so now
-            _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
-            if classes:
-                left = max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE)
-                say(f"timing the whole model ({time_left(left)})")
-                _choose(work, tuning, left)
+            with naming(work.copies):
+                end = time.perf_counter() + seconds
+                work.runner(work.plain, work.feeds)  # a model that does not run is said so now
+                _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
+                if classes:
+                    left = max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE)
+                    say(f"timing the whole model ({time_left(left)})")
+                    _choose(work, tuning, left)
             if cache is not None:
                 store.write(cache)
             if record is not None and record.exists():
@@ -266,22 +265,6 @@ def tune(
                 f"{len(unclear)} of {len(classes)} classes of sites are estimated, not measured clearly"
             )
     return tuning
-
-
-@contextmanager
-def _naming(original: Any, folder: str) -> Iterator[None]:
-    """Errors about copies of the model in `folder` name the file that the user gave."""
-    called = str(original) if isinstance(original, str | Path) else "the model"
-    try:
-        yield
-    except GraphoptError as error:
-        copy = rf"{re.escape(folder)}/\w+/{re.escape(_file_name(original))}"
-        error.args = (re.sub(copy, lambda _: called, str(error)),)
-        raise
-
-
-def _file_name(original: Any) -> str:
-    return Path(original).name if isinstance(original, str | Path) else "model.onnx"
 
 
 class _Work:
@@ -300,6 +283,7 @@ class _Work:
     ) -> None:
         self.folder, self.target, self.provider, self.threads = folder, str(target), provider, threads
         self._record = record
+        self.copies: dict[str, str] = {}  # for `naming`
         self._on_cpu = target.device == "cpu"
         self._original, self._precision = original, precision
         recorder = _NoSite()
@@ -325,9 +309,11 @@ class _Work:
         return side
 
     def _write(self, name: str, **options: Any) -> Path:
-        path = self.folder / name / _file_name(self._original)
+        is_file = isinstance(self._original, str | Path)
+        path = self.folder / name / (Path(self._original).name if is_file else "model.onnx")
         path.parent.mkdir(exist_ok=True)
-        if isinstance(self._original, str | Path):
+        self.copies[str(path)] = str(self._original) if is_file else "the model"
+        if is_file:
             optimize(self._original, path, target=self.target, **options)
         else:
             after, _ = optimize(self._original, target=self.target, **options)
