@@ -14,7 +14,6 @@ TYPE_CHECKING = False  # without typing's own, which takes as long to import as 
 if TYPE_CHECKING:
     from typing import Any
 
-    from graphopt.checking.verify import VerifyReport, verify
     from graphopt.errors import (
         GraphoptError,
         InvariantError,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from graphopt.runtime.discovery import library_path
     from graphopt.runtime.plugin import get_ep_name, get_ep_names, get_library_path
     from graphopt.runtime.sessions import configure, session
+    from graphopt.verification.verify import VerifyReport, verify
 
 __version__ = "0.1.0"
 
@@ -84,7 +84,7 @@ _HOMES = {
     "Tuning": "graphopt.measure.tune",
     "UnknownOptionError": "graphopt.errors",
     "VerifyError": "graphopt.errors",
-    "VerifyReport": "graphopt.checking.verify",
+    "VerifyReport": "graphopt.verification.verify",
     "bench": "graphopt.measure.bench",
     "configure": "graphopt.runtime.sessions",
     "get_ep_name": "graphopt.runtime.plugin",
@@ -95,7 +95,7 @@ _HOMES = {
     "optimize": "graphopt.optimizer",
     "session": "graphopt.runtime.sessions",
     "tune": "graphopt.measure.tune",
-    "verify": "graphopt.checking.verify",
+    "verify": "graphopt.verification.verify",
 }
 
 

@@ -12,7 +12,7 @@ METADATA_FROZEN = "graphopt.frozen"
 
 
 class Numerics(enum.IntEnum):
-    """How far a rewrite may move numbers (checking/tolerances.py); a model has the largest class of its passes."""
+    """How far a rewrite may move numbers (verification/tolerances.py); a model has the largest class of its passes."""
 
     EXACT = 0
     REASSOCIATED = 1

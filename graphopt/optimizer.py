@@ -316,7 +316,7 @@ def _activation_ranges(
     """Measures the ranges of activations; None if they cannot be measured, which is noted, or are not needed."""
     if editor.target.device == "cpu":  # where nothing is computed in float16
         return None
-    from graphopt.checking.ranges import ranges_of
+    from graphopt.verification.ranges import ranges_of
 
     found = ranges_of(editor.model, source.path.parent if source.path is not None else None, options.inputs)
     if isinstance(found, str):

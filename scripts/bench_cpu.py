@@ -58,7 +58,7 @@ from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
 from models import ZOO, feeds_of, pypi
 from scripts.timing import Times, interleaved
-from tests.checking.reference64 import run_in_float64
+from tests.verification.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
 

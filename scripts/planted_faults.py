@@ -3,7 +3,7 @@
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
     .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
 
-Faults of some 220 kinds are planted one at a time (tests/checking/planted) into models as they are, optimized, in
+Faults of some 220 kinds are planted one at a time (tests/verification/planted) into models as they are, optimized, in
 half precision and in bfloat16. How far a fault moves the outputs is measured apart from verify, on inputs of its own,
 in units of the honest error of the pair of files; one that moves some slice of an output by more than ten times that
 is visible, and must be caught. With --honest, files that differ by rounding only are compared, and none may raise an
@@ -41,9 +41,9 @@ import onnxruntime
 
 import graphopt
 from models import ZOO
-from tests.checking.planted import KINDS, Facts, choices, honest, plant, reach
-from tests.checking.planted.effect import Pair, computes_in_bfloat16
-from tests.checking.planted.subjects import Subject, inputs, subjects
+from tests.verification.planted import KINDS, Facts, choices, honest, plant, reach
+from tests.verification.planted.effect import Pair, computes_in_bfloat16
+from tests.verification.planted.subjects import Subject, inputs, subjects
 
 VISIBLE = 10.0
 ZOO_NAMES = set(ZOO)

@@ -15,17 +15,17 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from graphopt import pipeline
-from graphopt.checking.default_level import run_optimized
-from graphopt.checking.inputs import Case
 from graphopt.graph import inference
 from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
+from graphopt.inputs.plan import Case
 from graphopt.ops import DOMAIN
 from graphopt.remarks import Remark
 from graphopt.runtime.discovery import CPU
 from graphopt.runtime.sessions import configure
 from graphopt.targets.profit import EveryLegalSite
 from graphopt.targets.target import Target
+from graphopt.verification.run import run_optimized
 
 Array = npt.NDArray[Any]
 

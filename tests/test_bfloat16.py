@@ -16,7 +16,6 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.checking.verify import verify
 from graphopt.errors import GraphoptError, OptionError
 from graphopt.ops import DOMAIN
 from graphopt.ops.fused_conv import convolution
@@ -24,6 +23,7 @@ from graphopt.precision.bfloat16_gain import bfloat16_warning
 from graphopt.precision.rounded_weight import to_bfloat16
 from graphopt.report.data import Report
 from graphopt.runtime.discovery import bfloat16_gain
+from graphopt.verification.verify import verify
 from tests.rewriting import model_from_text, run
 
 Array = npt.NDArray[Any]

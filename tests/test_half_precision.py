@@ -11,13 +11,13 @@ import onnx_ir as ir
 import pytest
 
 import graphopt
-from graphopt.checking.honest import types_of
-from graphopt.checking.ranges import largest_of, observed
-from graphopt.checking.verify import verify
 from graphopt.errors import OptionError, RuntimeMissingError
 from graphopt.ops import DOMAIN
 from graphopt.precision.float16 import range_of
 from graphopt.report.data import Report
+from graphopt.verification.honest import types_of
+from graphopt.verification.ranges import largest_of, observed
+from graphopt.verification.verify import verify
 from models import ZOO
 from tests.rewriting import model_from_text, run
 
@@ -625,7 +625,7 @@ def test_a_run_for_ranges_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) ->
         >
         y = MatMul(a, w)
     }"""
-    monkeypatch.setattr("graphopt.checking.ranges.MOST_SECONDS", 0.2)
+    monkeypatch.setattr("graphopt.verification.ranges.MOST_SECONDS", 0.2)
     before = model_from_text(graph, {"turns": np.int64(1 << 40), "w": weight(4, 4)}, opset=17)
     _, report = convert(before)
     assert any("were not checked" in n and "terminate" in n for n in report.notes)
@@ -635,7 +635,7 @@ def test_a_note_says_that_ranges_were_not_checked(monkeypatch: pytest.MonkeyPatc
     def missing() -> None:
         raise RuntimeMissingError("no ONNX Runtime is installed")
 
-    monkeypatch.setattr("graphopt.checking.run.import_onnxruntime", missing)
+    monkeypatch.setattr("graphopt.verification.run.import_onnxruntime", missing)
     _, report = convert(stream(9000))
     assert "RANGE" not in refusals(report)
     assert any("were not checked" in n and "no ONNX Runtime" in n for n in report.notes)

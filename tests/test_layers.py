@@ -31,7 +31,9 @@ LAYERS = (
     ("passes/", *PRECISION_PASSES),
     ("pipeline.py", "precision/float16/", "precision/__init__.py", "transposed_products.py", "lower.py", "options.py"),
     ("runtime/", "precision/bfloat16_gain.py"),
-    ("checking/",),
+    ("inputs/",),
+    ("verification/",),
+    ("debug/",),
     ("optimizer.py",),
     ("measure/", "placement/", "precision/limit_error.py"),
     ("report/",),
@@ -92,7 +94,7 @@ def test_no_modules_import_one_another() -> None:
 # Who may compare opsets: the operators' own arguments, and bodies that are written in the model's opset.
 OPSETS = ("graph/operators/", "ops/")
 # Who may change a graph. verify rewrites messages still.
-CHANGES = ("graph/", "checking/", "lower.py", "placement/forecast.py", "serving/")
+CHANGES = ("graph/", "verification/", "lower.py", "placement/forecast.py", "serving/")
 CHANGING = re.compile(
     r"\.(insert_(before|after)|resize_(in|out)puts|replace_input_with|replace_all_uses_with|register_initializer)\("
     r"|\.graph\.remove\(|\bdel \S*\.(initializers|attributes)\b|\.attributes\[[^]]+\] = |\.attributes\.(add|pop)\("
@@ -109,14 +111,14 @@ def test_a_concept_of_a_graph_has_one_place() -> None:
     """Opsets, arguments of Slice, sole readers, changes and new nodes."""
     literal = [
         f"{name}: {ast.unparse(node)}"
-        for name, text in python_texts(*OPSETS, "checking/").items()
+        for name, text in python_texts(*OPSETS, "verification/").items()
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Compare)
         and "opset" in ast.unparse(node).lower()
         and any(isinstance(n, ast.Constant) and isinstance(n.value, int) and n.value > 1 for n in node.comparators)
     ]
     assert literal == []
-    texts = python_texts("checking/")
+    texts = python_texts("verification/")
     assert [name for name, text in texts.items() if '"starts"' in text] == ["graph/operators/arguments.py"]
     sole = re.compile(r"use_count\(\w+\) [!=]= 1 (and not|or) \w+\.is_graph_output")
     assert [name for name, text in texts.items() if sole.search(text)] == ["graph/view.py"]

@@ -13,7 +13,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 import graphopt
 from models import ZOO
-from tests.checking.cases import make_cases
+from tests.inputs.cases import make_cases
 
 QUANTIZED_OPS = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul")
 

@@ -31,7 +31,7 @@ def bisect(
 
     Exit code 0: no rewrite does, 1: one was found, 8: the model differs from itself, so that nothing can be blamed.
     """
-    from graphopt.checking.bisect import bisect_file
+    from graphopt.debug.bisect import bisect_file
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain
@@ -65,7 +65,7 @@ def _bisect_providers(
     seed: int,
     custom_ops: Sequence[Path],
 ) -> None:
-    from graphopt.checking.parting import first_parting_in_file
+    from graphopt.debug.parting import first_parting_in_file
     from graphopt.report.layout import say
     from graphopt.report.tables import verdict
     from graphopt.report.text import plain

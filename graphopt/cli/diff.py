@@ -22,7 +22,7 @@ def diff_command(
     Exit code 0 whether they differ or not.
     """
     before, after = streams.read(before), streams.read(after)
-    from graphopt.checking.diff import diff
+    from graphopt.debug.diff import diff
 
     with screen.working("comparing"):
         found = diff(before, after)

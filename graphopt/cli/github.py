@@ -15,9 +15,9 @@ from graphopt.report.answer import answer, is_slower
 from graphopt.report.text import visible
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport
     from graphopt.report.data import Report
+    from graphopt.verification.verify import VerifyReport
 
 
 def tell(

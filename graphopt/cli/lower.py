@@ -35,7 +35,7 @@ def lower(
     done = lower_model(source, written, to=to, opset=opset, share_weights=share_weights)
     report = None
     if verify:
-        from graphopt.checking.verify import verify as verify_models
+        from graphopt.verification.verify import verify as verify_models
 
         with screen.working("verifying") as progress:
             report = verify_models(source, written, progress=progress)

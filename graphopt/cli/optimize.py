@@ -34,13 +34,13 @@ from graphopt.cli.verify import exit_with_verdict
 from graphopt.errors import EXIT_SLOWER, GraphoptError, OptionError
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport
     from graphopt.measure.tune import Tuning
     from graphopt.options import Options, Precision
     from graphopt.precision.limit_error import ErrorLimit
     from graphopt.report.data import Report
     from graphopt.report.html import Provenance
+    from graphopt.verification.verify import VerifyReport
 
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
 PrecisionOption = Annotated[
@@ -414,7 +414,7 @@ def _write_reports(
 
 
 def _write_page(path: Path, found: _Found, before: Path, after: Path | None) -> None:
-    from graphopt.checking.diff import diff
+    from graphopt.debug.diff import diff
     from graphopt.graph.reading import read_proto
     from graphopt.report.html import render
 

@@ -24,7 +24,7 @@ from graphopt.cli.root import Command, app
 from graphopt.errors import EXIT_NOT_COVERED, EXIT_RANDOM, OptionError
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import Verdict
+    from graphopt.verification.verify import Verdict
 
 RtolOption = Annotated[
     list[Tolerance] | None,
@@ -127,7 +127,7 @@ def verify_command(
 
 def exit_with_verdict(verdict: Verdict, *, uncovered: bool = False) -> None:
     """Ends with the exit code of what was found; 0 returns."""
-    from graphopt.checking.verify import Verdict
+    from graphopt.verification.verify import Verdict
 
     code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[verdict]
     if code == 0 and uncovered:

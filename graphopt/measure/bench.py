@@ -22,10 +22,7 @@ import numpy as np
 import onnx
 
 import graphopt
-from graphopt.checking.declared import required_inputs, symbols
-from graphopt.checking.diff import ModelDiff, diff
-from graphopt.checking.given import given_cases
-from graphopt.checking.inputs import normal_feeds, taken_feeds, taken_sizes
+from graphopt.debug.diff import ModelDiff, diff
 from graphopt.errors import (
     GraphoptError,
     OptionError,
@@ -38,6 +35,9 @@ from graphopt.errors import (
 )
 from graphopt.graph import reading, writing
 from graphopt.graph.messages import inlined
+from graphopt.inputs.declared import required_inputs, symbols
+from graphopt.inputs.given import given_cases
+from graphopt.inputs.plan import normal_feeds, taken_feeds, taken_sizes
 from graphopt.measure.measured_session import PROVIDER_OPTIONS, open_session
 from graphopt.measure.memory import PeakMemory, peak_memory
 from graphopt.measure.profiling import (

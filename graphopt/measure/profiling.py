@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from graphopt.checking.diff import ModelDiff
+from graphopt.debug.diff import ModelDiff
 from graphopt.graph.operators.traits import CONTROL_FLOW
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER
 

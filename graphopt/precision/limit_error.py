@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.checking.inputs import Case, normal_feeds
-from graphopt.checking.run import Outputs, open_session, run_case
 from graphopt.errors import GraphoptError, OptionError, about
 from graphopt.graph import reading, writing
+from graphopt.inputs.plan import Case, normal_feeds
 from graphopt.measure.bench import size_grid
 from graphopt.optimizer import optimize
 from graphopt.options import Options, Precision
 from graphopt.progress import Progress
+from graphopt.verification.run import Outputs, open_session, run_case
 
 PRECISION: Precision = "bf16"
 # The passes that round; each site of theirs is a layer.

@@ -18,12 +18,12 @@ import onnx
 import onnx_ir as ir
 
 import graphopt
-from graphopt.checking.declared import sum_of, unnamed
-from graphopt.checking.diff import Neighbourhood, neighbourhoods
+from graphopt.debug.diff import Neighbourhood, neighbourhoods
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import ARITHMETIC, LINEAR
 from graphopt.graph.view import attribute_ints
+from graphopt.inputs.declared import sum_of, unnamed
 from graphopt.ops import DOMAIN
 from graphopt.passes import Pass
 from graphopt.passes.plugins import installed

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphopt.checking.judge import NOISE, Verdict
 from graphopt.report.data import Report
 from graphopt.report.text import count, data_files, milliseconds, small
+from graphopt.verification.judge import NOISE, Verdict
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport, BenchRow
+    from graphopt.verification.verify import VerifyReport
 
 
 def answer(
@@ -150,7 +150,7 @@ def equality(accuracy: VerifyReport) -> str:
 
 
 def _error(accuracy: VerifyReport) -> str:
-    from graphopt.checking.verify.report import severity
+    from graphopt.verification.report import severity
 
     if accuracy.verdict == Verdict.EQUAL:
         if accuracy.rows and all(row.rel_rms == 0 for row in accuracy.rows):

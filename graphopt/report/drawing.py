@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from graphopt.checking.diff import DiffNode
+from graphopt.debug.diff import DiffNode
 from graphopt.report.text import visible
 
 MAX_DRAWN_NODES = 40

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from graphopt.checking.diff import DiffNode, ModelDiff
+from graphopt.debug.diff import DiffNode, ModelDiff
 from graphopt.measure.bench import BenchReport, Profile
 from graphopt.measure.profiling import Site, by_operators
 from graphopt.remarks import Code, Remark
@@ -20,7 +20,7 @@ from graphopt.report.layers import grouped, stretch, where
 from graphopt.report.text import count, milliseconds, operators, size, small, visible
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
+    from graphopt.verification.verify import VerifyReport
 
 MAX_CARDS = 5
 MAX_STAGES = 16

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from graphopt.checking.diff import DiffNode, ModelDiff
-from graphopt.checking.judge import Verdict
+from graphopt.debug.diff import DiffNode, ModelDiff
 from graphopt.remarks import Code, Remark
 from graphopt.report.account import Account, AccountGroup, Fate
 from graphopt.report.answer import equality, factor, interval, is_faster, is_slower, speed
@@ -19,9 +18,9 @@ from graphopt.report.layers import grouped
 from graphopt.report.layout import say, say_facts, show, table, width
 from graphopt.report.text import amount, count, milliseconds, operators, plain, size, small
 from graphopt.runtime.discovery import CPU
+from graphopt.verification.judge import Verdict
 
 if TYPE_CHECKING:
-    from graphopt.checking.verify import VerifyReport
     from graphopt.measure.bench import BenchReport, BenchRow, Profile, Timing
     from graphopt.measure.profiling import Placement
     from graphopt.measure.tune import Tuning
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from graphopt.runtime.doctor import Findings
     from graphopt.runtime.routes import Gpu, Reason, Route
     from graphopt.runtime.selftest import SelfTest
+    from graphopt.verification.verify import VerifyReport
 
 MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}

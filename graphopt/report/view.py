@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import onnx_ir as ir
 
-from graphopt.checking.diff import DiffNode, neighbourhoods
+from graphopt.debug.diff import DiffNode, neighbourhoods
 from graphopt.measure.profiling import Site
 from graphopt.remarks import Code, Remark, node_label
 from graphopt.report.account import Side

@@ -190,9 +190,9 @@ def write_as_it_runs(model: Path, out: Path) -> None:
     """
     import numpy as np
 
-    from graphopt.checking.declared import symbols
-    from graphopt.checking.inputs import normal_feeds
     from graphopt.graph.reading import read_proto
+    from graphopt.inputs.declared import symbols
+    from graphopt.inputs.plan import normal_feeds
 
     ort = import_onnxruntime()
     options = ort.SessionOptions()

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 
 from graphopt import files
-from graphopt.checking.declared import required_inputs, symbols
-from graphopt.checking.inputs import normal_feeds
 from graphopt.errors import GraphoptError, ModelSaveError, OptionError
 from graphopt.graph import reading, writing
 from graphopt.graph.reading import data_files, read_proto
+from graphopt.inputs.declared import required_inputs, symbols
+from graphopt.inputs.plan import normal_feeds
 from graphopt.runtime.discovery import CPU, library_path
 from graphopt.runtime.sessions import session
 from graphopt.serving.configs import ENGINES

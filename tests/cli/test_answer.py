@@ -23,8 +23,6 @@ import pytest
 from rich.console import Console
 
 import graphopt
-from graphopt.checking.judge import NOISE
-from graphopt.checking.verify import OutputComparison, Verdict, VerifyReport
 from graphopt.cli import screen
 from graphopt.errors import ModelLoadError
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
@@ -37,6 +35,8 @@ from graphopt.report.tables import print_findings
 from graphopt.report.text import milliseconds, small
 from graphopt.runtime.doctor import Findings
 from graphopt.runtime.routes import Gpu, Library, Reason, Route
+from graphopt.verification.judge import NOISE
+from graphopt.verification.verify import OutputComparison, Verdict, VerifyReport
 from models import ZOO
 from tests.rewriting import model_from_text
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.checking.bisect import bisect
+from graphopt.debug.bisect import bisect
 from graphopt.errors import GraphoptError, OptionError, VerifyError
 
 ROOT = Path(__file__).parents[2]

@@ -106,7 +106,7 @@ def test_work_starts_with_what_it_needs(tmp_path: Path) -> None:
     onnx.save(ZOO["resnet18"](small=True, dynamic=True), path)
     loaded = loaded_by("optimize", str(path), "--dry-run", "-q", "--target", "cpu")
     assert "onnx_ir" in loaded and not loaded & {"sympy", "onnxruntime", "jinja2", "rich"}
-    later = ("half_precision", "bfloat16", "report.tables", "checking.verify", "measure.bench", "measure.tune")
+    later = ("half_precision", "bfloat16", "report.tables", "verification.verify", "measure.bench", "measure.tune")
     assert not loaded & {f"graphopt.{name}" for name in later}
 
 

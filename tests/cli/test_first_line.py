@@ -13,12 +13,12 @@ import pytest
 import typer
 
 import graphopt
-from graphopt.checking.verify import Verdict, VerifyReport
 from graphopt.cli import optimize as command
 from graphopt.errors import EXIT_NOT_COVERED, EXIT_SLOWER, VerifyError
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing
 from graphopt.report import answer
 from graphopt.report.data import ModelStats, Report
+from graphopt.verification.verify import Verdict, VerifyReport
 from models import ZOO
 from tests.rewriting import model_from_text
 

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-from graphopt.checking.verify import verify
 from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import REQUIRED, formal
 from graphopt.contrib.table import without_kernel
+from graphopt.verification.verify import verify
 from tests.contrib.case import Case
 from tests.contrib.nodes import RUNTIME, disagreement, judge, lowered, model_of, run
 from tests.contrib.references import draw, reference

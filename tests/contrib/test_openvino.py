@@ -15,11 +15,11 @@ from graphopt.lower import lower
 from graphopt.ops.schema import Array
 from models import ZOO
 from models.pypi import TRAINED, fetch
-from tests.checking.test_verify import feeds_of
 from tests.contrib.case import Case
 from tests.contrib.nodes import disagreement, lowered, model_of
 from tests.contrib.references import draw, reference
 from tests.rewriting import run
+from tests.verification.test_verify import feeds_of
 
 openvino = pytest.importorskip("openvino")
 

@@ -11,8 +11,8 @@ import pytest
 
 import graphopt
 from models import ZOO
-from tests.checking.test_verify import feeds_of
 from tests.rewriting import assert_same_outputs
+from tests.verification.test_verify import feeds_of
 
 
 def saved(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:

@@ -12,13 +12,13 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import graphopt
-from graphopt.checking.compare import difference
-from graphopt.checking.tolerances import LIMITS
 from graphopt.metadata import Numerics
 from graphopt.ops import DOMAIN
-from tests.checking.reference64 import in_float64
+from graphopt.verification.compare import difference
+from graphopt.verification.tolerances import LIMITS
 from tests.fuzz.generator import generate
 from tests.rewriting import Array, run
+from tests.verification.reference64 import in_float64
 
 # Runs a model somewhere else than on the CPU provider.
 Runner = Callable[[onnx.ModelProto, dict[str, Array]], list[Array]]

@@ -18,8 +18,8 @@ import graphopt
 from graphopt.errors import ModelLoadError
 from graphopt.graph.reading import load
 from models import ZOO
-from tests.checking.test_verify import feeds_of
 from tests.rewriting import assert_same_outputs, model_from_text
+from tests.verification.test_verify import feeds_of
 
 
 @pytest.fixture

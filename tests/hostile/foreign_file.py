@@ -82,9 +82,9 @@ def _shapes(feeds: Feeds) -> str:
 
 
 def _feeds_by_use(model: onnx.ModelProto, takes: Callable[[Feeds], bool]) -> list[Feeds]:
-    from graphopt.checking.declared import symbols
-    from graphopt.checking.inputs import taken_feeds
     from graphopt.errors import GraphoptError
+    from graphopt.inputs.declared import symbols
+    from graphopt.inputs.plan import taken_feeds
 
     try:
         found = taken_feeds(model, dict.fromkeys(symbols(model), SIZES[-1]), takes)
@@ -297,7 +297,7 @@ def serve() -> None:
     global _answers
     _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for module in ("graphopt.optimizer", "graphopt.checking.verify", "onnxruntime"):
+    for module in ("graphopt.optimizer", "graphopt.verification.verify", "onnxruntime"):
         importlib.import_module(module)
     while child := os.fork():
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

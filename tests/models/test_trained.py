@@ -13,7 +13,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import graphopt
-from graphopt.checking.verify import planning, verify
+from graphopt.verification import pair
+from graphopt.verification.verify import verify
 from models.pypi import TRAINED, fetch
 
 SLOW = {"layout", "tumor_vgg16"}  # verified on the given inputs alone
@@ -49,7 +50,7 @@ def test_no_time_is_left_for_what_looks_different(tmp_path: Path, monkeypatch: p
     """A slow machine spends it on the cases: those that look different by few draws are decided all the same."""
     path, out = fetch("ppocr_rec"), tmp_path / "out.onnx"
     graphopt.optimize(path, out, target="cpu", all_sites=True)
-    monkeypatch.setitem(planning.EFFORTS, "normal", replace(planning.EFFORTS["normal"], seconds=2.5))
+    monkeypatch.setitem(pair.EFFORTS, "normal", replace(pair.EFFORTS["normal"], seconds=2.5))
     report = verify(path, out, seed=1)
     assert report.equal, report.summary
 

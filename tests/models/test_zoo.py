@@ -8,8 +8,8 @@ import pytest
 
 import graphopt
 from models import ZOO
-from tests.checking.test_verify import feeds_of
 from tests.rewriting import run
+from tests.verification.test_verify import feeds_of
 
 
 @pytest.mark.parametrize("name", ZOO)

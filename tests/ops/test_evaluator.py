@@ -10,8 +10,8 @@ import graphopt
 from graphopt.ops import DOMAIN
 from graphopt.ops.evaluator import reference_ops
 from models import ZOO
-from tests.checking.test_verify import feeds_of
 from tests.rewriting import run
+from tests.verification.test_verify import feeds_of
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit", "chess"])

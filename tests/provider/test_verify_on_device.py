@@ -14,14 +14,14 @@ import pytest
 from onnx import numpy_helper
 
 import graphopt
-from graphopt.checking.parting import Parting, first_parting
-from graphopt.checking.verify import VerifyReport
+from graphopt.debug.parting import Parting, first_parting
 from graphopt.errors import OptionError
 from graphopt.runtime.discovery import provider_name
+from graphopt.verification.verify import VerifyReport
 from models import ZOO
-from tests.checking.planted import KINDS, Facts, Hints, plant
 from tests.provider.worker import PROVIDER
 from tests.rewriting import model_from_text
+from tests.verification.planted import KINDS, Facts, Hints, plant
 
 TWO = ("CPUExecutionProvider", PROVIDER)
 

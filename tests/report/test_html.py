@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.checking.diff import DiffNode, diff
+from graphopt.debug.diff import DiffNode, diff
 from graphopt.measure.bench import BenchReport, BenchRow, Setting, Timing, bench
 from graphopt.measure.profiling import Site
 from graphopt.report.drawing import draw

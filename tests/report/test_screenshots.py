@@ -17,8 +17,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from graphopt.checking.diff import diff
 from graphopt.cli import view
+from graphopt.debug.diff import diff
 from graphopt.measure.bench import bench
 from graphopt.report.html import render
 from models import ZOO

@@ -1,7 +1,7 @@
 """Ranges of activations: the largest values of the float32 model, which decide what float16 can hold.
 
 Weights are known when a model is converted, activations are not: the residual streams of Gemma and T5 exceed 65504, and
-become infinite in float16. `graphopt/checking/ranges.py` measures them by running the model.
+become infinite in float16. `graphopt/verification/ranges.py` measures them by running the model.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Whether two models compute the same, and where they part."""

@@ -1,0 +1,132 @@
+"""Finds the one rewrite that breaks a model's numbers, and cuts a minimal model out around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from graphopt import pipeline
+from graphopt.graph import inference, reading, traversal, writing
+from graphopt.graph.editor import Editor
+from graphopt.metadata import METADATA_NUMERICS, Numerics
+from graphopt.passes.base import ModelPass, Pass
+from graphopt.passes.registry import PASSES
+from graphopt.remarks import Remark
+from graphopt.runtime.auto import resolve_target
+from graphopt.runtime.custom_ops import registering_custom_ops
+from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.target import TargetName
+from graphopt.verification.verify import Verdict, VerifyReport, verify
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """What broke the numbers.
+
+    Attributes:
+        rewrites: how many rewrites all passes make.
+        verdict: of `verify` after all of them; where it is RANDOM no rewrite can be blamed.
+        culprit: the first rewrite after which `verify` fails; None when it never does.
+        summary: what `verify` said after the culprit.
+        minimal: a model of the nodes that the culprit replaced, before it did; None when they cannot be cut out.
+    """
+
+    rewrites: int
+    verdict: Verdict
+    culprit: Remark | None
+    summary: str
+    minimal: ir.Model | None
+
+
+@registering_custom_ops
+def bisect(
+    model: Any,
+    *,
+    target: TargetName | str = "auto",
+    all_sites: bool = False,
+    passes: Sequence[Pass[Any, Any] | ModelPass] = PASSES,
+    inputs: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
+) -> BisectResult:
+    """Runs ever fewer rewrites until exactly one stands between equal and different outputs.
+
+    Args:
+        model: as for `optimize`.
+        target: as for `optimize`.
+        all_sites: as for `optimize`.
+        passes: the passes to run, in order.
+        inputs: as for `verify`.
+        seed: as for `verify`.
+        custom_ops: as for `verify`.
+
+    Raises:
+        ModelLoadError: the model cannot be read.
+        VerifyError: the model cannot be run.
+    """
+    parsed, _ = resolve_target(target)
+
+    def rewritten(limit: int | None) -> tuple[ir.Model, pipeline.PipelineResult]:
+        source = reading.load(model)
+        inference.infer(source.model, source.proto)
+        editor = Editor(source.model, parsed, EveryLegalSite() if all_sites else None)
+        result = pipeline.run(editor, passes, limit=limit)
+        inference.forget(source.model)
+        return source.model, result
+
+    def report(limit: int | None) -> VerifyReport:
+        after, result = rewritten(limit)
+        after.metadata_props[METADATA_NUMERICS] = max(result.numerics, Numerics.REASSOCIATED).name.lower()
+        return verify(model, after, inputs=inputs, seed=seed)
+
+    total = sum(r.applied for r in rewritten(None)[1].remarks)
+    whole = report(None)
+    if whole.verdict != Verdict.DIFFERENT or not total:
+        return BisectResult(total, whole.verdict, None, whole.summary, None)
+    good, bad = 0, total
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        # What the model makes at random is no rewrite's fault.
+        if report(middle).verdict == Verdict.DIFFERENT:
+            bad = middle
+        else:
+            good = middle
+    before, _ = rewritten(good)
+    after, result = rewritten(bad)
+    culprit = [r for r in result.remarks if r.applied][-1]
+    return BisectResult(total, whole.verdict, culprit, report(bad).summary, _minimal(before, after))
+
+
+def _minimal(before: ir.Model, after: ir.Model) -> ir.Model | None:
+    """The nodes of `before` that `after` no longer has, with what they read as inputs."""
+    names = {n.name for g in traversal.graphs(after) for n in g}
+    gone = [n for n in before.graph if n.name not in names]
+    if not gone:
+        return None
+    inside = set(gone)
+    reads = {v: None for n in gone for v in n.inputs if v is not None and v.producer() not in inside}
+    inputs = [v for v in reads if not v.is_initializer()]
+    outputs = [o for n in gone for o in n.outputs if o.is_graph_output() or any(u not in inside for u in o.consumers())]
+    if not inputs or not outputs:
+        return None
+    graph = ir.convenience.extract(before.graph, inputs, outputs)
+    return ir.Model(graph, ir_version=before.ir_version, functions=list(before.functions.values()))
+
+
+def bisect_file(path: str | os.PathLike[str], out: Path | None, **options: Any) -> BisectResult:
+    """`bisect` over a file; writes the minimal model to `out`.
+
+    Raises:
+        ModelSaveError: the minimal model cannot be written, or would overwrite the model or its weights.
+    """
+    if out is not None:
+        writing.check_place("--out", out, [Path(path), *reading.data_files(Path(path))])
+    result = bisect(path, **options)
+    if out is not None and result.minimal is not None:
+        writing.save(result.minimal, out)
+    return result

@@ -1,0 +1,498 @@
+"""Fills an input with numbers, as its type, what a model does with it (`uses`) and the kind of the case ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from graphopt.errors import VerifyError
+from graphopt.inputs.declared import dtype_of, is_given, shape_of
+from graphopt.inputs.relations import Length
+from graphopt.inputs.trees import rows_of
+from graphopt.inputs.uses import Use
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Any]
+
+# Kind of a case -> its description. The first five values and three masks come first.
+VALUES = {
+    "zeros": "all floats are 0",
+    "unit": "floats are uniform between 0 and 1",
+    "large": "floats are normal, times 100",
+    "tiny": "floats are normal, times 1e-4",
+    "negative": "no float is above 0",
+    "rows": "rows of floats differ in size, from 1e-2 to 1e2",
+    "nearly constant": "floats are 3, give or take 1e-2",
+    "equal rows": "floats are equal along the last axis (of images along the last two)",
+    "one-hot": "each row of floats has a single 1",
+    "pixels": "floats are integers from 0 to 255",
+    "huge": "floats are normal, times 1000",
+    "far from zero": "floats are normal, plus 20",
+}
+MASKS = {
+    "padded left": "a mask hides the first keys of each row but the first",
+    "padded right": "a mask hides the last keys of each row but the first",
+    "padded away": "a mask hides all keys of each row but the first",
+    "padded both": "a mask hides keys at both ends of each row but the first",
+    "holes": "a mask hides keys between others",
+    "first row": "a mask hides half of the first row",
+    "one key": "a mask leaves one key of each row but the first",
+    "no key": "a mask hides all keys",
+}
+INTEGERS = {
+    "last": "indices are the last rows of their tables",
+    "negative ids": "indices count from the end",
+    "turning points": "elements are next to the constants of comparisons",
+}
+# Cases for integers without a known limit; a model that does limit them refuses the case.
+FREE_INTEGERS = {
+    "large integers": "integers go up to a million",
+    "negative integers": "integers go down to minus a million",
+    "integers to the limits": "integers go to both ends of their type",
+}
+# Rounded values are halfway between two integers, or integers.
+TIES = "ties"
+TREES = "tree thresholds"
+# Ways to hide a key that a float mask adds to scores, beside HIDDEN.
+LOW_MASKS = {"padded away, -1e9": "padded away", "holes, -1e9": "holes", "no key, -1e9": "no key"}
+# Integers that a float on their way does not hold.
+BEYOND_FLOATS = "integers beyond floats"
+LARGE_INTEGER = 1 << 20
+PROBES = {"NaN": "some floats are NaN", "infinite": "some floats are infinite"}
+ABOUT = {
+    **VALUES,
+    **MASKS,
+    **INTEGERS,
+    **FREE_INTEGERS,
+    **PROBES,
+    **{name: f"{MASKS[kind]}, by adding -1e9" for name, kind in LOW_MASKS.items()},
+    BEYOND_FLOATS: "integers that a float on their way does not hold",
+    TIES: "rounded values are halfway between two integers, or integers",
+    TREES: "elements are thresholds of tree ensembles and their neighbours",
+}
+# Where a model refuses indices into the whole of a table they stay within its first part, one in so many.
+NARROWER = (1, 4, 16)
+# So many rows of a table, or keys, are all read before one is read again.
+ALL_KEYS = 1 << 10
+# Ways to fill an input that says how large something is: which of them a model takes is learnt from the first cases.
+FILLINGS = ("as declared", "one", "two", "rows of another input", "shape of another input", "rest", "several", "three")
+LARGEST_SIZE = 8
+FACTORS = {"zeros": 0.0, "large": 100.0, "tiny": 1e-4, "huge": 1e3}
+# Low enough to hide and finite in float16; the usual number of float32 models.
+HIDDEN, HIDDEN_LOW = -1e4, -1e9
+# How often each of these is tried where a Loop runs so often.
+USUAL_TURNS = (1, 2, 3, 5, 0, 9)
+# Most elements of one input by its symbolic dimensions, and of a tensor whose shape is an input.
+SYMBOLIC_ELEMENTS, SHAPED_ELEMENTS = 1 << 17, 1 << 20
+# Most elements of any input: 8 GiB where they are drawn. Some tools write 2^31 - 1 for any size, and the runtimes take
+# that at its word.
+LARGEST_INPUT = 1 << 30
+# The longest that a list of integers is taken for a shape.
+LONGEST_SHAPE = 8
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is special about a case's numbers; "" is nothing."""
+
+    values: str = ""
+    mask: str = ""
+    integers: str = ""
+    turns: int | None = None
+
+
+def name_of(kind: Kind) -> str:
+    name = kind.values or kind.mask or kind.integers
+    return name if kind.turns is None else ", ".join(filter(None, (name, f"{kind.turns} turns")))
+
+
+def about(kind: Kind) -> str:
+    """Describes the elements of a case."""
+    said = [ABOUT[name] for name in (kind.values, kind.mask, kind.integers) if name]
+    return "; ".join([*said, *([f"Loops take {kind.turns} turns"] if kind.turns is not None else [])])
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one set of inputs is filled.
+
+    Attributes:
+        number: of the case, from 1; what is tried in turn goes by it.
+        kind: of its numbers.
+        narrow: indices stay within the first part of a table, one in so many.
+        filling: one of FILLINGS.
+    """
+
+    number: int
+    kind: Kind = field(default_factory=Kind)
+    narrow: int = NARROWER[0]
+    filling: str = FILLINGS[0]
+
+
+@dataclass
+class Filler:
+    """Fills the inputs of one model.
+
+    Attributes:
+        inputs: of the model.
+        uses: input -> what the model does with it.
+        ranges: input -> the lowest and the highest number, where the caller says them.
+        hiding: masks that hide where they are 1, as far as they are known.
+        lengths: inputs that count the keys of all steps, or of each sequence -> what the sizes say of them.
+        counted: masks whose shown keys are counted -> how many there must be.
+    """
+
+    inputs: Sequence[onnx.ValueInfoProto]
+    uses: Mapping[str, Use]
+    ranges: Mapping[str, tuple[float, float]]
+    hiding: frozenset[str] = frozenset()
+    lengths: Mapping[str, Length] = field(default_factory=dict)
+    counted: Mapping[str, Length] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = {id(trees): trees for v in self.inputs for trees in self.uses[v.name].trees}
+        self.rows = rows_of(list(found.values()))
+
+    def is_mask(self, value: onnx.ValueInfoProto) -> bool:
+        use, dtype = self.uses[value.name], dtype_of(value)
+        if value.name in self.ranges or use.low is not None or use.keys or value.name in self.lengths:
+            return False
+        rank = len(value.type.tensor_type.shape.dim)
+        if dtype.kind in "fV":
+            return use.additive or (use.mask and rank >= 1)
+        if use.mask:
+            return rank >= 1
+        return rank >= 2 and (dtype.kind == "b" or dtype.itemsize > 1) and not use.turning
+
+    def is_free(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether nothing that is known limits the integers of an input."""
+        use, dtype = self.uses[value.name], dtype_of(value)
+        bound = use.low is not None or use.size or use.mask or use.condition or use.divisor or use.loops or use.foreign
+        bound = bound or value.name in (*self.ranges, *self.lengths, *self.counted)
+        return dtype.kind in "iu" and dtype.itemsize > 1 and not bound
+
+    def passes_floats(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether an integer goes through a float that holds fewer numbers than its type does."""
+        bits = self.uses[value.name].bits
+        return (
+            bits is not None
+            and self.is_free(value)
+            and _largest_free(value) == LARGE_INTEGER
+            and np.iinfo(dtype_of(value)).max >= 1 << (bits + 1)
+        )
+
+    def keys_of(self, value: onnx.ValueInfoProto) -> int:
+        """How many keys, or rows of a table, an input chooses from; 0 where it chooses from none, or from too many."""
+        use = self.uses[value.name]
+        rows = use.high - max(use.low, 0) + 1 if use.low is not None and use.high is not None else 0
+        count = max(len(use.keys), rows)
+        return count if count <= ALL_KEYS else 0
+
+    def feeds(self, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator) -> Feeds:
+        """An array for each input.
+
+        Args:
+            sizes: of every symbol.
+            attempt: how they are filled.
+            rng: of all numbers.
+
+        Raises:
+            VerifyError: an input is of a type that is not made here, or too large.
+        """
+        return {v.name: self._array(v, sizes, attempt, rng) for v in self.inputs}
+
+    def _array(
+        self, value: onnx.ValueInfoProto, sizes: Mapping[str, int], attempt: Attempt, rng: np.random.Generator
+    ) -> Array:
+        dtype, shape, use, kind = dtype_of(value), shape_of(value, sizes), self.uses[value.name], attempt.kind
+        if dtype.kind not in "iubfV":
+            raise VerifyError(f"input '{value.name}' holds strings: give some of your own with --inputs")
+        if math.prod(shape) > LARGEST_INPUT:
+            held = f"of {[*shape]} holds {math.prod(shape):.1e} numbers"
+            raise VerifyError(f"input '{value.name}' {held}: give some of your own with --inputs, or smaller sizes")
+        given = self.ranges.get(value.name)
+        if given is not None:
+            low, high = given
+            if dtype.kind in "iub":
+                wide = np.uint64 if dtype.kind == "u" else np.int64
+                return np.asarray(rng.integers(int(low), int(high), shape, wide, endpoint=True)).astype(dtype)
+            return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
+        if value.name in self.lengths:
+            return self.lengths[value.name].fill(shape, sizes, kind.mask, rng).astype(dtype)
+        free = (kind.integers in FREE_INTEGERS and self.is_free(value)) or (
+            kind.integers == BEYOND_FLOATS and self.passes_floats(value)
+        )
+        if self.is_mask(value) and not free and not (use.additive and kind.values in ("unit", "tiny")):
+            mask = _mask(shape, LOW_MASKS.get(kind.mask, kind.mask), rng) ^ (value.name in self.hiding)
+            if value.name in self.counted and mask.ndim:
+                mask = self.counted[value.name].filled_up(mask, sizes)
+            hidden = HIDDEN_LOW if kind.mask in LOW_MASKS and dtype.itemsize > 2 else HIDDEN
+            return np.where(mask, 0.0, hidden).astype(dtype) if use.additive else mask.astype(dtype)
+        if dtype.kind == "b":
+            return (np.full(shape, attempt.number % 2 == 0) if not shape else rng.random(shape) < 0.5).astype(bool)
+        if use.low is not None or dtype.kind in "iu":
+            return self._integers(value, shape, sizes, attempt, rng).astype(dtype)
+        if kind.integers == TREES and self.rows:
+            return self._tree_rows(value, shape, attempt, rng).astype(dtype)
+        if kind.integers == TIES and use.ties:
+            return _at_ties(use.ties, shape, rng).astype(dtype)
+        if kind.integers == "turning points":
+            points = np.array(sorted(use.turning) or [0.0])
+            return _near(points[np.abs(points) < 1e6], shape, rng).astype(dtype)
+        if use.scale:
+            pixels = np.arange(math.prod(shape)).reshape(shape) >= 2
+            return np.where(pixels, (2.0, 1.0, 0.5, 1.5)[attempt.number % 4], 1.0).astype(dtype)
+        return _floats(shape, kind.values, rng).astype(dtype)
+
+    def _tree_rows(
+        self, value: onnx.ValueInfoProto, shape: tuple[int, ...], attempt: Attempt, rng: np.random.Generator
+    ) -> Array:
+        """Rows that reach decisions of tree ensembles; a batch that cannot hold all has other ones in each case."""
+        array = np.asarray(rng.standard_normal(shape))
+        if not array.size or not shape:
+            return array
+        rows = array.reshape(shape[0], -1)
+        for i in range(len(rows)):
+            wanted = self.rows[(attempt.number * len(rows) + i) % len(self.rows)]
+            for (name, column), number in wanted.items():
+                if name == value.name and column < rows.shape[1]:
+                    rows[i, column] = number
+        return array
+
+    def _integers(
+        self,
+        value: onnx.ValueInfoProto,
+        shape: tuple[int, ...],
+        sizes: Mapping[str, int],
+        attempt: Attempt,
+        rng: np.random.Generator,
+    ) -> Array:
+        """Integers that the type of the input holds, by what the model does with them."""
+        dtype, use, kind = dtype_of(value), self.uses[value.name], attempt.kind
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else np.iinfo(np.int32)
+        if use.low is not None and use.high is not None:
+            return _indices(shape, limits, use, attempt, rng)
+        if (use.turns or use.loops) and kind.turns is not None:
+            return np.full(shape, kind.turns)
+        if use.axes:
+            axes = np.arange(math.prod(shape)).reshape(shape)
+            return axes if attempt.number % 2 or limits.min == 0 else -1 - axes
+        if use.size:
+            if use.turns:
+                return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
+            return self._sizes_in(shape, use, sizes, attempt.filling, rng)
+        most = _largest_free(value)
+        if kind.integers == BEYOND_FLOATS and self.passes_floats(value):
+            assert use.bits is not None
+            odd = rng.integers(1 << use.bits, 1 << (use.bits + 1), shape) | 1
+            return np.asarray(odd * rng.choice((1 if limits.min == 0 else -1, 1), shape))
+        if kind.integers == "integers to the limits" and not use.condition and most == LARGE_INTEGER:
+            return _to_the_limits(shape, limits, rng)
+        if kind.integers in FREE_INTEGERS and not use.condition:
+            numbers = np.rint(np.exp(rng.uniform(0, math.log(min(most, limits.max)), shape)))
+            lowest = 0 if kind.integers == "large integers" or limits.min == 0 else -1
+            return np.asarray(numbers * rng.choice((lowest, 1), shape))
+        if use.keys:
+            keys = np.array(sorted(k for k in use.keys if limits.min <= k <= limits.max) or [0])
+            return keys[_each_in_turn(0, keys.size - 1, shape, rng)]
+        if use.turning:
+            return _around_turning_points(shape, limits, use, attempt, rng)
+        if use.condition:
+            return np.full(shape, attempt.number % 2)
+        if dtype.itemsize == 1:
+            return _with_ends(rng.integers(limits.min, limits.max + 1, shape), limits.min, limits.max, rng)
+        if use.loops:
+            return np.full(shape, USUAL_TURNS[attempt.number % len(USUAL_TURNS)])
+        if use.divisor:
+            return rng.integers(1, (9, min(1000, most))[attempt.number % 2], shape)
+        # It may be a time step, a count or a label: 0 and 1, or up to 1000 as the time steps of diffusion models.
+        return rng.integers(0, (2, min(1000, most))[attempt.number % 2], shape)
+
+    def _sizes_in(
+        self, shape: tuple[int, ...], use: Use, sizes: Mapping[str, int], filling: str, rng: np.random.Generator
+    ) -> Array:
+        """Sizes, a few of them or a whole shape; what is made of them stays within the elements of an input."""
+        count = math.prod(shape)
+        others = [shape_of(v, sizes) for v in self.inputs if not self.uses[v.name].size]
+        most = max((math.prod(other) for other in others), default=1)
+        largest = int(min(LARGEST_SIZE, max(2.0, (SYMBOLIC_ELEMENTS / max(most, 1)) ** (1 / max(count, 1)))))
+        if filling == "as declared":
+            given = next((s for s in use.shapes if len(s) == count), None)
+        elif filling == "shape of another input":
+            given = next((s for s in others if len(s) == count), None)
+        elif filling == "rows of another input":
+            rows = next((s[0] for s in others if s), 1)
+            given = (rows, *rng.integers(1, largest + 1, max(count - 1, 0))) if count > 1 else None
+        elif filling == "rest":
+            given = (*np.ones(count - 1, int), -1) if use.rest and count else None
+        else:
+            words = {"one": 1, "two": 2, "three": 3}
+            given = (min(words[filling], largest),) * count if filling in words else None
+        return np.reshape(given if given is not None else rng.integers(1, largest + 1, count), shape)
+
+
+def _indices(
+    shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
+) -> Array:
+    """Indices of the table, or of the part of it that the attempt counts in."""
+    assert use.low is not None and use.high is not None
+    low, high = max(use.low, limits.min), min(max(use.high, use.low), limits.max)
+    high = low + (high - low) // attempt.narrow
+    if attempt.kind.integers == "negative ids" and use.negative and limits.min < 0:
+        least = -(use.reach or high + 1) // attempt.narrow
+        return _with_ends(rng.integers(least, high + 1, shape), least, -1, rng)
+    if attempt.kind.integers == "last":
+        return rng.integers(max(low, high - 2), high + 1, shape)
+    low = max(low, 0) if high >= 0 else low
+    return _each_in_turn(low, high, shape, rng)
+
+
+def _each_in_turn(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Integers of a range, both ends among them; of a small range each before any comes again."""
+    rows = high - low + 1
+    if rows > ALL_KEYS:
+        return _with_ends(rng.integers(low, high + 1, shape), low, high, rng)
+    numbers = rng.permutation(np.resize(low + rng.permutation(rows), math.prod(shape))).reshape(shape)
+    return numbers if numbers.size >= rows else _with_ends(numbers, low, high, rng)
+
+
+def _around_turning_points(
+    shape: tuple[int, ...], limits: np.iinfo[Any], use: Use, attempt: Attempt, rng: np.random.Generator
+) -> Array:
+    """Integers next to which something changes, and their neighbours."""
+    points = sorted({math.floor(t) + step for t in use.turning if abs(t) < 2**62 for step in (-1, 0, 1)})
+    points = [p for p in points if limits.min <= p <= limits.max] or [0, 1]
+    if not shape:
+        # In turn each number that is asked for, then its neighbours.
+        exact = sorted(int(t) for t in use.turning if float(t).is_integer() and limits.min <= t <= limits.max)
+        choices = [*exact, *(p for p in points if p not in exact)]
+        return np.asarray(choices[(attempt.number - 1) % len(choices)])
+    if attempt.kind.integers == "turning points" or attempt.number % 2:
+        return rng.choice(points, shape)
+    return rng.integers(points[0] - 1 if points[0] > limits.min else points[0], points[-1] + 1, shape)
+
+
+def _near(points: Array, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Numbers next to these and, where there is room, each of them."""
+    points = points if points.size else np.zeros(1)
+    # Whole numbers and half ones are not rounded: what is decided at one of them is decided for sure.
+    parts = 1 if (points == np.rint(points)).all() else 2
+    numbers = np.asarray(rng.choice(points, shape) + rng.integers(-5, 6, shape) / parts)
+    if exact := points[: numbers.size // 2].tolist():
+        numbers.reshape(-1)[rng.choice(numbers.size, len(exact), replace=False)] = exact
+    return numbers
+
+
+def _to_the_limits(shape: tuple[int, ...], limits: np.iinfo[Any], rng: np.random.Generator) -> Array:
+    """Integers of every number of bits that the type has, of both signs, its ends among them."""
+    bits = _each_in_turn(1, limits.bits - (limits.min < 0), shape, rng)
+    most = [2 ** int(n) - 1 for n in np.reshape(bits, -1)]
+    drawn = [int(rng.integers(m // 2, m, dtype=np.uint64, endpoint=True)) for m in most]
+    signs = rng.choice((1,) if limits.min == 0 else (-1, 1), len(drawn)).tolist()
+    array = np.array([s * n for s, n in zip(signs, drawn)], limits.dtype).reshape(shape)
+    return _with_ends(array, limits.min, limits.max, rng)
+
+
+def _at_ties(ties: Collection[tuple[float, float, float]], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Solves factor * x + offset = integer + tie; where x is inexact, two of three are its neighbours."""
+    chosen = np.array(sorted(ties))[rng.integers(0, len(ties), shape)]
+    factor, offset, tie = (chosen[..., i] for i in range(3))
+    exact = np.asarray((rng.integers(-9, 9, shape) + tie - offset) / factor)
+    if all(math.frexp(f)[0] in (0.5, -0.5) for f, _, _ in ties):
+        return exact  # the elements are exact, and rounded to integers for sure
+    single = exact.astype(np.float32)
+    steps = rng.choice((0.0, 1.0, -1.0), shape)
+    return np.asarray(
+        np.where(steps == 0, single, np.nextafter(single, np.float32(np.inf) * np.where(steps < 0, -1, 1)))
+    )
+
+
+def _largest_free(value: onnx.ValueInfoProto) -> int:
+    """The largest integer that is tried where nothing is known; of what may be a shape, a tensor of it is no giant."""
+    axes = value.type.tensor_type.shape.dim
+    if len(axes) == 1 and is_given(axes[0]) and 1 < axes[0].dim_value <= LONGEST_SHAPE:
+        return int(SHAPED_ELEMENTS ** (1 / axes[0].dim_value))
+    return LARGE_INTEGER
+
+
+def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
+    values = np.asarray(rng.standard_normal(shape))
+    if kind == "unit":
+        values = np.asarray(rng.random(shape))
+    if kind == "negative":
+        values = -np.abs(values)
+    if kind == "pixels":
+        values = np.floor(256 * rng.random(shape))
+    if kind == "nearly constant":
+        values = 3 + 1e-2 * values
+    if kind == "far from zero":
+        values = 20 + values
+    if kind in ("equal rows", "one-hot") and shape and values.size:
+        values = _patterned(values, kind, rng)
+    if kind == "rows" and shape:
+        axis = next((i for i, n in enumerate(shape[:-1]) if n > 1), 0)
+        scales = np.geomspace(1e-2, 1e2, shape[axis]) if shape[axis] > 1 else np.ones(shape[axis])
+        values = values * rng.permutation(scales).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    if kind in PROBES and values.size:
+        # Few enough that most outputs stay numbers.
+        where = rng.choice(values.size, max(1, values.size // 1000), replace=False)
+        values.reshape(-1)[where] = np.nan if kind == "NaN" else np.inf * rng.choice((-1.0, 1.0), where.size)
+    return np.asarray(values * FACTORS.get(kind, 1.0))
+
+
+def _patterned(values: Array, kind: str, rng: np.random.Generator) -> Array:
+    """Rows of one value each, or a single 1 in each row."""
+    if kind == "equal rows":
+        first = values[..., :1, :1] if values.ndim == 4 else values[..., :1]
+        # Squares that add up exactly: otherwise a variance computed as E[x^2] - E[x]^2 is negative and its root NaN.
+        return np.array(np.broadcast_to(np.round(8 * first) / 8, values.shape))
+    places = rng.integers(0, values.shape[-1], values.shape[:-1])
+    return np.asarray(np.arange(values.shape[-1]) == places[..., None]).astype(np.float64)
+
+
+def _with_ends(array: Array, low: int, high: int, rng: np.random.Generator) -> Array:
+    """The same with both ends of the range in it."""
+    if array.size >= 2:
+        places = rng.choice(array.size, 2, replace=False)
+        array.reshape(-1)[places] = low, high
+    return array
+
+
+def _mask(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Keys along the last axis; true keeps."""
+    mask = np.ones(shape, bool)
+    if not mask.size or not shape or shape[-1] < 2:
+        return mask
+    rows = mask.reshape(-1, shape[-1])
+    length = shape[-1]
+    if kind == "no key":
+        rows[:] = False
+        return mask
+    if kind == "first row":
+        rows[0, : length // 2] = False
+        return mask
+    # One row stays whole beside others, so that rows that were exchanged show.
+    for row in rows[1:] if len(rows) > 1 else rows:
+        n = int(rng.integers(1, length))
+        if kind == "padded left":
+            row[:n] = False
+        elif kind == "padded right":
+            row[n:] = False
+        elif kind == "padded both":
+            row[: n // 2] = False
+            row[n // 2 + max(1, (length - n // 2) // 2) :] = False
+        elif kind == "holes":
+            row[rng.random(length) < 0.4] = False
+            row[n], row[(n + 1) % length] = True, False
+        elif kind == "one key":
+            row[np.arange(length) != n] = False
+        elif kind == "padded away":
+            # A row of nothing but padding is where NaN guards and kinds of masks differ.
+            row[:] = False
+    return mask

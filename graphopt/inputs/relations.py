@@ -1,0 +1,373 @@
+"""Derives from the nodes of a model how the sizes of its inputs depend on one another.
+
+Each input's dimensions are symbols to the shape engine, and nodes say which sizes must be the same: those that are
+broadcast together, that a MatMul sums over, that a Concat or an attention joins. The mask of an attention is as long as
+cached and new keys together, T = P + S, whatever their names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.traits import BROADCASTING
+from graphopt.graph.shapes.sizes import ONE, Size, product, total
+from graphopt.inputs.cost import without_weights
+from graphopt.inputs.declared import is_given, required_inputs, symbol_of, unnamed
+from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
+from graphopt.targets.target import Target
+
+# GroupQueryAttention's inputs, counted from 0.
+GQA_QUERY, GQA_KEY, GQA_PAST, GQA_ENDS, GQA_TOTAL, GQA_BIAS = 0, 1, 3, 5, 6, 10
+_SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_MOVES = _SAME | {"Transpose"}
+_COUNTS = _SAME | {"Add", "ReduceSum", "Sub"}
+_FLOOR = re.compile(r"floor\(\((.*)\)/(\d+)\)")
+
+
+@dataclass(frozen=True)
+class Length:
+    """An input that says how many keys a GroupQueryAttention has.
+
+    Attributes:
+        kept, new: sizes of the cache and of the new steps.
+        last: whether it is the number of the last key of each sequence, one less than how many there are.
+    """
+
+    kept: Size
+    new: Size
+    last: bool
+
+    def fill(
+        self, shape: tuple[int, ...], sizes: Mapping[str, int], mask: str, rng: np.random.Generator
+    ) -> npt.NDArray[Any]:
+        """Lengths of sequences; where a mask pads sequences elsewhere, those but the first are shorter."""
+        kept, new = (evaluated(size, sizes) or 0 for size in (self.kept, self.new))
+        array = np.full(shape, kept + new - self.last)
+        if self.last and mask and array.size > 1:
+            array.reshape(-1)[1:] = rng.integers(self.least(sizes), kept + new + 1, array.size - 1) - 1
+        return array
+
+    def least(self, sizes: Mapping[str, int]) -> int:
+        """How many keys a sequence has at least: the new ones behind kept ones, and one of a prompt.
+
+        With fewer the runtime's kernel reads outside of the cache, or never ends.
+        """
+        return (evaluated(self.new, sizes) or 1) if evaluated(self.kept, sizes) else 1
+
+    def filled_up(self, mask: npt.NDArray[np.bool_], sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+        """Shows at least `least` keys in each row of a mask, adding the first hidden ones."""
+        rows = mask.reshape(-1, mask.shape[-1])
+        for row in rows:
+            missing = max(0, self.least(sizes) - int(row.sum()))
+            row[np.flatnonzero(~row)[:missing]] = True
+        return mask
+
+
+@dataclass
+class Relations:
+    """Relations between the sizes of inputs.
+
+    Attributes:
+        sums: symbol -> its value as a sum of other symbols.
+        kept: symbols of cached steps of a decoder.
+        new: symbols of the steps that are appended to these.
+        lengths: inputs that hold lengths.
+        counted: masks that are summed to such lengths.
+    """
+
+    sums: dict[str, Size] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    lengths: dict[str, Length] = field(default_factory=dict)
+    counted: dict[str, Length] = field(default_factory=dict)
+
+    def completed(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes with those that follow from others in place."""
+        found = dict(sizes)
+        for symbol, size in self.sums.items():
+            number = evaluated(size, found)
+            if number is not None and number >= 0:
+                found[symbol] = number
+        return found
+
+
+def evaluated(size: Size, sizes: Mapping[str, int]) -> int | None:
+    """A size as a number; None where a symbol in it has no size."""
+    result = 0
+    for symbols, coefficient in size.terms:
+        for symbol in symbols:
+            number = sizes.get(symbol)
+            if number is None and (inside := _FLOOR.fullmatch(symbol)):
+                whole = evaluated(_parsed(inside[1], sizes), sizes)
+                number = None if whole is None else whole // int(inside[2])
+            if number is None:
+                return None
+            coefficient *= number
+        result += coefficient
+    return result
+
+
+def _parsed(text: str, known: Mapping[str, int]) -> Size:
+    """A size of its text, as `Size` writes it."""
+    if text in known:
+        return Size.symbol(text)
+    terms = _split(text, " + ")
+    if len(terms) > 1:
+        return total(_parsed(term, known) for term in terms)
+    factors = _split(text, "*")
+    if len(factors) > 1:
+        return product(_parsed(factor, known) for factor in factors)
+    return Size.of(int(text)) if re.fullmatch(r"-?\d+", text) else Size.symbol(text)
+
+
+def _split(text: str, by: str) -> list[str]:
+    """The parts between separators that are in no parentheses."""
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and text.startswith(by, place):
+            parts.append(text[start:place])
+            start = place + len(by)
+    return [*parts, text[start:]]
+
+
+def relations_of(model: onnx.ModelProto, free: Sequence[str]) -> Relations:
+    """Returns the relations between the sizes of a model's inputs.
+
+    Args:
+        model: functions inlined.
+        free: the symbols that may be chosen; where one of two must follow from the other, it is the one listed later.
+    """
+    return _Reader(model).read(list(free))
+
+
+class _Reader:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = ir.serde.deserialize_model(without_weights(model))
+        self.editor = Editor(self.model, Target("cpu"))
+        self.shapes = self.editor.shapes
+        for node in self.model.graph:
+            for value in node.outputs:
+                value.shape = None
+        given = {value.name: value for value in required_inputs(model)}
+        for value in self.model.graph.inputs:
+            if value.name in given and given[value.name].type.HasField("tensor_type"):
+                self.shapes.declare(value, declared_sizes(given[value.name]))
+        made = {value.name: value for value in model.graph.output if value.type.tensor_type.HasField("shape")}
+        self.declared = [
+            (value, declared_sizes(made[value.name])) for value in self.model.graph.outputs if value.name in made
+        ]
+        self.equations: list[Size] = []
+        self.found = Relations()
+
+    def read(self, free: list[str]) -> Relations:
+        for node in self.model.graph:
+            self._node(node)
+        for value, sizes in self.declared:
+            dims = self.shapes.dims(value)
+            for size, dim in zip(sizes, dims) if dims is not None and len(dims) == len(sizes) else ():
+                # A symbol of outputs alone says nothing about inputs.
+                if all(symbol in free for symbols, _ in size.terms for symbol in symbols):
+                    self._same(size, dim)
+        self._solve(free)
+        symbols = set(free) - self.found.sums.keys()
+        self.found.kept = [s for s in dict.fromkeys(self.found.kept) if s in symbols]
+        self.found.new = [s for s in dict.fromkeys(self.found.new) if s in symbols and s not in self.found.kept]
+        return self.found
+
+    def _node(self, node: ir.Node) -> None:
+        shapes = [self.shapes.dims(value) if value is not None else None for value in node.inputs]
+        name = node.op_type
+        if name in BROADCASTING and self.editor.opset(node) >= NUMPY_BROADCASTING_OPSET:
+            self._broadcast([s for s in shapes if s is not None])
+        elif name == "MatMul" and shapes[0] and shapes[1]:
+            a, b = shapes[0], shapes[1]
+            self._same(a[-1], b[-2] if len(b) > 1 else b[0])
+            self._broadcast([a[:-2], b[:-2]])
+        elif name == "Gemm" and shapes[0] and shapes[1] and len(shapes[0]) == len(shapes[1]) == 2:
+            at, bt = (bool(a is not None and a.as_int()) for a in map(node.attributes.get, ("transA", "transB")))
+            self._same(shapes[0][not at], shapes[1][int(bt)])
+        elif name == "Concat":
+            self._concat(node, [s for s in shapes if s is not None])
+        elif name in ("Attention", "MultiHeadAttention") and shapes[0] and len(shapes) > 1:
+            self._attention(node, shapes)
+        elif name == "GroupQueryAttention" and shapes[GQA_QUERY]:
+            self._grouped(node, shapes)
+
+    def _same(self, a: Size, b: Size) -> None:
+        if a != b:
+            self.equations.append(b - a)
+
+    def _broadcast(self, shapes: Sequence[Sequence[Size]]) -> None:
+        """Sizes of one axis, but for those that are known to be 1."""
+        for behind in range(1, max(map(len, shapes), default=0) + 1):
+            sizes = [s[-behind] for s in shapes if len(s) >= behind and s[-behind] != ONE]
+            for other in sizes[1:]:
+                self._same(sizes[0], other)
+
+    def _concat(self, node: ir.Node, shapes: Sequence[Sequence[Size]]) -> None:
+        if len({len(s) for s in shapes}) != 1 or len(shapes) != len(node.inputs):
+            return
+        along = node.attributes["axis"].as_int() % max(len(shapes[0]), 1)
+        for axis in range(len(shapes[0])):
+            for other in shapes[1:] if axis != along else ():
+                self._same(shapes[0][axis], other[axis])
+        sources = [self._source(value, _MOVES) for value in node.inputs]
+        given = [i for i, value in enumerate(sources) if value is not None and value.is_graph_input()]
+        # The first of several graph inputs is the cache: new steps are appended.
+        if len(shapes[0]) > 1 and given and (kept := _symbol(shapes[given[0]][along])):
+            self._keeps(kept, [s[along] for i, s in enumerate(shapes) if i != given[0]])
+
+    def _keeps(self, kept: str, others: Sequence[Size]) -> None:
+        self.found.kept.append(kept)
+        self.found.new += [
+            symbol for size in others for symbols, _ in size.terms for symbol in symbols if symbol != kept
+        ]
+
+    def _attention(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
+        """Of opset 23, and the runtime's own."""
+        q, k = shapes[0], shapes[1]
+        assert q is not None
+        if node.domain == "":
+            mask, past, v = (shapes[i] if i < len(shapes) else None for i in (3, 4, 2))
+        elif node.op_type == "MultiHeadAttention":
+            mask, past, v = (shapes[i] if i < len(shapes) else None for i in (5, 6, 2))
+            padding = shapes[4] if len(shapes) > 4 else None
+        else:
+            return
+        if k is None or len(k) not in (3, 4) or len(q) not in (3, 4):
+            return
+        self._same(q[0], k[0])
+        if v is not None and len(v) == len(k):
+            self._same(k[-2], v[-2])
+        kept = past[-2] if past is not None and len(past) == 4 else Size.of(0)
+        keys = kept + k[-2]
+        if past is not None and len(past) == 4:
+            self._past(node, (4, 5) if node.domain == "" else (6, 7), q[0], keys - kept)
+        if mask:
+            self._same(mask[-1], keys)
+            if len(mask) > 1 and mask[-2] != ONE:
+                self._same(mask[-2], q[-2])
+            if len(mask) == 4 and mask[0] != ONE:
+                self._same(mask[0], q[0])
+        if node.domain and padding and len(padding) == 2:
+            self._same(padding[0], q[0])
+            self._same(padding[1], keys)
+
+    def _past(self, node: ir.Node, places: tuple[int, int], batch: Size, new: Size) -> None:
+        """Kept keys and values of [batch, heads, steps, channels]."""
+        found = [self.shapes.dims(node.inputs[i]) for i in places if i < len(node.inputs)]
+        known = [dims for dims in found if dims is not None and len(dims) == 4]
+        for dims in known:
+            self._same(batch, dims[0])
+            self._same(known[0][2], dims[2])
+            if kept := _symbol(dims[2]):
+                self._keeps(kept, [new])
+
+    def _grouped(self, node: ir.Node, shapes: Sequence[tuple[Size, ...] | None]) -> None:
+        q, past = shapes[GQA_QUERY], shapes[GQA_PAST] if len(shapes) > GQA_PAST else None
+        if q is None or len(q) != 3:
+            return
+        kept = past[2] if past is not None and len(past) == 4 else Size.of(0)
+        self._past(node, (GQA_PAST, GQA_PAST + 1), q[0], q[1])
+        ends, keys = (node.inputs[i] if i < len(node.inputs) else None for i in (GQA_ENDS, GQA_TOTAL))
+        for value, last in ((ends, True), (keys, False)):
+            source = self._source(value)
+            if source is not None and source.is_graph_input():
+                self.found.lengths[str(source.name)] = Length(kept, q[1], last)
+        if (source := self._source(ends, _COUNTS)) is not None and source.name not in self.found.lengths:
+            self.found.counted[str(source.name)] = Length(kept, q[1], last=True)
+        if ends is not None and (dims := self.shapes.dims(ends)):
+            self._same(dims[0], q[0])
+        elements = self.shapes.elements(keys)
+        if elements is not None and elements.items.size == 1 and isinstance(size := elements.items.item(), Size):
+            self._same(size, kept + q[1])
+        bias = shapes[GQA_BIAS] if len(shapes) > GQA_BIAS else None
+        if bias:
+            self._same(bias[-1], kept + q[1])
+
+    def _source(self, value: ir.Value | None, through: frozenset[str] = _SAME) -> ir.Value | None:
+        """Follows a value back through casts, reshapes or the given operators to its source."""
+        while value is not None and (node := value.producer()) is not None:
+            if node.op_type not in through:
+                return None
+            value = node.inputs[0]
+        return value
+
+    def _solve(self, free: list[str]) -> None:
+        waiting = list(self.equations)
+        while waiting:
+            equation = waiting.pop(0)
+            found = _solved(equation, free)
+            if found is None:
+                continue
+            symbol, size = found
+            free.remove(symbol)
+            self.found.sums = {s: _replaced(other, symbol, size) for s, other in self.found.sums.items()}
+            self.found.sums[symbol] = size
+            waiting = [_replaced(other, symbol, size) for other in waiting]
+
+
+def _solved(equation: Size, free: Sequence[str]) -> tuple[str, Size] | None:
+    """Solves equation = 0 for a free symbol: (symbol, value), or None."""
+    symbols = [symbol for terms, _ in equation.terms for symbol in terms]
+    if any(symbol.startswith("?") for symbol in symbols):
+        return None
+    choices = []
+    for terms, coefficient in equation.terms:
+        if len(terms) == 1 and abs(coefficient) == 1 and terms[0] in free and _appears(terms[0], equation) == 1:
+            alone = Size(((terms, coefficient),))
+            size = alone - equation if coefficient == 1 else equation - alone
+            # A sum can always be had; a difference may be below 0.
+            choices.append((size.never_negative, free.index(terms[0]), terms[0], size))
+    if not choices:
+        return None
+    never_negative, _, symbol, size = max(choices, key=lambda c: c[:2])
+    return (symbol, size) if never_negative or size.terms else None
+
+
+def _appears(symbol: str, size: Size) -> int:
+    return sum(symbol in terms or any(_mentions(t, symbol) for t in terms) for terms, _ in size.terms)
+
+
+def _mentions(text: str, symbol: str) -> bool:
+    inside = _FLOOR.fullmatch(text)
+    return inside is not None and symbol in inside[1]
+
+
+def _replaced(size: Size, symbol: str, by: Size) -> Size:
+    """The size with another one in the place of a symbol."""
+    return total(
+        math.prod((by if s == symbol else Size.symbol(s) for s in symbols), start=Size.of(coefficient))
+        for symbols, coefficient in size.terms
+    )
+
+
+def _symbol(size: Size) -> str | None:
+    """The symbol that a size is, if it is one."""
+    if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
+        return size.terms[0][0][0]
+    return None
+
+
+def declared_sizes(value: onnx.ValueInfoProto) -> list[Size]:
+    """The dimensions of an input: "a + b" is a sum."""
+    sizes = []
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        if is_given(dim):
+            sizes.append(Size.of(dim.dim_value))
+        else:
+            terms = [t.strip() for t in (dim.dim_param or unnamed(value.name, axis)).split("+")]
+            named = [Size.of(int(t)) if t.isdecimal() else Size.symbol(t) for t in terms]
+            sizes.append(total(named) if len(named) > 1 else Size.symbol(symbol_of(value, axis)))
+    return sizes

@@ -1,0 +1,1 @@
+"""Whether two models compute the same, judged by how far rounding alone moves the first."""

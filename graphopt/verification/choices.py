@@ -1,0 +1,502 @@
+"""Gives BEFORE the choices of AFTER: the indices of its TopK, ArgMax and NonMaxSuppression nodes.
+
+Scores that differ by less than rounding error may be ordered differently in two honest runs. Everything gathered by
+their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices as inputs, and two questions are left:
+
+- Could BEFORE have chosen these indices? They must be in order and leave no higher score out, up to the measured
+  rounding error of the scores (`mistake`).
+- Does BEFORE compute the outputs of AFTER with them: scores, gathered rows, indices of a second choice, labels? This
+  comparison needs no allowance for choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+from graphopt.errors import VerifyError
+from graphopt.graph.messages import all_nodes, opset_of
+from graphopt.inputs.plan import Case
+from graphopt.metadata import Numerics
+from graphopt.runtime.discovery import CPU
+from graphopt.verification.halves import kept_in_half
+from graphopt.verification.honest import HonestErrors, self_contained, types_of
+from graphopt.verification.judge import is_beyond_doubt
+from graphopt.verification.noise import FLOATS
+from graphopt.verification.pair import Pair, Way
+from graphopt.verification.run import Outputs, open_session, run_case, run_optimized
+from graphopt.verification.tolerances import FLOOR, LIMITS
+from graphopt.verification.ways import Run, deviations
+
+Array = npt.NDArray[Any]
+# Operator -> its output of indices and its inputs of scores or boxes, counted from 0.
+CHOOSE = {"ArgMax": (0, (0,)), "ArgMin": (0, (0,)), "NonMaxSuppression": (0, (0, 1)), "TopK": (1, (0,))}
+OLDEST_OPSET = 11  # GatherElements, and TopK with `sorted`.
+# The rounding error of a score is the largest among so many next to it on either side: one draw may miss a score.
+NEIGHBOURS = 16
+_PREFIX = "graphopt_choice"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A node of BEFORE that chooses, and its counterpart in AFTER.
+
+    Attributes:
+        node: of BEFORE.
+        place: the position of AFTER's node in its graph.
+        given: the input of the copy that holds AFTER's indices.
+        reads: outputs of the copy, one for each input of the node: scores, or boxes and scores, counts and limits.
+    """
+
+    node: onnx.NodeProto
+    place: int
+    given: str
+    reads: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.node.op_type} '{self.node.name or next(name for name in self.node.output if name)}'"
+
+
+def choices_of(before: onnx.ModelProto, after: onnx.ModelProto, types: Mapping[str, int]) -> list[Choice]:
+    """Finds the nodes of BEFORE's main graph that choose among floats, and their counterparts in AFTER.
+
+    A counterpart makes a value of the same name. Without such names, nodes of one operator correspond by order. The
+    list is empty if a node has no counterpart.
+    """
+    if opset_of(before) < OLDEST_OPSET:
+        return []
+    ours = [node for node in before.graph.node if _chooses(node, types)]
+    by_name = {name: i for i, node in enumerate(after.graph.node) for name in node.output if name}
+    found = []
+    for i, node in enumerate(ours):
+        place = next((by_name[name] for name in _with_indices_first(node) if name in by_name), None)
+        if place is None or after.graph.node[place].op_type not in CHOOSE:
+            alike = [k for k, n in enumerate(after.graph.node) if n.op_type == node.op_type]
+            own = [n for n in before.graph.node if n.op_type == node.op_type]
+            place = alike[own.index(node)] if len(alike) == len(own) else None
+        if place is None:
+            return []
+        here = f"{_PREFIX}_{i}"
+        reads = tuple(f"{here}_input{k}" if name else "" for k, name in enumerate(node.input))
+        found.append(Choice(node, place, f"{here}_indices", reads))
+    return found
+
+
+def _chooses(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    if node.domain not in ("", "ai.onnx") or node.op_type not in CHOOSE:
+        return False
+    return all(types.get(node.input[i]) in FLOATS for i in CHOOSE[node.op_type][1])
+
+
+def _with_indices_first(node: onnx.NodeProto) -> Iterator[str]:
+    indices = CHOOSE[node.op_type][0]
+    yield from (name for name in (*node.output[indices:], *node.output[:indices]) if name)
+
+
+def with_given_choices(before: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
+    """Makes the copy of BEFORE that takes indices as inputs. It also outputs the inputs of these nodes."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(before)
+    names = {_key(choice.node): choice for choice in choices}
+    nodes: list[onnx.NodeProto] = []
+    for node in copy.graph.node:
+        choice = names.get(_key(node))
+        if choice is None:
+            nodes.append(node)
+            continue
+        for name, result in zip(node.input, choice.reads):
+            if name:
+                nodes.append(helper.make_node("Identity", [name], [result]))
+        indices = CHOOSE[node.op_type][0]
+        if len(node.output) > indices and node.output[indices]:
+            nodes.append(helper.make_node("Identity", [choice.given], [node.output[indices]]))
+        if node.op_type == "TopK" and node.output[0]:
+            axis = _attribute(node, "axis", -1)
+            nodes.append(helper.make_node("GatherElements", [node.input[0], choice.given], [node.output[0]], axis=axis))
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    copy.graph.input.extend(_given(choices))
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for c in choices for name in c.reads if name)
+    return copy
+
+
+def with_unused_choices(after: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
+    """Adds the inputs of that copy to AFTER, which does not read them: both then take the same inputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(after)
+    copy.graph.input.extend(_given(choices))
+    return copy
+
+
+def with_shown_choices(after: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
+    """Adds the indices of AFTER to its outputs, one for each choice."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(after)
+    for choice in choices:
+        node = copy.graph.node[choice.place]
+        place = CHOOSE[node.op_type][0]
+        while len(node.output) <= place:
+            node.output.append("")
+        node.output[place] = node.output[place] or choice.given
+        # The value may be an output of the graph already.
+        shown = f"{choice.given}_shown"
+        copy.graph.node.append(helper.make_node("Identity", [node.output[place]], [shown]))
+        copy.graph.output.append(helper.make_tensor_value_info(shown, TensorProto.INT64, None))
+    return copy
+
+
+def outputs_behind(model: onnx.ModelProto, choice: Choice) -> set[str]:
+    """Finds the outputs of the copy of BEFORE that depend on the indices of a choice."""
+    behind = {choice.given}
+    for node in model.graph.node:
+        if not behind.isdisjoint(name for inner in all_nodes([node]) for name in inner.input):
+            behind.update(node.output)
+    return behind & {o.name for o in model.graph.output}
+
+
+def _given(choices: Sequence[Choice]) -> list[onnx.ValueInfoProto]:
+    return [helper.make_tensor_value_info(choice.given, TensorProto.INT64, None) for choice in choices]
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, ...]:
+    return tuple(node.output)
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+# -- whether indices are right -----------------------------------------------------------------------------------------
+
+
+def mistake(
+    choice: Choice,
+    indices: Array,
+    read: Mapping[str, Array],
+    draws: Sequence[Mapping[str, Array]],
+    slack: float = 0.0,
+) -> str:
+    """Names the indices that BEFORE could not have chosen; "" if it could have chosen all.
+
+    Args:
+        choice: the node.
+        indices: AFTER's.
+        read: output of the copy -> what the node reads in BEFORE, given AFTER's choices.
+        draws: the same in runs that round at random; empty where rounding could not be measured.
+        slack: how far scores may be off besides, relative to their RMS, and overlaps of boxes.
+    """
+    inputs = [read.get(name) for name in choice.reads]
+    drawn = [[draw.get(name) for name in choice.reads] for draw in draws]
+    if choice.node.op_type == "NonMaxSuppression":
+        found = _suppression_mistake(choice.node, indices, inputs, drawn, slack)
+    else:
+        found = _order_mistake(choice.node, indices, inputs, drawn, slack)
+    return f"{choice.label} {found}" if found else ""
+
+
+def _order_mistake(
+    node: onnx.NodeProto,
+    indices: Array,
+    inputs: Sequence[Array | None],
+    drawn: Sequence[Sequence[Array | None]],
+    slack: float,
+) -> str:
+    """Checks the indices of a TopK, ArgMax or ArgMin, row by row."""
+    scores = inputs[0]
+    assert scores is not None
+    is_top_k = node.op_type == "TopK"
+    axis = _attribute(node, "axis", -1 if is_top_k else 0) % max(scores.ndim, 1)
+    sign = -1.0 if node.op_type == "ArgMin" or (is_top_k and not _attribute(node, "largest", 1)) else 1.0
+    if not is_top_k and not _attribute(node, "keepdims", 1):
+        indices = np.expand_dims(indices, axis)
+    count = int(np.asarray(inputs[1]).item()) if is_top_k else 1
+    if indices.shape != (*scores.shape[:axis], count, *scores.shape[axis + 1 :]):
+        return f"chooses indices of shape {indices.shape} among {scores.shape}"
+    if indices.size == 0:
+        return ""
+    rows, chosen, *moved = (
+        np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+        for x in (scores.astype(np.float64), indices, *(d[0].astype(np.float64) for d in drawn if d[0] is not None))
+    )
+    if chosen.min() < 0 or chosen.max() >= rows.shape[1]:
+        return f"chooses an index beyond {rows.shape[1]} entries"
+    noise = _noise(rows, moved, slack)
+    return _first_mistake(sign * rows, chosen, noise, in_order=is_top_k and bool(_attribute(node, "sorted", 1)))
+
+
+def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) -> str:
+    """Describes the first row with wrong indices, where the largest scores are to be chosen.
+
+    Args:
+        rows: scores, [rows, scores].
+        chosen: indices, [rows, chosen].
+        noise: the rounding error of each score.
+        in_order: the largest comes first.
+    """
+    best, least = np.take_along_axis(rows + noise, chosen, 1), rows - noise
+    with np.errstate(invalid="ignore"):
+        wrong = (np.diff(np.sort(chosen, axis=1), axis=1) == 0).any(axis=1)
+        if in_order and chosen.shape[1] > 1:
+            behind = np.take_along_axis(least, chosen, 1)[:, ::-1]
+            behind = np.maximum.accumulate(behind, axis=1)[:, ::-1][:, 1:]
+            wrong |= (best[:, :-1] < behind).any(axis=1)
+        np.put_along_axis(least, chosen, -np.inf, 1)
+        wrong |= best.min(axis=1) < least.max(axis=1)
+    wrong &= ~np.isnan(rows).any(axis=1)
+    if not wrong.any():
+        return ""
+    place = int(np.argmax(wrong))
+    return _row_mistake(rows[place], chosen[place], noise[place], in_order=in_order)
+
+
+def _row_mistake(row: Array, picked: Array, noise: Array, *, in_order: bool) -> str:
+    """Describes the mistake of one row."""
+    if len(np.unique(picked)) != len(picked):
+        return "chooses an entry twice"
+    best, least = row[picked] + noise[picked], row - noise
+    if in_order and len(picked) > 1:
+        behind = np.maximum.accumulate(least[picked][::-1])[::-1][1:]
+        if (wrong := best[:-1] < behind).any():
+            place = int(np.argmax(wrong))
+            ahead = place + 1 + int(np.argmax(least[picked][place + 1 :]))
+            return (
+                f"places entry {picked[place]} ({abs(row[picked[place]]):.4g}) before entry {picked[ahead]} "
+                f"({abs(row[picked[ahead]]):.4g})"
+            )
+    left = np.ones(len(row), bool)
+    left[picked] = False
+    if left.any():
+        worst, other = int(picked[np.argmin(best)]), int(np.flatnonzero(left)[np.argmax(least[left])])
+        if best.min() < least[other]:
+            return f"chooses entry {worst} ({abs(row[worst]):.4g}) and leaves out entry {other} ({abs(row[other]):.4g})"
+    return ""
+
+
+def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
+    """Estimates the rounding error of each score by its own and those of its neighbours in order.
+
+    Args:
+        rows: [rows, scores].
+        draws: the same, each rounded at random.
+        slack: is added, relative to the RMS of the scores.
+    """
+    finite = np.where(np.isfinite(rows), rows, 0.0)
+    least = FLOOR * np.abs(finite) + slack * float(np.sqrt(np.mean(np.square(finite)))) if rows.size else finite
+    if not draws or not rows.size:
+        return np.asarray(least)
+    with np.errstate(invalid="ignore"):
+        moved = np.nan_to_num(np.max([np.abs(draw - rows) for draw in draws], axis=0), nan=0.0, posinf=0.0)
+    order = np.argsort(rows, axis=1, kind="stable")
+    smooth = np.take_along_axis(moved, order, 1)
+    for step in (1, 2, 4, 8, 1):  # together NEIGHBOURS
+        wide = np.pad(smooth, ((0, 0), (step, step)), mode="edge")
+        smooth = np.max([wide[:, : -2 * step], smooth, wide[:, 2 * step :]], axis=0)
+    result = np.empty_like(moved)
+    np.put_along_axis(result, order, smooth, 1)
+    return np.asarray(result + least)
+
+
+def _suppression_mistake(
+    node: onnx.NodeProto,
+    indices: Array,
+    inputs: Sequence[Array | None],
+    drawn: Sequence[Sequence[Array | None]],
+    slack: float,
+) -> str:
+    """Checks the indices of a NonMaxSuppression, [chosen, (batch, class, box)]."""
+    boxes, scores = inputs[0], inputs[1]
+    assert boxes is not None and scores is not None
+    most, overlap, lowest = (
+        float(np.asarray(x).item()) if x is not None else default
+        for x, default in zip([*inputs[2:], None, None, None], (0.0, 0.0, -np.inf))
+    )
+    if indices.ndim != 2 or indices.shape[1] != 3:
+        return f"chooses indices of shape {indices.shape}"
+    bounds = (*scores.shape[:2], boxes.shape[1])
+    if len(indices) and ((indices < 0).any() or (indices >= bounds).any()):
+        return "chooses a box that is not there"
+    groups = indices[:, 0] * scores.shape[1] + indices[:, 1]
+    if (np.diff(groups) < 0).any():
+        return "does not order its indices by batch and class"
+    centred = bool(_attribute(node, "center_point_box", 0))
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        row = scores[batch, kind].astype(np.float64)
+        picked = indices[groups == batch * scores.shape[1] + kind, 2]
+        moved_rows = [d[1][batch, kind].astype(np.float64)[None] for d in drawn if d[1] is not None]
+        noise = _noise(row[None], moved_rows, slack)[0]
+        if not len(picked) and not (row - noise > lowest).any():
+            continue
+        if len(np.unique(picked)) != len(picked):
+            return "chooses a box twice"
+        if len(picked) > most:
+            return f"chooses {len(picked)} boxes of a class, and {most:g} are allowed"
+        if (row[picked] + noise[picked] <= lowest).any():
+            return f"chooses a box with a score below {lowest:g}"
+        if found := _row_mistake(row[picked], np.arange(len(picked)), noise[picked], in_order=True):
+            return found
+        shared = _overlaps(boxes[batch], picked, centred)
+        moved = [_overlaps(d[0][batch], picked, centred) for d in drawn if d[0] is not None]
+        doubt = np.max([np.abs(m - shared) for m in moved], axis=0, initial=0.0) + FLOOR + slack
+        if (np.triu((shared - doubt)[:, picked], 1) > overlap).any():
+            return f"chooses two boxes that overlap by more than {overlap:g}"
+        stronger = (row + noise)[picked][:, None] >= (row - noise)[None]
+        covered = ((shared + doubt > overlap) & stronger).any(axis=0)
+        full = len(picked) >= most
+        left = (row - noise > lowest) & ~covered & ~(full & stronger.all(axis=0))
+        left[picked] = False
+        if left.any():
+            box = int(np.argmax(np.where(left, row, -np.inf)))
+            return f"leaves out box {box} ({row[box]:.4g}) of class {kind}, which no chosen box overlaps"
+    return ""
+
+
+def _overlaps(boxes: Array, picked: Array, centred: bool) -> Array:
+    """Computes the intersection over union of picked boxes and all boxes, [picked, boxes]."""
+    wide = boxes.astype(np.float64)
+    if centred:
+        wide = np.concatenate([wide[:, :2] - wide[:, 2:] / 2, wide[:, :2] + wide[:, 2:] / 2], axis=1)
+    low, high = np.minimum(wide[:, :2], wide[:, 2:]), np.maximum(wide[:, :2], wide[:, 2:])
+    area = np.prod(high - low, axis=1)
+    sides = np.minimum(high[picked, None], high[None]) - np.maximum(low[picked, None], low[None])
+    inside = np.prod(np.maximum(sides, 0.0), axis=2)
+    union = area[picked, None] + area[None] - inside
+    return np.asarray(np.where(union > 0, inside / np.where(union > 0, union, 1.0), 0.0))
+
+
+# -- runs that follow AFTER --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Group:
+    """Runs that are compared with one BEFORE.
+
+    Attributes:
+        pair, honest: the models, and the rounding errors of this BEFORE.
+        runs: of AFTER.
+        choices: those that BEFORE takes from AFTER; empty where it makes its own.
+    """
+
+    pair: Pair
+    honest: HonestErrors
+    runs: list[Run] = field(default_factory=list)
+    choices: Sequence[Choice] = ()
+
+    def mistake(self, run: Run, numerics: Numerics) -> tuple[str, set[str]]:
+        """Says which choice of AFTER BEFORE could not have made, "" if none, and which outputs depend on it."""
+        names, approximated = self.pair.names, self.pair.rewritten.approximated
+        read = {n: np.asarray(o) for n, o in zip(names, self.honest.wanted[run.case.name]) if n in self.honest.kept}
+        draws = self.honest.values_of(numerics, run.case.name)
+        # Draws do not contain the error of approximating kernels.
+        slack = LIMITS[Numerics.APPROXIMATE] if approximated else 0.0
+        slack = slack if draws else max(slack, LIMITS[numerics])
+        for choice in self.choices:
+            why = mistake(choice, np.asarray(run.case.feeds[choice.given]), read, draws, slack)
+            if why:
+                return why, outputs_behind(self.pair.before_proto, choice)
+        return "", set()
+
+
+def grouped(pair: Pair, honest: HonestErrors, runs: Sequence[Run], compared: Collection[str]) -> list[Group]:
+    """Groups runs by the BEFORE that they are compared with: its own choices, or the first, second, ... of a case."""
+    plain = Group(pair, honest)
+    following = None
+    if _makes_choices(pair) and any(pair.rewritten.classes[name] != Numerics.EXACT for name in compared):
+        places = [pair.names.index(name) for name in compared]
+        doubtful = {
+            run
+            for run in runs
+            if not isinstance(run.found, str) and any(not is_beyond_doubt(run.found[i]) for i in places)
+        }
+        following = _Following.of(pair, honest) if doubtful else None
+    if following is None:
+        plain.runs = list(runs)
+        return [plain]
+    groups: list[Group] = []
+    made: dict[str, list[bytes]] = {}
+    for run in runs:
+        followed = following.run(run) if run in doubtful else None
+        if followed is None:
+            plain.runs.append(run)
+            continue
+        new, wanted = followed
+        chosen = b"".join(np.asarray(new.case.feeds[c.given]).tobytes() for c in following.choices)
+        others = made.setdefault(run.case.name, [])
+        if chosen not in others:
+            others.append(chosen)
+        turn = others.index(chosen)
+        if turn == len(groups):
+            groups.append(following.group(honest))
+        groups[turn].honest.wanted[run.case.name] = wanted
+        groups[turn].runs.append(new)
+    return [plain, *groups] if plain.runs else groups
+
+
+def _makes_choices(pair: Pair) -> bool:
+    """Whether BEFORE runs on the CPU and has nodes that choose."""
+    nodes = [*pair.before_proto.graph.node, *(n for f in pair.before_proto.functions for n in f.node)]
+    return pair.reference == Way(False) and any(n.op_type in CHOOSE for n in nodes)
+
+
+class _Following:
+    """The models that follow AFTER's choices, and their sessions."""
+
+    def __init__(self, pair: Pair, before: onnx.ModelProto, after: onnx.ModelProto, choices: Sequence[Choice]) -> None:
+        self.choices = choices
+        self.shown = with_shown_choices(after, choices)
+        self.before = with_given_choices(before, choices)
+        after = with_unused_choices(after, choices)
+        sides = {"before": self.before, "before_proto": self.before, "after": after, "after_proto": after}
+        self.outputs = len(pair.names)
+        self.pair = replace(pair, **sides)
+        self.session = open_session(self.before, library=False)
+        self.sessions: dict[Way, Any] = {}
+
+    @staticmethod
+    def of(pair: Pair, honest: HonestErrors) -> _Following | None:
+        """Returns None if BEFORE chooses by no scores, or the models do not correspond or are too large."""
+        before, after = honest.whole, self_contained(pair.after, pair.after_proto)
+        tensors = (*before.graph.initializer, *after.graph.initializer)
+        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors):
+            return None
+        try:
+            choices = choices_of(before, after, types_of(before))
+            return _Following(pair, before, after, choices) if choices else None
+        except VerifyError:
+            return None
+
+    def group(self, honest: HonestErrors) -> Group:
+        kept = frozenset(name for choice in self.choices for name in choice.reads if name)
+        own = HonestErrors(self.before, self.before, {}, honest.rewritten, honest.half_io, kept=kept)
+        return Group(self.pair, own, choices=self.choices)
+
+    def run(self, run: Run) -> tuple[Run, Outputs] | None:
+        """Compares the run with BEFORE by the run's choices; also returns BEFORE's outputs. None if either fails."""
+        got = self._after(run)
+        if isinstance(got, str):
+            return None
+        shown = got[self.outputs :]
+        given = {choice.given: np.asarray(indices, np.int64) for choice, indices in zip(self.choices, shown)}
+        case = Case(run.case.name, {**run.case.feeds, **given})
+        wanted = run_case(self.session, case)
+        if isinstance(wanted, str):
+            return None
+        return Run(run.way, case, deviations(wanted[: self.outputs], got[: self.outputs])), wanted
+
+    def _after(self, run: Run) -> Outputs | str:
+        """Returns AFTER's outputs and, behind them, its choices."""
+        way, half_io = run.way, self.pair.half_io
+        if way.optimized and way.provider == CPU:
+            return run_optimized(self.shown, [run.case], library=way.library, half_io=half_io)[run.case.name]
+        if way not in self.sessions:
+            model = kept_in_half(self.shown, self.pair.halves) if way.in_half else self.shown
+            self.sessions[way] = open_session(
+                model, library=way.library, provider=way.provider, optimized=way.optimized
+            )
+        return run_case(self.sessions[way], run.case, half_io=half_io)

@@ -1,0 +1,111 @@
+"""`bisect` finds a planted fault: the pass, the site, and a minimal model around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from graphopt.debug.bisect import bisect
+from graphopt.debug.parting import first_parting
+from graphopt.errors import EXIT_RANDOM
+from graphopt.graph.editor import Editor
+from graphopt.metadata import Numerics
+from graphopt.passes.base import Pass
+from graphopt.passes.registry import PASSES
+from graphopt.verification.verify import Verdict
+from models import ZOO
+from tests.rewriting import model_from_text, run
+from tests.verification.test_verify import feeds_of
+
+
+class WrongAtOneSite(Pass[ir.Node, ir.Node]):
+    """Replaces every MaxPool by itself, and the second one by a pool of a smaller window."""
+
+    name = "wrong_at_one_site"
+    equation = "none"
+    numerics = Numerics.EXACT
+    anchors = frozenset({("", "MaxPool")})
+
+    def match(self, node: ir.Node, editor: Editor) -> ir.Node | None:
+        return None if "seen" in node.metadata_props else node
+
+    def legal(self, match: ir.Node, editor: Editor) -> ir.Node:
+        return match
+
+    def rewrite(self, plan: ir.Node, editor: Editor) -> str:
+        wrong = plan.name == "MaxPool_2"
+        changes = {"kernel_shape": [1, 1]} if wrong else {}
+        editor.rewire(plan, plan.inputs, changes)
+        plan.metadata_props["seen"] = "yes"
+        plan.name = f"{plan.name}_new"
+        editor.replace([], [plan], {}, anchor=plan)
+        return "planted" if wrong else "harmless"
+
+
+def test_finds_the_planted_fault() -> None:
+    model = ZOO["vgg16_bn"](small=True)
+    assert [n.name for n in model.graph.node if n.op_type == "MaxPool"][1] == "MaxPool_2"
+    result = bisect(model, target="cpu", all_sites=True, passes=[*PASSES[:5], WrongAtOneSite(), *PASSES[5:]])
+    assert result.culprit is not None
+    assert result.culprit.pass_name == "wrong_at_one_site"
+    assert result.culprit.nodes == ("MaxPool_2",)
+    assert result.culprit.detail == "planted"
+    assert result.minimal is not None
+    minimal = ir.serde.serialize_model(result.minimal)
+    assert [n.op_type for n in minimal.graph.node] == ["MaxPool"]
+    onnx.checker.check_node(minimal.graph.node[0])
+
+
+def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
+    """The runtime has no Erf of float64, and removes this one, of which nothing but the shape is read."""
+    pool = "MaxPool <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]>"
+    model = model_from_text(
+        f"""g (float[1, 2, 8, 8] x, double[4, 8] u) => (float[1, 2, H, W] y, int64[2] s) {{
+            e = Erf(u) s = Shape(e) a = {pool} (x) y = {pool} (a) }}"""
+    )
+    for i, node in enumerate(node for node in model.graph.node if node.op_type == "MaxPool"):
+        node.name = f"MaxPool_{i + 1}"
+    result = bisect(model, target="cpu", passes=[WrongAtOneSite()])
+    assert result.culprit is not None and result.culprit.nodes == ("MaxPool_2",), result.summary
+    assert "at the runtime's default level" in result.summary
+    assert result.minimal is not None
+
+
+def test_what_is_random_is_not_blamed() -> None:
+    """Beside an output that differs at every run the culprit is found all the same, between providers as well."""
+    pool = "MaxPool <kernel_shape: ints = [3, 3]>"
+    model = model_from_text(
+        f"""g (float[1, 2, 8, 8] x) => (float[1, 2, H, W] y, float[1, 2, 8, 8] r) {{
+            r = RandomNormalLike(x) a = {pool} (x) y = {pool} (a) }}"""
+    )
+    for i, node in enumerate(node for node in model.graph.node if node.op_type == "MaxPool"):
+        node.name = f"MaxPool_{i + 1}"
+    result = bisect(model, target="cpu", passes=[WrongAtOneSite()])
+    assert result.culprit is not None and result.culprit.nodes == ("MaxPool_2",), result.summary
+    found = first_parting(model, ["cpu", "cpu"])
+    assert (found.verdict, found.value) == (Verdict.RANDOM, None)
+
+
+def test_healthy_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    model = ZOO["resnet18"](small=True)
+    onnx.save(model, path)
+    result = graphopt_command("bisect", path, "--target", "cpu", "--all-sites")
+    assert result.exit_code == 0
+    assert "equal" in result.stdout
+    assert run(model, feeds_of(model, 0))
+
+
+def test_a_random_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
+    """Where the original differs from itself, nothing that was rewritten can be blamed."""
+    text = "g (float[4, 4] x) => (float[4, 4] y) { n = RandomNormalLike (x)  t = Identity (n)  y = Add (t, x) }"
+    onnx.save(model_from_text(text, {}), tmp_path / "in.onnx")
+    result = graphopt_command("bisect", tmp_path / "in.onnx", "--target", "cpu")
+    assert (result.exit_code, result.stderr) == (EXIT_RANDOM, "")
+    assert result.stdout.startswith("random after its one rewrite: ")
+    result = graphopt_command("bisect", tmp_path / "in.onnx", "--providers", "cpu,cpu")
+    assert (result.exit_code, result.stderr) == (EXIT_RANDOM, "") and result.stdout.startswith("random: ")
