@@ -22,12 +22,12 @@ from graphopt.debug.diff import Neighbourhood, neighbourhoods
 from graphopt.graph import inference, reading, traversal
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import ARITHMETIC, LINEAR
-from graphopt.graph.view import attribute_ints
-from graphopt.inputs.declared import sum_of, unnamed
+from graphopt.graph.view import attribute_ints, attribute_string
+from graphopt.inputs.declared import sum_of, symbols, unnamed
 from graphopt.ops import DOMAIN
 from graphopt.passes import Pass
 from graphopt.passes.plugins import installed
-from graphopt.remarks import Code, Remark, node_label
+from graphopt.remarks import Code, Refusal, Remark, node_label
 from graphopt.report.data import Report
 from graphopt.report.layers import grouped
 from graphopt.report.multiply_adds import multiply_adds
@@ -40,6 +40,9 @@ _MOVES = frozenset(
     "Concat DepthToSpace Expand Gather GatherElements GatherND Pad Resize ScatterElements ScatterND Slice SpaceToDepth "
     "Split Tile Transpose Upsample".split()
 )
+_WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
+# How often sizes of images and lengths are doubled where a kernel is larger than its input.
+MAX_DOUBLINGS = 8
 # In a detail; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
 _ACTIVATIONS = frozenset(
@@ -191,7 +194,7 @@ def account(
         input_shapes: likewise.
         all_sites: likewise.
         progress: likewise.
-        sizes: of symbolic dimensions; those that are not given are those of `bench`.
+        sizes: of symbolic dimensions, as for `side`.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -247,6 +250,11 @@ def side(
 ) -> Side:
     """Reads a model and finds its shapes.
 
+    Args:
+        model: in any form that `optimize` takes.
+        input_shapes: as for `optimize`.
+        sizes: of symbolic dimensions. Others have the default of `bench`, doubled while a kernel does not fit.
+
     Raises:
         ModelLoadError: the model cannot be read.
         OptionError: an unknown input or dimension.
@@ -257,12 +265,43 @@ def side(
     loaded = source.model
     inference.set_input_shapes(loaded, input_shapes or {})
     proto = source.proto if source.proto is not None else ir.to_proto(loaded)
-    bound = _bound(loaded, size_grid(_with_shapes(proto, loaded), {s: [n] for s, n in (sizes or {}).items()}, ())[0])
-    inference.infer(loaded)
+    interface, given = _with_shapes(proto, loaded), sizes or {}
+    grid = size_grid(interface, {s: [n] for s, n in given.items()}, ())[0]
+    free = [s for s, role in symbols(interface).items() if role != "batch" and s not in given]
+    declared = [value.shape for value in loaded.graph.inputs]
+    for doublings in range(MAX_DOUBLINGS + 1 if free else 1):
+        bound = {s: n << doublings if s in free else n for s, n in grid.items()}
+        inference.forget(loaded)
+        for value, shape in zip(loaded.graph.inputs, declared, strict=True):
+            value.shape = shape
+        _bind(loaded, bound)
+        inference.infer(loaded)
+        if not any(_exceeds_input(node) for node in _nodes(loaded)):
+            break
     _tell_shapes(loaded)
     if any(_is_unknown(value) for node in _nodes(loaded) for value in node.outputs):
         _tell_folded_shapes(loaded)
     return Side(loaded, list(_nodes(loaded)), bound)
+
+
+def _exceeds_input(node: ir.Node) -> bool:
+    """Whether the kernel of a convolution or a pooling is larger than its padded input."""
+    shapes = [None if value is None else value.shape for value in node.inputs[:2]]
+    if node.op_type not in _WINDOWS or not shapes or shapes[0] is None:
+        return False
+    data, weight = shapes[0], shapes[1] if len(shapes) > 1 else None
+    try:
+        own = weight.numpy()[2:] if weight is not None and weight.is_static() else ()
+        kernel = attribute_ints(node, "kernel_shape", own)
+        pads = attribute_ints(node, "pads", (0,) * 2 * len(kernel))
+        dilations = attribute_ints(node, "dilations", (1,) * len(kernel))
+        if "SAME" in attribute_string(node, "auto_pad", "NOTSET"):
+            return False
+    except Refusal:  # an attribute of another type
+        return False
+    padding = [sum(ends) for ends in zip(pads, pads[len(kernel) :])]
+    axes = zip(data[2:], padding, kernel, dilations)
+    return any(isinstance(dim, int) and dim + pad < (k - 1) * step + 1 for dim, pad, k, step in axes)
 
 
 def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
@@ -273,8 +312,8 @@ def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
     return interface
 
 
-def _bound(model: ir.Model, sizes: dict[str, int]) -> dict[str, int]:
-    """Gives the inputs' symbolic dimensions their sizes, and returns the sizes."""
+def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Gives the inputs' symbolic dimensions their sizes."""
     for value in model.graph.inputs:
         if value.shape is None:
             continue
@@ -287,7 +326,6 @@ def _bound(model: ir.Model, sizes: dict[str, int]) -> dict[str, int]:
             size = sizes.get(symbol, sum_of(symbol, sizes))
             dims.append(dim.value if size is None else size)
         value.shape = ir.Shape(dims)
-    return sizes
 
 
 def _tell_shapes(model: ir.Model) -> None:
@@ -402,34 +440,34 @@ def _why_left(node: ir.Node) -> str:
     """Why no pass said anything about a node."""
     op_type = node.op_type
     if node.domain not in ("", DOMAIN):
-        return f"an operator of the domain {node.domain}"
+        return f"graphopt has no pass for the domain {node.domain}"
     if node.domain == DOMAIN:
-        return "an operator of ours already"
+        return "already an operator of graphopt"
     if op_type in _VIEWS:
-        return "moves nothing"
+        return "changes the shape or a name only, and moves no data"
     if op_type in _MOVES:
-        return "moves data and computes nothing; passes read through it where they can"
+        return "moves data without computing; passes look through it where they can"
     if op_type in LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
         weight = node.inputs[1]
         if weight.is_graph_input() and not weight.is_initializer():
-            return f"its weight is the input '{weight.name}': no pass may count on its numbers"
+            return f"its weight is the graph input '{weight.name}', whose values are unknown"
         if weight.const_value is None and op_type in ("MatMul", "Gemm"):
-            return "a product of two values that are computed, in no attention that graphopt knows"
+            return "both factors are computed, and no known form of attention contains it"
     if op_type == "Conv":
         kernel = attribute_ints(node, "kernel_shape", ())
         if kernel and kernel != (3, 3):
-            return f"a convolution of {'x'.join(map(str, kernel))}: the runtime's own is the fastest there is here"
+            return f"for a kernel of {'x'.join(map(str, kernel))} the runtime's own convolution is the fastest"
     if op_type in LINEAR:
         if any(_is_bias(reader) for reader in node.outputs[0].consumers()):
-            return "a product and its bias: for this target no pass makes one node of them"
-        return "alone: nothing beside it to fold or to fuse"
+            return "no pass fuses a matrix multiplication and its bias for this target"
+        return "no neighbouring node can be folded or fused into it"
     if _is_bias(node):
-        return "the bias of a product: for this target no pass makes one node of them"
+        return "no pass fuses the bias of a matrix multiplication for this target"
     if op_type in _ACTIVATIONS:
-        return "an activation in the form that runtimes know"
+        return "already a single operator that runtimes know"
     if op_type in ARITHMETIC and not _constants(node):
-        return "of two values that are computed: nothing constant to fold"
+        return "both inputs are computed, so there is no constant to fold"
     looking = [p.name for p in installed() if isinstance(p, Pass) and ("", op_type) in p.anchors]
     if looking:
-        return f"not what {' and '.join(looking)} {'looks' if len(looking) == 1 else 'look'} for"
-    return "no pass looks at this operator by itself"
+        return f"does not match the pattern of {' or '.join(looking)}"
+    return "no pass rewrites this operator alone"

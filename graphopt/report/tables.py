@@ -454,7 +454,7 @@ def account_answer(found: Account) -> str:
         (Fate.COULD_GAIN, "refused with something to do"),
         (Fate.NO_GAIN, "would not pay"),
         (Fate.REFUSED, "refused"),
-        (Fate.LEFT, "left"),
+        (Fate.LEFT, "without a pass"),
     ):
         share, byte_share = found.share_of(fate)
         shown = f"{share if found.multiply_adds else byte_share:.0%}"

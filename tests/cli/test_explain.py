@@ -46,7 +46,7 @@ def test_multiply_adds_and_bytes() -> None:
     assert (found.multiply_adds, found.bytes, found.sizes, found.unknown) == (30, 4 * 51, {"N": 2}, 0)
     product = found.groups[0]
     assert product.share == 1.0 and product.byte_share == pytest.approx(31 / 51)
-    assert product.first.reason == "its weight is the input 'w': no pass may count on its numbers"
+    assert product.first.reason == "its weight is the graph input 'w', whose values are unknown"
     layer = account(model_from_text(text.format("Relu"), {}), target="cpu").groups[0].first
     assert layer.fate == Fate.COULD_GAIN and [r.code for r in layer.remarks] == ["NOT_CONSTANT"]
 
@@ -66,6 +66,22 @@ def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
     constants = {name: np.array(values) for name, values in integers.items()}
     found = account(model_from_text(text, {**constants, "w": np.ones((4, 2, 3), np.float32)}), target="cpu")
     assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 and 3 more, less 2 at the borders
+
+
+def test_lengths_grow_until_a_kernel_fits() -> None:
+    """A filter bank of 400 samples over a recording of any length: 128, the default, would give no frame."""
+    text = "g (float[N, 1, T] x) => (float[N, 2, F] y) {{ y = Conv {} (x, w) }}"
+    weights = {"w": np.ones((2, 1, 400), np.float32)}
+    for attributes, length, frames in (
+        ("<strides = [160]>", 512, 1),
+        ("<strides = [160], kernel_shape = [400], pads = [136, 136]>", 128, 1),
+        ("<kernel_shape = [400], dilations = [2]>", 1024, 226),
+        ('<strides = [160], auto_pad = "SAME_UPPER">', 128, 1),
+    ):
+        found = account(model_from_text(text.format(attributes), weights), target="cpu")
+        assert (found.sizes, found.multiply_adds) == ({"N": 1, "T": length}, 2 * 400 * frames)
+    given = account(model_from_text(text.format("<strides = [160]>"), weights), target="cpu", sizes={"T": 400})
+    assert given.sizes == {"N": 1, "T": 400}
 
 
 def test_texts_have_no_size() -> None:
