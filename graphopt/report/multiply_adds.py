@@ -33,6 +33,12 @@ def _gemm(node: ir.Node, y: Dims, a: Dims) -> int:
     return math.prod(y) * a[-2 if len(a) > 1 and _is_set(node, "transA") else -1]
 
 
+def _standard_attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int | None:
+    """With earlier keys, whose number is that of no input here, None."""
+    has_past = len(node.inputs) > 4 and node.inputs[4] is not None
+    return None if has_past or len(k) < 3 else (math.prod(q) + math.prod(y)) * k[-2]
+
+
 def _attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int:
     keys = k[node.attributes["k_perm"].as_ints()[-1]]
     return (math.prod(q) + math.prod(y)) * keys
@@ -44,8 +50,9 @@ def _is_set(node: ir.Node, name: str) -> bool:
 
 
 # Operator -> the formula, and the inputs whose dimensions it takes behind those of the output.
-_Formula = tuple[Callable[..., int], tuple[int, ...]]
+_Formula = tuple[Callable[..., int | None], tuple[int, ...]]
 _COUNTED: Mapping[tuple[str, str], _Formula] = {
+    ("", "Attention"): (_standard_attention, (0, 1)),
     ("", "Conv"): (_conv, (1,)),
     ("", "ConvInteger"): (_conv, (1,)),
     ("", "QLinearConv"): (_conv, (3,)),
@@ -71,15 +78,12 @@ _OURS: Mapping[str, _Formula] = {
 # Operators that passes rewrite into some of the above, and whose multiply-adds nothing here tells.
 _UNKNOWN = frozenset(
     {
-        ("", "Attention"),
-        *(
-            ("com.microsoft", name)
-            for name in (
-                *("Attention", "DecoderMaskedMultiHeadAttention", "DynamicQuantizeMatMul", "GroupQueryAttention"),
-                *("MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "PackedAttention"),
-                *("PackedMultiHeadAttention", "QAttention", "QGemm", "QLinearConv"),
-            )
-        ),
+        ("com.microsoft", name)
+        for name in (
+            *("Attention", "DecoderMaskedMultiHeadAttention", "DynamicQuantizeMatMul", "GroupQueryAttention"),
+            *("MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "PackedAttention"),
+            *("PackedMultiHeadAttention", "QAttention", "QGemm", "QLinearConv"),
+        )
     }
 )
 

@@ -168,6 +168,16 @@ def test_multiply_adds_stay_what_they_are(name: str, precision: Any, all_sites: 
         assert report.after.multiply_adds == report.before.multiply_adds > 0
 
 
+def test_multiply_adds_of_an_attention() -> None:
+    """Two products of 2 heads, 3 queries, 5 keys and 8 channels, before and after the rewrite."""
+    text = """g (float[1, 2, 3, 8] q, float[1, 2, 5, 8] k, float[1, 2, 5, 8] v) => (float[1, 2, 3, 8] y) {
+        y = Attention (q, k, v)
+    }"""
+    _, report = graphopt.optimize(model_from_text(text, opset=23), target="cpu", all_sites=True)
+    assert report.changed and report.before is not None and report.after is not None
+    assert report.before.multiply_adds == report.after.multiply_adds == 2 * 2 * 3 * 5 * 8
+
+
 def test_multiply_adds_of_a_transposed_product() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[5, 3] a, float[5, 7] b) => (float[3, 7] y) { y = com.microsoft.FusedMatMul <transA = 1> (a, b) }"""
