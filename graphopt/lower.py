@@ -163,7 +163,7 @@ def _converted(work: ir.Model, opset: int) -> ir.Model:
     except Exception as error:
         # A place in its sources and the condition that did not hold stand before what it has to say.
         why = one_line(error).rpartition(" failed: ")[2].removeprefix("Warning: ").replace("$", "")
-        raise OptionError(f"--opset {opset}: onnx's converter has no way there: {why}{_lowest(work, opset)}") from error
+        raise OptionError(f"--opset {opset}: onnx's version converter failed: {why}{_lowest(work, opset)}") from error
     # The converter knows the graph alone.
     after.metadata_props.extend(p for p in before.metadata_props if p not in after.metadata_props)
     after.graph.name, after.graph.doc_string = before.graph.name, before.graph.doc_string

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -125,7 +125,8 @@ def optimize_all(
         raise OptionError(f"--on {on}: choose ray")
     if not folder.is_dir():
         raise ModelLoadError(f"{folder}: no such folder")
-    out, results = out.absolute(), out.resolve()
+    typed = {f"{path.absolute()}/": f"{path}/" for path in (folder, out)}
+    results = out.resolve()
     if results in (folder.resolve(), *folder.resolve().parents):
         raise ModelSaveError(f"{out}: is the folder that is read, or holds it; give another")
     sources = [
@@ -139,12 +140,15 @@ def optimize_all(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ModelSaveError(f"{out}: cannot be made: {error.strerror or error}") from None
+    out = out.absolute()
     with _locked(out) as manifest:
         known = {outcome.name: outcome for outcome in _read(manifest)}
         plan = [_job(path, folder.absolute(), out, tuple(options), timeout, known) for path in sources]
         finished = {job.name: known[job.name] for job in plan if _is_done(job, known.get(job.name))}
         rest = [job for job in plan if job.name not in finished]
         for done, outcome in enumerate(_run(rest, jobs, on), len(finished) + 1):
+            for absolute, path in typed.items():
+                outcome = replace(outcome, message=outcome.message.replace(absolute, path))
             manifest.write(json.dumps(asdict(outcome)) + "\n")
             manifest.flush()
             finished[outcome.name] = outcome

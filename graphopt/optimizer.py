@@ -115,6 +115,8 @@ def optimize(
     passes = _select(options.only, options.skip)
     if options.precision == "bf16" and target.device != "cpu":
         raise OptionError(f"bf16 is for CPUs, and the target is {target}: --target cpu, or --precision fp16")
+    if isinstance(options.inputs, str | os.PathLike) and not Path(options.inputs).exists():
+        raise OptionError(f"inputs: {options.inputs}: no such file or folder")
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     _check_out(path, out, options)
     steps = Steps(options.progress, _parts(options, out))

@@ -34,7 +34,7 @@ def bench_command(
         typer.Option(parser=several_sizes, metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable)."),
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds to time each setting.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds to time each setting.")] = 2.0,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time each node.")] = True,
     require_device: Annotated[

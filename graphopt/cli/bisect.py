@@ -21,7 +21,7 @@ def bisect(
     target: TargetOption = "auto",
     all_sites: AllSitesOption = False,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     providers: ProvidersOption = None,
     custom_ops: CustomOpsOption = None,
 ) -> None:

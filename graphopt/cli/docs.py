@@ -10,7 +10,7 @@ import typer
 import graphopt
 from graphopt.cli import screen
 from graphopt.cli.root import Command, app
-from graphopt.errors import OptionError
+from graphopt.errors import OptionError, did_you_mean
 
 # In a wheel, and in the source tree.
 PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
@@ -44,8 +44,7 @@ def docs(
     found = [path for name, path in known.items() if wanted == name.lower()]
     found += [path for name, path in known.items() if wanted == name.rpartition("/")[2].lower()]
     if not found:
-        near = [name for name in known if wanted in name.lower()]
-        raise OptionError(f"there is no page '{page}'; {'perhaps ' + ', '.join(near) if near else '--list has all'}")
+        raise OptionError(f"there is no page '{page}'{did_you_mean(wanted, known)}; --list names all")
     show(found[0])
 
 

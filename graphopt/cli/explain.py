@@ -27,10 +27,18 @@ def _codes() -> list[str]:
     return list(Code.__members__)
 
 
+def _no_code(name: str, what: str) -> OptionError:
+    codes = ", ".join(Code.__members__)
+    return OptionError(f"there is no {what} '{name}'{did_you_mean(name, Code.__members__)}; the codes are {codes}")
+
+
 @app.command(cls=Command, name="explain")
 def explain_command(
     model: Annotated[
-        Path, typer.Argument(help="The model to read; - is stdin. Or a code, whose page is printed.", metavar="IN|CODE")
+        Path,
+        typer.Argument(
+            help="The model to read; - is stdin. Or a code or a pass, whose page is printed.", metavar="IN|CODE"
+        ),
     ],
     target: TargetOption = "auto",
     only: OnlyOption = None,
@@ -61,16 +69,15 @@ def explain_command(
 
     Each group of nodes has its share of multiply-adds and of bytes.
     """
-    if str(model) in Code.__members__ and not model.exists():
+    if not model.suffix and not model.exists() and model.name == str(model):
         from graphopt.cli.docs import pages, show
 
-        show(pages()[f"refusals/{model}"])
-        return
-    if str(model).isupper() and not model.suffix and not model.exists():
-        raise OptionError(
-            f"there is no file and no code '{model}'{did_you_mean(str(model), Code.__members__)}; the codes are "
-            + ", ".join(Code.__members__)
-        )
+        known = pages()
+        if page := known.get(f"refusals/{model}") or known.get(f"passes/{model}"):
+            show(page)
+            return
+        if str(model).isupper():
+            raise _no_code(str(model), "file and no code")
     if provider is not None:
         if only or skip or code or dim or all_sites:
             raise OptionError("--provider can be combined with --input-shape and --json only")
@@ -79,10 +86,7 @@ def explain_command(
     codes = code or []
     for name in codes:
         if name not in Code.__members__:
-            raise OptionError(
-                f"there is no code '{name}'{did_you_mean(name, Code.__members__)}; the codes are "
-                + ", ".join(Code.__members__)
-            )
+            raise _no_code(name, "code")
     from graphopt.report.account import account
     from graphopt.report.tables import print_account
 

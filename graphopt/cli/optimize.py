@@ -26,7 +26,6 @@ from graphopt.cli.options import (
     Sizes,
     SkipOption,
     TargetOption,
-    check_threads,
     several_sizes,
 )
 from graphopt.cli.root import Command, app
@@ -95,10 +94,8 @@ TuneOption = Annotated[bool, typer.Option("--tune", help="Measure on this machin
 TuningCacheOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
 ]
-TuneSecondsOption = Annotated[float, typer.Option(help="About how long --tune may measure.")]
-ThreadsOption = Annotated[
-    int, typer.Option(callback=check_threads, help="Threads to tune and time for; 0 is the runtime's own choice.")
-]
+TuneSecondsOption = Annotated[float, typer.Option(min=0, help="About how long --tune may measure.")]
+ThreadsOption = Annotated[int, typer.Option(min=0, help="Threads to tune and time for; 0 is the runtime's own choice.")]
 DimOption = Annotated[
     list[Sizes] | None,
     typer.Option(parser=several_sizes, metavar="NAME=8", help="The size to tune and time for (repeatable)."),

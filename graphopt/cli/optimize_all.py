@@ -20,8 +20,8 @@ def optimize_all(
     options: Annotated[
         list[str] | None, typer.Argument(metavar="OPTIONS_OF_OPTIMIZE", help="--verify, --target cpu, ...")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="How many models at a time; each has a process of its own.")] = 1,
-    timeout: Annotated[float, typer.Option(help="Seconds for one model; 0 sets no limit.")] = 0.0,
+    jobs: Annotated[int, typer.Option(min=0, help="How many models at a time; each has a process of its own.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds for one model; 0 sets no limit.")] = 0.0,
     on: Annotated[str, typer.Option(help="ray: run on a Ray cluster that sees both folders.")] = "",
 ) -> None:
     """Optimize every model of FOLDER into OUT.

@@ -155,17 +155,6 @@ def names(text: str) -> Names:
     return Names(name.strip() for name in text.split(","))
 
 
-def check_threads(number: int) -> int:
-    """A callback of --threads.
-
-    Raises:
-        OptionError: it is negative.
-    """
-    if number < 0:
-        raise OptionError(f"--threads {number} is no number of threads: give 1, 2, ..., or 0 for the runtime's choice")
-    return number
-
-
 InPath = Annotated[Path, typer.Argument(help="The model to read; - is stdin.", metavar="IN")]
 TargetOption = Annotated[
     str,

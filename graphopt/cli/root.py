@@ -69,7 +69,8 @@ class Command(TyperCommand):
             for param in self.params:
                 text = given.get(param.name)
                 if param.required and text is None:
-                    ctx.fail(f"Missing {param.param_type_name} '{param.metavar or param.name}'.")
+                    name = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name
+                    ctx.fail(f"Missing {param.param_type_name} '{name}'.")
                 number = _number(hints.get(param.name or ""))
                 if number is not None and isinstance(text, str) and not _reads(text, number):
                     what = "whole number" if number is int else "number"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen
-from graphopt.cli.options import Numbers, Size, check_threads, numbers_of, one_size
+from graphopt.cli.options import Numbers, Size, numbers_of, one_size
 from graphopt.cli.root import Command, app
 
 
@@ -33,11 +33,9 @@ def serve_config(
         int | None,
         typer.Option(help="Most rows of a merged request; 1 merges none, the default is 8 if rows are independent."),
     ] = None,
-    delay_ms: Annotated[float, typer.Option(help="Milliseconds that a request waits for others.")] = 2.0,
+    delay_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
-    threads: Annotated[
-        int, typer.Option(callback=check_threads, help="Threads of each; 0 is the runtime's choice.")
-    ] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0 is the runtime's choice.")] = 0,
     devices: Annotated[
         Numbers | None,
         typer.Option(parser=numbers_of("--devices"), metavar="0,1", help="The GPUs that the instances share."),

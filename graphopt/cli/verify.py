@@ -65,7 +65,7 @@ def verify_command(
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
     rtol: RtolOption = None,
     atol: AtolOption = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     provider: Annotated[
         str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")

@@ -33,7 +33,7 @@ def view_command(
         list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
     ] = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time each node, too.")] = False,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 is a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 is a free one.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Show MODEL and its rewrite side by side in the browser.

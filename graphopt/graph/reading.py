@@ -232,7 +232,9 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
         return ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx_ir reports malformed models with many exception types
         if kind := _unsupported_type(proto.graph):
-            raise ModelLoadError(f"{what}: has values of {kind} type, which graphopt does not support") from None
+            remedy = "; export it without ZipMap (skl2onnx: options={'zipmap': False})" if kind == "map" else ""
+            problem = f"has values of {kind} type, which graphopt does not support"
+            raise ModelLoadError(f"{what}: {problem}{remedy}") from None
         raise ModelLoadError(f"{what}: not a valid ONNX model: {cause(error)}") from None
 
 

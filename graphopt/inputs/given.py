@@ -37,9 +37,24 @@ def given_cases(inputs: str | os.PathLike[str] | Mapping[str, Any], model: onnx.
     Raises:
         VerifyError: nothing usable is there.
     """
-    if isinstance(inputs, Mapping):
-        return [Case("given", dict(inputs))]
-    return load_inputs(Path(inputs), model)
+    cases = [Case("given", dict(inputs))] if isinstance(inputs, Mapping) else load_inputs(Path(inputs), model)
+    for case in cases:
+        _require_types(case, model)
+    return cases
+
+
+def _require_types(case: Case, model: onnx.ModelProto) -> None:
+    """Compares the numbers of a set with the element types of the model's inputs.
+
+    Raises:
+        VerifyError: an array has another type.
+    """
+    for value in model.graph.input:
+        given, kind = case.feeds.get(value.name), value.type.tensor_type.elem_type
+        if kind and isinstance(given, np.ndarray) and given.dtype.kind in "fiub":
+            wanted = onnx.helper.tensor_dtype_to_np_dtype(kind)
+            if wanted.isbuiltin == 1 and given.dtype != wanted:
+                raise VerifyError(f"{case.name}: input '{value.name}' is {given.dtype}, and the model takes {wanted}")
 
 
 def load_inputs(source: Path, model: onnx.ModelProto) -> list[Case]:

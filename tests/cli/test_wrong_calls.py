@@ -48,7 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "inner").mkdir()
     (place / "saved").mkdir()
     (place / "saved" / "saved_model.pb").write_bytes(b"x")
-    onnx.save(ZOO["resnet18"](small=True), place / "ok.onnx")
+    ok = ZOO["resnet18"](small=True)
+    onnx.save(ok, place / "ok.onnx")
+    np.savez(place / "double.npz", **{ok.graph.input[0].name: np.zeros((1, 3, 64, 64))})
     onnx.save(ZOO["resnet18"](small=True), place / "inner" / "m.onnx")
     (place / "half.onnx").write_bytes((place / "ok.onnx").read_bytes()[:2000])
     gelu = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
@@ -91,6 +93,14 @@ NO_DEVICE = "graphopt doctor shows every way to a GPU"
         ("optimize ok.onnx o.onnx --targt cpu", 2, "--target"),
         ("optimize ok.onnx o.onnx --inputs a.zip", 5, "verify --inputs compares outputs on them"),
         ("verify ok.onnx ok.onnx --inputs text.onnx", 2, "text.onnx: cannot be read as inputs: it is no .npz file"),
+        ("verify ok.onnx ok.onnx --inputs double.npz", 2, "is float64, and the model takes float32"),
+        ("optimize ok.onnx o.onnx --precision fp16 --inputs no.npz", 5, "no.npz: no such file or folder"),
+        ("optimize ok.onnx o.onnx --tune --tune-seconds -1", 2, "'--tune-seconds'"),
+        ("verify ok.onnx ok.onnx --seed -1", 2, "'--seed'"),
+        ("view ok.onnx --no-open --port 70000", 2, "'--port'"),
+        ("serve-config ok.onnx triton", 2, "Missing option '--for'"),
+        ("docs usag", 5, "did you mean 'usage'?"),
+        ("optimize-all inner inner", 4, "inner: is the folder that is read"),
         ("bench ok.onnx --dim bach=2", 5, "no symbolic dimension 'bach'"),
         ("bench ok.onnx --provider nothing", 5, "this runtime has no provider 'nothing'"),
         ("explain NO_GAINS", 5, "did you mean 'NO_GAIN'?"),
