@@ -1,4 +1,4 @@
-"""What ROCm does and a GPU's owner meets: each function runs in a process of its own (test_amd.py)."""
+"""Properties of ROCm and of AMD machines; each function runs in a separate process (test_amd.py)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GENERATOR = np.random.default_rng(1)
 
 
 def described() -> Any:
-    """What the library says of this machine (native/device/report.h)."""
+    """Returns the library's report about this machine (native/device/report.h)."""
     import json
 
     library = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"])
@@ -48,19 +48,19 @@ def facts() -> list[dict[str, Any]]:
 
 
 def any_session() -> Any:
-    """What each runtime makes where there is a GPU; on 1.22 the registration looks for it."""
+    """Opens a session as each runtime does with a GPU; on 1.22 the registration of operators looks for the GPU."""
     return new_session() if loads_providers() else graphopt.session(MODEL)
 
 
 def leaves_no_error() -> dict[str, Any]:
-    """Nothing that is asked of the runtime may fail, since its failure would stay."""
+    """Opening and running a session makes no failing call, since HIP would keep the error."""
     error = error_of(any_session())
     driver = Driver()
     return {"error": error, "failures": driver.failures(), "last": driver.last_error()}
 
 
 def leaves_the_current_device() -> list[int]:
-    """A caller who computes on device 1 himself, around a session on device 0."""
+    """A caller computes on device 1 before and after a session on device 0."""
     driver = Driver()
     driver.make_current(1)
     seen = []
@@ -77,7 +77,7 @@ def leaves_the_current_device() -> list[int]:
 
 
 def opens_devices_when_used() -> list[int]:
-    """Modules in the driver: after a look at the devices, and after a session on one of two."""
+    """Returns the number of loaded modules after the devices were listed, and after a session on one of two."""
     devices()
     driver = Driver()
     looked = driver.modules()
@@ -86,7 +86,7 @@ def opens_devices_when_used() -> list[int]:
 
 
 def splits_over() -> list[str]:
-    """Where DataParallel puts its sessions when nobody says."""
+    """Returns the architectures that DataParallel chooses by default."""
     every = split_batch()
     numbers = [discovery.memory_of(session)[1] for session in every.sessions]
     archs = {int(d["graphopt.device"]): d["graphopt.arch"] for d in devices()}
@@ -94,7 +94,7 @@ def splits_over() -> list[str]:
 
 
 def product() -> dict[str, Any]:
-    """A product in float32, three times; what the vendor's library did of it."""
+    """Runs a float32 matrix multiplication three times, and reports the calls of the vendor's library."""
     w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
     options = {"libraries": os.environ["OPTION_LIBRARIES"]} if "OPTION_LIBRARIES" in os.environ else {}
@@ -117,7 +117,7 @@ def product() -> dict[str, Any]:
 
 
 def convolution() -> dict[str, Any]:
-    """A float16 ConvTranspose and a float32 Conv, four times, with a wait for the loading in the middle."""
+    """Runs a float16 ConvTranspose and a float32 Conv four times, and lets kernels finish loading after each run."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     wt = w.astype(np.float16)
     x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
@@ -160,7 +160,7 @@ def convolution() -> dict[str, Any]:
 
 
 def asks_again_after_a_refusal() -> dict[str, Any]:
-    """A region whose product is refused when the loading of its convolution has ended: who did it in each run."""
+    """After the convolution's kernels are loaded, the matrix multiplication fails once: library calls in each run."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     m = GENERATOR.standard_normal((8, 8)).astype(np.float32)
     x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
@@ -169,7 +169,7 @@ def asks_again_after_a_refusal() -> dict[str, Any]:
         helper.make_node("MatMul", ["c", "m"], ["y"]),
     ]
     model = model_of(nodes, {"x": x}, ["y"], {"w": w, "m": m})
-    where = [(DEVICE_PROVIDER, {"capture": 0})]  # no product more, to verify a graph
+    where = [(DEVICE_PROVIDER, {"capture": 0})]  # without capture no additional run verifies a graph
     session = graphopt.session(model, where, require_device=True, log_severity_level=4)
     expected = graphopt.session(model, ["CPUExecutionProvider"]).run(None, {"x": x})[0]
     blas = ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
@@ -186,7 +186,7 @@ def asks_again_after_a_refusal() -> dict[str, Any]:
 
 
 def warms_up_convolutions() -> dict[str, int]:
-    """Convolutions by the vendor's library, and what their thread waited for, in the first run after a warm-up."""
+    """Counts the library's convolutions, and the waits of their thread, in the first run after a warm-up."""
     w = GENERATOR.standard_normal((4, 4, 3, 3)).astype(np.float32)
     x = GENERATOR.standard_normal((1, 4, 8, 8)).astype(np.float32)
     model = model_of([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], {"x": x}, ["y"], {"w": w})
@@ -200,7 +200,9 @@ def warms_up_convolutions() -> dict[str, int]:
 
 
 def each_session_chooses() -> dict[str, Any]:
-    """Products by the vendor's library, of sessions that differ in their options; and what is said of wrong ones."""
+    """Counts the library's matrix multiplications in sessions with different options, and collects errors of wrong
+    ones.
+    """
     w = GENERATOR.standard_normal((64, 32)).astype(np.float32)
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": X}, ["y"], {"w": w})
     library = ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
@@ -223,12 +225,12 @@ def each_session_chooses() -> dict[str, Any]:
 
 
 def properties_of_hip_5() -> dict[str, Any]:
-    """What a runtime says whose properties are of another form."""
+    """Devices as described by a runtime with another layout of the properties."""
     return {"devices": facts(), "error": error_of(any_session())}
 
 
 def binds_pinned_memory() -> dict[str, Any]:
-    """Inputs in memory that the provider pins: what it is called, and whether runs wait for them."""
+    """Binds inputs in memory pinned by the provider; returns its name and the number of waits for copies."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
 
@@ -261,7 +263,7 @@ def binds_pinned_memory() -> dict[str, Any]:
 
 
 def waits_for_inputs() -> dict[str, Any]:
-    """Copies that the host waited for in ten runs, and what came out: each with an input of its own."""
+    """Counts the copies that the host waited for in ten runs with different inputs, and returns their errors."""
     session = new_session()
     error_of(session)
     driver = Driver()
@@ -275,7 +277,7 @@ def waits_for_inputs() -> dict[str, Any]:
 
 
 def forks() -> dict[str, str]:
-    """A child of a process that has used the GPU: what a session of the parent and a new one say there."""
+    """Forks a process that has used the GPU; returns the messages of an inherited and a new session in the child."""
     session = any_session()
     error_of(session)
     read, write = os.pipe()
@@ -290,7 +292,7 @@ def forks() -> dict[str, str]:
 
 
 def warms_up() -> dict[str, str]:
-    """A session that has run before its first run, and shapes that are not those of the model."""
+    """A session with a warm-up, and one with a warm-up for an input that the model does not have."""
     session = graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up={"x": (64, 64)}, log_severity_level=4)
     assert error_of(session) < 1e-6
     missing = message_of(lambda: graphopt.session(MODEL, [DEVICE_PROVIDER], warm_up=[{"z": (64, 64)}]))
@@ -298,7 +300,7 @@ def warms_up() -> dict[str, str]:
 
 
 def runtime_library() -> dict[str, Any]:
-    """Which HIP runtimes the process has, and what the library says of it."""
+    """Returns the HIP runtimes loaded in the process, and the library's report about them."""
     if not loads_providers():
         graphopt.session(MODEL)
     told = described()
@@ -309,14 +311,14 @@ def runtime_library() -> dict[str, Any]:
 
 
 def runtime_of_a_gpu() -> Any:
-    """What the library says of the runtime on a machine that has a GPU."""
+    """Returns the library's report about the runtime on a machine with a GPU."""
     with tempfile.TemporaryDirectory() as folder:
         _machine(Path(folder), {**GPU, **NODES})
         return runtime_library()["route"]
 
 
 def _machine(folder: Path, files: dict[str, str]) -> None:
-    """From now on the system shows these files; one whose text is UNOPENABLE is a device node that can't be opened."""
+    """Makes the system show these files; a file with the text UNOPENABLE is a device node that cannot be opened."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -345,7 +347,7 @@ MACHINES: dict[str, dict[str, str]] = {
 
 
 def why_no_gpu() -> dict[str, Any]:
-    """Where the runtime shows no device: what `auto` is, what a session says, and the reason of each route."""
+    """For machines without a visible device: the target `auto`, the session's warning, and each route's reason."""
     found = {}
     for name, files in MACHINES.items():
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
@@ -365,7 +367,7 @@ def why_no_gpu() -> dict[str, Any]:
 
 
 def auto_on_wsl() -> list[str]:
-    """ROCm finds GPUs through /dev/dxg there; there is no /dev/kfd."""
+    """On WSL ROCm finds GPUs through /dev/dxg; there is no /dev/kfd."""
     with tempfile.TemporaryDirectory() as folder:
         _machine(Path(folder), WSL)
         target, why = resolve_target("auto")

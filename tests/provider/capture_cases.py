@@ -27,11 +27,12 @@ W = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
 B = np.random.default_rng(2).standard_normal(32).astype(np.float32)
 PRODUCT = helper.make_node("MatMul", ["x", "w"], ["t"])
 TAIL = [helper.make_node("Add", ["t", "b"], ["u"]), helper.make_node("Relu", ["u"], ["y"])]
-SECONDS = 1.0  # that a captured stream waits for another thread, which may wait for the capture to end
+# the longest wait of a captured stream for another thread, which may itself wait for the end of the capture
+SECONDS = 1.0
 
 
 def counts() -> dict[str, int]:
-    """What regions of this process did."""
+    """Returns counts of region events in this process."""
     describe = ctypes.CDLL(os.environ["STAND_IN_LIBRARY"]).GraphoptRegions
     describe.restype = ctypes.c_char_p
     found: dict[str, int] = json.loads(describe())
@@ -84,14 +85,14 @@ def during_a_capture(action: Callable[[], object]) -> dict[str, Any]:
 
 
 def on_device() -> Any:
-    """A tensor in the memory of the session's device."""
+    """Returns a tensor in the memory of the session's device."""
     import onnxruntime as ort
 
     return ort.OrtValue.ortvalue_from_numpy(X, *discovery.memory_of(new_session()))
 
 
 def pinned() -> Any:
-    """A tensor in memory that the provider has pinned."""
+    """Returns a tensor in memory pinned by the provider."""
     import onnxruntime as ort
     from onnxruntime.capi import onnxruntime_pybind11_state as binding_types
 
@@ -110,7 +111,7 @@ def begins_with_weights() -> None:
 
 
 def uses_the_null_stream_and_events() -> dict[str, Any]:
-    """A session with weights begins; another one runs, by way of pinned memory that the captured stream has used."""
+    """Creates a session with weights; then runs another one through pinned memory that the captured stream has used."""
     session = new_session()
     actions = {"a session with weights begins": begins_with_weights, "a session runs": lambda: error_of_runs(session)}
     return {name: during_a_capture(action) for name, action in actions.items()}
@@ -206,7 +207,7 @@ class OtherLibrary:
         assert status == 0, status
 
     def end(self) -> int:
-        """The status: 0, or an error when the capture was lost."""
+        """Returns the status: 0, or an error if the capture was lost."""
         name, graph = "hipStreamEndCapture" if self._is_hip else "cuStreamEndCapture", ctypes.c_void_p()
         status = self._call(name, self._stream, ctypes.byref(graph))
         if status == 0:
@@ -218,7 +219,7 @@ class OtherLibrary:
 
 
 def beside_another_library() -> dict[str, Any]:
-    """While another library captures: the error and the message of what sessions do, and the status of the capture."""
+    """During another library's capture: errors and messages of session operations, and the status of the capture."""
     other, found, kept = OtherLibrary(), {}, {"session": new_session()}
 
     def begin() -> float:
@@ -265,7 +266,7 @@ def beside_another_library() -> dict[str, Any]:
 
 
 def destroys_handles() -> dict[str, Any]:
-    """Memory is exhausted during a capture: the idle handle of a closed session is destroyed to make room."""
+    """Exhausts memory during a capture; an idle handle of a closed session is destroyed to free memory."""
     import onnxruntime as ort
 
     driver, rocblas = Driver(), ctypes.CDLL(os.environ["STAND_IN_BLAS_LIBRARY"])
@@ -308,12 +309,12 @@ def products(model: bytes, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def grows_a_workspace() -> dict[str, Any]:
-    """A product, a larger one, which may need more scratch memory, and the captured graph of the first again."""
+    """A matrix multiplication, a larger one that may need more scratch memory, and a replay of the first graph."""
     return products(dynamic_model([PRODUCT, *TAIL]), (32, 256, 32))
 
 
 def dynamic_model(nodes: Sequence[Any]) -> bytes:
-    """From x of any number of rows, with the weights w and the bias b."""
+    """Returns a model with a dynamic number of rows in x, weights w and bias b."""
     proto = onnx.load_from_string(model_of(nodes, {"x": X}, ["y"], {"w": W, "b": B}))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
     return bytes(proto.SerializeToString())
@@ -323,7 +324,7 @@ LINEAR = [helper.make_node("LinearRelu", ["x", "w", "b"], ["y"], "the_linear", d
 
 
 def linear_session() -> Any:
-    """A session on a product with its epilogue, which cuBLASLt or hipBLASLt computes."""
+    """Opens a session on a GEMM with an epilogue, which cuBLASLt or hipBLASLt computes."""
     where = [(DEVICE_PROVIDER, {"min_nodes": 1})]
     return graphopt.session(dynamic_model(LINEAR), where, require_device=True, log_severity_level=4)
 
@@ -337,13 +338,13 @@ def epilogues() -> Any:
 
 
 def makes_a_handle() -> dict[str, Any]:
-    """A session that is the first to use hipBLASLt is made, and one more of its streams, while another one captures."""
+    """During a capture, creates the first session that uses hipBLASLt, then a second session on another stream."""
     first = during_a_capture(lambda: error_of_linear(linear_session()))
     return {"first": first, "second": during_a_capture(lambda: error_of_linear(linear_session()))}
 
 
 def two_streams() -> dict[str, Any]:
-    """Products of two sessions, in turns, and the handles that are alive after them: twice."""
+    """Alternates GEMMs of two sessions, and counts the handles that are alive afterwards; does both twice."""
     library = epilogues()
     error, done, handles = 0.0, [], []
     for _ in range(2):
@@ -358,7 +359,7 @@ def two_streams() -> dict[str, Any]:
 
 
 def layers_of_one_input() -> dict[str, Any]:
-    """Pairs of products of one input, one with the bias of a product before a large constant, in three sessions."""
+    """Pairs of GEMMs with the same input, one with the bias of a GEMM before a large constant, in three sessions."""
     rng = np.random.default_rng(3)
     weights = {f"w{i}": rng.standard_normal((64, 64)).astype(np.float32) / 8 for i in range(3)}
     zero, b = np.zeros(64, np.float32), rng.standard_normal(64).astype(np.float32)
@@ -392,7 +393,7 @@ def layers_of_one_input() -> dict[str, Any]:
 
 
 def refuses_once() -> dict[str, Any]:
-    """Counts products by the library: of a session with a refused product, then of another session."""
+    """Counts the library's GEMMs in a session with a refused GEMM, and then in another session."""
     library = epilogues()
     errors, done = [], []
     for refusals in (100, 0):

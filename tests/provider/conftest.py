@@ -1,4 +1,4 @@
-"""The process that has the provider."""
+"""Fixtures for the process that has registered the provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.provider.worker import kernels_on_the_cpu, start_worker
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of providers before 1.24, whose runtimes load none, and tests of those runtimes from 1.24 on."""
+    """Deselects tests that need the other kind of runtime: ONNX Runtime loads providers from 1.24 on."""
     others = {"old_runtime"} if loads_providers() else {"worker", "gpu", "kernels"}
     needing = [item for item in items if others & {*getattr(item, "fixturenames", ())}]
     config.hook.pytest_deselected(items=needing)
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Builds the stand-ins before the first test, whose time minutes of compiling would otherwise use up."""
+    """Builds the stand-ins before the first test, since compiling would exceed its time limit."""
     named = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     if "stand_in" in named and not session.config.option.collectonly:
         build_stand_ins()
@@ -47,11 +47,11 @@ def stand_in() -> StandIn:
 
 @pytest.fixture(scope="session")
 def gpu(stand_in: StandIn) -> StandIn:
-    """For tests that need a runtime that loads providers."""
+    """The stand-in, for tests that need a runtime that loads providers."""
     return stand_in
 
 
 @pytest.fixture(scope="session")
 def old_runtime(stand_in: StandIn) -> StandIn:
-    """For tests that need one that does not."""
+    """The stand-in, for tests that need a runtime without support for providers."""
     return stand_in

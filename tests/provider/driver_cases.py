@@ -1,4 +1,4 @@
-"""What happens with a driver that misbehaves: each function runs in a process of its own (test_drivers.py)."""
+"""Cases with misbehaving drivers; each function runs in a separate process (test_drivers.py)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ LOOP = onnx.parser.parse_model(
         }>
     }"""
 ).SerializeToString()
-DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1  # launch failed, which CUDA and HIP keep; the operating system failed
+DEVICE_LOST, CALL_FAILED, ABORT = 719, 304, -1  # launch failed, which CUDA and HIP keep; operating system call failed
 
 
 class Driver:
-    """The stand-in that this process has loaded."""
+    """The stand-in driver that this process has loaded."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(os.environ["STAND_IN_DRIVER"])
@@ -72,9 +72,9 @@ class Driver:
         self._library.stand_in_fail(-1, 0)
 
     def pause(self, seconds: float, in_wait: bool = False) -> None:
-        """The thread that next adds work to a capture waits there, for so long at most.
+        """Pauses the next thread that adds work to a capture, for at most this many seconds.
 
-        With `in_wait` that which next waits for a stream with work.
+        With `in_wait`, pauses the next thread that waits for a stream with work instead.
         """
         self._library.stand_in_pause(int(1000 * seconds), in_wait)
 
@@ -85,48 +85,48 @@ class Driver:
         self._library.stand_in_end_pause()
 
     def limit(self, more: int) -> None:
-        """Leaves so many bytes beside those in use."""
+        """Leaves this many free bytes of device memory."""
         self._library.stand_in_memory(self.alive()[0] + more)
 
     def keeps_errors(self) -> bool:
-        """HIP does, the driver API of CUDA does not."""
+        """Whether errors stay readable after the call: in HIP they do, in CUDA's driver API they do not."""
         return hasattr(self._library, "hipGetLastError")
 
     def failures(self) -> int:
-        """Calls that have returned an error so far."""
+        """Returns the number of calls that have returned an error so far."""
         return int(self._library.stand_in_failures())
 
     def last_error(self) -> int:
-        """What hipGetLastError would tell this thread."""
+        """Returns the result that hipGetLastError would give in this thread."""
         return int(self._library.stand_in_last_error())
 
     def current(self) -> int:
-        """The device that is current in this thread."""
+        """Returns the current device of this thread."""
         return int(self._library.stand_in_current())
 
     def make_current(self, device: int) -> None:
         self._library.stand_in_set_current(device)
 
     def waits(self) -> int:
-        """Copies from memory that is not pinned, for which the host waits."""
+        """Returns the number of copies from unpinned memory; the host waits for them."""
         return int(self._library.stand_in_waits())
 
     def graphs(self) -> int:
-        """Recordings that are alive, as they were made and made ready."""
+        """Returns the number of live captured graphs, counting graphs and their executable forms."""
         return int(self._library.stand_in_graphs())
 
     def devices(self) -> int:
         return int(self._library.stand_in_devices())
 
     def pinned(self) -> int:
-        """Bytes of the host's memory that the driver has pinned."""
+        """Returns the bytes of host memory that the driver has pinned."""
         return int(self._library.stand_in_pinned())
 
     def modules(self) -> int:
         return int(self._library.stand_in_modules())
 
     def alive(self) -> list[int]:
-        """Bytes, streams, events."""
+        """Returns the live bytes, streams and events."""
         counts = (ctypes.c_size_t * 3)()
         self._library.stand_in_alive(counts)
         return list(counts)
@@ -138,14 +138,14 @@ def is_loaded() -> bool:
 
 
 def check_thread(device: int = 0) -> None:
-    """What every call of ours must leave as it was: who else uses the GPU in this thread would take it for his.
+    """Asserts that our calls leave no error and no changed current device for other users of the GPU in this thread.
 
-    ONNX Runtime's ROCm provider asks for the last error at the end of each kernel, PyTorch after each launch.
+    ONNX Runtime's ROCm provider checks the last error after each kernel, PyTorch after each launch.
     """
     if not is_loaded():
         return
     driver = Driver()
-    # Without a device HIP has the same error for every call, and keeps it.
+    # Without a device every HIP call fails with the same error, and keeps it.
     if driver.keeps_errors() and driver.devices():
         assert driver.last_error() == 0, f"HIP error {driver.last_error()} is left to others"
     assert driver.current() == device, f"device {driver.current()} is left current"
@@ -161,7 +161,7 @@ def new_session(number: int = 0) -> Any:
 
 
 def ours_alone() -> Any:
-    """A session on one operator of ours."""
+    """Opens a session on a single node of our domain."""
     names = (["x", "r", "g", "b"], ["y", "s"])
     node = helper.make_node("FusedLayerNormAddSum", *names, "the_norm", domain=DOMAIN, epsilon=1e-5)
     row = np.ones((1, 65536), np.float32)
@@ -179,7 +179,7 @@ def error_of(session: Any) -> float:
 def message_of(action: Any) -> str:
     try:
         action()
-    except Exception as error:  # ours, or the runtime's: the runtime's exception classes share no public base
+    except Exception as error:  # our exceptions, or ONNX Runtime's, which have no public base class
         return str(error)
     finally:
         check_thread()
@@ -187,7 +187,7 @@ def message_of(action: Any) -> str:
 
 
 def devices() -> list[dict[str, str]]:
-    """What the driver says of each device that can be used."""
+    """Returns the driver's description of each usable device."""
     return [{**d.ep_metadata} for d in discovery.our_devices()]
 
 
@@ -196,9 +196,9 @@ def runs() -> dict[str, Any]:
 
 
 def late() -> dict[str, float]:
-    """Bodies that run on the device, and chains and products around them: how far each is from the CPU, of three runs.
+    """Returns the deviation from the CPU over three runs of control flow bodies, and of chains and GEMMs around them.
 
-    With STAND_IN_LATE the driver does nothing before somebody waits for it.
+    With STAND_IN_LATE the driver executes nothing before a wait for it.
     """
     from tests.provider.test_control_flow import CASES, parsed
 
@@ -219,14 +219,14 @@ def late() -> dict[str, float]:
 
 
 def falls_back() -> dict[str, Any]:
-    """Sessions without a device, twice, and what is said when one is required."""
+    """Runs two sessions without a device, and returns the message when a device is required."""
     chosen = discovery.default_providers()
     errors = [error_of(graphopt.session(MODEL)) for _ in range(2)]
     return {"providers": chosen, "errors": errors, "required": message_of(new_session)}
 
 
 def on_the_cpu() -> dict[str, Any]:
-    """A session that wants no device, and whether it has loaded the driver."""
+    """Runs a session that uses no device, and reports whether it has loaded the driver."""
     error = error_of(graphopt.session(MODEL, ["CPUExecutionProvider"]))
     return {"error": error, "driver": is_loaded()}
 
@@ -236,11 +236,11 @@ def runs_on_each() -> list[float]:
 
 
 def finds_devices_on_threads() -> list[int]:
-    """Returns the number of devices that each of eight threads finds, which look for the first time in this process."""
+    """Returns the number of devices that each of eight threads finds in the process's first, concurrent search."""
     library, begin = discovery.library_path(), threading.Barrier(8)
 
     def library_path() -> Path:
-        time.sleep(0.01)  # the package's function reads files, and other threads run meanwhile
+        time.sleep(0.01)  # the package's function reads files, which lets other threads run
         return library
 
     def count(_: int) -> int:
@@ -252,7 +252,7 @@ def finds_devices_on_threads() -> list[int]:
 
 
 def disables() -> dict[str, Any]:
-    """The operators of a session on the device whose options disable one of ours."""
+    """Returns the operators on the device of a session that disables one of our operators."""
     import onnxruntime
 
     case = cases_of(OPS["FusedRmsNorm"])[0].cast("float32")
@@ -270,7 +270,7 @@ def disables() -> dict[str, Any]:
 
 
 def binds_on_each() -> list[dict[str, Any]]:
-    """Where a session on each device has its inputs and outputs, and what comes out with them there."""
+    """Returns where a session on each device expects inputs and outputs, and the results with tensors bound there."""
     found = []
     for n in range(discovery.device_count()):
         session = new_session(n)
@@ -310,8 +310,9 @@ def binds_on_the_wrong_device() -> dict[str, Any]:
 
 
 def waits_between_streams() -> dict[str, Any]:
-    """Runs a node of the CPU between others on the second device, while the first is current: the results' error, the
-    events that are alive after each run, and the driver's calls that have failed.
+    """Runs a CPU node between nodes of the second device, while the first device is current.
+
+    Returns the results' error, the live events after each run, and the number of failed driver calls.
     """
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
@@ -331,9 +332,7 @@ def waits_between_streams() -> dict[str, Any]:
 
 
 def copies_without_a_stream() -> list[float]:
-    """How far what a run has left on the device is from the CPU's, copied to the host without a stream, while the run's
-    work is still on its way.
-    """
+    """Copies a result to the host without a stream while the run is still queued; returns deviations from the CPU."""
     import onnxruntime as ort
 
     session = new_session()
@@ -354,7 +353,7 @@ def copies_without_a_stream() -> list[float]:
 
 
 def split_batch() -> graphopt.DataParallel:
-    """The model with a batch, over all devices."""
+    """Returns the model with a dynamic batch, distributed over all devices."""
     proto = onnx.load_from_string(MODEL)
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.ClearField("shape")
@@ -370,7 +369,7 @@ def splits_a_batch() -> float:
 
 def out_of_memory() -> dict[str, Any]:
     driver, session = Driver(), new_session()
-    driver.limit(X.nbytes * 3 // 2)  # room for the input, but not for the result of the first node
+    driver.limit(X.nbytes * 3 // 2)  # enough for the input, but not for the result of the first node
     in_run = message_of(lambda: session.run(None, {"x": X}))
     driver.limit(1 << 30)
     survived = error_of(session)
@@ -386,7 +385,7 @@ def out_of_memory() -> dict[str, Any]:
 
 
 def takes_what_others_keep() -> float:
-    """Where the device has nothing left but what a session has left behind in the pool that it shared."""
+    """Runs a session when all free device memory is in the shared pool, kept from a closed session."""
     driver = Driver()
     error_of(new_session())
     gc.collect()
@@ -402,13 +401,13 @@ def vanishes() -> dict[str, Any]:
     in_run = message_of(lambda: error_of(lost[0]))
     again = message_of(lambda: error_of(lost[0]))
     at_start = message_of(new_session)
-    lost.clear()  # a session ends while its device is gone
+    lost.clear()  # the session is destroyed while its device is lost
     driver.recover()
     return {"in_run": in_run, "again": again, "at_start": at_start, "later": message_of(new_session)}
 
 
 def vanishes_at_every_call() -> dict[str, Any]:
-    """A session is made, runs (launched, captured, replayed) and ends; the driver fails after 0, 1, ... calls."""
+    """Creates, runs (launched, captured, replayed) and destroys a session; the driver fails after 0, 1, ... calls."""
 
     def life() -> None:
         session = new_session()
@@ -429,7 +428,7 @@ def vanishes_at_every_call() -> dict[str, Any]:
 
 
 def records() -> dict[str, Any]:
-    """Runs of one session on a product, a convolution and what lies between: errors, and what its regions did."""
+    """Runs a session on a GEMM, a convolution and element-wise nodes; returns errors and region events."""
     rng = np.random.default_rng(0)
     x, v, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, 4, 8, 8), (8, 16), (4, 4, 3, 3)))
     nodes = [
@@ -457,12 +456,12 @@ def records() -> dict[str, Any]:
 
 
 def takes_idle_arenas() -> float:
-    """Runs a session where the device has no memory left but the arena of another one, which has run before."""
+    """Runs a session when all free device memory is in the arena of another session, which has run before."""
     from tests.provider.test_regions import dynamic
 
     driver, x = Driver(), np.ones((4096, 64), np.float32)
     sessions = [graphopt.session(dynamic("Relu", "Exp", "Tanh"), [DEVICE_PROVIDER]) for _ in range(2)]
-    sessions[1].run(None, {"x": x[:1]})  # its stream and its constants are there
+    sessions[1].run(None, {"x": x[:1]})  # creates its stream and its constants
     sessions[0].run(None, {"x": x})
     driver.limit(0)
     (y,) = sessions[1].run(None, {"x": x})
@@ -470,7 +469,7 @@ def takes_idle_arenas() -> float:
 
 
 def keeps_a_limit() -> dict[str, Any]:
-    """Many sizes in a session with a memory_limit: what the driver has given, and whether the library says the same."""
+    """Runs many sizes with a memory_limit; returns the driver's peak, and whether the library's count agrees."""
     from tests.provider.test_regions import dynamic, memory
 
     driver, limit = Driver(), 256 * 256 * 4 * 5
@@ -491,12 +490,16 @@ def keeps_a_limit() -> dict[str, Any]:
 
 
 def convolutions() -> dict[str, Any]:
-    """Each in a session of its own: errors over what is allowed, and what the vendor's library did and left alive."""
+    """Runs each convolution in a new session.
+
+    Returns the errors as multiples of the tolerance, the number of expected GEMMs, and the library's calls and live
+    objects.
+    """
     from tests.hip.case import tolerance_of
     from tests.hip.convolution_cases import CONVOLUTIONS, TRANSPOSED, Sizes, convolution
 
     def after(sizes: Sizes, transposed: bool) -> list[int]:
-        """Padding at the end, which may be negative where an output has elements beyond the last window."""
+        """Padding at the end; negative if an output has elements beyond the last window."""
         spans = [(k - 1) * d + 1 for k, d in zip(sizes.kernel, sizes.dilations, strict=True)]
         windows, whole = (sizes.size, sizes.out) if transposed else (sizes.out, sizes.size)
         each = zip(windows, whole, sizes.strides, spans, sizes.pads, strict=True)
@@ -518,7 +521,7 @@ def convolutions() -> dict[str, Any]:
             session = graphopt.session(model, [(DEVICE_PROVIDER, {"min_nodes": 1})], require_device=True)
             scale = np.sqrt(np.mean(case.expected[0] ** 2))
             worst = 0.0
-            for _ in range(2):  # by kernels of our own, as long as the library loads its
+            for _ in range(2):  # the first run uses our kernels, while the library loads its own
                 before = library.stand_in_convolutions()
                 error = np.abs(session.run(None, feeds)[0] - case.expected[0]).max()
                 worst = max(worst, float(error / scale / tolerance_of(dtype)))
@@ -537,7 +540,7 @@ def convolutions() -> dict[str, Any]:
 
 
 def channels_last() -> dict[str, Any]:
-    """Each graph in a session of its own: errors as a part of RMS, copies between layouts, and what libraries did."""
+    """Runs each graph in a new session; returns errors relative to RMS, copies between layouts, and library calls."""
     from tests.provider import test_channels_last
 
     libraries = [ctypes.CDLL(os.environ[f"STAND_IN_{name}_LIBRARY"]) for name in ("DNN", "BLAS_LT")]
@@ -569,7 +572,10 @@ def channels_last() -> dict[str, Any]:
 
 
 def linear() -> dict[str, Any]:
-    """Every Linear: how often it ran on the device, its error over what is allowed, and the library's products."""
+    """Runs every Linear.
+
+    Returns whether it ran on the device, its error as a multiple of the tolerance, and the library's calls and waits.
+    """
     from graphopt.ops.case import model_of as model_of_cases
     from graphopt.ops.cases import cases_of
     from tests.provider.worker import placement_of
@@ -596,19 +602,19 @@ def linear() -> dict[str, Any]:
 
 
 def dies_in_the_selftest() -> None:
-    """The second operator takes the process with it."""
+    """The second operator aborts the process."""
     few = {name: OPS[name] for name in ("FusedRmsNorm", "FusedLayerNorm", "ScaleShift")}
     with patch.dict(OPS, few, clear=True):
         selftest(progress=lambda name: Driver().fail_after(0, ABORT) if name == "FusedLayerNorm" else None)
 
 
 def after_the_selftest() -> dict[str, str]:
-    """What a later process finds."""
+    """Returns the failures that a later process reads."""
     return selftest_record.failures(DEVICE_PROVIDER, discovery.device_of(DEVICE_PROVIDER), discovery.library_version())
 
 
 class _Heap(ctypes.Structure):
-    """mallinfo2 of glibc."""
+    """The struct mallinfo2 of glibc."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -617,7 +623,7 @@ class _Heap(ctypes.Structure):
 
 
 def heap() -> int:
-    """Bytes of the main thread's heap that are in use."""
+    """Returns the bytes in use on the main thread's heap."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Heap
@@ -629,9 +635,9 @@ def many_sessions() -> dict[str, Any]:
     import onnxruntime
 
     driver, states, heaps, found = Driver(), [], [], discovery.our_devices()
-    # Loops have a session within the session, and kernels that the runtime makes.
+    # Loops contain a nested session and kernels that ONNX Runtime creates.
     for i in range(1000):
-        # Without the operators of ours, whose registration takes most of a session's time.
+        # Without our custom operators: their registration takes most of a session's creation time.
         options = onnxruntime.SessionOptions()
         options.add_provider_for_devices(found[:1], {})
         error_of(onnxruntime.InferenceSession(LOOP if i % 4 == 0 else MODEL, options))
@@ -642,7 +648,7 @@ def many_sessions() -> dict[str, Any]:
 
 
 def refuses_old_runtimes() -> str:
-    """What CreateEpFactories says to the runtime of this environment."""
+    """Returns the error of CreateEpFactories in this environment's runtime."""
     import onnxruntime
 
     (path,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
@@ -653,14 +659,14 @@ def refuses_old_runtimes() -> str:
     factory, count = ctypes.c_void_p(), ctypes.c_size_t(7)
     status = create(b"graphopt", base(), None, ctypes.byref(factory), ctypes.c_size_t(1), ctypes.byref(count))
     assert not factory and count.value == 0
-    # OrtApiBase begins with GetApi, and slot 2 of the table that it gives is GetErrorMessage.
+    # OrtApiBase begins with GetApi; slot 2 of the returned table is GetErrorMessage.
     table = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint32)(base()[0])(1)
     message: bytes = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(table[2])(status)
     return message.decode()
 
 
 def run_case(functions: dict[str, Any], name: str) -> None:
-    """Runs the function of this name and prints what it returns."""
+    """Runs the function of this name and prints its result as JSON."""
     library = Path(os.environ["STAND_IN_LIBRARY"])
     for module in (discovery, sessions):
         vars(module)["library_path"] = functools.cache(lambda: library)

@@ -1,9 +1,9 @@
-"""Which element types of standard operators our provider takes: writes a table of docs/provider.md.
+"""Determines the element types that our provider supports for standard operators: writes a table of docs/provider.md.
 
     .venv/bin/python -m tests.provider.element_types
 
-The library is asked for ONNX's own node tests of each operator, once for each type that its data may have; the operator
-takes a type where it takes one of them.
+The library is queried with ONNX's node tests of each operator, once for each element type of the data input. An
+operator supports a type if the provider claims one of these nodes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "provider.md"
-TYPES = {  # ONNX's names, and the table's
+TYPES = {  # ONNX name -> column of the table
     "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
     "int4": "i4", "uint4": "u4",
 }  # fmt: skip
-RESULTS = {"QuantizeLinear": 2}  # the input that has the type of what the operator gives, where that is asked for
-EXAMPLES = 12  # of an operator's tests: the first have all of its kinds
+RESULTS = {"QuantizeLinear": 2}  # index of the input with the type of the output
+EXAMPLES = 12  # tests for each operator: the first ones include all kinds
 
 
 def examples() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
-    """The tests of one node whose inputs are tensors."""
+    """Yields ONNX's single-node tests with only tensor inputs."""
     for name, case in sorted(node_cases().items()):
         model = case.model
         if model is None or case.data_sets is None or len(model.graph.node) != 1 or model.graph.node[0].domain:
@@ -45,7 +45,7 @@ def examples() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
 
 
 def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
-    """Whether the node is taken where its first input has the type; None: the operator has no such type."""
+    """Whether the provider claims the node with this type of its data input; None if the operator lacks the type."""
     node = model.graph.node[0]
     schema = onnx.defs.get_schema(
         node.op_type, max_inclusive_version=min(model.opset_import[0].version, NEWEST_KNOWN_OPSET)
@@ -54,7 +54,7 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
     formals = (
         [*schema.inputs, *[schema.inputs[-1]] * max(0, len(node.input) - len(schema.inputs))] if schema.inputs else []
     )
-    # Of Where and Compress the condition comes first.
+    # The first input of Where and Compress is the condition.
     present = [i for i, name in enumerate(node.input) if name and i < len(formals)]
     data = next((i for i in present if allowed.get(formals[i].type_str) != {"bool"}), present[0] if present else None)
     data = RESULTS.get(node.op_type, data)
@@ -88,7 +88,7 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
         value.name = name or "none"
         shipped = next((o.type.tensor_type.elem_type for o in model.graph.output if o.name == name), 1)
         value.dtype = ir.DataType[dtype.upper()] if formal.type_str == first else ir.DataType(shipped)
-    readers = []  # the provider takes no node that is alone
+    readers = []  # the provider does not claim a single node
     for value in made.outputs:
         reader = ir.node("Identity", [value])
         reader.outputs[0].name, reader.outputs[0].type = f"{value.name}_read", value.type
@@ -100,7 +100,7 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
 
 
 def rows() -> list[str]:
-    """A line of Markdown for each operator that is taken: yes, no, or nothing where ONNX has no such type."""
+    """Returns a Markdown row for each supported operator: yes, no, or empty if ONNX has no such type."""
     asked: dict[str, int] = {}
     found: dict[str, dict[str, bool]] = {}
     wanted = taken_by_the_provider()
@@ -120,7 +120,7 @@ def rows() -> list[str]:
 
 
 def page() -> str:
-    """docs/provider.md as it is to be."""
+    """Returns docs/provider.md with the new table."""
     text = PAGE.read_text()
     head = f"| operator | {' | '.join(TYPES.values())} |\n|---|{'---|' * len(TYPES)}\n"
     before, _, rest = text.partition(head)

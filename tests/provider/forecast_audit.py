@@ -1,16 +1,16 @@
-"""Holds forecasts (`explain --provider graphopt` and `cpu`) against sessions: docs/measurements/placement.md.
+"""Compares forecasts (`explain --provider graphopt` and `cpu`) with sessions: docs/measurements/placement.md.
 
-The models are ONNX's node tests (as they are and with their integers as constants), the zoo, the trained models of
-models/pypi.py, and the files given; each as it is and, except for the node tests, as `optimize` leaves it. Two sessions
-are made of each: one with all of the runtime's optimizers, in which a node may be fused or dropped, and one that is
-foretold to be computed once must be gone; and one without, in which every other node is still there.
+The models are ONNX's node tests (with integer inputs, and with them as constants), the zoo, the trained models of
+models/pypi.py, and the given files; each unchanged and, except for the node tests, optimized. Each model is run in two
+sessions. With all of ONNX Runtime's optimizers nodes may be fused or dropped, and a node that is forecast as constant
+must have disappeared. Without them every other node must still exist.
 
 Usage:
 
     .venv-ort/bin/python -m tests.provider.forecast_audit [--only nodes,zoo,trained] [--show 5] [MODEL_OR_FOLDER ...]
 
-Prints for each part how many nodes were compared with a session, and each line that is wrong. Exit code 1 when there
-is one. Needs ONNX Runtime 1.24 or newer.
+Prints for each part the number of nodes compared with a session, and each wrong line. The exit code is 1 if there is
+one. Needs ONNX Runtime 1.24 or newer.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from tests.provider.test_onnx_node_tests import as_known, with_constant_integers
 from tests.provider.worker import PROVIDER, new_session, start_worker
 
 PARTS = ("nodes", "zoo", "trained")
-# What forecasts say, and what sessions say.
+# Provider names of sessions -> names in forecasts.
 WORDS = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
 
 
 @dataclass
 class Told:
-    """What a session did.
+    """The placement of a session's nodes.
 
     Attributes:
-        where: node -> provider, of those that it still has.
-        inside: operator and provider of nodes out of definitions, which have no names.
-        failed: why there is none.
+        where: node -> provider, for the nodes that still exist.
+        inside: operator and provider of nodes from inlined definitions, which have no names.
+        failed: the message if the session could not be created.
     """
 
     where: dict[str, str] = field(default_factory=dict)
@@ -58,10 +58,10 @@ class Told:
 
 
 def session_of(model: bytes, ours: bool, optimize: bool) -> Told:
-    """In the worker."""
+    """Creates the session, in the worker process."""
     try:
         session = new_session(model, devices=int(ours), assignment=True, optimize=optimize)
-    except Exception as error:  # the runtime's exception classes share no public base
+    except Exception as error:  # ONNX Runtime's exception classes have no public base
         return Told(failed=one_line(error))
     parts = session.get_provider_graph_assignment_info()
     placed = [(node, WORDS[part.ep_name]) for part in parts for node in part.get_nodes()]
@@ -78,7 +78,7 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Its functions inlined, as the runtime does, and each node with a name that no other has."""
+    """Returns the model with inlined functions, as ONNX Runtime inlines them, and with unique node names."""
     model = onnx.inliner.inline_local_functions(model) if model.functions and not _ours(model) else model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -100,9 +100,9 @@ def _ours(model: onnx.ModelProto) -> bool:
 
 
 def _reads_what_is_not_folded(model: onnx.ModelProto, name: str, said: dict[str, PlacedNode], told: Told) -> bool:
-    """Whether one of a node's inputs is foretold to be computed once, and this session computes it on our device.
+    """Whether an input of the node was forecast as constant, but this session computes it on our device.
 
-    The shape that such a node computes there with it is no longer one of the host.
+    A shape computed from it there is no longer on the host.
     """
     folded = {
         output
@@ -114,13 +114,13 @@ def _reads_what_is_not_folded(model: onnx.ModelProto, name: str, said: dict[str,
 
 
 def differences(model: onnx.ModelProto, provider: str, worker: ProcessPoolExecutor) -> tuple[int, list[str]]:
-    """How many nodes were held against sessions, and what was otherwise."""
+    """Returns the number of nodes compared with sessions, and the differences."""
     said = {n.name: n for n in forecast(model, provider).nodes}
     wrong, held = [], 0
     for optimize in (True, False):
         told = worker.submit(session_of, model.SerializeToString(), provider == "graphopt", optimize).result()
-        # A version of an operator that the runtime does not know, a shape that it infers otherwise, or a language that
-        # this machine has not: no placement.
+        # An unknown operator version, a shape that ONNX Runtime infers differently, or a locale missing on this machine
+        # prevents a placement.
         if any(word in told.failed for word in ("INVALID_GRAPH", "ShapeInferenceError", "Failed to construct locale")):
             continue
         nowhere = [n for n in said.values() if n.provider == "none"]
@@ -140,7 +140,7 @@ def differences(model: onnx.ModelProto, provider: str, worker: ProcessPoolExecut
                 continue
             real = told.where.get(name)
             if node.provider == "constant":
-                # Without the optimizers nothing is computed once.
+                # Without the optimizers no node is folded.
                 if optimize:
                     held += 1
                     if real:
@@ -159,7 +159,7 @@ def asked(part: str, files: Sequence[Path]) -> Iterator[tuple[str, onnx.ModelPro
     if part == "nodes":
         for case in node_cases().values():
             model = as_known(case.model)
-            if not _is_valid(model):  # of an opset that the runtime does not know
+            if not _is_valid(model):  # an opset that ONNX Runtime does not know
                 continue
             yield case.name, model
             for inputs, _ in (case.data_sets or ())[:1]:
@@ -200,7 +200,7 @@ def main() -> int:
                 for provider in ("graphopt", "cpu"):
                     try:
                         nodes, wrong = differences(named(model), provider, worker)
-                    except Exception as error:  # the walk goes on
+                    except Exception as error:  # continue with the other models
                         nodes, wrong = 1, [f"{type(error).__name__}: {one_line(error)[:200]}"]
                     held[provider] += nodes
                     lines[provider] += len(wrong)

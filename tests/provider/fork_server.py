@@ -1,7 +1,7 @@
-"""Processes of their own without a second of imports each: a server has imported what they need, and forks them.
+"""Processes without the one second of imports each: a server imports the modules and forks.
 
-The loader reads LD_LIBRARY_PATH once, so there is a server for each value of it. What a process finds is otherwise what
-a new one would: its environment, nothing of ours loaded, no thread but those that the imports start.
+The loader reads LD_LIBRARY_PATH once, so there is one server for each value. Otherwise a forked process equals a new
+one: its environment, no library of ours loaded, only the threads that the imports start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ForkServer:
         )
 
     def run(self, module: str, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """A function's process, after its end."""
+        """Runs a function and returns its finished process."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory() as folder:
             said, complained = Path(folder) / "stdout", Path(folder) / "stderr"
@@ -55,16 +55,16 @@ class ForkServer:
 
 @functools.cache
 def fork_server(library_path: str) -> ForkServer:
-    """One that serves many tests; it ends with this process, which closes its standard input."""
+    """Returns a server shared by many tests; it ends when this process closes its standard input."""
     return ForkServer(library_path)
 
 
 def serve() -> None:
-    """The server; where it returns after a fork, the forked process ends as any program does."""
+    """Runs the server; the function returns after a fork, and the forked process exits normally."""
     from tests.provider.driver_cases import run_case
 
     functions = {name: vars(importlib.import_module(name)) for name in MODULES}
-    gc.freeze()  # or each process would visit all that was imported, and so copy it, when it ends
+    gc.freeze()  # otherwise the garbage collection at exit would touch, and so copy, all imported objects
     for line in sys.stdin:
         module, name, environment, said, complained = json.loads(line)
         child = os.fork()

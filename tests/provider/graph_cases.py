@@ -30,7 +30,7 @@ def reference(x: Any) -> Any:
 
 
 def runs() -> dict[str, Any]:
-    """Runs a long chain on different inputs, from host memory and bound on the device: errors and events of regions."""
+    """Runs a long chain on different inputs, in host memory and bound on the device; returns errors and events."""
     names = ["x", *(f"t{i}" for i in range(1, NODES)), "y"]
     nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(CHAIN)]
     options = json.loads(os.environ.get("STAND_IN_OPTIONS", "{}"))

@@ -1,8 +1,8 @@
-"""Random graphs with If, Loop and Scan: nested, with captured values, zero trips, sizes that grow from trip to trip.
+"""Random graphs with If, Loop and Scan: nested, with captured values, zero iterations, and growing sizes.
 
-Every value is a float matrix of any number of rows and WIDTH columns, so that any two can meet: the second as its mean.
-`python -m tests.provider.random_bodies COUNT FIRST KERNELS` runs COUNT of them on the provider, with KERNELS compiled
-for the CPU, and prints how many nodes it was given; scripts/sweep does.
+Every value is a float matrix with any number of rows and WIDTH columns. Binary operators combine a value with the mean
+of another, so all sizes fit. `python -m tests.provider.random_bodies COUNT FIRST KERNELS` runs COUNT graphs on the
+provider, with KERNELS compiled for the CPU, and prints the number of its nodes; scripts/sweep runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BINARY = ("Add", "Sub", "Mul", "Max")
 
 
 class Scope:
-    """Nodes of one graph, and the values that it may read: its own and those around it."""
+    """The nodes of one graph, and the values visible in it: local and outer ones."""
 
     def __init__(self, rng: np.random.Generator, outer: Scope | None, counter: list[int]) -> None:
         self.rng = rng
@@ -55,14 +55,14 @@ class Scope:
         return self.one("ReduceMean", x, axes=[0], keepdims=1)
 
     def condition(self) -> str:
-        """Of a value, or of the graph's input."""
+        """Returns a condition: computed from a value, or the graph's input."""
         if self.rng.random() < 0.3:
             return "flag"
         total = self.one("ReduceSum", self.any(), keepdims=0)
         return self.one("Greater", total, self.constant(np.float32(self.rng.normal())))
 
     def grow(self) -> None:
-        """One more node or control flow, whose outputs become values."""
+        """Adds a node or a control flow operator, and its outputs to the values."""
         kinds: list[Callable[[], list[str]]] = [self.unary, self.binary, self.product, self.rows]
         if self.depth < DEEPEST:
             kinds += [self.branch, self.loop, self.scan]
@@ -79,14 +79,14 @@ class Scope:
         return [self.one("Tanh", self.one("MatMul", self.any(), self.constant(weights)))]
 
     def rows(self) -> list[str]:
-        """Of another number of rows."""
+        """Adds a node that changes the number of rows."""
         if self.rng.random() < 0.5:
             return [self.one("Concat", self.any(), self.mean(self.any()), axis=0)]
         ends = [self.constant(np.array([n], np.int64)) for n in (0, int(self.rng.integers(1, 4)), 0)]
         return [self.one("Slice", self.any(), *ends)]
 
     def body(self, inputs: list[Any], own: list[str], finish: Callable[[Scope], list[tuple[str, int]]]) -> Any:
-        """A graph of its own; `own` are those of its inputs that are values."""
+        """Returns a subgraph; `own` are the inputs that count as values."""
         inner = Scope(self.rng, self, self.counter)
         inner.values += own
         for _ in range(self.rng.integers(1, 4)):
@@ -96,7 +96,7 @@ class Scope:
         return helper.make_graph(inner.nodes, self.name(), inputs, outputs)
 
     def fresh(self) -> str:
-        """A value that this graph has computed itself, as results of bodies must be."""
+        """Returns a value that this graph computes itself, since results of bodies must be."""
         return self.one("Identity", self.any())
 
     def branch(self) -> list[str]:
@@ -131,7 +131,7 @@ class Scope:
         outputs = self.node(
             "Loop", trips, first, *given, outputs=states + scans, body=self.body(inputs, carried, finish)
         )
-        # One row more: of none there is no mean.
+        # One more row, since an empty matrix has no mean.
         flat = [self.one("Reshape", y, self.constant(np.array([-1, WIDTH]))) for y in outputs[states:]]
         return outputs[:states] + [self.one("Concat", y, self.mean(self.any()), axis=0) for y in flat]
 
@@ -155,7 +155,7 @@ class Scope:
 
 
 def random_model(seed: int) -> tuple[bytes, dict[str, Array]]:
-    """A model whose every seed is another, and its inputs."""
+    """Returns a model with a different seed in each random node, and its inputs."""
     rng = np.random.default_rng(seed)
     scope = Scope(rng, None, [0])
     scope.values = ["x", "z"]
@@ -176,16 +176,15 @@ def random_model(seed: int) -> tuple[bytes, dict[str, Array]]:
 
 
 def compare(seed: int) -> Counter[str]:
-    """The nodes that the provider was given, where it gives the CPU's numbers in two runs.
+    """Returns the provider's nodes, after two runs equal the CPU's results.
 
     Raises:
-        AssertionError: it gives others, or fails where the CPU does not.
-
+        AssertionError: the results differ, or the provider fails where the CPU does not.
     """
     model, feeds = random_model(seed)
     try:
         wanted = new_session(model, devices=0).run(None, feeds)
-    except Exception:  # the runtime does not take the model: a Loop whose condition has a type of its own
+    except Exception:  # ONNX Runtime refuses the model, as a Loop with a condition of an unexpected type
         return Counter()
     session = new_session(model, {"min_nodes": "1"}, assignment=True)
     for _ in range(2):

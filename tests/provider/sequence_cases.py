@@ -82,7 +82,7 @@ def rows() -> Model:
 
 
 def check(running: Running, case: Case, outputs: list[Array]) -> None:
-    """Outputs are near the CPU's, and the same bits in each session with these options."""
+    """Asserts that outputs are near the CPU's, and bit-identical in all sessions with these options."""
     for got, expected in zip(outputs, case.expected, strict=True):
         if got.dtype.kind == "f":
             error = np.abs(got.astype(np.float64) - expected).max() / max(np.sqrt(np.mean(expected**2)), 1e-6)
@@ -92,7 +92,7 @@ def check(running: Running, case: Case, outputs: list[Array]) -> None:
 
 
 def began(model: Model, options: int) -> Running:
-    """Creates a session and runs it until its libraries are loaded: later runs have the same implementations."""
+    """Creates a session and runs it until its libraries are loaded: later runs use the same implementations."""
     where = [(DEVICE_PROVIDER, OPTIONS[options])]
     session = graphopt.session(model.content, where, require_device=True, log_severity_level=4)
     for case in model.cases:
@@ -122,7 +122,7 @@ def steps(models: Sequence[Model], seed: int, count: int) -> Counter[str]:
         action = str(rng.choice(["begin", "host", "device", "end"], p=[0.25, 0.3, 0.35, 0.1]))
         if not alive or (action == "begin" and len(alive) < MOST_ALIVE):
             action = "begin"
-            # The model with dynamic sizes is more frequent.
+            # The model with dynamic sizes is chosen more often.
             model = models[0] if rng.integers(3) == 0 else models[int(rng.integers(len(models)))]
             alive.append(began(model, int(rng.integers(len(OPTIONS)))))
         elif action in ("begin", "end"):

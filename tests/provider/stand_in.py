@@ -1,4 +1,4 @@
-"""Processes in which stand-ins take the place of GPU drivers and the vendors' libraries (tests/native/stand_ins)."""
+"""Processes with stand-ins for GPU drivers and the vendors' libraries (tests/native/stand_ins)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRODUCTS = "librocblas.so.5"
 
 @dataclass
 class Outcome:
-    """What the function returned, and what the process said on stderr."""
+    """The function's result, and the process's stderr."""
 
     value: Any
     said: str
@@ -28,7 +28,7 @@ class Outcome:
 
 @dataclass
 class StandIn:
-    """Runs functions of a module in processes of their own."""
+    """Runs functions of a module in separate processes."""
 
     libraries: Path
     kernels: Path
@@ -41,10 +41,10 @@ class StandIn:
     def run(
         self, name: str, devices: str = "gfx1100", driver: str = "hip", folder: Path | str | None = None, **more: str
     ) -> Outcome:
-        """A function in a process that finds the driver's library in `folder`, or where it lies.
+        """Runs a function in a process that finds the driver's library in `folder`, or in its build folder.
 
-        Several drivers: their names, separated by spaces; the function gets at the first. `more` are environment
-        variables.
+        `driver` may name several drivers, separated by spaces; the function accesses the first one. `more` are
+        environment variables.
         """
         done = self.process(name, devices, driver, folder, **more)
         assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""ROCm as its owners meet it: every rule that the stand-ins have from AMD's sources, and what keeps it.
+"""ROCm as users meet it: the rules that the stand-ins take from AMD's sources, and the tests that we follow them.
 
-The rules with their places in AMD's sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds
-which. Nothing here ran on an AMD GPU.
+The rules with their places in AMD's sources are in tests/native/stand_ins; docs/amd_behaviour.md maps rules to tests.
+None of these tests has run on an AMD GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.provider.stand_in import CONVOLUTIONS, EPILOGUES, NAMES, PRODUCTS, St
 
 @pytest.fixture(scope="module")
 def amd(stand_in: StandIn) -> StandIn:
-    """On every runtime."""
+    """The stand-in, for every runtime."""
     return replace(stand_in, module="tests.provider.amd_cases")
 
 
@@ -30,7 +30,7 @@ def on_device(gpu: StandIn) -> StandIn:
 
 
 def with_kernels(folder: Path, *archs: str) -> str:
-    """RocBLAS's or MIOpen's folder with something for these architectures."""
+    """Returns a kernel folder of rocBLAS or MIOpen with files for these architectures."""
     for arch in archs:
         (folder / f"TensileLibrary_lazy_{arch}.dat").touch()
         (folder / f"{arch}.kdb").touch()
@@ -39,7 +39,7 @@ def with_kernels(folder: Path, *archs: str) -> str:
 
 @pytest.mark.parametrize("devices", ["gfx1100", "gfx1201,gfx90a", "gfx1152/gfx11-generic"])
 def test_no_error_is_left_for_others(devices: str, amd: StandIn) -> None:
-    """From ROCm 7 on an error stays in the thread, and ONNX Runtime's ROCm provider fails its next node for it."""
+    """From ROCm 7 on an error stays in the thread, and makes the next node of ONNX Runtime's ROCm provider fail."""
     outcome = amd.run("leaves_no_error", devices)
     assert outcome.value["error"] < 1e-6
     assert outcome.value["failures"] == 0 and outcome.value["last"] == 0
@@ -53,9 +53,9 @@ def test_a_device_is_opened_when_it_is_used(on_device: StandIn) -> None:
     assert on_device.run("opens_devices_when_used", "gfx1100,gfx1201").value == [0, 1]
 
 
-X_BYTES = 64 * 64 * 4  # of the input of the cases
+X_BYTES = 64 * 64 * 4  # size of the cases' input
 
-# Compute units and TB/s as AMD's product pages have them; 1 where a part may have less.
+# Compute units, TB/s, XCDs and whether integrated, from AMD's product pages; 1 XCD where a part may have fewer.
 PRODUCT_FACTS = {
     "gfx90a": (104, 1.638, 1, False),
     "gfx942": (304, 5.3, 8, False),
@@ -68,7 +68,7 @@ PRODUCT_FACTS = {
 
 @pytest.mark.parametrize("arch", PRODUCT_FACTS)
 def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
-    """The runtime counts work-group processors, and a clock that memory transfers 2 to 16 times in."""
+    """HIP reports work-group processors on RDNA, and a memory clock that must be multiplied by 2 to 16."""
     (device,) = amd.run("facts", arch).value
     units, terabytes, xcds, integrated = PRODUCT_FACTS[arch]
     assert device["arch"] == arch
@@ -79,14 +79,14 @@ def test_facts_are_those_of_the_product(arch: str, amd: StandIn) -> None:
 
 @pytest.mark.parametrize(("flag", "arch"), [("0", "gfx1100"), ("true", "gfx1100"), ("0", "gfx90a")])
 def test_compute_units_that_the_runtime_counts_one_by_one(flag: str, arch: str, amd: StandIn) -> None:
-    """GPU_ENABLE_WGP_MODE=0 makes it count compute units on RDNA, too."""
+    """GPU_ENABLE_WGP_MODE=0 makes HIP count compute units on RDNA as well."""
     (device,) = amd.run("facts", arch, GPU_ENABLE_WGP_MODE=flag).value
     assert device["compute_units"] == PRODUCT_FACTS[arch][0]
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
 def test_the_properties_of_hip_5(arch: str, amd: StandIn) -> None:
-    """Another size, another place, and the function of newer versions is not there."""
+    """The struct has another size and layout, and the query function of newer versions does not exist."""
     outcome = amd.run("properties_of_hip_5", arch, "hip5").value
     (device,) = outcome["devices"]
     assert (device["arch"], device["compute_units"]) == (arch, PRODUCT_FACTS[arch][0])
@@ -100,7 +100,7 @@ def test_what_the_runtime_does_not_know_is_typical(amd: StandIn) -> None:
 
 
 def test_the_processor_s_graphics_take_no_part(on_device: StandIn) -> None:
-    """They come last, and DataParallel leaves them out unless they are named."""
+    """Integrated graphics are listed last, and DataParallel uses them only if they are named."""
     devices = "gfx1036/gfx10-3-generic,gfx1100"
     assert on_device.run("splits_over", devices).value == ["gfx1100"]
     assert on_device.run("splits_over", "gfx1036/gfx10-3-generic").value == ["gfx1036"]
@@ -127,7 +127,7 @@ def test_rocblas_with_kernels(nested: bool, on_device: StandIn, tmp_path: Path) 
     outcome = on_device.run("product", "gfx1201", ROCBLAS_TENSILE_LIBPATH=str(tmp_path), **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] >= 3
     assert outcome.value["same"], "atomic additions come in another order each time"
-    assert outcome.value["waits_in_run"] == 0, "its kernels are read with the session"
+    assert outcome.value["waits_in_run"] == 0, "the library's kernels are loaded when the session is created"
 
 
 def test_rocblas_s_kernels_beside_it(on_device: StandIn, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_product_that_rocblas_refuses(on_device: StandIn, tmp_path: Path) -> N
 
 
 def test_a_refused_product_is_asked_for_again(on_device: StandIn, tmp_path: Path) -> None:
-    """The plan that stands in after a refusal is as old as the refused one: the next run makes another."""
+    """The plan made after a refusal has the age of the refused one, so the next run makes another."""
     conv = convolutions(on_device, tmp_path, "gfx1201")
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), **products(on_device), **conv}
     outcome = on_device.run("asks_again_after_a_refusal", "gfx1201", **more)
@@ -163,11 +163,11 @@ def test_a_library_that_is_switched_off(on_device: StandIn, tmp_path: Path) -> N
     outcome = on_device.run("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=off", **more)
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
     assert "graphopt:" not in outcome.said
-    # ONNX Runtime goes on without a provider that can't be made, until 1.32.
+    # Until 1.32, ONNX Runtime continues without a provider that cannot be created.
     done = on_device.process("product", "gfx1201", GRAPHOPT_LIBRARIES="rocblas=of", **more)
     assert "GRAPHOPT_LIBRARIES: 'rocblas=of' is none of" in done.stdout + done.stderr
     assert done.returncode == 1 and ("runs on CPUExecution" in done.stderr) == (RUNTIME < (1, 32))
-    # A session's own choice comes before the machine's.
+    # A session's option overrides the environment variable.
     both = {"GRAPHOPT_LIBRARIES": "rocblas=off", "OPTION_LIBRARIES": "rocblas=on"}
     assert on_device.run("product", "gfx1201", **both, **more).value["by_library"] >= 3
 
@@ -184,7 +184,7 @@ def test_each_session_chooses_its_libraries(on_device: StandIn, tmp_path: Path) 
 
 
 def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
-    """The log names the cause for each implementation that the node might have had."""
+    """The log names the reason for each implementation that was not chosen."""
     more = {"GRAPHOPT_LOG": "1", "ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1100"), **products(on_device)}
     said = on_device.run("product", "gfx1201", **more).said
     assert "not cuBLAS or rocBLAS: rocBLAS has no kernels for gfx1201 (no TensileLibrary_lazy_gfx1201.dat in " in said
@@ -198,7 +198,7 @@ def test_a_refusal_names_its_cause(on_device: StandIn, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["wrong", "large", "vectors"])
 def test_a_rocblas_that_is_wrong_is_not_used(wrong: str, on_device: StandIn, tmp_path: Path) -> None:
-    """At all sizes, or at sizes that some versions computed wrongly."""
+    """A self-check finds wrong results at all sizes, or at sizes that some versions computed wrongly."""
     more = {"ROCBLAS_TENSILE_LIBPATH": with_kernels(tmp_path, "gfx1201"), "STAND_IN_BLAS": wrong}
     outcome = on_device.run("product", "gfx1201", **more, **products(on_device))
     assert outcome.value["error"] < 1e-4 and outcome.value["by_library"] == 0
@@ -230,8 +230,8 @@ def test_the_second_algorithm_of_hipblaslt(on_device: StandIn, tmp_path: Path) -
     more = {"STAND_IN_BLAS_LT": "first", "STAND_IN_BLAS_LT_LIBRARY": str(on_device.folder("hip") / EPILOGUES["hip"])}
     outcome = drivers.run("linear", "gfx90a", HIPBLASLT_TENSILE_LIBPATH=with_kernels(tmp_path, "gfx90a"), **more)
     assert max(outcome.value["errors"].values()) <= 1 and outcome.value["products"] > 30
-    assert outcome.value["waits_in_run"] == 0, "its kernels are read with the session"
-    # Without kernels it has nothing, or crashes, and says so for each product: it is not asked.
+    assert outcome.value["waits_in_run"] == 0, "the library's kernels are loaded when the session is created"
+    # Without kernels hipBLASLt fails or crashes, and logs each GEMM: it is not called.
     outcome = drivers.run("linear", "gfx942", HIPBLASLT_TENSILE_LIBPATH=str(tmp_path), **more)
     assert max(outcome.value["errors"].values()) <= 1 and outcome.value["products"] == 0
     assert "rocblaslt error" not in outcome.said
@@ -244,7 +244,7 @@ def convolutions(stand_in: StandIn, folder: Path, *archs: str) -> dict[str, str]
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
 def test_miopen_s_numbers(arch: str, on_device: StandIn, tmp_path: Path) -> None:
-    """float16 is float16 on gfx90a, too, and the same in each run."""
+    """float16 is not computed in bfloat16 on gfx90a either, and all runs give the same values."""
     outcome = on_device.run("convolution", arch, **convolutions(on_device, tmp_path, arch)).value
     assert outcome["error"] < 1e-4 and outcome["error_transposed"] < 2e-3
     assert outcome["same"] and outcome["by_library"][-1] >= 4 and outcome["waits_in_run"] == 0
@@ -262,9 +262,9 @@ def test_what_miopen_can_t_do_our_kernels_do(mode: str, on_device: StandIn, tmp_
 @pytest.mark.parametrize(
     ("package", "arch", "taken"),
     [
-        ("gfx942130.kdb", "gfx942", True),  # 304 processors
-        ("gfx942e4.kdb", "gfx942", False),  # 228: an MI300A
-        ("gfx1201_32.kdb", "gfx1201", True),  # as the runtime counts: 32 work-group processors
+        ("gfx942130.kdb", "gfx942", True),  # 304 compute units
+        ("gfx942e4.kdb", "gfx942", False),  # an MI300A with 228
+        ("gfx1201_32.kdb", "gfx1201", True),  # as HIP counts: 32 work-group processors
         ("gfx1201_64.kdb", "gfx1201", False),
     ],
 )
@@ -278,19 +278,19 @@ def test_miopen_s_package_is_for_a_count_of_processors(
 
 
 def test_no_run_waits_for_miopen_to_build(on_device: StandIn, tmp_path: Path) -> None:
-    """Its packages have no kernels for most of RDNA: there it is asked only by those who want that."""
+    """AMD's packages have no kernels for most of RDNA; there MIOpen is used only if the option requests it."""
     more = convolutions(on_device, tmp_path, "gfx942")
     outcome = on_device.run("convolution", STAND_IN_DNN="builds", **more)
     assert outcome.value["by_library"] == [0, 0, 0, 0] and outcome.value["error"] < 1e-4
     assert "MIOpen would have to build its kernels for gfx1100" in outcome.said
     wanted = on_device.run("convolution", STAND_IN_DNN="builds", GRAPHOPT_LIBRARIES="miopen=build", **more).value
-    assert wanted["by_library"][0] == 0 and wanted["by_library"][-1] >= 2, "built beside the runs, then used"
+    assert wanted["by_library"][0] == 0 and wanted["by_library"][-1] >= 2, "built in the background, then used"
     assert wanted["waits_in_run"] == 0 and wanted["error"] < 1e-4 and wanted["error_transposed"] < 2e-3
-    assert wanted["slow"] >= 2, "by its fixed order, as nobody has measured"
+    assert wanted["slow"] >= 2, "in MIOpen's fixed order, without a measurement"
 
 
 def test_miopen_measures_what_it_has(on_device: StandIn, tmp_path: Path) -> None:
-    """Its find call, for each problem once and beside the runs."""
+    """MIOpen's find call runs once for each problem, in the background."""
     more = convolutions(on_device, tmp_path)
     found = on_device.run("convolution", GRAPHOPT_LIBRARIES="miopen=find", **more).value
     assert found["by_library"][-1] >= 2 and found["slow"] == 0 and found["waits_in_run"] == 0
@@ -309,7 +309,7 @@ def test_no_run_waits_for_its_inputs(on_device: StandIn) -> None:
 
 
 def test_tensors_of_callers_in_pinned_memory(on_device: StandIn) -> None:
-    """The provider's memory of the type HOST_ACCESSIBLE: the device reads it where it is, and it is used again."""
+    """Memory of the type HOST_ACCESSIBLE: the device reads it without a copy, and it is reused."""
     found = on_device.run("binds_pinned_memory").value
     assert found["name"] == "GraphoptPinned" and found["error"] < 1e-6
     assert (found["waits"], found["places"], found["pinned"]) == (0, 1, X_BYTES)
@@ -322,7 +322,7 @@ def test_a_warm_up_says_what_it_did(on_device: StandIn) -> None:
 
 
 def test_the_runtime_that_onnxruntime_needs(old_runtime: StandIn) -> None:
-    """Its ROCm provider names the version, and two in one process would not know each other's streams."""
+    """The ROCm provider names the version; two HIP runtimes in one process would not know each other's streams."""
     route = replace(old_runtime, module="tests.provider.amd_cases").run("runtime_library").value["route"]
     assert route["runtime"]["needed"] == "libamdhip64.so.7"
 
@@ -346,7 +346,7 @@ def test_the_runtime_in_rocm_path(name: str, amd: StandIn, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("folder", ["_rocm_sdk_core/lib", "torch/lib"])
 def test_the_runtime_from_pypi(folder: str, amd: StandIn, tmp_path: Path) -> None:
-    """Beside this package: ROCm's own wheels and PyTorch's, whose file has no version in its name."""
+    """Installed in the same site-packages: ROCm's wheels and PyTorch's (without a version in the file name)."""
     packages = tmp_path / "site-packages"
     ours = packages / "graphopt" / "lib" / "libgraphopt.so"
     ours.parent.mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_the_runtime_from_pypi(folder: str, amd: StandIn, tmp_path: Path) -> Non
 
 
 def test_the_search_goes_by_runpath_too(amd: StandIn) -> None:
-    """AMD's installer leaves /opt/rocm/lib out of the loader's configuration."""
+    """AMD's installer does not add /opt/rocm/lib to the loader's configuration."""
     library = (amd.libraries / "libgraphopt_on_stand_in.so").read_bytes()
     assert b"/opt/rocm/lib" in library
 
@@ -385,7 +385,7 @@ NO_GPU = {
 
 
 def test_no_device_says_why(amd: StandIn) -> None:
-    """One line of each session that runs on the CPU for want of a GPU, and the same from `auto` and the doctor."""
+    """Each session that falls back to the CPU warns once; `auto` and the doctor give the same reason."""
     found = amd.run("why_no_gpu", devices="").value
     route = "graphopt" if loads_providers() else "rocm"
     for name, (code, text, mend) in NO_GPU.items():
@@ -396,7 +396,7 @@ def test_no_device_says_why(amd: StandIn) -> None:
         assert line.startswith("this session runs on the CPU: ") and text in line and mend in line, name
         assert text in told["why"]
     assert found["no GPU"]["codes"][route] == "no_gpu"
-    # Whoever installed onnxruntime-rocm meant a GPU; others have none and know it.
+    # Users of onnxruntime-rocm expect a GPU, so they are warned; other users are not.
     assert len(found["no GPU"]["said"]) == (0 if loads_providers() else 1)
 
 

@@ -1,4 +1,4 @@
-"""Attention and RotaryEmbedding of the standard on the provider, against float64."""
+"""ONNX's Attention and RotaryEmbedding on the provider, against float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attention(
     keys: int = T,
     **attributes: Any,
 ) -> Alone:
-    """Q [B, heads[0], S, H] on `keys` new keys behind `past` old ones of heads[1] heads; `flat`: heads lie last."""
+    """Returns a case: Q [B, heads[0], S, H], `keys` new keys after `past` cached ones; `flat` puts the heads last."""
     n, g = heads
     rng = np.random.default_rng([n, g, past, keys, *map(ord, "".join(attributes))])
     q, k, v = (signed(rng, B, h, t, H, dtype=dtype) for h, t in ((n, S), (g, keys), (g, keys)))
@@ -65,7 +65,7 @@ def attention(
 @pytest.mark.skipif(RUNTIME < (1, 32), reason="its schema has no windows")
 @both
 def test_windows(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Of opset 25: with a cache, as many keys as queries, more and fewer."""
+    """Windows of opset 25: with a cache, and with as many keys as queries, more and fewer."""
     seen = np.random.default_rng(4).random((S, P + S)) < 0.6
     check_together(
         worker,
@@ -87,7 +87,7 @@ def test_windows(dtype: Any, worker: ProcessPoolExecutor) -> None:
 def test_attention(dtype: Any, worker: ProcessPoolExecutor) -> None:
     rng = np.random.default_rng(3)
     seen = rng.random((S, T)) < 0.6
-    seen[1] = False  # a query that sees nothing
+    seen[1] = False  # a query that attends to no key
     bias = signed(rng, B, 1, S, T)
     check_together(
         worker,
@@ -96,7 +96,7 @@ def test_attention(dtype: Any, worker: ProcessPoolExecutor) -> None:
             attention(dtype, flat=True, scale=0.5),
             attention(dtype, heads=(4, 2), mask=seen),
             attention(dtype, heads=(6, 1), flat=True, mask=bias),
-            attention(dtype, is_causal=1),  # keys that no query sees
+            attention(dtype, is_causal=1),  # keys that no query attends to
             attention(dtype, is_causal=1, keys=S, mask=seen[:, :S]),
             attention(dtype, past=P, presents=True),
             attention(dtype, past=P, presents=True, is_causal=1, keys=S, flat=True, heads=(4, 2)),

@@ -1,4 +1,4 @@
-"""`bench` measures on our provider as on any other."""
+"""`bench` measures on our provider."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rules of ROCm and CUDA for captured streams, graphs and the handles of libraries.
 
-The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md lists which test holds which.
+The rules with their sources are in tests/native/stand_ins; docs/amd_behaviour.md maps rules to tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def captures(gpu: StandIn) -> StandIn:
 
 
 def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
-    """Both threads are right, and the capture was not lost."""
+    """Asserts that both threads got correct results, and that the capture was not lost."""
     wrong = [
         f"{name}: {one}"
         for name, one in found.items()
@@ -36,26 +36,26 @@ def assert_undisturbed(found: dict[str, dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_nobody_waits_for_the_device_while_another_thread_captures(driver: str, arch: str, captures: StandIn) -> None:
-    """A wait for the device fails then, and ends every capture of the process."""
+    """A wait for the device fails during a capture, and ends every capture of the process."""
     assert_undisturbed(captures.run("waits_for_the_device", arch, driver).value)
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_the_null_stream_and_events_of_others_are_left_alone(driver: str, arch: str, captures: StandIn) -> None:
-    """In HIP, work on the null stream ends every capture; a query for an event ends that of the event's stream."""
+    """In HIP, work on the null stream ends every capture; a query of an event ends the capture of its stream."""
     assert_undisturbed(captures.run("uses_the_null_stream_and_events", arch, driver).value)
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_memory_is_in_use_until_a_stream_is_captured(driver: str, arch: str, captures: StandIn) -> None:
-    """Events of a captured stream are taken for done without a query: its work is waited for before, not at once."""
+    """Events of a captured stream count as done without a query, because its work was waited for before the capture."""
     errors = captures.run("uploads_before_a_capture", arch, driver, STAND_IN_LATE="1").value
     assert len(errors) == 4 and max(errors) < 1e-6, errors
 
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captures: StandIn) -> None:
-    """HIP leaves it refusing everything until a capture of it succeeds: the run goes on, and the next one captures."""
+    """HIP makes the stream unusable until a capture of it succeeds: the run continues, and the next one captures."""
     found = captures.run("fails_in_a_capture", arch, driver).value
     assert not found["messages"] and found["error"] < 1e-6, found
     assert found["refused"] == 1 and found["captured"] > 0, found
@@ -63,14 +63,14 @@ def test_a_stream_is_usable_after_a_failed_capture(driver: str, arch: str, captu
 
 @pytest.mark.parametrize(("driver", "arch"), DRIVERS)
 def test_a_capture_of_another_library_goes_on(driver: str, arch: str, captures: StandIn) -> None:
-    """PyTorch captures in the mode `global`: other threads may not allocate or wait then, unless theirs is relaxed."""
+    """PyTorch captures in the mode `global`: other threads may not allocate or wait unless their mode is relaxed."""
     found = captures.run("beside_another_library", arch, driver).value
     wrong = [f"{name}: {one}" for name, one in found.items() if one["message"] or one["status"] or one["error"] > 1e-6]
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path: Path) -> None:
-    """RocBLAS replaces its own workspace by a larger one when a product needs that."""
+    """A larger GEMM can make rocBLAS replace its workspace."""
     kernels = with_kernels(tmp_path, "gfx1201")
     outcome = captures.run("grows_a_workspace", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures))
     assert not outcome.value["message"] and outcome.value["error"] < 1e-4, outcome
@@ -78,7 +78,7 @@ def test_a_graph_holds_no_memory_that_rocblas_frees(captures: StandIn, tmp_path:
 
 
 def test_no_handle_is_destroyed_beside_a_capture(captures: StandIn, tmp_path: Path) -> None:
-    """RocBLAS waits for the device where a handle ends, which ends captures."""
+    """Destroying a rocBLAS handle waits for the device, which ends captures."""
     kernels = with_kernels(tmp_path, "gfx1201")
     found = captures.run("destroys_handles", "gfx1201", ROCBLAS_TENSILE_LIBPATH=kernels, **rocblas(captures)).value
     assert_undisturbed({"run": found["run"]})
@@ -88,7 +88,7 @@ def test_no_handle_is_destroyed_beside_a_capture(captures: StandIn, tmp_path: Pa
 
 @pytest.fixture
 def blas_lt(captures: StandIn, tmp_path: Path) -> Callable[..., Outcome]:
-    """Runs a case with cuBLASLt or hipBLASLt."""
+    """Returns a function that runs a case with cuBLASLt or hipBLASLt."""
 
     def run(name: str, driver: str, arch: str) -> Outcome:
         library = str(captures.folder(driver) / EPILOGUES[driver])
@@ -103,13 +103,13 @@ WITH_BLAS_LT = pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx90a"), (
 
 @WITH_BLAS_LT
 def test_no_handle_is_made_beside_a_capture(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """HipBLASLt ends the process where the memory of a handle cannot be allocated and set."""
+    """An error while hipBLASLt allocates and sets the memory of a new handle aborts the process."""
     assert_undisturbed(blas_lt("makes_a_handle", driver, arch).value)
 
 
 @WITH_BLAS_LT
 def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """Two streams on one handle of hipBLASLt may wait for each other for ever."""
+    """Two streams that share a hipBLASLt handle may deadlock."""
     found = blas_lt("two_streams", driver, arch).value
     assert found["error"] < 1e-4 and found["products"] == [8, 8] and found["shared"] == 0, found
     assert found["handles"][0] == found["handles"][1], found
@@ -117,7 +117,7 @@ def test_a_handle_serves_one_stream(driver: str, arch: str, blas_lt: Callable[..
 
 @WITH_BLAS_LT
 def test_a_refused_product_is_the_loss_of_one_session(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """Another session tries the same product again, and the refusal is logged once."""
+    """Another session tries the same GEMM again, and the refusal is logged once."""
     outcome = blas_lt("refuses_once", driver, arch)
     assert outcome.value["error"] < 1e-4 and outcome.value["products"] == [0, 1], outcome
     assert outcome.said.count("BLASLt") == 1, outcome.said
@@ -135,6 +135,6 @@ def test_miopen_is_captured_only_where_that_is_right(more: dict[str, str], captu
 
 @WITH_BLAS_LT
 def test_distances_of_constants_fit_the_library(driver: str, arch: str, blas_lt: Callable[..., Outcome]) -> None:
-    """Layers in one product of cuBLASLt, which computes their distances in 32 bits: constants may lie anywhere."""
+    """The distances between the layers of one GEMM are 32-bit in cuBLASLt, but constants may be farther apart."""
     outcome = blas_lt("layers_of_one_input", driver, arch)
     assert not outcome.value["messages"] and outcome.value["error"] < 1e-3, outcome

@@ -1,6 +1,6 @@
-"""Convolutions in float16 whose tensors lie in channels last, and what stands between them.
+"""Float16 convolutions with tensors in channels-last layout, and the nodes between them.
 
-Against the CPU in float32, and against the same session in channels first, which other kernels compute.
+They are compared with the CPU in float32, and with the same session in channels-first layout, which uses other kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.provider.test_regions import ON_GPU, counts, runs, since
 from tests.provider.worker import Array, new_session, run
 from tests.provider.worker import model_of as one_node
 
-# Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two letters or more and its shape: a weight.
+# Nodes over x [2, 5, 9, 11] and e [2, 8, 12, 16]; a name of two or more letters is a weight with the given shape.
 GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
     # name: nodes, weights, copies between the layouts
     "relu": ("a = Conv<pads=[1,1,1,1]>(e, w1, b1)  y = Relu(a)", {"w1": (16, 8, 3, 3), "b1": (16,)}, 2),
@@ -162,11 +162,11 @@ GRAPHS: Mapping[str, tuple[str, Mapping[str, tuple[int, ...]], int]] = {
     ),
 }  # fmt: skip
 OUTPUTS = {"groups": ["y", "z"], "left": ["y", "s"]}
-OPSETS = {"group_norms": 21, "norms_by_group": 18}  # others: 17
+OPSETS = {"group_norms": 21, "norms_by_group": 18}  # all others use 17
 
 
 def model_of(name: str, dtype: Any) -> bytes:
-    """A graph, its weights constants."""
+    """Returns a graph with its weights as constants."""
     nodes, weights, _ = GRAPHS[name]
     kind = "float16" if dtype == np.float16 else "float"
     outputs = ", ".join(f"{kind}[] {y}" for y in OUTPUTS.get(name, ["y"]))
@@ -176,7 +176,7 @@ def model_of(name: str, dtype: Any) -> bytes:
     )
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
-    dialect = Dialect(17)  # for the CPU, which gets no library
+    dialect = Dialect(17)  # for the CPU session, which does not use our library
     model.functions.extend(OPS[n.op_type].function_proto(dialect) for n in model.graph.node if n.domain == DOMAIN)
     for seed, (key, shape) in enumerate(weights.items()):
         array = signed(np.random.default_rng(seed), *shape, dtype=np.float16) / np.float16(np.sqrt(np.prod(shape[1:])))
@@ -210,15 +210,15 @@ def test_against_channels_first(name: str, worker: ProcessPoolExecutor) -> None:
 
 
 def opened(model: bytes, options: Mapping[str, str]) -> dict[str, int]:
-    """What regions did until the session stood."""
+    """Returns the region events until the session is created."""
     before = counts()
     new_session(model, options)
     return since(before)
 
 
-# How often an image in float16 changes its layout: where it comes in and goes out, and where pixels become tokens. The
-# second convolution of sd_block writes what is added to in float32, in channels first; behind it there are products of
-# pixels alone, between sums and tokens.
+# Number of layout changes of float16 images: at inputs and outputs, and where pixels become tokens. The second
+# convolution of sd_block writes a float32 summand in channels-first layout; the GEMMs after it, between sums and
+# tokens, work on single pixels.
 RELAID = {"resnet18": 1, "resnet50": 1, "mobilenet_v2": 1, "unet": 2, "yolo": 3, "sd_block": 2, "vit": 2}
 
 
@@ -248,7 +248,7 @@ for path in sys.argv[1:]:
 
 
 def steps_of(paths: list[Path], kernels: str) -> dict[str, list[str]]:
-    """The names of what runs, in order: of nodes, and of tensors that are brought into another layout."""
+    """Returns the executed steps in order: names of nodes, and of tensors that change their layout."""
     stand_ins = build_for_tests("hip_on_cpu_32", "stand_in_roctx")
     variables = {"GRAPHOPT_HOST_KERNELS": kernels, "LD_LIBRARY_PATH": str(stand_ins)}
     command = [sys.executable, "-c", STEPS, *map(str, paths)]
@@ -263,12 +263,12 @@ def steps_of(paths: list[Path], kernels: str) -> dict[str, list[str]]:
     return found
 
 
-# What makes something else of an image in float16.
+# Operators that end a chain of float16 images.
 ENDS = {"Cast", "Reshape", "Transpose", "Flatten"}
 
 
 def stands_between(model: onnx.ModelProto, value: str) -> bool:
-    """Whether a convolution gives the value, or what it is made of, to another one, all as images in float16."""
+    """Whether the value, as a float16 image, depends on one convolution and is an ancestor of another."""
     made_of, becomes, above, below = {value}, {value}, False, False
     for node in reversed(model.graph.node):
         if made_of.intersection(node.output) and node.op_type not in ENDS:
@@ -290,9 +290,9 @@ def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) ->
         nodes = models[name].graph.node
         values = {value for node in nodes for value in node.output} - {node.name for node in nodes}
         relaid = [step for step in steps if step in values]
-        assert len(relaid) >= RELAID[name]  # an image of one pixel is the same in both
+        assert len(relaid) >= RELAID[name]  # an image of one pixel has the same bytes in both layouts
         assert not [value for value in relaid if stands_between(models[name], value)]
-        # Had they stood there, it would have been seen.
+        # The check above is not vacuous: there are values between convolutions.
         assert sum(stands_between(models[name], node.output[0]) for node in nodes if node.op_type == "Conv") > 0
 
 
@@ -301,7 +301,7 @@ def test_no_layout_changes_between_convolutions(tmp_path: Path, kernels: str) ->
     [
         ((2, 9, 70), (0, 2, 1)),  # matrices
         ((65, 3), (1, 0)),
-        ((2, 3, 5, 7), (0, 2, 3, 1)),  # the last two axes are one
+        ((2, 3, 5, 7), (0, 2, 3, 1)),  # the last two axes are merged
         ((2, 1, 40, 3, 7), (0, 3, 4, 2, 1)),
         ((4, 6, 5), (2, 0, 1)),
         ((3, 4, 5), (1, 0, 2)),  # rows

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft on the provider: drawn nodes against references and the runtime's own CPU kernels."""
+"""Operators of com.microsoft on the provider: drawn nodes against references and ONNX Runtime's CPU kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def halved(case: Case) -> Case:
 
 
 def test_the_table_says_what_the_library_has() -> None:
-    """The provider's column of docs/contrib.md, for all operators."""
+    """The provider column of docs/contrib.md is right for all operators."""
     found = set()
     for op in CONTRIB.values():
         for seed in range(2):
@@ -62,10 +62,10 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
         feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
         try:
             outcome = worker.submit(run, model.SerializeToString(), feeds, ALONE).result()
-        except Exception:  # the runtime's exception classes share no public base
+        except Exception:  # ONNX Runtime's exception classes have no public base
             if case.kernel is not None:
                 raise
-            continue  # ours leaves it to the runtime, which has no kernel
+            continue  # our provider does not claim the node, and ONNX Runtime has no kernel for it
         if not outcome.on_device(op.name):
             continue
         taken += 1
@@ -80,7 +80,7 @@ def test_drawn_nodes(op: ContribOp, worker: ProcessPoolExecutor) -> None:
 
 
 def generate_on_device(model: bytes, steps: int) -> tuple[list[list[int]], Counter[str]]:
-    """The tokens, and the operators that the provider was given."""
+    """Returns the generated tokens, and the operators on the provider."""
     session = new_session(model, assignment=True)
     parts = session.get_provider_graph_assignment_info()
     given = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())
@@ -89,7 +89,7 @@ def generate_on_device(model: bytes, steps: int) -> tuple[list[list[int]], Count
 
 @pytest.mark.parametrize("bits", [2, 4, 8] if EVERY else [4])
 def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecutor) -> None:
-    """With the cache from step to step, as it is and optimized; scripts/sweep asks for 64 of them."""
+    """Generates with the cache passed from step to step, original and optimized; scripts/sweep generates 64 tokens."""
     steps = TOKENS if EVERY else 6
     model = decoder(bits=bits)
     wanted = generate(model, steps)
@@ -103,7 +103,7 @@ def test_decoder_generates_the_same_tokens(bits: int, worker: ProcessPoolExecuto
 
 
 def test_past_and_present_in_one_place(worker: ProcessPoolExecutor) -> None:
-    """As genai binds them: the cache that comes out lies where the one that goes in does."""
+    """As genai binds them: the returned cache overwrites the given one in the same memory."""
     assert worker.submit(_shared_cache).result() == ""
 
 
@@ -144,7 +144,7 @@ def _shared_cache() -> str:
 
 
 def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:
-    """A GroupQueryAttention whose queries and keys the runtime's SimplifiedLayerNormalization norms before it."""
+    """Returns a GroupQueryAttention with queries and keys normalized by separate SimplifiedLayerNormalization nodes."""
     weights = {n: case.inputs[n] for n in ("q_norm_weight", "k_norm_weight")}
     inputs = {n: x for n, x in case.inputs.items() if n not in weights}
     attributes = {n: v for n, v in case.attributes.items() if not n.endswith("norm_epsilon")}
@@ -174,19 +174,19 @@ def normed_apart(op: ContribOp, case: Case) -> onnx.ModelProto:
 
 
 def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessPoolExecutor) -> None:
-    """The runtime norms heads on GPUs alone, and has CPU kernels for the parts: over drawn nodes."""
+    """ONNX Runtime normalizes heads on GPUs only, so the expected values come from its CPU kernels of the parts."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     asked = 0
     for seed in range(40):
         case = draw(op, seed)
         if not {"key", "q_norm_weight"} <= case.inputs.keys():
             continue
-        if RUNTIME < (1, 32) and "q_norm_epsilon" in case.attributes:  # its schema has one for both alone
+        if RUNTIME < (1, 32) and "q_norm_epsilon" in case.attributes:  # before 1.32 the schema has one epsilon for both
             continue
         feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}
         apart = {n: x for n, x in feeds.items() if not n.endswith("norm_weight")}
         truth = run_node(normed_apart(op, case), apart)
-        if isinstance(truth, str):  # such as a bias behind a cache
+        if isinstance(truth, str):  # a combination that the CPU refuses, such as a bias with a cache
             continue
         outcome = worker.submit(run, model_of(op, case, 17).SerializeToString(), feeds, ALONE).result()
         assert outcome.on_device(op.name) == 1
@@ -199,7 +199,7 @@ def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(worker: ProcessP
 
 @pytest.mark.parametrize("alone", ["q_norm_weight", "k_norm_weight"])
 def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
-    """Which refuses it, as its schema says; there is no definition either."""
+    """ONNX Runtime refuses a single norm, as its schema says, and there is no definition."""
     op = CONTRIB[DOMAIN, "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(40))
     case = next(c for c in draws if "q_norm_weight" in c.inputs)
@@ -255,13 +255,13 @@ def test_a_window_wider_than_any_cache_is_none(window: int, worker: ProcessPoolE
 
 
 def test_a_window_of_no_tokens_stays_with_the_runtime(worker: ProcessPoolExecutor) -> None:
-    """Runtimes differ in what such a query sees: onnxruntime 1.22 one key, 1.32 none."""
+    """ONNX Runtime versions differ in the keys of such a query: 1.22 uses one key, 1.32 none."""
     op, case = _attention_over_a_window(0)
     assert forecast(model_of(op, case, 17), "graphopt").nodes[0].reason == "a window of no tokens"
 
 
 def test_nodes_that_do_not_fit_are_refused(worker: ProcessPoolExecutor) -> None:
-    """With the node's name and what is wrong, and no crash."""
+    """The error names the node and the mismatch, and there is no crash."""
     op = CONTRIB[DOMAIN, "MatMulNBits"]
     case = draw(op, 0)
     model = model_of(op, case, 17)

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: their bodies run on the provider, and only the condition comes to the host."""
+"""If, Loop and Scan: their bodies run on the provider, and only the condition is copied to the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IF = """g (float[a, b] x, bool c) => (float[s, t] y) {
         else_branch = e () => (float[s, t] n) {n = Neg (r)}>
     y = Abs (z)
 }"""
-# What each iteration gives comes out as a whole, besides the state.
+# A scan output, besides the loop-carried state.
 LOOP = """g (float[3, 4] x, int64 n) => (float[3, 4] y, float[k, 3, 4] all) {
     yes = Constant <value = bool {1}> ()
     r = Relu (x)
@@ -35,7 +35,7 @@ LOOP = """g (float[3, 4] x, int64 n) => (float[3, 4] y, float[k, 3, 4] all) {
         q = Add (s, x) u = Tanh (q) v = Neg (q) on = Identity (go)
     }>
 }"""
-# Its condition is made of what the device computed.
+# The condition is computed on the device.
 WHILE = """g (float[3, 4] x) => (float[3, 4] y) {
     most = Constant <value = int64 {50}> ()
     yes = Constant <value = bool {1}> ()
@@ -44,7 +44,7 @@ WHILE = """g (float[3, 4] x) => (float[3, 4] y) {
         q = Abs (s) u = Add (q, q) sum = ReduceSum <keepdims = 0> (u) on = Less (sum, limit)
     }>
 }"""
-# The number of the iteration is where to read: on the host for Slice, on the device, to which it is copied, for Gather.
+# The iteration number is an index: Slice reads it on the host, Gather reads a copy on the device.
 POSITIONS = """g (float[3, 4] x) => (float[k, w, 4] y, float[k, 4] z) {
     three = Constant <value = int64 {3}> ()
     yes = Constant <value = bool {1}> ()
@@ -64,7 +64,7 @@ SCAN = """g (float[3, 4] x, float[{n}] s0) => (float[{n}] y, float[3, 4] all) {{
         q = Add (s, e) u = Tanh (q) v = Neg (q)
     }}> (s0, r)
 }}"""
-# A shape of the graph around them, read on the host in both bodies.
+# A shape of the outer graph, read on the host in both bodies.
 SHAPE = """g (float[a, b] x, bool c) => (float[s, t] y) {
     one = Constant <value = int64[1] {1}> ()
     rest = Constant <value = int64[1] {-1}> ()
@@ -91,7 +91,7 @@ NESTED = """g (float[3, 4] x, int64 n, bool c) => (float[3, 4] y) {
             }>
     }>
 }"""
-# A rank that no one knows before it runs, which a convolution's weights tell.
+# The rank is unknown before the run, except that the convolution's weights imply it.
 RANK = """g (float[a, b, c] x, bool c0) => (float[s, t, u] y) {
     w = Constant <value = float[2, 3, 1] {1, 2, 3, 4, 5, 6}> ()
     z0 = If (c0) <
@@ -123,7 +123,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bodies_run_on_the_device(name: str, worker: ProcessPoolExecutor) -> None:
-    """The values of the CPU, nothing copied by a node, and on the CPU what the host reads; regions or not."""
+    """Values equal the CPU's, nodes copy nothing, and the CPU runs only the expected nodes, also without regions."""
     text, feeds, left = CASES[name]
     model = parsed(text)
     on_cpu = worker.submit(run_on_cpu, model.SerializeToString(), feeds).result()
@@ -142,7 +142,7 @@ def run_on_cpu(model: bytes, feeds: Mapping[str, Array]) -> list[Array]:
 
 
 def test_what_has_nothing_for_the_device_stays() -> None:
-    """Bodies that only compute sizes, and values that are no tensors."""
+    """Bodies that only compute sizes, and sequence values."""
     sizes = """g (float[a, b] x, bool c) => (float[s] y) {
         r = Relu (x)
         dims = Shape (r)
@@ -156,7 +156,7 @@ def test_what_has_nothing_for_the_device_stays() -> None:
 
 
 def test_runs_with_other_iterations_and_branches(worker: ProcessPoolExecutor) -> None:
-    """One session, whose conditions change from run to run."""
+    """The conditions change from run to run in one session."""
     feeds = [{"x": X * k, "n": np.array(n), "c": np.array(n % 2 == 0)} for k, n in enumerate((2, 0, 3, 1, 2), 1)]
     model = parsed(NESTED).SerializeToString()
     for got, wanted in zip(
@@ -171,7 +171,7 @@ def runs_of(model: bytes, feeds: list[dict[str, Array]], devices: int) -> list[A
     return [session.run(None, one)[0] for one in feeds for _ in range(3)]
 
 
-SEEDS = range(12)  # scripts/sweep has 2,000
+SEEDS = range(12)  # scripts/sweep runs 2,000
 
 
 def compare_all(seeds: range) -> list[Counter[str]]:

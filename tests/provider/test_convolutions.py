@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose and pools of one to three axes on the provider: every way to say where the window moves."""
+"""Conv, ConvTranspose and pools with one to three axes on the provider: all attributes that move the window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.provider.worker import Array, model_of, new_session
 
 CPU = "CPUExecutionProvider"
 
-# X, W, attributes; padding at the beginning and the spatial axes of Y, as the specification says
+# X, W, attributes; by the specification: padding at the beginning and the spatial axes of Y
 CONVS: tuple[tuple[Any, Any, dict[str, Any], Any, Any], ...] = (
     ((2, 4, 17), (6, 4, 5), {"pads": [2, 1], "strides": [3]}, (2,), (6,)),
     ((2, 3, 5, 6, 7), (5, 3, 3, 3, 3), {"pads": [1] * 6}, (1, 1, 1), (5, 6, 7)),
@@ -54,8 +54,8 @@ TRANSPOSED: tuple[tuple[Any, Any, dict[str, Any], Any, Any], ...] = (
         (10, 8),
     ),
     ((1, 2, 4, 5), (2, 3, 2, 2), {"output_shape": [8, 15], "strides": [2, 3]}, (0, 0), (8, 15)),
-    ((1, 3, 4, 5), (3, 2, 1, 2), {"strides": [3, 4]}, (0, 0), (10, 18)),  # outputs that are B alone
-    # Windows that lie apart: products.
+    ((1, 3, 4, 5), (3, 2, 1, 2), {"strides": [3, 4]}, (0, 0), (10, 18)),  # some outputs are B alone
+    # Windows that do not overlap: computed as GEMMs.
     ((2, 3, 7), (3, 4, 4), {"strides": [4]}, (0,), (28,)),
     ((2, 5, 3, 4), (5, 6, 2, 2), {"strides": [2, 2]}, (0, 0), (6, 8)),
     ((3, 9, 4, 5), (9, 4, 2, 3), {"strides": [2, 3]}, (0, 0), (8, 15)),
@@ -88,7 +88,7 @@ def test_convolution(
         y += constants["b"].astype(np.float64).reshape(-1, *[1] * axes)
     node = helper.make_node(op, ["x", *constants], ["y"], **attributes)
     check(worker, node, {"x": given}, constants, expected=[y], opset=22 if dtype == np.float16 else 11)
-    if dtype == np.float32:  # what the specification says is also what the runtime does
+    if dtype == np.float32:  # the specification and ONNX Runtime agree
         session = ort.InferenceSession(model_of([node], {"x": given}, ["y"], constants, 22), providers=[CPU])
         (on_cpu,) = session.run(None, {"x": given})
         np.testing.assert_allclose(on_cpu, y, rtol=1e-4, atol=1e-4)
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_an_error(
     inputs = {"x": np.ones(x, np.float32), "w": np.ones(w, np.float32)}
     model = model_of([helper.make_node("Neg", ["x"], ["n"]), node], inputs, ["y"])
     proto = onnx.load_from_string(model)
-    for value in proto.graph.input:  # so that only the run learns the shapes
+    for value in proto.graph.input:  # only the run supplies the shapes
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"{value.name}{i}"
     message = worker.submit(_message, proto.SerializeToString(), inputs).result()
@@ -138,7 +138,7 @@ POOLS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("MaxPool", (9, 6, 8), {"kernel_shape": [3, 2, 2], "dilations": [2, 3, 1]}),
     ("AveragePool", (5, 6, 7), {"kernel_shape": [2, 3, 3], "pads": [1, 1, 0, 0, 1, 1]}),
     ("AveragePool", (5, 6, 7), {"kernel_shape": [3, 3, 3], "pads": [1] * 6, "count_include_pad": 1}),
-    # Windows that are larger than an axis: once there, or not at all.
+    # Windows larger than an axis: one window, or none.
     ("MaxPool", (1, 8), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     ("MaxPool", (1, 8), {"kernel_shape": [3, 2], "strides": [2, 2]}),
     ("MaxPool", (2, 9), {"kernel_shape": [5, 2], "strides": [2, 3], "ceil_mode": 1}),
@@ -148,7 +148,7 @@ POOLS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
 @both
 @pytest.mark.parametrize(("op", "size", "attributes"), POOLS)
 def test_pool(op: str, size: Any, attributes: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Against the runtime's CPU provider, on the same numbers in float32: maxima, and averages of few."""
+    """Compares with ONNX Runtime's CPU provider in float32: maxima, and averages of few values."""
     x = signed(np.random.default_rng(size), 2, 3, *size, dtype=dtype)
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     wide = {"x": x.astype(np.float32)}

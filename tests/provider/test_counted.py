@@ -1,4 +1,4 @@
-"""Operators whose outputs are as large as values say, and ConstantOfShape, on the provider."""
+"""Operators with output sizes that depend on values, and ConstantOfShape, on the provider."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_nonzero(worker: ProcessPoolExecutor) -> None:
 
 
 def test_compress(worker: ProcessPoolExecutor) -> None:
-    """Conditions may be fewer than what there is."""
+    """The condition may be shorter than the axis."""
     nodes = []
     rng = np.random.default_rng(1)
     for dtype in (np.float16, np.float32, np.int64, np.int32):
@@ -80,7 +80,7 @@ def sizes_of_many_runs(model: bytes, feeds: list[dict[str, Array]]) -> tuple[lis
 
 
 def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoolExecutor) -> None:
-    """Same shapes, other values: what was planned or captured for one count is not taken for another."""
+    """With the same shapes and other values, a plan or graph for one count is not reused for another."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Mul", ["a", "a"], ["b"]),
@@ -103,7 +103,7 @@ def test_a_size_that_changes_with_each_run_bounds_the_regions(worker: ProcessPoo
 
 
 def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[str, int]]:
-    """ReduceMean over the last axis, or of a scalar, of what a Reshape gives whose rank nobody knows before."""
+    """Runs ReduceMean over the last axis, or of a scalar, on a Reshape result with a rank unknown before the run."""
     inputs = {"x": np.arange(24, dtype=np.float32), "s": np.array([2, 12])}
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
@@ -125,7 +125,7 @@ def reduced_ranks(shapes: list[tuple[int, ...]]) -> tuple[list[Array], Mapping[s
 
 
 def test_a_reduction_does_not_need_to_know_the_rank(worker: ProcessPoolExecutor) -> None:
-    """PP-OCR's recognition had ten copies to the host for it, and the device waited at each."""
+    """Without this, PP-OCR's recognition model copied ten values to the host, and the device waited for each."""
     shapes = [(2, 12), (24,), (2, 3, 4), (1, 2, 3, 4, 1, 5)]
     outputs, placed = worker.submit(reduced_ranks, shapes).result()
     assert placed == Counter(Relu=1, Reshape=1, ReduceMean=1, ReduceSum=1)

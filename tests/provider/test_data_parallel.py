@@ -1,4 +1,4 @@
-"""A batch split over several sessions gives what one session gives."""
+"""A batch split over several sessions gives the same results as one session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DFT and STFT on the provider, against the runtime's own kernels for the CPU."""
+"""DFT and STFT on the provider, against ONNX Runtime's CPU kernels."""
 
 from __future__ import annotations
 

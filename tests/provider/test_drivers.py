@@ -1,7 +1,7 @@
-"""GPU drivers that are missing, broken or fail: through a stand-in that does so on command, in processes of their own.
+"""GPU drivers that are missing, broken or failing, simulated by a stand-in in separate processes.
 
-The stand-in (tests/native/stand_ins) has the entry points of libamdhip64 or libcuda over host memory; the library
-under test is ours with the stand-in's device code, so that everything but the machine code is what users run.
+The stand-in (tests/native/stand_ins) implements the entry points of libamdhip64 or libcuda on host memory. The library
+under test is ours with the stand-in's device code: everything but the machine code equals the released library.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def test_runs_and_names_the_device(driver: str, arch: str, facts: dict[str, str]
 
 
 def test_nothing_is_done_before_somebody_waits(gpu: StandIn) -> None:
-    """A real device may be behind the host by as much as it likes."""
+    """A real device may lag behind the host arbitrarily."""
     errors = gpu.run("late", STAND_IN_LATE="1").value
     assert len(errors) > 10 and max(errors.values()) < 1e-5, errors
 
 
 def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
-    """As onnxruntime up to 1.30 copies the state of a Loop without iterations: it read what was not computed yet."""
+    """ONNX Runtime up to 1.30 copies the state of a Loop without iterations in this way, and read uncomputed values."""
     assert max(gpu.run("copies_without_a_stream", STAND_IN_LATE="1").value) < 1e-6
 
 
@@ -59,7 +59,7 @@ def test_a_copy_without_a_stream_waits_for_what_it_reads(gpu: StandIn) -> None:
 def test_a_product_with_an_epilogue(
     mode: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the vendor's library, and in two launches where that has none or computes something else."""
+    """The vendor's library computes it, or two launches if the library has no such GEMM or a wrong one."""
     monkeypatch.setenv("STAND_IN_BLAS_LT", mode)
     monkeypatch.setenv("STAND_IN_BLAS_LT_LIBRARY", str(gpu.folder(driver) / EPILOGUES[driver]))
     (tmp_path / f"TensileLibrary_lazy_{arch}.dat").touch()
@@ -79,7 +79,7 @@ def test_a_product_with_an_epilogue(
 def test_convolutions_by_the_vendor_s_library(
     driver: str, arch: str, algorithms: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the library does not do, our own kernels do, and nothing that it made stays; what is a product is one."""
+    """Our kernels compute what the library refuses, no library object leaks, and 1x1 convolutions are GEMMs."""
     (tmp_path / "gfx1100.kdb").touch()
     monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
     monkeypatch.setenv("STAND_IN_DNN", algorithms)
@@ -92,7 +92,7 @@ def test_convolutions_by_the_vendor_s_library(
     rejected = 0 if algorithms == "all" else count // 2
     assert outcome.said.count("has no algorithm") == (0 if algorithms == "all" else count - rejected)
     assert outcome.said.count("SetConvolutionGroupCount failed") == rejected
-    assert outcome.value["alive"] == 1  # the handle, for the next session
+    assert outcome.value["alive"] == 1  # the handle, kept for the next session
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_convolutions_by_the_vendor_s_library(
     [
         ("cuda", "sm_90", "{}", "all"),
         ("hip", "gfx942", '{"channels_last": 1}', "all"),
-        ("hip", "gfx942", '{"channels_last": 1}', "none"),  # kernels of ours then, which the emulator has as AMD's
+        ("hip", "gfx942", '{"channels_last": 1}', "none"),  # uses our kernels, which the emulator has in AMD's form
         ("hip", "gfx942", "{}", "all"),
     ],
 )
@@ -113,7 +113,7 @@ def test_channels_last_by_the_vendor_s_libraries(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On NVIDIA without being asked."""
+    """On NVIDIA channels-last is the default."""
     for name in (f"{arch}.kdb", f"TensileLibrary_lazy_{arch}.dat"):
         (tmp_path / name).touch()
     monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
@@ -129,8 +129,8 @@ def test_channels_last_by_the_vendor_s_libraries(
         assert found["relaid"] == (GRAPHS[name][2] if asked else 0), name
     convolutions, products = outcome["by_libraries"]
     assert (convolutions > len(GRAPHS)) == (algorithms == "all")
-    assert (products > 8) == asked  # a library makes a few when it is opened
-    assert outcome["alive"] == 1  # the handle, for the next session
+    assert (products > 8) == asked  # opening a library runs a few GEMMs
+    assert outcome["alive"] == 1  # the handle, kept for the next session
 
 
 @pytest.mark.parametrize(("device", "code"), [("gfx1152", "gfx11-generic"), ("gfx1100", "gfx1100")])
@@ -176,21 +176,21 @@ def test_an_architecture_without_device_code(driver: str, arch: str, stand_in: S
     said = (
         f"{NO_KERNELS} for GPU 0, operators run on the CPU or through their bodies: this library has device code for "
     )
-    # Runtimes that load no providers have no use for an NVIDIA GPU, and nobody looks at it.
+    # A runtime that loads no providers cannot use an NVIDIA GPU, so it does not look for one.
     assert outcome.said.count(said + known) == (1 if driver == "hip" or loads_providers() else 0)
     assert outcome.said.count(NO_KERNELS) == outcome.said.count(said)
 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
 def test_a_session_on_the_cpu_opens_no_driver(driver: str, arch: str, stand_in: StandIn) -> None:
-    """But AMD's on ONNX Runtime 1.22, whose sessions learn the ROCm provider's kernels from the registration."""
+    """Exception: on ONNX Runtime 1.22 the registration opens AMD's driver to find the ROCm provider's kernels."""
     outcome = stand_in.run("on_the_cpu", arch, driver)
     assert outcome.value["error"] < 1e-6
     assert outcome.value["driver"] == (driver == "hip" and not loads_providers())
 
 
 def test_a_small_gpu_beside_a_large_one(gpu: StandIn) -> None:
-    """The graphics of a Ryzen processor have a number of their own, often the first, and no code in the library."""
+    """A Ryzen processor's graphics have a device number, often the first, but no code in the library."""
     outcome = gpu.run("runs", "gfx1013,gfx1201")
     assert outcome.value["error"] < 1e-6
     assert [d["graphopt.device"] for d in outcome.value["devices"]] == ["1"]
@@ -208,7 +208,7 @@ def test_threads_find_the_devices_at_once(gpu: StandIn) -> None:
 
 
 def test_gpus_of_two_vendors(gpu: StandIn) -> None:
-    """AMD's come first. Each stand-in refuses what the other one made."""
+    """AMD's devices are listed first. Each stand-in refuses objects of the other."""
     both = ("gfx1100,sm_90,gfx1201", "hip cuda")
     assert [e < 1e-6 for e in gpu.run("runs_on_each", *both).value] == [True] * 3
     assert gpu.run("splits_a_batch", *both).value < 1e-6
@@ -227,7 +227,7 @@ def test_inputs_and_outputs_on_the_session_s_device(gpu: StandIn) -> None:
     ("devices", "drivers"), [("gfx1100,gfx1201", "hip"), ("sm_90,sm_90", "cuda"), ("gfx1100,sm_90", "hip cuda")]
 )
 def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) -> None:
-    """An error names both devices, and the session can still be used; pinned memory is of no device."""
+    """The error names both devices, and the session stays usable; pinned memory belongs to no device."""
     found = gpu.run("binds_on_the_wrong_device", devices, drivers).value
     for said, first, second in zip(found["said"], (0, 1), (1, 0), strict=True):
         pattern = rf"memory of device {first} \(.+\) and is needed in that of device {second} \(.+\)"
@@ -237,7 +237,7 @@ def test_a_tensor_on_the_wrong_device(devices: str, drivers: str, gpu: StandIn) 
 
 @pytest.mark.parametrize(("driver", "devices"), [("hip", "gfx1100,gfx1100"), ("cuda", "sm_90,sm_90")])
 def test_events_end_on_their_own_device(driver: str, devices: str, gpu: StandIn) -> None:
-    """Those between streams, and those of staging blocks, which serve small inputs again."""
+    """Events between streams, and events of staging blocks, which are reused for small inputs."""
     found = gpu.run("waits_between_streams", devices, driver).value
     assert found["error"] < 1e-5 and found["failures"] == 0, found
     assert found["events"][0] == found["events"][-1], found
@@ -264,7 +264,7 @@ def test_an_exhausted_device_takes_idle_memory_of_all_sessions(gpu: StandIn) -> 
 
 @pytest.mark.parametrize(("driver", "arch"), [("hip", "gfx1100"), ("cuda", "sm_90")])
 def test_the_device_fails(driver: str, arch: str, gpu: StandIn) -> None:
-    """CUDA, and HIP from 7 on, keep the error for the process: every session says the same, and stderr has it once."""
+    """CUDA, and HIP from 7 on, keep the error for the process: all sessions report it, and stderr shows it once."""
     outcome = gpu.run("vanishes", arch, driver)
     error = f"{driver.upper()} error 719, the stand-in was told to fail"
     (line,) = (line for line in outcome.said.splitlines() if "restart the process" in line)
@@ -287,7 +287,7 @@ def test_the_driver_fails_at_any_moment(gpu: StandIn) -> None:
 def test_libraries_in_a_recording(
     capture: str, driver: str, arch: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products and convolutions are part of it; where a library may not be recorded, it goes on launch by launch."""
+    """GEMMs and convolutions are captured; a library that cannot be captured runs launch by launch."""
     (tmp_path / f"{arch}.kdb").touch()
     (tmp_path / f"TensileLibrary_lazy_{arch}.dat").touch()
     monkeypatch.setenv("MIOPEN_SYSTEM_DB_PATH", str(tmp_path))
@@ -301,7 +301,7 @@ def test_libraries_in_a_recording(
     assert (found["graphs"], found["streams"]) == (0, 1)  # the stream is kept for the next session
     regions = found["regions"]
     assert regions["compiled"] == 1
-    # What fails in a recording is not held against the library.
+    # A failed capture does not disable the library.
     assert not [name for name in ("MIOpen", "cuDNN", "rocBLAS") if f"graphopt: {name}" in outcome.said]
     if capture == "":
         assert regions["refused"] == 0 and regions["captured"] >= 1
@@ -327,7 +327,7 @@ def test_a_session_with_a_limit_takes_what_others_keep(gpu: StandIn) -> None:
 def test_libraries_are_measured_in_a_recording(
     capture: str, gpu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or launch by launch where the library may not be recorded, which is not held against it."""
+    """A library that cannot be captured is measured launch by launch, and is not disabled."""
     monkeypatch.setenv("STAND_IN_CAPTURE", capture)
     monkeypatch.setenv("STAND_IN_OPTIONS", json.dumps({"measured": str(tmp_path / "measured")}))
     monkeypatch.setenv("GRAPHOPT_LOG", "1")
@@ -351,7 +351,7 @@ def test_a_thousand_sessions_leave_nothing_behind(gpu: StandIn) -> None:
     outcome = gpu.run("many_sessions").value
     early, late = outcome["alive"]
     assert early == late
-    # Stock sessions on the CPU provider keep 30 to 60 bytes each.
+    # ONNX Runtime's sessions on the CPU provider leak 30 to 60 bytes each.
     assert outcome["grown"] < 256
 
 

@@ -40,14 +40,14 @@ def test_einsum(equation: str, shapes: tuple[Shape, ...], dtype: Any, worker: Pr
 
 WHOLE_FORMS = (
     *FORMS,
-    # Batches alone, of which some are added up, and nothing to add.
+    # Only batch axes, some of them summed, and an empty sum.
     ("bij,bij->b", ((3, 4, 5), (3, 4, 5))), ("ij,ij->", ((7, 300), (7, 300))), ("ij,jk->ik", ((3, 0), (0, 4))),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
 def test_einsum_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Sums that wrap around, as numpy's do."""
+    """Integer sums wrap around, as numpy's do."""
     rng = np.random.default_rng(0)
     ends = np.iinfo(dtype)
     for equation, shapes in WHOLE_FORMS:

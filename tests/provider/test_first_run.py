@@ -1,4 +1,4 @@
-"""The guide shows what README's commands print on a machine with an AMD GPU, and a session that falls back says why."""
+"""The guide shows the output of README's commands on a machine with an AMD GPU, and a fallback gives its reason."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def old_runtime(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 
 def shape_of(text: str) -> str:
-    """Without what differs from run to run: numbers, versions, the width of tables and where a cell is broken."""
+    """Removes run-dependent parts: numbers, versions, table widths and line breaks in cells."""
     text = re.sub(r"[\u2500-\u257f]", " ", text)
     return " ".join(re.sub(r"\d+(\.\w+)*([-+]\d+)?", "0", text).split())
 
 
 def shown(command: str) -> str:
-    """What the guide shows below a command, without the self-test's table."""
+    """Returns the output that the guide shows for a command, without the self-test's table."""
     guide = (ROOT / "docs" / "guide.md").read_text()
     section = re.search(r"^## The first run\n.*?^```\n(.*?)^```", guide, re.M | re.S)
     assert section is not None
@@ -40,7 +40,7 @@ def shown(command: str) -> str:
 
 
 def test_the_guide_shows_what_the_readme_s_commands_print(gpu: Machine) -> None:
-    """The self-test itself takes half a minute here: tests/provider/test_selftest_on_device.py runs it."""
+    """The self-test takes half a minute here, so only tests/provider/test_selftest_on_device.py runs it."""
     assert [command.split()[0] for command in commands()] == ["graphopt", "graphopt", "python"]
     for command in commands():
         assert shape_of(gpu.run(command.replace(" --selftest", ""))) == shape_of(shown(command)), command
@@ -77,7 +77,7 @@ def test_nothing_is_said_where_there_is_no_gpu(gpu: Machine) -> None:
 
 
 def test_the_rocm_provider_without_its_libraries(old_runtime: Machine) -> None:
-    """The GPU is there, and not what ONNX Runtime's provider needs beside the HIP runtime."""
+    """The GPU exists, but libraries that ONNX Runtime's ROCm provider needs are missing."""
     said = old_runtime.run(IN_A_SESSION)
     assert "this session runs on the CPU: the ROCm provider cannot be loaded" in said
     assert "libhipfft.so.0" in said and "['CPUExecutionProvider']" in said

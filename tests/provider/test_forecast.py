@@ -1,4 +1,4 @@
-"""What `explain --provider` says before any session is what a session then does."""
+"""`explain --provider` predicts the placement of a later session."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Placed = dict[str, str]
 
 
 def placed(model: bytes) -> Placed:
-    """Node -> provider, of a session with all of the runtime's own optimizations."""
+    """Returns node -> provider in a session with all of ONNX Runtime's optimizations."""
     session = new_session(model, assignment=True, optimize=True)
     parts = session.get_provider_graph_assignment_info()
     return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
 
 
 def given(model: bytes) -> Placed:
-    """Operator -> provider, of a session without the runtime's optimizations."""
+    """Returns operator -> provider in a session without ONNX Runtime's optimizations."""
     parts = new_session(model, assignment=True).get_provider_graph_assignment_info()
     words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
     return {node.op_type: words[part.ep_name] for part in parts for node in part.get_nodes()}
 
 
 def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
-    """What the forecast says otherwise of the nodes that the session still has."""
+    """Describes the wrong predictions among the nodes that the session still has."""
     said = forecast(model, "graphopt")
     words = {PROVIDER: "graphopt", "CPUExecutionProvider": "cpu"}
     return [
@@ -48,7 +48,7 @@ def differences(model: onnx.ModelProto, truth: Placed) -> list[str]:
     ]
 
 
-# scripts/sweep asks all of them, at fixed shapes, too.
+# scripts/sweep tests all operators, also with static shapes.
 EVERY = os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1"
 
 
@@ -64,7 +64,7 @@ def test_forecast_is_what_happens(name: str, dynamic: bool, worker: ProcessPoolE
 
 
 def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
-    """The runtime asks again for it when the nodes around it are given and, as a region, have become another node."""
+    """ONNX Runtime asks for them after the surrounding nodes were claimed and, as a region, became another node."""
     text = """g (float[N, 4] x) => (float[N, 4] y) {
         c = CastLike (k, x)  s = Add (x, c)  y = Relu (s) }"""
     model = model_from_text(text, {"k": np.ones(4, np.int32)}, opset=20)
@@ -77,7 +77,7 @@ def test_what_comes_out_of_definitions(worker: ProcessPoolExecutor) -> None:
 
 
 def test_beside_a_node_that_the_cpu_has(worker: ProcessPoolExecutor) -> None:
-    """Max alone goes to the CPU; the definition of Mish comes later, and a region with Max in it would be refused."""
+    """Max alone runs on the CPU. Mish is expanded later, and a region with Max would be refused."""
     model = model_from_text(
         "g (float[N, 4] x, float[N, 4] y) => (float[N, 4] z) { m = Mish (x)  z = Max (m, y) }", opset=18
     )
@@ -103,12 +103,12 @@ def test_node_tests_that_are_hard_to_foretell(name: str, worker: ProcessPoolExec
     for provider in ("graphopt", "cpu"):
         held, wrong = forecast_audit.differences(model, provider, worker)
         assert not wrong
-        assert held or provider == "cpu"  # of which nothing but definitions can be left
+        assert held or provider == "cpu"  # with `cpu` only nodes from definitions can remain
 
 
 @pytest.mark.parametrize("provider", ["graphopt", "cpu"])
 def test_a_shape_that_rests_on_a_part_of_another(provider: str, worker: ProcessPoolExecutor) -> None:
-    """The runtime knows [2, 4] where it knows all sizes of x, and not beside one that comes at run time."""
+    """ONNX Runtime knows [2, 4] if it knows all sizes of x, but not if one size is only known at run time."""
     text = """g (float[{x}] x) => (float[a, b] y, int64[2] z) {{
         sizes = Shape (x)
         few = Gather (sizes, ends)
@@ -133,10 +133,10 @@ def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
 
 
 def test_the_page_names_what_the_provider_has() -> None:
-    """Each operator of ONNX in its table, and no other: docs/provider.md."""
+    """The table of docs/provider.md lists exactly the ONNX operators that the provider has."""
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
     nodes = [ir.node(name, []) for name in names]
-    # No operator has a version 0: the provider says so of those that it has.
+    # No operator has a version 0, so the provider refuses the operators that it has for their version.
     said = ours.refusals(nodes, [0] * len(nodes), set(), {}, {}, None, [], set())
     has = {name for name, why in zip(names, said, strict=True) if why != "no kernel for this operator"}
     assert has == taken_by_the_provider()

@@ -1,4 +1,4 @@
-"""Random graphs, rewritten at all sites, on our provider: what it claims of them must give the original's numbers."""
+"""Random graphs with all rewrites applied, on our provider: claimed nodes must give the original's values."""
 
 from __future__ import annotations
 

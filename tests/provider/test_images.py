@@ -1,4 +1,4 @@
-"""Operators on images on the provider, alone in a graph: Resize in every way, against ONNX's reference in float64."""
+"""Image operators on the provider, alone in a graph: all modes of Resize, against ONNX's reference in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators with several implementations: which one is chosen, and why those before it are not."""
+"""Operators with several implementations: the chosen one, and the reasons why the preceding ones are not chosen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.hip.harness import ROOT
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A convolution of pixels, one of windows, and a product, each run at two sizes."""
+    """A 1x1 convolution, a 3x3 one, and a matrix multiplication, each run with two sizes."""
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["a"], "pixels"),
         helper.make_node("Conv", ["a", "w3"], ["b"], "windows", pads=[1, 1, 1, 1]),
@@ -89,7 +89,7 @@ def test_an_implementation_is_asked_for_by_a_number(number: str, model: Path, ke
 
 
 def chosen(done: subprocess.CompletedProcess[str], node: str) -> list[str]:
-    """The implementation at each size for which a line of the log names one."""
+    """Returns the implementation that the log names for each size."""
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if f"node '{node}'" in line]
     return [line.split("]: ")[1].split(";")[0] for line in lines]
@@ -101,7 +101,7 @@ def test_the_fastest_is_measured_once(regions: str, model: Path, kernels: str, t
     options = {"measured": str(file), "regions": regions, "min_nodes": "1"}
     first = run(model, kernels, **options)
     rows = [line.split("\t") for line in file.read_text().splitlines()]
-    # Both sizes of both convolutions, each of which has kernels of ours that any convolution and that this kind has.
+    # Both sizes of both convolutions; each has our general kernel and our specialized one.
     assert len(rows) == 4 and all(len(row) == 3 for row in rows)
     assert {row[2] for row in rows} <= {"pixels by a product of our own", "windows by a product of our own",
                                         "a kernel of our own"}  # fmt: skip
@@ -124,7 +124,7 @@ def test_what_was_measured_is_taken_where_it_is_the_same_problem(model: Path, ke
     assert chosen(done, "pixels") == chosen(done, "windows") == [f"{slow}, as measured"]
     file.write_text("".join(f"another GPU, {line}\n" for line in lines))
     assert " us, recorded\n" in run(model, kernels, measured=str(file)).stderr
-    # A name of none of them.
+    # An unknown implementation name.
     file.write_text("".join(f"{line.rpartition(chr(9))[0]}\tby magic\n" for line in lines))
     assert chosen(run(model, kernels, measured=str(file)), "pixels") == ["pixels by a product of our own"]
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_written_is_said_and_used(model: Path, kernels: str, tmp_
 
 
 def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Path) -> None:
-    """What `optimize --tune` remembers beside its cache, sessions need not measure again."""
+    """Sessions reuse the measurements that `optimize --tune` stores next to its cache."""
     cache, record = tmp_path / "cache.json", tmp_path / "cache.json.measured"
     command = [sys.executable, "-m", "graphopt", "optimize", str(model), str(tmp_path / "tuned.onnx")]
     command += ["--target", "cuda", "--tune", "--tune-seconds", "1", "--dim", "H=5", "--tuning-cache", str(cache), "-v"]
@@ -154,7 +154,7 @@ def test_tuning_measures_implementations(model: Path, kernels: str, tmp_path: Pa
 
 
 def saved(path: Path, text: str, **weights: tuple[int, ...]) -> Path:
-    """Nodes from x float [1, 3, rows, 4] to y, with these weights in float16 where they begin with h."""
+    """Writes a model from x float [1, 3, rows, 4] to y; weights with names that begin with h are float16."""
     graph = f"g (float[1, 3, rows, 4] x) => (float[a, b, c, d] y) {{ {text} }}"
     made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}')
     for name, shape in weights.items():
@@ -165,7 +165,7 @@ def saved(path: Path, text: str, **weights: tuple[int, ...]) -> Path:
 
 
 def test_pixels_that_would_be_two_launches_are_windows(kernels: str, tmp_path: Path) -> None:
-    """Where their tiles fill the device."""
+    """A 1x1 convolution runs as a GEMM of windows if that saves a launch and its tiles fill the device."""
     text = """[few] a = Conv(x, few, few_bias)  [bare] b = Conv(x, bare)  [many] c = Conv(x, many, many_bias)
               y = Concat<axis = 1>(a, b, c)"""
     shapes = {"few": (8, 3, 1, 1), "few_bias": (8,), "bare": (8192, 3, 1, 1), "many": (8192, 3, 1, 1)}
@@ -190,10 +190,10 @@ LAYERS, WIDTH = ("q", "k", "v"), 16
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_layers_of_one_x_are_one_product(tmp_path: Path, kernels: str, shared: bool) -> None:
-    """Where their results lie one behind another, which is where each ends at the alignment of siblings.
+    """Layers that share an input run as one GEMM if their results are adjacent, each aligned to the next.
 
-    The table before them leaves, of a block of constants, room for the weights of the first layer alone. `shared`: an
-    earlier layer has the bias of one of them, as all layers without a bias have the same zeros.
+    Because of the table before them, a block of constants has space for the weights of the first layer only. `shared`:
+    an earlier layer uses the bias of one of them, as layers without a bias share the same zeros.
     """
     rng = np.random.default_rng(0)
     constants = {"table": np.zeros(((32 << 20) // 4 // WIDTH - WIDTH, WIDTH), np.float32)}

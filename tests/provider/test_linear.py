@@ -1,4 +1,4 @@
-"""Linear on the provider; on the CPU where it is switched off."""
+"""Linear on the provider, and on the CPU if it is disabled."""
 
 from __future__ import annotations
 

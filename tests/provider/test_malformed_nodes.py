@@ -1,4 +1,4 @@
-"""Malformed nodes on the provider: of our operators, and of every standard operator that it takes."""
+"""Malformed nodes on the provider: of our operators, and of every supported standard operator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.hostile.test_native_nodes import survives
 from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, run
 
-EXAMPLES = 150  # scripts/sweep has 50,000
-WITH_BODIES = {"If", "Loop", "Scan"}  # which test_control_flow.py has: a body is no attribute to damage
-# ONNX has no node tests of them: test_wrong_random_numbers.
+EXAMPLES = 150  # scripts/sweep runs 50,000
+WITH_BODIES = {"If", "Loop", "Scan"}  # test_control_flow.py tests them: a body is not an attribute to damage
+# ONNX has no node tests of them; test_wrong_random_numbers does.
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
@@ -115,7 +115,7 @@ def test_flatten_at_its_ends(axis: int, shape: tuple[int, int], worker: ProcessP
 @pytest.mark.parametrize("op", ["Unsqueeze", "Reshape"])
 @pytest.mark.parametrize("rank", [17, 40_000])
 def test_a_result_of_too_many_axes_is_refused(op: str, rank: int, worker: ProcessPoolExecutor) -> None:
-    """Shapes of nodes hold 16 axes."""
+    """Node shapes hold at most 16 axes."""
     axes: Array = np.arange(1, rank) if op == "Unsqueeze" else np.ones(rank, np.int64)
     inputs: dict[str, Array] = {"x": np.ones(1, np.float32), "axes": axes}
     model = model_of([helper.make_node(op, ["x", "axes"], ["y"])], inputs, ["y"])

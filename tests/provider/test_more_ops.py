@@ -1,4 +1,4 @@
-"""Movement, reductions and products on the provider, alone in a graph, against float64."""
+"""Data movement, reductions and matrix multiplications on the provider, alone in a graph, against float64."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(
     out_type: int | None = None,
     expected: list[Array] | None = None,
 ) -> None:
-    """The node runs on the device as ONNX's reference does in float64, unless `expected` is given."""
+    """Asserts that the node runs on the device and matches ONNX's reference in float64, or `expected` if given."""
     constants = constants or {}
     outputs = [name for name in node.output if name]
     types = {} if out_type is None else dict.fromkeys(outputs, out_type)
@@ -41,7 +41,7 @@ def check(
         def widen(x: Array) -> Array:
             return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
 
-        # Resize takes its scales in float32 only.
+        # Resize requires scales in float32.
         wide = {k: v if node.op_type == "Resize" else widen(v) for k, v in constants.items()}
         graph_inputs = {k: widen(v) for k, v in inputs.items()}
         wide_types = {} if out_type is None else types
@@ -276,7 +276,7 @@ def test_layer_normalization(dtype: Any, worker: ProcessPoolExecutor) -> None:
 @both
 @pytest.mark.parametrize(("op", "axis", "opset"), [("Softmax", 1, 18), ("LogSoftmax", -3, 13), ("Softmax", 1, 11)])
 def test_softmax_over_any_axis(op: str, axis: int, opset: int, dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Below opset 13 all axes from it on."""
+    """Below opset 13 softmax runs over all axes from `axis` on."""
     x = (3 * random(2, 5, 7, 6)).astype(dtype)
     axes = (1, 2, 3) if opset < 13 else (axis,)
     wide = x.astype(np.float64) - x.astype(np.float64).max(axes, keepdims=True)
@@ -285,13 +285,13 @@ def test_softmax_over_any_axis(op: str, axis: int, opset: int, dtype: Any, worke
     check(worker, node, {"x": x}, opset=opset, expected=[y if op == "LogSoftmax" else np.exp(y)])
 
 
-ORDERED = (np.float32, np.float16, np.int64, np.uint8)  # test_types.py has the others
+ORDERED = (np.float32, np.float16, np.int64, np.uint8)  # test_types.py tests the others
 
 
 @pytest.mark.parametrize(("largest", "axis", "k"), [(1, -1, 4), (0, 1, 2), (1, 0, 0)])
 @pytest.mark.parametrize("dtype", ORDERED)
 def test_top_k(dtype: Any, largest: int, axis: int, k: int, worker: ProcessPoolExecutor) -> None:
-    x = np.random.default_rng(3).integers(0, 9, (3, 5, 8)).astype(dtype)  # many are equal
+    x = np.random.default_rng(3).integers(0, 9, (3, 5, 8)).astype(dtype)  # many values are equal
     order = np.argsort(x.astype(np.float64) * (-1 if largest else 1), axis=axis, kind="stable")
     which = np.take(order, np.arange(k), axis=axis)
     node = helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=axis, largest=largest)
@@ -326,7 +326,7 @@ def test_what_top_k_and_arg_refuse(worker: ProcessPoolExecutor) -> None:
         worker.submit(run, model, {"x": none}, ALONE).result()
 
 
-# ONNX's own tests of these are of double or of one axis.
+# ONNX's tests of these use double or one axis.
 MORE_REDUCTIONS = ("Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
 
 
@@ -336,7 +336,7 @@ MORE_REDUCTIONS = ("Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
 def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExecutor) -> None:
     integer = np.issubdtype(dtype, np.integer)
     if integer and how == "LogSumExp":
-        return  # the runtime's
+        return  # ONNX Runtime computes it
     x = np.random.default_rng(5).integers(1, 3, (2, 3, 4, 2)).astype(dtype) if integer else random(2, 3, 4, 2)
     x = (np.abs(x) + 0.5 if how == "LogSum" else x).astype(dtype)
     node = helper.make_node("Reduce" + how, ["x", "axes"], ["y"], keepdims=int(axes != [1]))
@@ -348,7 +348,7 @@ def test_more_reductions(dtype: Any, how: str, axes: Any, worker: ProcessPoolExe
 @pytest.mark.parametrize("how", ["L2", "LogSum"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: ProcessPoolExecutor) -> None:
-    """As the runtime's own kernel rounds them."""
+    """Rounded as ONNX Runtime's kernel rounds them."""
     x = np.random.default_rng(7).integers(1, 9000, (50, 20)).astype(dtype)
     feeds = {"x": x}
     model = model_of([helper.make_node("Reduce" + how, ["x"], ["y"], axes=[1])], feeds, ["y"])
@@ -360,7 +360,7 @@ def test_roots_and_logarithms_of_whole_numbers(dtype: Any, how: str, worker: Pro
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_log_sum_exp_of_whole_numbers_is_the_runtimes(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Which counts the largest numbers alone: the logarithm is 4.43."""
+    """ONNX Runtime counts only the largest values, which gives 3; the exact result is 4.43."""
     feeds = {"x": np.array([3, 3, 2, 2, 2, 2, 2, 2], dtype)}
     model = model_of([helper.make_node("ReduceLogSumExp", ["x"], ["y"], keepdims=0)], feeds, ["y"])
     outcome = worker.submit(run, model, feeds, ALONE).result()
@@ -384,7 +384,7 @@ def test_reduce(op: str, axes: Any, keepdims: int, dtype: Any, worker: ProcessPo
         "ReduceMin": np.min,
     }
     y = functions[op](x.astype(np.float64), axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
-    # A sum of values that cancel is small beside them.
+    # A sum of cancelling values is small compared to them.
     scale = 1e-4 if dtype == np.float32 else 2e-2
     check(worker, node, {"x": x}, constants, tolerance=scale, expected=[np.asarray(y)])
 
@@ -510,7 +510,7 @@ def test_blocks_of_pixels(op: str, dtype: Any, worker: ProcessPoolExecutor) -> N
 
 @pytest.mark.parametrize("op", ["GatherElements", "GatherND"])
 def test_gather_by_element_and_by_tuple(op: str, worker: ProcessPoolExecutor) -> None:
-    """An index that is out of range gives zeros, as in Gather."""
+    """An out-of-range index gives zeros, as in Gather."""
     index = np.array([[0, 2, -1], [1, 0, 9]]) if op == "GatherElements" else np.array([[0, 2], [1, -1], [1, 9]])
     for x in (random(2, 3), np.arange(6).reshape(2, 3), np.arange(6, dtype=np.uint8).reshape(2, 3)):
         attributes: dict[str, Any] = {"axis": 1} if op == "GatherElements" else {}
@@ -534,7 +534,7 @@ def test_scatter(case: Case, worker: ProcessPoolExecutor) -> None:
 
 
 def test_a_sum_of_scattered_floats_is_the_same_in_any_order(worker: ProcessPoolExecutor) -> None:
-    """1e8 and -1e8 swallow what is added between them, unless it is added in units that all of them have."""
+    """1e8 and -1e8 absorb smaller summands unless the sum uses a common unit."""
     x, updates = np.zeros(3, np.float32), np.array([1e8, 1, -1e8, 2, 0.5, 3e38, 3e38, -3e38], np.float32)
     index = np.array([0, 0, 0, 0, 1, 2, 2, 2])
     node = helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], reduction="add")
@@ -555,7 +555,7 @@ def test_cumsum(axis: int, worker: ProcessPoolExecutor) -> None:
 
 @pytest.mark.parametrize("op", [op for op in whole_cases.OPS if not op.startswith(("Fmod", "Shift", "Clip"))])
 def test_whole_numbers(op: str, worker: ProcessPoolExecutor) -> None:
-    """Broadcast; test_types.py has all types."""
+    """With broadcasting; test_types.py tests all types."""
     for dtype in (np.int64, np.int8) if op == "Neg" else (np.int64, np.uint8):
         mask = (2, 1, 7) if op == "Where" else ()
         case = whole_cases.case(op, dtype, op, (3, 2, 5, 7), () if op in whole_cases.UNARY else (5, 1), mask)
@@ -588,7 +588,7 @@ def test_a_division_by_zero_ends_no_process(worker: ProcessPoolExecutor) -> None
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("sizes", [quantize_cases.SIZES[i] for i in (0, 2, 5)])
 def test_quantization(sizes: tuple[int, int, int, int], back: bool, worker: ProcessPoolExecutor) -> None:
-    """One scale, one for each place along an axis, one for each block."""
+    """One scale, one scale for each index along an axis, and one for each block."""
     for dtype in DTYPES:
         for name in ["uint8", "int8", "uint16", "int16"] + ["int32"] * back:
             number = quantize_cases.Number(name)
@@ -677,7 +677,7 @@ def test_dropout_that_does_not_train_is_nothing(worker: ProcessPoolExecutor) -> 
 
 @pytest.mark.parametrize("op", ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"])
 def test_random_numbers(op: str, worker: ProcessPoolExecutor) -> None:
-    """Of one seed they are those of the runtime's own kernel; nothing but its shape is read of the input."""
+    """The same seed gives the values of ONNX Runtime's kernel; only the shape of the input is used."""
     import onnxruntime as ort
 
     like = op.endswith("Like")
@@ -690,7 +690,7 @@ def test_random_numbers(op: str, worker: ProcessPoolExecutor) -> None:
     outputs, taken = worker.submit(_draws, model, feeds).result()
     assert taken == {"Neg": 1, op: 1, "Mul": 1}
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    for got in outputs:  # one run after the other
+    for got in outputs:  # consecutive runs
         np.testing.assert_array_equal(got, session.run(None, feeds)[0])
 
 

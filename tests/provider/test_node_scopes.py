@@ -1,4 +1,4 @@
-"""GRAPHOPT_SYNC and roctx ranges around standard operators; tests/runtime/test_gpu_in_sessions.py has ours."""
+"""GRAPHOPT_SYNC and roctx ranges around standard operators; tests/runtime/test_gpu_in_sessions.py tests our own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stand_ins() -> Path:
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A Relu called before and a LayerNormalization called after, in a process of their own."""
+    """Runs a Relu called before and a LayerNormalization called after in a separate process."""
     script = textwrap.dedent("""
         import sys
         import numpy as np

@@ -1,4 +1,4 @@
-"""The standard's norms on the provider against float64."""
+"""ONNX's normalization operators on the provider, against float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def normal(x: Array, axes: tuple[int, ...], *, centred: bool = True) -> Array:
 
 
 def batch_norms(dtype: Any) -> list[Alone]:
-    """Also of parameters in float beside data in float16, which a model traced under autocast has."""
+    """Includes float parameters with float16 data, which a model traced under autocast has."""
     nodes = []
     for shape, of in (((2, 6, 5, 8), dtype), ((3, 4, 9), np.float32), ((5, 7), dtype), ((4,), dtype)):
         rng = np.random.default_rng(shape)
@@ -63,7 +63,7 @@ def row_norms(op: str, dtype: Any) -> list[Alone]:
 
 
 def statistics(op: str, dtype: Any) -> list[Alone]:
-    """Each row's mean, for LayerNormalization, and its inverse deviation, in float."""
+    """The mean of each row, for LayerNormalization, and the inverse standard deviation, in float."""
     nodes = []
     of_mean = op == "LayerNormalization"
     for axis in (-1, 1, 0):
@@ -82,7 +82,7 @@ def statistics(op: str, dtype: Any) -> list[Alone]:
 
 
 def lp_norms(dtype: Any) -> list[Alone]:
-    """LpNormalization over each axis; zeros stay zeros, as in the runtime."""
+    """LpNormalization over each axis; zeros stay zeros, as in ONNX Runtime."""
     x = random(3, 5, 7, dtype=dtype)
     x[1] = x[:, 2] = x[:, :, 3] = 0
     wide = x.astype(np.float64)
@@ -96,7 +96,7 @@ def lp_norms(dtype: Any) -> list[Alone]:
 
 
 def lrns(dtype: Any) -> list[Alone]:
-    """By the text: onnx's reference takes the batch for the channels (1.23)."""
+    """Computed by the specification's text: onnx's reference (1.23) uses the batch as channels."""
     x = random(2, 7, 3, 5, dtype=dtype)
     wide = x.astype(np.float64)
     nodes = []
@@ -128,7 +128,7 @@ def test_norms(dtype: Any, worker: ProcessPoolExecutor) -> None:
 
 @both
 def test_group_normalization_of_opset_18(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """Its scale and bias are those of groups."""
+    """In opset 18 scale and bias are per group."""
     node = group_norm("GroupNormalization", dtype, 3, {"num_groups": 3}, by_group=True)
     check_together(worker, [node], opset=18)
 
@@ -144,7 +144,7 @@ WRONG: tuple[tuple[str, dict[str, Any], tuple[tuple[int, ...], ...], str], ...] 
 
 
 def refusals() -> list[str]:
-    """What each of them says; their shapes come at run time, so that the runtime's inference says nothing."""
+    """Returns the error of each case, with shapes that ONNX Runtime's inference cannot know and refuse."""
     said = []
     for op, attributes, shapes, _ in WRONG:
         inputs: dict[str, Array] = {f"x{i}": random(*s) for i, s in enumerate(shapes)}

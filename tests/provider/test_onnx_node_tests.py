@@ -1,7 +1,7 @@
-"""ONNX's own node tests on our provider: whatever it claims must give the outputs that ship with the test.
+"""ONNX's node tests on our provider: claimed nodes must give the outputs that ship with the test.
 
-Each model runs as it is, with shapes that come at run time, and with its integer inputs as constants: so models have
-them, and then the provider claims more.
+Each model runs unchanged, with shapes that are only known at run time, and with its integer inputs as constants. Models
+usually have constants there, and the provider then claims more nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.provider.worker import PROVIDER, new_session, start_worker
 
 
 def with_constant_integers(model: onnx.ModelProto, inputs: Sequence[Any]) -> tuple[onnx.ModelProto, Sequence[Any]]:
-    """The model with its integer inputs as initializers, and the inputs that remain."""
+    """Returns the model with its integer inputs as initializers, and the remaining inputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.input[:]
@@ -40,26 +40,26 @@ def with_constant_integers(model: onnx.ModelProto, inputs: Sequence[Any]) -> tup
 
 
 def loads(opset: int) -> bool:
-    """Whether the runtime takes models of this opset: it has schemas of newer ones, too, and refuses their models."""
+    """Whether ONNX Runtime loads models of this opset; it has schemas of newer opsets, but refuses their models."""
     node = helper.make_node("Identity", ["x"], ["y"])
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
     imports = [helper.make_opsetid("", opset)]
     model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=imports, ir_version=8)
     try:
         new_session(model.SerializeToString(), devices=0)
-    except Exception:  # the runtime's exception classes share no public base
+    except Exception:  # ONNX Runtime's exception classes have no public base
         return False
     return True
 
 
 @functools.cache
 def newest_opset() -> int:
-    """Of those that the runtime loads."""
+    """Returns the newest opset that ONNX Runtime loads."""
     return next(opset for opset in range(onnx.defs.onnx_opset_version(), 0, -1) if loads(opset))
 
 
 def as_known(model: onnx.ModelProto | None) -> onnx.ModelProto:
-    """In the newest opset that the runtime knows: a test of a newer one counts where the older gives its outputs."""
+    """Returns the model in the newest known opset; a newer test counts if the older opset gives its outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR_VERSION)
@@ -75,12 +75,12 @@ def claimed(session: Any) -> list[str]:
 
 
 def run_all() -> tuple[dict[str, set[str]], list[str]]:
-    """(for each test with nodes on the provider their operators, failures)."""
+    """Returns the operators on the provider for each test that has some, and the failures."""
     ran: dict[str, set[str]] = {}
     failures = []
     for case in CASES.values():
         model = as_known(case.model)
-        # A chain of half-precision nodes may round each a unit to the other side; 1e-3 is one unit.
+        # Each node of a float16 chain may round differently by one unit; 1e-3 is one unit.
         half = any(o.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for o in model.graph.output)
         rtol = max(case.rtol, 2e-3) if half else case.rtol
         for inputs, outputs in case.data_sets or ():
@@ -114,12 +114,12 @@ def run_one(
     try:
         on_cpu = new_session(model.SerializeToString(), devices=0)
         right_on_cpu = agrees(on_cpu.run(None, feeds), outputs, rtol, atol)
-    except Exception:  # the runtime has no kernel, or its Python interface no such type
+    except Exception:  # ONNX Runtime has no kernel, or its Python interface no such type
         right_on_cpu = False
     return kinds, failure if right_on_cpu else ""
 
 
-# Operators of ONNX whose own tests reach the provider; one that goes missing here is claimed no more.
+# ONNX operators with node tests that reach the provider; an operator missing here is not claimed any more.
 CLAIMED = set(
     """
     Abs Add And ArgMax ArgMin Atan Attention AveragePool BatchNormalization BitShift BitwiseAnd BitwiseNot BitwiseOr
@@ -144,7 +144,10 @@ def test_what_is_claimed_gives_the_shipped_outputs(worker: ProcessPoolExecutor) 
 
 
 def main() -> None:
-    """Prints what docs/measurements/placement.md has: python -m tests.provider.test_onnx_node_tests [OPERATOR ...]."""
+    """Prints the numbers of docs/measurements/placement.md.
+
+    Usage: python -m tests.provider.test_onnx_node_tests [OPERATOR ...].
+    """
     with start_worker() as worker:
         ran, failures = worker.submit(run_all).result()
     asked = set(sys.argv[1:]) or set().union(*ran.values())

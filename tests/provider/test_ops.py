@@ -1,4 +1,4 @@
-"""Every operator that the provider takes, alone in a graph, against float64."""
+"""Every operator that the provider supports, alone in a graph, against float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(
     tolerance: float | None = None,
     opset: int = 17,
 ) -> None:
-    """The node runs on the device, and its outputs are the float64 references rounded to its type."""
+    """Asserts that the node runs on the device, and that its outputs are the float64 references rounded to its type."""
     outputs = list(node.output)
     truth = {name: int(TensorProto.BOOL) for name, y in zip(outputs, expected) if y.dtype == np.bool_}
     model = model_of([node], inputs, outputs, constants, opset, truth)
@@ -56,7 +56,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
     "Elu": {"alpha": 0.7},
 }
-# Not a node of one input with these names, or one that the runtime expands before the provider is asked (Mish).
+# Not ONNX nodes with one input of these names, or expanded by ONNX Runtime before the provider sees them (Mish).
 NOT_NODES = ("Copy", "Clip", "GeluTanh", "Silu", "Mish")
 
 
@@ -70,7 +70,7 @@ def test_unary(op: str, dtype: Any, worker: ProcessPoolExecutor) -> None:
 
 @pytest.mark.parametrize("op", [op for op in logic_cases.OPS if not op.startswith(("IsPos", "IsNeg"))])
 def test_truth(op: str, worker: ProcessPoolExecutor) -> None:
-    """Comparisons and logic in each type that the operator takes, broadcast."""
+    """Comparisons and logic with broadcasting, in each type that the operator supports."""
     for dtype in logic_cases.OPS[op][1]:
         case = logic_cases.case("truth", dtype, op, (2, 3, 5, 7), (5, 1))
         node = helper.make_node(op, list("ab")[: len(case.inputs)], ["y"])
@@ -95,7 +95,7 @@ SMALL_RESULTS: dict[str, tuple[Callable[[Array], Array], Array]] = {
 
 @pytest.mark.parametrize("op", SMALL_RESULTS)
 def test_small_results_keep_their_digits(op: str, worker: ProcessPoolExecutor) -> None:
-    """Not only within a part of the largest result: 1 + e^x and e^x - 1 must not round a small e^x or x away."""
+    """Errors are relative to each element: 1 + e^x and e^x - 1 must not round a small e^x or x away."""
     function, x = SMALL_RESULTS[op]
     outcome = worker.submit(run, model_of([helper.make_node(op, ["x"], ["y"])], {"x": x}, ["y"]), {"x": x}, ALONE)
     np.testing.assert_allclose(outcome.result().outputs[0], function(x.astype(np.float64)), rtol=1e-5, atol=1e-30)
@@ -112,7 +112,7 @@ def test_function_of_one_number(op: str, dtype: Any, worker: ProcessPoolExecutor
 
 
 def test_sines_of_large_numbers(worker: ProcessPoolExecutor) -> None:
-    """Phases count up: what is taken off them must leave all digits, to the largest number that there is."""
+    """Subtracting multiples of pi must keep all digits, up to the largest float."""
     edges = np.array(
         [8191.9995, 8192, -8192, 0, -0.0, 1e-30, np.pi, np.inf, -np.inf, np.nan, 1e30, 3.4028235e38, -2e38, 4194303.5],
         np.float32,
@@ -128,7 +128,7 @@ def test_sines_of_large_numbers(worker: ProcessPoolExecutor) -> None:
 
 
 def test_whole_numbers(worker: ProcessPoolExecutor) -> None:
-    """Exactly, at the edges of what float holds, and halves to even."""
+    """Exact results at the limits of float's integers, with halves rounded to even."""
     edges = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 8388607.5, 8388608, -8388607.5, 3e9, np.inf, -np.inf, np.nan, 0]
     x = np.array([*edges, *np.linspace(-5, 5, 41)], np.float32)
     for op, function in (("Round", np.round), ("Floor", np.floor), ("Ceil", np.ceil), ("Sign", np.sign)):
@@ -243,7 +243,7 @@ OURS: tuple[tuple[str, dict[str, Any], Any, int], ...] = (
 )
 
 
-# One name of each kernel: their activations and suffixes are the same code.
+# One name for each kernel: all activations and suffixes use the same code.
 FORMS = (
     "FusedLayerNorm2d", "FusedAdaLayerNormAddSum", "FusedRotary", "FusedRotaryInterleaved", "GatedSilu",
     "GatedHalvesGelu", "FusedConvTransposeAddPRelu",

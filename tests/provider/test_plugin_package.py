@@ -1,4 +1,4 @@
-"""The package as ONNX Runtime's guidance for providers has it: a program knows no more of us than three functions."""
+"""The package follows ONNX Runtime's guidance for provider packages: programs need only three of our functions."""
 
 from __future__ import annotations
 

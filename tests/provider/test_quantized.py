@@ -1,4 +1,4 @@
-"""Quantized operators on the provider, against the runtime's CPU kernels: the same whole numbers, bit for bit."""
+"""Quantized operators on the provider, against ONNX Runtime's CPU kernels: the same integers, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def i8(*dims: int) -> Array:
 
 
 def i7(*dims: int) -> Array:
-    """Beside u8: without VNNI the runtime adds two products in 16 bits and cuts larger sums off."""
+    """For use with u8: without VNNI, ONNX Runtime adds two products in 16 bits and saturates larger sums."""
     return np.asarray(RNG.integers(-64, 64, dims), np.int8)
 
 
@@ -169,7 +169,7 @@ def test_the_numbers_of_the_cpu(
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
 def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
-    """The runtime has no kernel of its own; sums wrap around."""
+    """ONNX Runtime has no kernel for it; sums wrap around."""
     a, b = (RNG.integers(0, 2**31 - 1, dims).astype(dtype) for dims in ((7, 5), (7, 9)))
     for c in (None, RNG.integers(0, 99, (9,)).astype(dtype), RNG.integers(0, 99, (5, 1)).astype(dtype)):
         model, feeds = model_of("Gemm", [a, b, c][: 2 if c is None else 3], {"transA": 1}, "")
@@ -183,7 +183,7 @@ def test_gemm_of_whole_numbers(dtype: Any, worker: ProcessPoolExecutor) -> None:
 @pytest.mark.parametrize("number", ["INT4", "UINT4", "INT16", "UINT16"])
 @pytest.mark.parametrize("block", [0, 2])
 def test_numbers_of_4_and_16_bits(number: str, block: int, worker: ProcessPoolExecutor) -> None:
-    """Between two nodes, and as weights: blocks along an axis, or a scale for each place; an odd number of elements."""
+    """As activations and as weights: blocks along an axis, or one scale for each index; an odd number of elements."""
     code = getattr(onnx.TensorProto, number)
     ends = np.iinfo(number.lower().replace("t4", "t8"))
     least, most = (ends.min, ends.max) if "16" in number else (-8, 7) if ends.min else (0, 15)
@@ -215,7 +215,7 @@ def test_numbers_of_4_and_16_bits(number: str, block: int, worker: ProcessPoolEx
 
     feeds = {"x": 3 * real(*shape)}
     wanted = worker.submit(on_cpu, model(nodes), feeds).result()
-    # The CPU has no kernels for Squeeze and Unsqueeze of 4 bits.
+    # ONNX Runtime has no CPU kernels for Squeeze and Unsqueeze of 4-bit types.
     for form, regions in ((nodes, "0"), (nodes, "1"), ([nodes[0], *views, viewed, *nodes[2:]], "1")):
         outcome = worker.submit(run, model(form), feeds, {**ALONE, "regions": regions}).result()
         assert not outcome.elsewhere
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_an_error(op: str, inputs: Inputs, message: str, wo
 
 
 def quantized(kind: str, folder: str) -> tuple[bytes, dict[str, Array]]:
-    """A small model as the runtime's own quantizer writes it, and inputs."""
+    """Returns a small model quantized by ONNX Runtime's quantizer, and its inputs."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 
     name = "bert" if kind == "dynamic" else "resnet50"
@@ -251,7 +251,7 @@ def quantized(kind: str, folder: str) -> tuple[bytes, dict[str, Array]]:
         whole = x.type.tensor_type.elem_type != onnx.TensorProto.FLOAT
         feeds[x.name] = RNG.integers(0, 2, dims) if whole else real(*dims)
     if kind == "dynamic":
-        quantize_dynamic(*paths, reduce_range=True)  # as i7
+        quantize_dynamic(*paths, reduce_range=True)  # for the same reason as i7
     else:
 
         class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -265,15 +265,15 @@ def quantized(kind: str, folder: str) -> tuple[bytes, dict[str, Array]]:
     return Path(paths[1]).read_bytes(), feeds
 
 
-@pytest.mark.filterwarnings("ignore")  # the quantizer's own
+@pytest.mark.filterwarnings("ignore")  # warnings of the quantizer
 @pytest.mark.parametrize("kind", ["dynamic", "QDQ", "QOperator"])
 def test_no_node_of_a_quantized_model_is_left_to_the_cpu(
     kind: str, tmp_path: Path, worker: ProcessPoolExecutor
 ) -> None:
-    """Made by the runtime's quantizer, which is none of ours."""
+    """The model is made by ONNX Runtime's quantizer, not by us."""
     model, feeds = quantized(kind, str(tmp_path))
     outcome = worker.submit(run, model, feeds, {"regions": "0"}).result()
     assert not [op for op in outcome.elsewhere if not op.startswith("Memcpy")]
     for got, wanted in zip(outcome.outputs, worker.submit(on_cpu, model, feeds).result(), strict=True):
-        # Where float arithmetic of another order meets a step of 8 bits, one number is another.
+        # A different summation order can change a value by one 8-bit step.
         np.testing.assert_allclose(got, wanted, atol=0.05 * np.abs(wanted).max())

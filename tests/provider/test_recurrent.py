@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN on the provider, against the runtime's own kernels for the CPU."""
+"""LSTM, GRU and RNN on the provider, against ONNX Runtime's CPU kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, run
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-# B, S, I, H, direction, attributes, which optional inputs: B(ias), l(engths), h, c, P(eepholes)
+# B, S, I, H, direction, attributes, and the present optional inputs: B(ias), l(engths), h, c, P(eepholes)
 FORMS: tuple[tuple[str, tuple[int, int, int, int], str, dict[str, Any], str], ...] = (
     ("LSTM", (2, 5, 7, 9), "forward", {}, "B"),
     ("LSTM", (3, 4, 6, 150), "bidirectional", {"clip": 0.7}, "BlhcP"),
@@ -50,7 +50,7 @@ def test_recurrent(form: Any, dtype: Any, worker: ProcessPoolExecutor) -> None:
     op, sizes, direction, attributes, optional = form
     given = values(op, sizes, 2 if direction == "bidirectional" else 1, optional, dtype)
     names = [name if name in given else "" for name in "xwrBlhcP"[: 8 if op == "LSTM" else 6]]
-    # Y is often left out.
+    # Models often omit Y.
     outputs = ["", "last_h", "last_c"][: 3 if op == "LSTM" else 2] if optional == "B" else ["y", "last_h"]
     node = helper.make_node(op, names, outputs, hidden_size=sizes[3], direction=direction, **attributes)
     wanted = [name for name in outputs if name]

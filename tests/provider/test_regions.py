@@ -1,7 +1,7 @@
-"""Nodes that run as one: captured and replayed, shapes, addresses, threads, memory, control flow, and the off switch.
+"""Regions of nodes: capture and replay, shapes, addresses, threads, memory, control flow, and the off switch.
 
-The driver is the CPU with kernels compiled for it: it records launches and copies and replays them, and memory of the
-device can be touched by nothing else. tests/provider/test_drivers.py has drivers that fail.
+The driver is the CPU with kernels compiled for it: it captures and replays launches and copies, and only it can access
+device memory. tests/provider/test_drivers.py has failing drivers.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tests.provider.worker import Array, model_of, new_session
 Feeds = Mapping[str, Array]
 
 ON_GPU = os.environ.get("GRAPHOPT_TEST_ON_GPU") == "1"
-REASSOCIATED = 1e-5  # of RMS
+REASSOCIATED = 1e-5  # relative to RMS
 
 
 def counts() -> dict[str, int]:
-    """What regions of this process have done so far."""
+    """Returns counts of region events in this process so far."""
     describe = ctypes.CDLL(str(library_path())).GraphoptRegions
     describe.restype = ctypes.c_char_p
     found: dict[str, int] = json.loads(describe())
-    del found["planning_us"]  # no event
+    del found["planning_us"]  # a duration, not an event
     return found
 
 
 def memory(library: str | None = None) -> dict[str, Any]:
-    """What pools of this process have of the device, and the library in all."""
+    """Returns the device memory of this process's pools, and of the whole library."""
     describe = ctypes.CDLL(library or str(library_path())).GraphoptMemory
     describe.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(describe())
@@ -62,7 +62,7 @@ def runs(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[
 
 
 def alike(a: Array, b: Array) -> bool:
-    """The same bits; on a GPU but for rounding: a region asks the vendor's library for layers of one X at once."""
+    """Whether the bits are equal; on a GPU up to rounding, since a region runs layers of one X as one library GEMM."""
     if np.array_equal(a, b, equal_nan=True):
         return True
     if not ON_GPU or a.dtype != np.float32:
@@ -71,7 +71,7 @@ def alike(a: Array, b: Array) -> bool:
 
 
 def both(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[bool, dict[str, int]]:
-    """Whether every run gives the same with regions and without, and what the former did."""
+    """Whether all runs give the same results with and without regions, and the events of the former."""
     wanted, _ = runs(model, feeds, {**options, "regions": "0"})
     got, events = runs(model, feeds, options)
     same = all(alike(a, b) for x, y in zip(got, wanted, strict=True) for a, b in zip(x, y, strict=True))
@@ -79,7 +79,7 @@ def both(model: bytes, feeds: list[Feeds], options: Mapping[str, str]) -> tuple[
 
 
 def dynamic(*ops: str) -> bytes:
-    """A chain of element-wise nodes over any matrix."""
+    """Returns a chain of element-wise nodes on a matrix of any size."""
     names = ["x", *(f"t{i}" for i in range(len(ops) - 1)), "y"]
     nodes = [helper.make_node(op, [names[i]], [names[i + 1]], f"n{i}") for i, op in enumerate(ops)]
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in ("x", "y")]
@@ -137,7 +137,7 @@ def _many_shapes(model: bytes, sizes: list[tuple[int, int]], limit: int) -> tupl
     return worst, since(before)
 
 
-# With what is made of the shape each plan has memory of its own: 512 bytes of zeros that are read on the device.
+# A value computed from the shape makes each plan own memory: 512 bytes of zeros, read on the device.
 OF_THE_SHAPE = [
     helper.make_node("Shape", ["x"], ["s"]),
     helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
@@ -162,18 +162,19 @@ def test_what_is_not_used_leaves_when_memory_is_short(more: list[onnx.NodeProto]
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     rng = np.random.default_rng(3)
     sizes = [(int(a), int(b)) for a, b in rng.integers(1, 129, (60, 2))]
-    # What the largest has kept for its recording is missing for the output of a smaller one.
+    # The memory of the largest size's graph is missing for the output of a smaller one.
     sizes += [(96, 96), (127, 127), (89, 95), (128, 128), (60, 60), (127, 128), (110, 110)]
-    # Two and a half tensors of the largest size beside input and output.
+    # Two and a half tensors of the largest size, in addition to input and output.
     limit = 128 * 128 * 4 * 9 // 2
     worst, events = worker.submit(_many_shapes, model.SerializeToString(), sizes, limit).result()
     assert worst < 1e-5
     assert events["dropped"] >= len({*sizes}) - 32
-    assert events["captured"] >= len({*sizes}) * 3 // 4  # the largest have no room for copies of input and output
+    # the largest sizes leave no memory for copies of input and output
+    assert events["captured"] >= len({*sizes}) * 3 // 4
 
 
 def _held(model: bytes, sizes: list[tuple[int, int]], limit: int) -> dict[str, Any]:
-    """What a session with the limit has of the device while it runs each size twice, and what is left behind it."""
+    """Returns the device memory of a limited session while it runs each size twice, and after its end."""
     gc.collect()
     before = memory()
     session = new_session(model, {"memory_limit": str(limit)})
@@ -201,20 +202,20 @@ def _held(model: bytes, sizes: list[tuple[int, int]], limit: int) -> dict[str, A
 
 @pytest.mark.skipif(ON_GPU, reason="the vendor's libraries have memory of their own there")
 def test_a_limit_counts_what_is_kept_for_the_next_request(worker: ProcessPoolExecutor) -> None:
-    """Many sizes leave many blocks behind, each of a size of its own."""
+    """Many sizes leave many blocks of different sizes."""
     rng = np.random.default_rng(6)
     sizes = [(int(a), int(b)) for a, b in rng.integers(16, 257, (150, 2))]
     limit = 256 * 256 * 4 * 5
     found = worker.submit(_held, dynamic("Relu", "Exp", "Tanh"), sizes, limit).result()
     assert max(found["held"]) <= found["most"] <= limit
     assert found["grown"] <= limit
-    assert max(found["held"]) > limit // 2  # so that there was something to give back
+    assert max(found["held"]) > limit // 2  # large enough that blocks had to be freed
     assert 1 <= found["recordings"] <= 2 * 32 * 3
     assert found["left"] == found["pools"] == 0
 
 
 def _in_use(model: bytes, sizes: list[tuple[int, int]]) -> int:
-    """Bytes in use after a session without a limit has run each size three times."""
+    """Returns the bytes in use after a session without a limit has run each size three times."""
 
     def in_use() -> int:
         return sum(int(pool["in_use"]) for pool in memory()["pools"])
@@ -229,7 +230,7 @@ def _in_use(model: bytes, sizes: list[tuple[int, int]]) -> int:
 
 
 def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
-    """Each size is captured with its own arena, twice as large here if it has copies of input and output."""
+    """Each size is captured with a separate arena, which would double if it had copies of input and output."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Transpose", ["r"], ["t"]),
@@ -246,7 +247,7 @@ def test_sizes_that_grow_keep_few_arenas(worker: ProcessPoolExecutor) -> None:
 
 
 def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
-    """Inputs and outputs that the caller has on the device: the same, others, and others each time."""
+    """Runs with inputs and outputs bound on the device: the same addresses, others, and new ones each time."""
     import onnxruntime as ort
 
     before = counts()
@@ -267,7 +268,7 @@ def _bound(model: bytes, rounds: int) -> tuple[float, dict[str, int]]:
         x = xs[pair[0]]
         wanted = np.tanh(np.log1p(np.exp(np.maximum(x, 0))))
         worst = max(worst, float(np.abs(outputs[pair[1]].numpy() - wanted).max()))
-    # An output over the input it is made of.
+    # An output that overwrites its input.
     binding = session.io_binding()
     for _ in range(3):
         shared = ort.OrtValue.ortvalue_from_numpy(xs[0], *where)
@@ -282,7 +283,7 @@ def test_addresses_of_callers(worker: ProcessPoolExecutor) -> None:
     worst, events = worker.submit(_bound, dynamic("Relu", "Softplus", "Tanh"), 12).result()
     assert worst < 1e-6
     assert events["launched"] == 1
-    # The first addresses and the second have graphs of their own, the third go through copies.
+    # The first and the second addresses each get a graph; the third go through copies.
     assert events["captured"] == 3
     assert events["replayed"] >= 5 and events["copied"] >= 8
 
@@ -353,7 +354,7 @@ def test_tensors_that_share_memory(name: str, worker: ProcessPoolExecutor) -> No
 
 
 def test_constants_are_kept_by_the_region(worker: ProcessPoolExecutor) -> None:
-    """On the device and on the host, one that two nodes read, a view of one, and one without elements."""
+    """On the device and on the host: one with two readers, a view of one, and one without elements."""
     rng = np.random.default_rng(2)
     constants = {"w": signed(rng, 8, 8), "half": np.asarray(0.5, np.float32), "none": np.zeros((0, 8), np.float32)}
     constants["shape"] = np.asarray([8, 8], np.int64)
@@ -394,7 +395,7 @@ def test_control_flow_splits_regions_and_bodies_have_their_own(worker: ProcessPo
 
 
 def mapped(nested: bool) -> bytes:
-    """SequenceMap whose body is two nodes, or an If of such bodies."""
+    """Returns a SequenceMap with a body of two nodes, or of an If with such bodies."""
 
     def body(name: str, *inputs: str) -> onnx.GraphProto:
         nodes = [helper.make_node("Exp", ["t"], [f"{name}0"]), helper.make_node("Tanh", [f"{name}0"], [name])]
@@ -418,11 +419,11 @@ def mapped(nested: bool) -> bytes:
 
 
 def test_what_lies_in_a_node_that_is_replaced_later_is_not_compiled(worker: ProcessPoolExecutor) -> None:
-    """The runtime moves SequenceMap's body into a Loop, where nobody imports the domain of what was compiled in it."""
+    """ONNX Runtime moves SequenceMap's body into a Loop, which does not import the domain of compiled nodes."""
     feeds: Feeds = {"x": signed(np.random.default_rng(12), 4, 4), "c": np.asarray(True)}
     same, _ = worker.submit(both, mapped(nested=False), [feeds] * 3, {}).result()
     assert same
-    # The runtime does not tell what an If lies in. Where it has learnt that or moves such bodies, this goes.
+    # ONNX Runtime does not report the node that contains an If. Remove this when it does, or when it moves such bodies.
     assert worker.submit(runs, mapped(nested=True), [feeds], {"regions": "0"}).result()[0]
     with pytest.raises(Exception, match="INVALID_GRAPH"):
         worker.submit(runs, mapped(nested=True), [feeds], {}).result()
@@ -468,13 +469,13 @@ def test_an_error_names_the_node(worker: ProcessPoolExecutor) -> None:
 
 
 def conv(*more: tuple[Any, ...]) -> list[Any]:
-    """A convolution of x, and nodes behind it."""
+    """Returns a convolution of x, and the nodes after it."""
     nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1])]
     return [*nodes, *(helper.make_node(op, ins, outs, **(attrs[0] if attrs else {})) for op, ins, outs, *attrs in more)]
 
 
 TAILS = {
-    # name: (nodes, outputs, what is computed together with its tail)
+    # name: (nodes, outputs, number of convolutions fused with their tail)
     "Relu": (conv(("Relu", ["c"], ["y"])), ["y"], 1),
     "LeakyRelu": (conv(("LeakyRelu", ["c"], ["y"], {"alpha": 0.3})), ["y"], 1),
     "Clip": (conv(("Clip", ["c", "", "one"], ["y"])), ["y"], 1),
@@ -538,7 +539,7 @@ TAILS = {
         ["y"],
         2,
     ),
-    # What may not be.
+    # Tails that must not be fused.
     "a sum that is broadcast": (conv(("Add", ["c", "b1"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 0),
     "a sum with itself": (conv(("Add", ["c", "c"], ["s"]), ("Relu", ["s"], ["y"])), ["y"], 0),
     "an output between": (conv(("Relu", ["c"], ["y"])), ["c", "y"], 0),
@@ -563,7 +564,7 @@ TAILS = {
 
 
 SIZES: dict[str, tuple[list[tuple[Any, ...]], int]] = {
-    # name: (nodes behind a convolution with stride 2 of x, how many are computed with their tails)
+    # name: (nodes after a convolution of x with stride 2, number of convolutions fused with their tails)
     "back to the size of its input": (
         [
             ("Conv", ["c", "w"], {"pads": [1] * 4}),
@@ -583,7 +584,7 @@ SIZES: dict[str, tuple[list[tuple[Any, ...]], int]] = {
 
 
 def check_fused(model: bytes, feeds: list[Feeds], count: int, worker: ProcessPoolExecutor) -> None:
-    """So many convolutions have taken what follows them, and each run gives what the CPU gives."""
+    """Asserts the number of fused convolutions, and that each run equals the CPU's."""
     wanted = new_session(model, devices=0)
     got, events = worker.submit(runs, model, feeds, {"min_nodes": "1"}).result()
     assert events.get("fused", 0) == count
@@ -605,14 +606,14 @@ def test_sums_of_images_whose_size_the_run_tells(name: str, worker: ProcessPoolE
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w"])
     graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    # The last pair of pads adds nothing where sizes are odd.
+    # The last pair of pads has no effect if sizes are odd.
     feeds: list[Feeds] = [{"x": signed(rng, *shape)} for shape in ((2, 4, 5, 7), (1, 4, 9, 5), (2, 4, 5, 7))]
     check_fused(model, feeds, count, worker)
 
 
 @pytest.mark.parametrize(("batch", "count"), [("n", 1), ("m", 0)])
 def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, worker: ProcessPoolExecutor) -> None:
-    """The same symbol is the same size. Different ones may still be: such a sum is a step of its own."""
+    """Equal symbols are equal sizes. Different symbols may be equal as well: such a sum is a separate step."""
     nodes = conv(("Add", ["c", "r"], ["s"]), ("Relu", ["s"], ["y"]))
     rng = np.random.default_rng(8)
     weights = {"w": signed(rng, 4, 4, 3, 3), "b": signed(rng, 4)}
@@ -632,7 +633,7 @@ def test_a_sum_of_images_whose_number_the_run_tells(batch: str, count: int, work
 
 
 def test_a_sum_of_images_of_unknown_numbers_of_channels(worker: ProcessPoolExecutor) -> None:
-    """Two numbers of filters that nobody knows are not one: the sum of 4 channels and of 1 broadcasts."""
+    """Two unknown numbers of filters may differ: the sum of 4 channels and 1 broadcasts."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
         helper.make_node("Conv", ["x", "v"], ["d"], pads=[1] * 4),

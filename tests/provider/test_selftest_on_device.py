@@ -1,4 +1,4 @@
-"""The self-test on our provider: every operator has a kernel on the device, and what fails there is avoided."""
+"""The self-test on our provider: every operator has a kernel on the device, and failing operators are avoided."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PAIR = ("FusedLayerNorm", "ScaleShiftRelu")
 
 
 def representatives() -> set[str]:
-    """The plainest and the fullest name of each family; of those whose kernels take long on the emulator no more.
+    """Returns all names, but only the shortest and the longest for families that are slow on the emulator.
 
-    With GRAPHOPT_TEST_EVERY_OPERATOR=1, as in scripts/sweep, all there are.
+    With GRAPHOPT_TEST_EVERY_OPERATOR=1, as in scripts/sweep, returns all names.
     """
     if os.environ.get("GRAPHOPT_TEST_EVERY_OPERATOR") == "1":
         return set(OPS)
@@ -98,10 +98,10 @@ def test_times_and_what_a_report_needs(worker: ProcessPoolExecutor) -> None:
 
 @dataclass
 class Sessions:
-    """What sessions on a model with both operators of PAIR did."""
+    """Observations of sessions on a model with both operators of PAIR."""
 
     warned: list[str]
-    device_ops: list[Counter[str]]  # for each session, its nodes on the device
+    device_ops: list[Counter[str]]  # nodes on the device, for each session
     errors: list[float]
 
 
@@ -123,12 +123,12 @@ def _sessions(providers: list[Any], count: int = 1, **options: Any) -> Sessions:
     return found
 
 
-# Each node by itself, as the profile shows it.
+# No regions, so the profile shows each node.
 ALONE = [(DEVICE_PROVIDER, {"min_nodes": 1, "regions": 0})]
 
 
 def _after_a_failure() -> dict[str, Sessions]:
-    """The self-test cannot find the kernel of one of three operators; then sessions; then a self-test that passes."""
+    """Runs a self-test that misses the kernel of one of three operators, then sessions, then a passing self-test."""
     few = {name: OPS[name] for name in (*PAIR, "FusedRmsNorm")}
     with patch.dict(OPS, few, clear=True), patch.dict(os.environ, {"GRAPHOPT_DISABLE": "FusedLayerNorm"}):
         assert {r.op for r in selftest().failed} == {"FusedLayerNorm"}
@@ -152,7 +152,7 @@ def test_a_device_does_without_what_failed(worker: ProcessPoolExecutor) -> None:
     assert "FusedLayerNorm: " in said and "graphopt doctor --selftest" in said
     for ops in found["device"].device_ops:
         assert ops["FusedLayerNorm"] == 0 and ops["ScaleShiftRelu"] == 2
-        assert ops["LayerNormalization"] or ops["ReduceMean"] or ops["ReduceSum"]  # its definition
+        assert ops["LayerNormalization"] or ops["ReduceMean"] or ops["ReduceSum"]  # the nodes of its definition
     for unaffected in ("ignored", "passed"):
         assert not found[unaffected].warned
         assert found[unaffected].device_ops[0]["FusedLayerNorm"] == 2

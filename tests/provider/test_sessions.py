@@ -1,4 +1,4 @@
-"""Sessions on the provider: whole models, threads, lifetimes, memory, and the ways to ask for it."""
+"""Sessions on the provider: whole models, threads, lifetimes, memory, and the ways to request it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hip.case import signed
 from tests.provider.test_ops import ALONE
 from tests.provider.worker import Array, model_of, new_session, run
 
-# Whatever else these models contain, nothing of them leaves the device between input and output.
+# In these models no node between input and output leaves the device.
 ON_DEVICE = ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "yolo", "bert", "vit", "gpt2", "sd_block", "chess")
 
 
@@ -72,7 +72,7 @@ def test_one_node_is_not_worth_a_copy(worker: ProcessPoolExecutor) -> None:
 
 
 def test_one_node_beside_others_of_the_same_input_costs_no_copy(worker: ProcessPoolExecutor) -> None:
-    """Token ids that a model also hands on: on the CPU the node would have the input copied in front of the others."""
+    """Token ids that are also an output: with Identity on the CPU the other nodes would read a copy of the input."""
     x = signed(np.random.default_rng(0), 64, 64)
     others = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
     others += [helper.make_node("Abs", ["b"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
@@ -92,7 +92,7 @@ def test_one_node_whose_result_the_host_reads_stays_there(worker: ProcessPoolExe
 
 
 def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> None:
-    """A size that comes as an input, and axes that are counted: arithmetic that has kernels on the device."""
+    """A size that is an input, and a number of axes: arithmetic that has device kernels, but belongs on the host."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Mul", ["size", "two"], ["doubled"]),
@@ -113,7 +113,7 @@ def test_what_only_the_host_reads_stays_there(worker: ProcessPoolExecutor) -> No
 
 
 def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """Angles of positions behind a cache: how long it is goes there with the plan, and so do sizes for Reshape."""
+    """Angles of positions after a cache: its length is uploaded with the plan, as are the sizes for Reshape."""
     numbers = helper.make_tensor("value", TensorProto.INT64, [1], [1])
     nodes = [
         helper.make_node("Shape", ["past"], ["past_shape"]),
@@ -145,7 +145,7 @@ def test_masks_and_positions_that_shapes_give_are_made_on_the_device(worker: Pro
 
 
 def test_a_shape_is_told_where_the_tensor_is(worker: ProcessPoolExecutor) -> None:
-    """The shapes of what the CPU made, and of an input that nobody reads on the device, cost no copy."""
+    """The shape of a CPU result, and of an input without device readers, needs no copy."""
     nodes = [
         helper.make_node("Sinh", ["x"], ["a"]),
         helper.make_node("Shape", ["a"], ["s"]),
@@ -181,7 +181,7 @@ def _threads_and_sessions(model: bytes, x: Array) -> list[float]:
 
 
 def _plans(model: bytes, xs: list[Array], limits: list[Array]) -> bool:
-    """Four threads, each of whose runs has other shapes or limits than the one before it."""
+    """Runs four threads; each run has different shapes or limits than the one before it."""
     session = new_session(model, {"regions": "0"})
     right = [False] * 4
 
@@ -200,7 +200,7 @@ def _plans(model: bytes, xs: list[Array], limits: list[Array]) -> bool:
 
 
 def test_plans_are_kept_by_shape_and_by_what_lies_on_the_host(worker: ProcessPoolExecutor) -> None:
-    """Clip reads its limits when it plans; there are more shapes than plans that a node keeps."""
+    """Clip reads its limits during planning; there are more shapes than plans that a node keeps."""
     rng = np.random.default_rng(5)
     xs = [rng.standard_normal((1 + i % 4, 1 + i)).astype(np.float32) for i in range(12)]
     limits = [np.asarray(v, np.float32) for v in (-1, 0.25, 2)]
@@ -219,7 +219,7 @@ def test_two_sessions_in_four_threads(worker: ProcessPoolExecutor) -> None:
 
 
 def _out_of_memory(model: bytes) -> tuple[str, float]:
-    # Room for the input, but not for the result of the first node.
+    # The limit fits the input, but not the result of the first node as well.
     session = new_session(model, {"memory_limit": str(3 << 19)})
     message = ""
     try:
@@ -252,7 +252,7 @@ def _one_after_another(model: bytes, elements: int, limit: int) -> float:
 
 
 def test_a_limit_holds_whatever_other_sessions_have_left(worker: ProcessPoolExecutor) -> None:
-    """They leave blocks of twice the size, which would count whole."""
+    """Other sessions leave blocks of twice the size, which must not count against the limit as a whole."""
     values = [helper.make_tensor_value_info(name, 1, ["a", "b"]) for name in ("x", "y")]
     nodes = [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Tanh", ["t"], ["y"])]
     model = helper.make_model(
@@ -325,7 +325,7 @@ def test_library_after_the_provider(worker: ProcessPoolExecutor) -> None:
 
 
 def test_a_value_that_one_node_reads_on_the_host_and_on_the_device(worker: ProcessPoolExecutor) -> None:
-    """The runtime would give device memory to whatever reads it on the host; such a node stays with the CPU."""
+    """If host and device read a value, ONNX Runtime would pass device memory to both; such a node runs on the CPU."""
     limit = np.asarray(0.5, np.float32)
     nodes = [
         helper.make_node("Clip", ["limit", "", "limit"], ["half"]),

@@ -1,6 +1,6 @@
-"""Values that shapes are made of: regions compute them with their plans, and nothing of them is on the CPU or copied.
+"""Shape arithmetic: regions compute it with their plans, without CPU nodes and copies.
 
-Each operator is held against ONNX Runtime's own on the CPU, over several sizes; then chains of them are drawn.
+Each operator is compared with ONNX Runtime's CPU kernel for several sizes; then random chains are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.rewriting import model_from_text
 
 SIZES = ((2, 5), (7, 1), (2, 5), (4, 3))
 
-# What is computed of s, the shape [N, M, 3] of x, and of n, one number of it; v is what the device reads.
+# Nodes over s, the shape [N, M, 3] of x, and n, one element of it; the device reads v.
 OPERATORS = {
     "Gather": "v = Gather (s, first)",
     "Gather from behind": "v = Gather <axis = 0> (s, behind)",
@@ -113,7 +113,7 @@ CONSTANTS: Mapping[str, Array] = {
 
 
 def model_with(nodes: str) -> bytes:
-    """The device reads v: it adds a zero that it has computed."""
+    """Returns a model that reads v on the device, where it adds a computed zero."""
     text = f"""g (float[N, M, 3] x) => (float[] y) {{
         s = Shape (x)  n = Gather (s, one0)  {nodes}
         r = Relu (x)  m = ReduceMax <keepdims = 0> (r)  zero = Mul (m, zero_f)
@@ -163,7 +163,7 @@ DRAWN = ("Add", "Sub", "Mul", "Min", "Max", "Mod", "Concat", "Slice", "Gather", 
 
 
 def chain(rng: np.random.Generator) -> bytes:
-    """Draws operators over what was drawn before; all vectors of one number or more."""
+    """Draws a chain of operators on vectors of at least one element."""
     nodes = [helper.make_node("Shape", ["x"], ["v0"])]
     names = ["v0"]
     for i in range(1, int(rng.integers(4, 14))):
@@ -242,7 +242,7 @@ def test_chains(seed: int, worker: ProcessPoolExecutor) -> None:
 
 
 def test_what_is_read_elsewhere_is_where_it_was(worker: ProcessPoolExecutor) -> None:
-    """A size that the graph gives out, and one that a node of the CPU reads: the runtime has them, without a copy."""
+    """A size that is a graph output, and one that a CPU node reads: ONNX Runtime gets them without a copy."""
     text = """g (float[N, M] x) => (int64[1] n, float[a, b] y) {
         r = Relu (x)  s = Shape (r)  n = Gather (s, first)  rest = Gather (s, second)
         to = Concat <axis = 0> (rest, n)  q = Reshape (r, to)  y = Neg (q) }"""

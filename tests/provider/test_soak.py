@@ -1,4 +1,4 @@
-"""The soak test (scripts/gpu_soak.py) finds what it looks for."""
+"""The soak test (scripts/gpu_soak.py) detects planted errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = np.nextafter(Y, np.float32(2.0))
 
 
 class Silent(Stderr):
-    """Counts only what a test adds."""
+    """Counts only the lines that a test adds."""
 
     def __init__(self) -> None:
         self.count = 0

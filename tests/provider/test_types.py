@@ -1,4 +1,4 @@
-"""Whole numbers of every width on the provider, beside ONNX's reference implementation."""
+"""Integers of every width on the provider, against ONNX's reference implementation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, 
 
 
 def nodes_of(dtype: Any) -> tuple[list[NodeProto], dict[str, Array]]:
-    """Nodes that read x and z, and their constants."""
+    """Returns nodes that read x and z, and their constants."""
     bits, is_signed = np.iinfo(dtype).bits, np.iinfo(dtype).min < 0
     kind = int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     constants: dict[str, Array] = {
@@ -92,7 +92,7 @@ def test_every_operator_of_a_whole_number(dtype: Any, worker: ProcessPoolExecuto
     rng, ends = np.random.default_rng(3), np.iinfo(dtype)
 
     def values(*dims: int) -> Array:
-        """From end to end, and small ones; none is 0, which nothing can be divided by."""
+        """Draws from the full range and small values, without 0 because of divisions."""
         wide = rng.integers(ends.min, ends.max, dims, dtype, endpoint=True)
         return np.where((rng.random(dims) < 0.5) | (wide == 0), rng.integers(1, 9, dims).astype(dtype), wide)
 
@@ -105,11 +105,11 @@ def test_every_operator_of_a_whole_number(dtype: Any, worker: ProcessPoolExecuto
         "c": rng.random((3, 4, 5)) < 0.5,
         "f": (100 * rng.random((3, 4, 5))).astype(np.float32),
     }
-    feeds["z"][feeds["z"] == dtype(-1 if ends.min < 0 else 0)] = 3  # beside the least number it would overflow
+    feeds["z"][feeds["z"] == dtype(-1 if ends.min < 0 else 0)] = 3  # dividing the least value by it would overflow
     outputs = [name for node in nodes for name in node.output]
     model = model_of(nodes, feeds, outputs, constants, 21)
     typed = onnx.ModelProto.FromString(model)
-    for value in typed.graph.output:  # what the operators make of it
+    for value in typed.graph.output:  # the type that the operators produce
         value.ClearField("type")
     with np.errstate(over="ignore"):
         expected = ReferenceEvaluator(typed).run(None, feeds)
@@ -117,7 +117,7 @@ def test_every_operator_of_a_whole_number(dtype: Any, worker: ProcessPoolExecuto
     assert not outcome.elsewhere, outcome.placement
     names = [f"{node.op_type} {name}" for node in nodes for name in node.output]
     for name, got, wanted in zip(names, outcome.outputs, expected, strict=True):
-        if name.startswith("Resize"):  # which the reference computes in float64
+        if name.startswith("Resize"):  # the reference computes it in float64
             wanted = np.repeat(feeds["x"], 2, 1)
         # The reference's sums of int32 are int64.
         np.testing.assert_array_equal(got, np.asarray(wanted).astype(got.dtype), name)
@@ -134,7 +134,7 @@ def test_a_remainder_of_floats(worker: ProcessPoolExecutor) -> None:
         outcome = worker.submit(run, model, feeds, ALONE).result()
         assert outcome.on_device("Mod") == 1
         np.testing.assert_array_equal(outcome.outputs[0], expected)
-        numbers = ~np.isnan(expected)  # of NaN the sign is the machine's
+        numbers = ~np.isnan(expected)  # the sign of NaN depends on the machine
         np.testing.assert_array_equal(np.signbit(outcome.outputs[0][numbers]), np.signbit(expected[numbers]))
 
 

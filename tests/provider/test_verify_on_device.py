@@ -1,4 +1,4 @@
-"""`verify` runs AFTER on our provider as well, and compares two providers; `bisect` finds where they part."""
+"""`verify` runs AFTER on our provider as well, and compares two providers; `bisect` finds where they diverge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_device_is_one_more_way_to_run(worker: ProcessPoolExecutor, name: st
 
 
 def test_what_the_device_computes_is_compared(worker: ProcessPoolExecutor) -> None:
-    """A model without any node of ours runs there too, and a fault shows there too."""
+    """A model without our nodes runs on our provider as well, and a fault is found there."""
     before = ZOO["resnet18"](small=True)
     after = onnx.ModelProto()
     after.CopyFrom(before)
@@ -61,7 +61,7 @@ def _verify_one_colour(model: bytes, providers: tuple[str, str]) -> VerifyReport
 
 @pytest.mark.parametrize("providers", [TWO, TWO[::-1]])
 def test_an_image_of_one_colour(worker: ProcessPoolExecutor, providers: tuple[str, str]) -> None:
-    """The CPU's kernel adds pixels one by one, and each time rounds the same way: neither side is at fault."""
+    """The CPU's kernel adds pixels one by one with the same rounding each time: neither provider is at fault."""
     image = "(float[1, 2, 256, 256] x) => (float[1, 2, 1, 1] y)"
     model = model_from_text(f"g {image} {{ a = GlobalAveragePool (x) b = Abs (a) y = Abs (b) }}")
     report = worker.submit(_verify_one_colour, model.SerializeToString(), providers).result()
@@ -82,7 +82,7 @@ def _ask_for_another() -> str:
 
 
 def test_each_provider_is_listed_once(worker: ProcessPoolExecutor) -> None:
-    """Ours is among the runtime's own once it is registered."""
+    """After its registration our provider is among ONNX Runtime's own, but is listed once."""
     said = worker.submit(_ask_for_another).result()
     listed = said.rpartition("it has ")[2].split(", ")
     assert listed[0] == "graphopt" and len(listed) == len({*listed})
@@ -99,7 +99,7 @@ def _part(model: bytes) -> tuple[Parting, list[str]]:
 
 
 def _with_a_wrong_kernel() -> onnx.ModelProto:
-    """BERT whose first attention has the right scale in its function body only."""
+    """Returns BERT with an attention that has the right scale in its function body only."""
     after, _ = graphopt.optimize(ZOO["bert"](small=True), target="cuda", all_sites=True)
     return plant(after, next(KINDS["only the kernel: scale"](Facts(after, Hints())))[1])
 

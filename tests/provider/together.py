@@ -1,4 +1,4 @@
-"""Many nodes in one session, each with inputs and outputs of its own: a session costs more than they do."""
+"""Many independent nodes in one session, since creating a session takes longer than running them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ class Alone:
     """One node.
 
     Attributes:
-        op: its operator.
-        inputs: what it reads, by its own names in their order; None for one that is left out.
-        expected: its outputs in float64, in bool or in whole numbers; None for one that is left out.
-        attributes: of the node.
+        op: the operator.
+        inputs: name -> value in the operator's order; None for an omitted one.
+        expected: the outputs in float64, bool or an integer type; None for an omitted one.
+        attributes: the node's attributes.
         constants: names of inputs that are initializers.
-        types: ONNX types of the outputs, where they are not that of the first input.
+        types: ONNX types of the outputs, if they differ from that of the first input.
         tolerance: as a Case's; by default that of the first input's type.
-
     """
 
     op: str
@@ -44,7 +43,7 @@ class Alone:
 
 
 def check_together(worker: ProcessPoolExecutor, nodes: Sequence[Alone], opset: int, domain: str = "") -> None:
-    """Every node runs on the device and gives what is expected."""
+    """Asserts that every node runs on the device and gives the expected values."""
     made, infos, results, weights, feeds, wanted = [], [], [], [], {}, []
     for i, one in enumerate(nodes):
         for name, x in one.inputs.items():
@@ -79,7 +78,7 @@ def check_together(worker: ProcessPoolExecutor, nodes: Sequence[Alone], opset: i
 
 
 def _run(model: bytes, feeds: Mapping[str, Array]) -> tuple[list[Array], Counter[str]]:
-    """The outputs, twice the same, and the nodes on the provider by kind."""
+    """Returns the outputs of two equal runs, and the number of provider nodes by kind."""
     session = new_session(model, {"min_nodes": "1"}, assignment=True)
     parts = session.get_provider_graph_assignment_info()
     placed = Counter(n.op_type for part in parts if part.ep_name == PROVIDER for n in part.get_nodes())

@@ -1,6 +1,6 @@
-"""Sessions on the provider, in a process of their own: a process decides once which device it has.
+"""Sessions on the provider in a worker process, since a process chooses its device once.
 
-That is the CPU with the GPU kernels compiled for it, or, with GRAPHOPT_TEST_ON_GPU=1, the GPU of this machine.
+The device is the CPU with the GPU kernels compiled for it, or, with GRAPHOPT_TEST_ON_GPU=1, the GPU of this machine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PROVIDER = "GraphoptExecutionProvider"
 
 
 def kernels_on_the_cpu() -> str:
-    """A library of the GPU kernels, compiled for the CPU."""
+    """Builds the GPU kernels for the CPU and returns the path of the library."""
     folder = build_for_tests("hip_on_cpu_32")
     return str(folder / "libhip_on_cpu_32.so")
 
 
 def start_worker() -> ProcessPoolExecutor:
-    """One process with the provider."""
+    """Starts a process with the provider."""
     kernels = "" if os.environ.get("GRAPHOPT_TEST_ON_GPU") == "1" else kernels_on_the_cpu()
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_enter, initargs=(kernels,))
 
@@ -52,7 +52,7 @@ def _enter(kernels: str) -> None:
 
 @dataclass
 class Outcome:
-    """Outputs of a run, and on which provider each kind of node ran."""
+    """Outputs of a run, and the number of nodes of each kind by provider."""
 
     outputs: list[Array]
     placement: dict[str, Counter[str]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def elsewhere(self) -> Counter[str]:
-        """Nodes of other providers, and copies."""
+        """Returns the nodes on other providers, and copies."""
         found: Counter[str] = Counter()
         for provider, ops in self.placement.items():
             for op, n in ops.items():
@@ -84,7 +84,7 @@ def new_session(
 
     session_options = ort.SessionOptions()
     session_options.log_severity_level = 3
-    if not optimize:  # the optimizers of the runtime would fold and fuse what a test wants to see on the device
+    if not optimize:  # ONNX Runtime's optimizers would fold and fuse the tested nodes
         session_options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session_options.intra_op_num_threads = 1
     if profile:
@@ -100,7 +100,7 @@ def new_session(
 
 
 def run(model: bytes, feeds: Mapping[str, Array], options: Mapping[str, str] | None = None) -> Outcome:
-    """A session, two runs, and where its nodes ran."""
+    """Runs a session twice; returns the outputs and the placement of its nodes."""
     with tempfile.TemporaryDirectory() as folder:
         session = new_session(model, options, str(Path(folder) / "profile"))
         outputs = session.run(None, dict(feeds))
@@ -115,9 +115,9 @@ def run(model: bytes, feeds: Mapping[str, Array], options: Mapping[str, str] | N
 
 
 def placement_of(session: Any) -> dict[str, Counter[str]]:
-    """How often each provider ran each kind of node in a session whose profile was on; ends the profile.
+    """Ends the profile and returns how often each provider ran each kind of node.
 
-    A region counts as its nodes: the session must have recorded which provider was given which.
+    A region counts as its nodes, so the session must have recorded the assignment of nodes to providers.
     """
     placement: dict[str, Counter[str]] = {}
     events = json.loads(Path(session.end_profiling()).read_text())
@@ -143,7 +143,7 @@ def model_of(
     opset: int = 17,
     out_types: Mapping[str, int] | None = None,
 ) -> bytes:
-    """A model of these nodes; inputs have the shapes and types of the given arrays."""
+    """Returns a model of these nodes; inputs have the shapes and types of the given arrays."""
     element = {k: helper.np_dtype_to_tensor_dtype(v.dtype) for k, v in inputs.items()}
     first = next(iter(element.values()))
     graph = helper.make_graph(
