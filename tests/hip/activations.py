@@ -1,4 +1,4 @@
-"""The activations in float64, by the numbers that kernels know them by."""
+"""The activations in float64, by their index in the kernels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NAMES = tuple(ACTIVATIONS)
 
 
 def parameters(name: str) -> tuple[int, float, float]:
-    """Kind, a and b of an activation."""
+    """Returns kind, a and b of an activation."""
     a, b, *_ = (*ACTIVATION_ATTRIBUTES.get(name, {}).values(), 0.0, 0.0)
     return NAMES.index(name), a, b
 
 
 def apply(name: str, x: Array) -> Array:
-    """The activation of a float64 array."""
+    """Applies the activation to a float64 array."""
     attributes = {key: float(np.float32(value)) for key, value in ACTIVATION_ATTRIBUTES.get(name, {}).items()}
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(ACTIVATIONS[name].reference(x, **attributes))

@@ -12,7 +12,7 @@ Row = dict[str, str]
 
 @cache
 def architectures() -> dict[str, Row]:
-    """Each row by its name: the members of the struct as the table writes them."""
+    """Returns name -> row; a row maps the struct's members to their text in the table."""
     text = (ROOT / "native" / "device" / "architectures.h").read_text()
     body = re.search(r"^struct Architecture \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL)
     assert body is not None
@@ -23,21 +23,21 @@ def architectures() -> dict[str, Row]:
 
 
 def own_code() -> list[str]:
-    """AMD's that the wheel has code for, where the compiler knows them."""
+    """Returns the AMD architectures with code in the wheel, if the compiler knows them."""
     return [name for name, row in architectures().items() if name.startswith("gfx") and row["code"] == "Code::kOwn"]
 
 
 def checked() -> list[str]:
-    """The architectures for which the tests look at what the compiler made."""
+    """Returns the architectures with tests that inspect the compiler's output."""
     return [name for name, row in architectures().items() if row["checked"] == "true"]
 
 
 def has_matrix(arch: str, half: bool) -> bool:
-    """Whether products of the type are on matrix units."""
+    """Whether GEMMs of this type run on matrix units."""
     row = architectures()[arch]
     return row["matrix"] != "hip::Matrix::kNone" and (half or row["matrix_f32"] == "true")
 
 
 def only_matrix(kernel: str) -> bool:
-    """Whether a kernel is for matrix units only: where there are none, its plan is refused, and nothing launches it."""
+    """Whether a kernel needs matrix units. Without them its plan is refused, so no launch uses the kernel."""
     return kernel.startswith(("matrix_", "conv_last_", "conv_apart_", "conv_halo"))

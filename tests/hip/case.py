@@ -1,4 +1,4 @@
-"""One case: inputs, the plan that runs, and what must come out by a float64 reference."""
+"""One case: inputs, the plan to run, and the outputs expected by a float64 reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.hip.harness import Array, Harness, Plan
 
-FLOATS: tuple[tuple[str, Any], ...] = (("f32", np.float32), ("f16", np.float16))  # as the kernels' names end
+FLOATS: tuple[tuple[str, Any], ...] = (("f32", np.float32), ("f16", np.float16))  # suffix of kernel names, dtype
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,15 @@ class Case:
     Attributes:
         name: unique within the operator.
         op: name of the operator.
-        inputs: what the node reads, contiguous.
+        inputs: the node's inputs, contiguous.
         expected: float64 references of the outputs.
-        plan: makes the plan for a device's facts.
+        plan: makes the plan for the facts of a device.
         prepare: makes the plan that prepares weights, if the operator has any.
-        output_dtype: dtype of the outputs on the device, or a tuple of one for each; None for that of inputs[0].
-        tolerance: max |got - expected| <= tolerance RMS(expected).
-        by_row: RMS is that of a row (of the last axis), not of the output: for rows of very different size, of which
-            the large ones round to more than a small one's RMS.
-
+        output_dtype: dtype of the outputs on the device, or a tuple with one for each output; None for that of
+        inputs[0].
+        tolerance: max |got - expected| <= tolerance * RMS(expected).
+        by_row: whether RMS is that of a row (the last axis) instead of the whole output. For rows of very different
+        magnitude, where rounding errors of large rows exceed the RMS of small ones.
     """
 
     name: str
@@ -43,23 +43,23 @@ class Case:
 
     @property
     def dtypes(self) -> list[Any]:
-        """The type of each output."""
+        """Returns the dtype of each output."""
         if isinstance(self.output_dtype, tuple):
             return [np.dtype(d) for d in self.output_dtype]
         one = self.inputs[0].dtype if self.output_dtype is None else np.dtype(self.output_dtype)
         return [one] * len(self.expected)
 
     def outputs(self) -> list[Array]:
-        """The expected outputs, rounded to the dtype that the device writes."""
+        """Returns the expected outputs, rounded to the dtype that the device writes."""
         with np.errstate(over="ignore"):
             return [e.astype(d) for e, d in zip(self.expected, self.dtypes, strict=True)]
 
     def view(self, memory: list[Array]) -> list[Array]:
-        """The outputs in the bytes that the device wrote."""
+        """Returns the outputs as views of the bytes that the device wrote."""
         return [m[: y.nbytes].view(y.dtype).reshape(y.shape) for m, y in zip(memory, self.outputs(), strict=True)]
 
     def check(self, got: list[Array]) -> str:
-        """An empty string, or what is wrong."""
+        """Returns a description of the first wrong output, or an empty string."""
         for i, (actual, expected) in enumerate(zip(got, self.outputs(), strict=True)):
             message = compare(actual, expected, self.tolerance, self.by_row)
             if message:
@@ -68,7 +68,10 @@ class Case:
 
 
 def compare(got: Array, expected: Array, tolerance: float, by_row: bool = False) -> str:
-    """An empty string, or how `got` differs: NaN and infinity positions must match, the rest be within tolerance."""
+    """Describes a difference, or returns an empty string.
+
+    NaN and infinities must be at the same positions; all other elements must be within the tolerance.
+    """
     actual, wanted = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(wanted)
     if not np.array_equal(np.isnan(actual), np.isnan(wanted)):
@@ -93,10 +96,10 @@ def tolerance_of(dtype: Any, float32: float = 1e-5) -> float:
 
 
 def signed(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Array:
-    """Signed values of magnitude about 1."""
+    """Draws signed values of magnitude about 1."""
     return np.ascontiguousarray(rng.standard_normal(shape).astype(dtype))
 
 
 def channels_last(x: Array, channels: int) -> Array:
-    """[planes, H, W] as [planes / channels, H, W, channels]."""
+    """Converts [planes, H, W] to [planes / channels, H, W, channels]."""
     return np.ascontiguousarray(np.moveaxis(x.reshape(-1, channels, *x.shape[1:]), 1, -1))

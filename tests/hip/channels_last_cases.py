@@ -1,4 +1,4 @@
-"""What stands between convolutions in channels last, and depthwise ones: float16 tensors [N, H, W, C]."""
+"""Depthwise convolutions, and operators between convolutions, on channels-last float16 tensors [N, H, W, C]."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.hip.harness import Harness, Plan, int64s
 from tests.hip.pool_cases import POOLS, WINDOWS, pool
 from tests.hip.resize_cases import COORDINATES, IMAGES, WAYS_OF_IMAGES, resize
 
-# batch, rows, columns: whole vectors both ways, one way, no way; less than a tile, and more; square tiles, and those of
-# few rows or few columns.
+# batch, rows, columns: divisible by the vector length in both, one or no dimension; smaller and larger than a tile;
+# square tiles, and tiles for few rows or few columns.
 SQUARE = ((2, 64, 64), (2, 65, 129), (1, 136, 72), (1, 9, 9), (2, 128, 64), (1, 100, 16), (3, 16, 41), (1, 73, 200))
 FEW = ((8, 200), (5, 16), (3, 131), (1, 9), (8, 1024), (7, 513), (8, 512), (2, 600))
 MATRICES = (
@@ -36,7 +36,7 @@ def swap(name: str, dtype: Any, batch: int, rows: int, columns: int) -> Case:
     return Case(name, "Transpose", [x], [x.swapaxes(1, 2).astype(np.float64)], plan, 0)
 
 
-# N, channels, H, W, kernel, strides, dilations, pads at the beginning, spatial axes of Y, activation, residual
+# N, channels, H, W, kernel, strides, dilations, leading pads, spatial axes of Y, activation, residual
 DEPTHWISE: tuple[tuple[Any, ...], ...] = (
     (1, 8, 5, 7, (3, 3), (1, 1), (1, 1), (1, 1), (5, 7), "", False),
     (2, 24, 9, 11, (3, 3), (2, 2), (1, 1), (1, 1), (5, 6), "Relu", False),
@@ -76,9 +76,9 @@ def depthwise(name: str, sizes: tuple[Any, ...]) -> Case:
     return Case(name, "Conv", inputs, [activations.apply(act, y)], plan, tolerance_of(np.float16))
 
 
-# As products: N, channels, filters, size of X, of Y, kernel, strides, dilations, pads at the beginning, activation,
-# bias, residual. Channels that steps of the product cut and that they do not, filters that are no whole vectors, K that
-# is split, pixels before and behind X.
+# Convolutions as GEMMs: N, channels, filters, size of X, of Y, kernel, strides, dilations, leading pads, activation,
+# bias, residual. Channels that are and are not a multiple of the GEMM's K step, filters that are not a multiple of a
+# vector, split K, windows that begin before and end after X.
 PRODUCTS: tuple[tuple[Any, ...], ...] = (
     (1, 8, 8, (5, 7), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1), "", False, False),
     (2, 16, 24, (9, 11), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1), "Relu", True, False),
@@ -101,8 +101,9 @@ APART: tuple[tuple[Any, ...], ...] = (
     (2, 24, 136, (3, 3), (6, 6), (2, 2), (2, 2), (1, 1), (0, 0), "Clip", True, False),
     (1, 136, 8, (6, 7), (24, 28), (4, 4), (4, 4), (1, 1), (0, 0), "HardSwish", True, True),
 )
-# Whose taps share pixels: channels beside a whole block and beyond it, images of less than a tile and of several,
-# kernels of one row and one column, pads at one side; what splits K between the taps of a block, and what does not.
+# Convolutions with pixels shared between taps: channels that are not, and that exceed, one block; images smaller than a
+# tile and of several tiles; kernels of one row and one column; pads on one side; K split between the taps of a block,
+# and not split.
 SHARED: tuple[tuple[Any, ...], ...] = tuple(
     (N, C, M, size, size, kernel, (1, 1), (1, 1), pads, act, bias, residual)
     for N, C, M, size, kernel, pads, act, bias, residual in (

@@ -1,4 +1,4 @@
-"""The AMD code objects that the library carries: building them, and the kernels that are in one."""
+"""The AMD code objects of the library: builds them, and lists their kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tests.hip.harness import ROOT, build
 
 
 def build_code_objects(archs: Sequence[str]) -> dict[str, list[Path]]:
-    """Compile every kernel file for each architecture, as the wheel does; returns the files of each architecture.
+    """Compiles every kernel file for each architecture, as for the wheel; returns each architecture's files.
 
     Raises:
-        RuntimeError: when there is no compiler for one of the architectures.
-
+        RuntimeError: there is no compiler for one of the architectures.
     """
     options = {"GRAPHOPT_HIP_ARCHS": ";".join(archs), "GRAPHOPT_TESTS_ON_DEVICE": "ON"}
     folder = build(ROOT / "build" / "amd", ["device_code", "gpu_harness"], **options)
@@ -29,11 +28,10 @@ def build_code_objects(archs: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def tool(name: str) -> str:
-    """An LLVM tool of the newest version that is installed.
+    """Returns the path of an LLVM tool, of the newest installed version.
 
     Raises:
-        RuntimeError: when there is none.
-
+        RuntimeError: the tool is not installed.
     """
     for version in ("-22", "-21", "-20", "-19", "-18", ""):
         path = shutil.which(name + version)
@@ -43,14 +41,14 @@ def tool(name: str) -> str:
 
 
 def kernels(path: Path) -> list[str]:
-    """Kernel symbols of a code object: those with a kernel descriptor, `name.kd`."""
+    """Returns the kernel symbols of a code object: those with a kernel descriptor, `name.kd`."""
     readelf = shutil.which("readelf") or tool("llvm-readelf")
     symbols = subprocess.run([readelf, "-W", "-s", str(path)], check=True, stdout=subprocess.PIPE, text=True).stdout
     return sorted(set(re.findall(r" (\w+)\.kd$", symbols, re.MULTILINE)))
 
 
 def metadata(paths: Sequence[Path]) -> dict[str, str]:
-    """What the compiler wrote about each kernel of some code objects, as the text that llvm-readelf prints."""
+    """Returns the compiler's metadata of each kernel, as text printed by llvm-readelf."""
     command = [tool("llvm-readelf"), "--notes", *map(str, paths)]
     notes = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {}
@@ -63,7 +61,7 @@ def metadata(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def parameters(paths: Sequence[Path]) -> dict[str, list[int]]:
-    """What each kernel of some code objects takes: the size of each parameter, 0 for a pointer to global memory."""
+    """Returns the parameter sizes of each kernel in bytes, with 0 for a pointer to global memory."""
     found = {}
     for name, block in metadata(paths).items():
         arguments = re.findall(r"\.size:\s+(\d+)\n\s+\.value_kind:\s+(\w+)", block)
@@ -74,6 +72,6 @@ def parameters(paths: Sequence[Path]) -> dict[str, list[int]]:
 
 
 def disagreement(launch: dict[str, Any], taken: list[int]) -> str:
-    """An empty string, or how a launch of a plan differs from what its kernel takes."""
+    """Describes how the arguments of a launch differ from the kernel's parameters, or returns an empty string."""
     given = [0 if "hex" not in argument else len(argument["hex"]) // 2 for argument in launch["args"]]
     return "" if given == taken else f"{launch['kernel']} takes {taken}, the plan gives {given}"

@@ -1,4 +1,4 @@
-"""Convolutions and transposed ones of one to three axes on the GPU, by the kernel that takes any of them."""
+"""Convolutions and transposed convolutions with one to three axes on the GPU, by the general kernel."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.hip.harness import Array, Harness, Plan, int64s
 
 
 def at_end(index: Sequence[Any]) -> Any:
-    """The index of the last axes."""
+    """Returns the index of the last axes."""
     return (..., *index)
 
 
 def convolve(
     x: Array, w: Array, groups: int, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], out: Any
 ) -> Array:
-    """Conv in float64 as its definition says; `pads` are those at the beginning, `out` the spatial axes of Y."""
+    """Computes Conv in float64 by definition; `pads` are leading, `out` the spatial axes of Y."""
     N, axes = x.shape[0], range(2, x.ndim)
     M, C, *kernel = w.shape
     spans = [(out[i - 2] - 1) * strides[i - 2] + (kernel[i - 2] - 1) * dilations[i - 2] + 1 for i in axes]
@@ -41,7 +41,7 @@ def convolve(
 def transpose_convolve(
     x: Array, w: Array, groups: int, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], out: Any
 ) -> Array:
-    """ConvTranspose in float64: every element of X, times W, added to Y where its window lies."""
+    """Computes ConvTranspose in float64: adds every element of X, times W, to its window of Y."""
     N, channels, *size = x.shape
     _, M, *kernel = w.shape
     C = channels // groups
@@ -63,7 +63,7 @@ def transpose_convolve(
 
 @dataclass(frozen=True)
 class Sizes:
-    """C and M are those of a group; `pads` are at the beginning; `out` is free, beyond the last window, too."""
+    """C and M are per group; `pads` are leading; `out` may extend beyond the last window."""
 
     N: int
     groups: int

@@ -11,7 +11,7 @@ import numpy as np
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, element_type
 
-# outer, size, inner; rows of several tiles, and few long ones, which are cut into parts.
+# outer, size, inner; rows of several tiles, and a few long rows, which are split.
 SIZES = (
     (3, 7, 1), (1, 1, 1), (5, 1024, 1), (2, 1025, 1), (1, 9000, 1), (4, 2500, 1), (300, 5, 1), (2, 20000, 1),
     (3, 7, 5), (1, 1, 3), (2, 60, 64), (1, 300, 7), (4, 5, 100), (9, 3, 33), (2, 2, 500), (1, 17, 2),
@@ -19,7 +19,7 @@ SIZES = (
 
 
 def sums(x: Array, axis: int, reverse: bool, exclusive: bool) -> Array:
-    # Sums of whole numbers wrap around.
+    # Integer sums wrap around.
     wide: Array = x.astype(np.float64 if np.issubdtype(x.dtype, np.floating) else np.int64)
     if reverse:
         wide = np.flip(wide, axis)
@@ -32,7 +32,7 @@ def sums(x: Array, axis: int, reverse: bool, exclusive: bool) -> Array:
 def case(name: str, dtype: Any, sizes: tuple[int, int, int], reverse: bool, exclusive: bool) -> Case:
     x = (signed(np.random.default_rng(sizes), *sizes) + 2).astype(dtype)
     if dtype == np.float16:
-        x = (x / 64).astype(dtype)  # sums of thousands
+        x = (x / 64).astype(dtype)  # keeps sums of thousands in range
     if dtype == np.int64:
         x = x << 60
     kind = element_type(dtype)

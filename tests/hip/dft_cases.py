@@ -1,4 +1,4 @@
-"""DFT on the GPU, along one axis or of frames that overlap, against numpy in float64."""
+"""DFT on the GPU, along one axis or over overlapping frames, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, int64s
 
-# outer, size of the axis, inner, length of the transform; complex, inverse, one side
+# outer, size of the axis, inner, length of the transform; complex, inverse, one-sided
 LINES: tuple[tuple[tuple[int, int, int, int], tuple[bool, bool, bool]], ...] = (
     ((2, 8, 3, 8), (True, False, False)), ((1, 400, 1, 400), (False, False, True)),
     ((3, 7, 1, 7), (True, True, False)), ((5, 9, 2, 16), (False, False, False)), ((1, 30, 1, 11), (True, False, True)),
     ((1, 1, 6, 1), (False, False, False)),
     ((1, 257, 1, 300), (True, True, False)),
 )  # fmt: skip
-# B, T, length, step, complex, one side, with a window
+# B, T, frame length, step, complex, one-sided, with a window
 FRAMES = ((2, 100, 16, 5, False, True, True), (1, 700, 400, 160, False, True, True), (3, 33, 9, 4, True, False, False))
 
 

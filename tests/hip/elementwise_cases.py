@@ -13,7 +13,7 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
-# The order is that of native/operators/elementwise/elementwise/operations.h: first the activations.
+# The order is that of native/operators/elementwise/elementwise/operations.h, which begins with the activations.
 PARAMETERS = {**{name: activations.parameters(name)[1:] for name in activations.NAMES}, "Elu": (0.7, 0.0)}
 
 
@@ -48,7 +48,8 @@ OPS = (*UNARY, *BINARY, "Where")
 POSITIVE = ("Log", "Sqrt", "Pow")
 
 Dims = tuple[int, ...]
-# Shapes of a and b. Vectors and none, axes that merge and that do not, a scalar, a single element, five axes.
+# Shapes of a and b: with and without whole vectors, with and without mergeable axes, a scalar, a single element, five
+# axes.
 PAIRS: tuple[tuple[Dims, Dims], ...] = (
     ((2, 3, 8, 16), (2, 3, 8, 16)),
     ((2, 3, 5, 7), (2, 3, 5, 7)),
@@ -75,7 +76,7 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
             x = np.where(np.abs(x) < 0.25, np.float32(0.25), x)
         if op == "Exp":
             x = np.minimum(x, 5)
-        if op == "Fmod":  # quotients of many digits, and numbers below the least normal one; no zeros
+        if op == "Fmod":  # quotients with many digits and subnormal values, but no zeros
             digits = 12 if dtype == np.float16 else 120
             x = (x + np.where(x < 0, -0.5, 0.5)) * 2.0 ** rng.integers(-digits - 8, digits, dims)
         return np.asarray(x.astype(dtype))

@@ -1,4 +1,4 @@
-"""FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap] and those with a window on the GPU."""
+"""FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap] and its variants with a window on the GPU."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ class Problem:
     """Shapes and options of one node.
 
     Attributes:
-        heads: of Q; kv_heads: of K and V, 0 for as many.
-        rows_first: BSNH in memory, else BNSH.
+        heads: heads of Q; kv_heads: heads of K and V, 0 for the same number.
+        rows_first: the memory layout is BSNH instead of BNSH.
         key_major: K is stored as [B, N, D, T].
-        bias, mask: which of the axes B, H, S, T they have, as in "BHST" or "T"; "" for none.
-        sink: how far the scores of the first key are above those of the others, whose values are larger.
-        bad: how many elements of V are infinite or NaN; hidden_rows: rows that the mask hides altogether.
-
+        bias, mask: their axes of B, H, S, T, such as "BHST" or "T"; "" for none.
+        sink: offset of the first key's scores above the others; the other keys have larger values.
+        bad: number of infinite or NaN elements of V; hidden_rows: rows that the mask hides completely.
     """
 
     S: int
@@ -53,12 +52,12 @@ class Problem:
 
 
 def strides(x: Array, axes: str = "BHST") -> list[int]:
-    """Element strides of a [B, H, rows, columns] view; 0 for axes that it is broadcast along."""
+    """Returns the element strides of a [B, H, rows, columns] view, with 0 for broadcast axes."""
     return [s // x.itemsize if n > 1 and a in axes else 0 for s, n, a in zip(x.strides, x.shape, "BHST")]
 
 
 def operand(rng: np.random.Generator, p: Problem, heads: int, rows: int, columns: int, dtype: Any) -> Array:
-    """A [B, H, rows, columns] view of a contiguous array."""
+    """Draws a [B, H, rows, columns] view of a contiguous array."""
     if p.rows_first:
         rows_first: Array = signed(rng, p.B, rows, heads, columns, dtype=dtype).transpose(0, 2, 1, 3)
         return rows_first
@@ -66,13 +65,13 @@ def operand(rng: np.random.Generator, p: Problem, heads: int, rows: int, columns
 
 
 def memory(x: Array) -> Array:
-    """The contiguous array that a view made by `operand` is of."""
+    """Returns the contiguous array behind a view made by `operand`."""
     base = x if x.base is None else x.base
     return np.asarray(base)
 
 
 def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask: Array | None, scale: float) -> Array:
-    """docs/ops.md in float64; K is [B, H, T, D] here."""
+    """Computes the definition of docs/ops.md in float64; K is [B, H, T, D] here."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -97,7 +96,7 @@ def reference(p: Problem, q: Array, k: Array, v: Array, bias: Array | None, mask
 
 
 def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
-    """`rows`: 0 for few in a work-group, 1 for many, -1 for the plan's own choice."""
+    """Makes a case; `rows` is 0 for few rows in a work-group, 1 for many, -1 for the plan's choice."""
     p = replace(p, Dv=p.Dv or p.D, kv_heads=p.kv_heads or p.heads)
     rng = np.random.default_rng([p.S, p.T, p.D, p.heads])
     scale = float(np.float32(p.scale or 1 / np.sqrt(max(p.D, 1))))
@@ -147,8 +146,8 @@ def case(name: str, dtype: Any, p: Problem, rows: int = -1) -> Case:
     return Case(name, "FusedAttention", inputs, [o], plan, tolerance_of(dtype))
 
 
-# One row, one key, parts of blocks, heads that are no whole vectors, heads of K and of V that differ, every option
-# alone and together, rows that see nothing, V with values that are not finite behind what causality hides.
+# One row, one key, partial blocks, heads not divisible by the vector length, different heads of K and of V, every
+# option alone and combined, rows without visible keys, and non-finite values of V hidden by the causal mask.
 BY_HEAD: dict[int, tuple[Problem, ...]] = {
     64: (
         Problem(1, 1, 64),
@@ -224,8 +223,8 @@ SPLIT = (
     Problem(3, 2100, 16, window=(600, 0), mask="ST", guard=True, hidden_rows=1, bad=2),
     Problem(8, 1100, 8, heads=4, kv_heads=2, window=(5, 2**31 - 1), bad=1),
 )
-# At most four rows read K and V with nothing between the products, by sizes of head: fewer keys than a group of lanes
-# takes at a time, parts of a split, heads that share keys, several images, narrow values.
+# At most four rows and no option between the GEMMs, by head size: fewer keys than a group of work-items reads at once,
+# partial splits, heads that share keys, several batch entries, small values.
 FEW = {
     64: (
         Problem(1, 1, 64), Problem(1, 700, 64), Problem(4, 33, 40, heads=2), Problem(1, 130, 64, heads=6, kv_heads=2),
@@ -246,7 +245,7 @@ FEW = {
 
 
 def empty_cases() -> Iterator[Case]:
-    """No keys, and heads of no elements."""
+    """No keys, and heads without elements."""
     for dtype in (np.float32, np.float16):
         for i, p in enumerate(
             (Problem(12, 0, 16), Problem(12, 0, 16, guard=True, causal=True), Problem(9, 33, 0, Dv=3))

@@ -14,7 +14,7 @@ from tests.hip import activations
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# rows, D: one number, rows of whole vectors and others, several work-groups.
+# rows, D: a single element, rows with and without whole vectors, several work-groups.
 SHAPES = ((1, 1), (3, 64), (5, 33), (7, 1000), (2, 2056))
 
 

@@ -18,7 +18,7 @@ ELEMENTS: tuple[tuple[Dims, Dims, int], ...] = (
     ((7,), (5,), 0), ((3, 4), (3, 9), 1), ((5, 6), (9, 4), 0), ((2, 3, 4), (2, 7, 4), 1), ((1, 50), (1, 2000), 1),
     ((2, 3, 4, 5), (1, 2, 4, 5), 2), ((2, 2, 3, 2, 4), (1, 2, 2, 2, 9), 4), ((3, 1, 5), (8, 1, 5), 0),
 )  # fmt: skip
-# The batch, indexed sizes, what one tuple takes, and how many there are.
+# Batch, indexed sizes, shape of one tuple's slice, number of tuples.
 TUPLES: tuple[tuple[Dims, Dims, Dims, int], ...] = (
     ((), (5,), (16,), 7), ((), (4, 3), (), 300), ((2,), (4, 3), (8,), 5), ((), (3, 2, 4), (1, 32), 9),
     ((3, 2), (6,), (16,), 4), ((), (2, 3, 2, 2, 3), (48,), 6), ((5,), (7,), (2, 16), 1), ((), (9,), (2, 8, 8), 3),

@@ -11,7 +11,7 @@ import numpy as np
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan, element_type
 
-# start, step, how many
+# start, step, number of elements
 RANGES = ((0, 1, 1), (0, 1, 5), (3, 2, 1000), (10, -3, 4099), (-7, 1, 1024), (100, -1, 17), (5, 7, 2048), (1, 1, 333))
 # batch, rows, columns, k
 TRIANGLES = (
@@ -23,7 +23,7 @@ HOT = (
     (7, 5, 1), (1, 3, 4), (2, 10, 6), (30, 100, 1), (5, 2, 3), (1, 1, 1), (4, 16, 16), (2, 33, 7), (90, 33, 1),
     (200, 1, 1), (77, 3, 1), (5, 64, 1),
 )  # fmt: skip
-# As native/operators/movement/generate/args.h numbers them.
+# In the order of the type codes of native/operators/movement/generate/args.h.
 INDICES: tuple[Any, ...] = (
     np.int64, np.int32, np.uint8, np.float32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.float16,
 )  # fmt: skip

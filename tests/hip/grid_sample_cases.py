@@ -23,7 +23,7 @@ SHAPES: tuple[tuple[int, int, tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def reflected(x: Array, low: float, high: float) -> Array:
-    """Back into [low, high], as often as it takes."""
+    """Reflects x into [low, high], repeatedly if necessary."""
     span = high - low
     if span <= 0:
         return np.full_like(x, low)
@@ -32,7 +32,7 @@ def reflected(x: Array, low: float, high: float) -> Array:
 
 
 def taps(given: Array, size: int, how: str, beyond: str, corners: bool) -> tuple[Array, Array]:
-    """Indices of the neighbours along an axis, -1 for none, and their weights; [points, taps]."""
+    """Returns the neighbours' indices along an axis, -1 for none, and their weights; both [points, taps]."""
     x = (given + 1) / 2 * (size - 1) if corners else ((given + 1) * size - 1) / 2
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     x = np.rint(x) if how == "nearest" else x

@@ -12,8 +12,8 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# N, C, groups, spatial shape. A group of one work-group with few or many elements a work-item, and groups that are
-# cut into parts: because they are large, because there are few, and because they are not aligned.
+# N, C, groups, spatial shape. Groups in one work-group with few or many elements for each work-item, and split groups:
+# because they are large, because there are few, and because they are not aligned.
 SMALL: tuple[tuple[int, int, int, tuple[int, ...]], ...] = (
     (1, 8, 2, (4, 4)),
     (2, 6, 3, (2, 10)),
@@ -46,9 +46,10 @@ SPLIT: tuple[tuple[int, int, int, tuple[int, ...]], ...] = (
     (1, 5, 1, (101, 103)),
 )
 
-# In channels last, float16. Channels in whole packs and not, groups that are whole packs, that share them, and of one
-# channel; images of less and of more pixels than a work-group has rows. All pixels of some groups for a work-group,
-# and slabs and blocks of channels, which cut groups: one group in several blocks, slabs of several rounds.
+# Float16 in channels-last layout: channels that are and are not a multiple of a pack; groups of whole packs, groups
+# that share packs, and groups of one channel; images with fewer and more pixels than a work-group has rows. Some
+# work-groups process all pixels of a few groups; others process slabs and blocks of channels that split groups, with
+# one group in several blocks and slabs of several rounds.
 LAST: tuple[tuple[int, int, int, tuple[int, int]], ...] = (
     (1, 8, 2, (4, 4)),
     (2, 24, 3, (5, 7)),
@@ -112,10 +113,10 @@ def case(
     offset: float | None = None,
     spread: float = 1,
 ) -> Case:
-    """`offset`, `spread`: mean and standard deviation of X."""
+    """Makes a case; `offset` and `spread` are mean and standard deviation of X."""
     rng = np.random.default_rng([N, C, groups, *spatial])
     inner = int(np.prod(spatial))
-    # A mean that is large against the deviations shows a variance from E[x^2] - E[x]^2.
+    # A mean much larger than the deviations reveals a variance computed as E[x^2] - E[x]^2.
     if offset is None:
         offset = 30 if dtype == np.float32 else 3
     x = (spread * signed(rng, N, C, *spatial) + offset).astype(dtype)
@@ -151,7 +152,7 @@ def cases() -> Iterator[Case]:
         size = "x".join(str(d) for d in (N, *spatial, C))
         name = f"group_norm_last_{act.lower() or 'none'}-g{groups}_{size}"
         yield case(name, np.float16, N, C, groups, spatial, act, last=True)
-    # Deviations of two units in the last place, none at all, and large and small numbers around zero.
+    # Deviations of two units in the last place, no deviations, and large and small values around zero.
     for kind, offset, spread in (("far", 3000.0, 4.0), ("equal", 30000.0, 0.0), ("large", 0.0, 9000.0)):
         for C, groups, spatial in ((80, 8, (9, 10)), (15, 5, (9, 10)), (264, 1, (9, 11)), (21, 3, (31, 32))):
             name = f"group_norm_last_{kind}-g{groups}_{'x'.join(str(d) for d in (*spatial, C))}"

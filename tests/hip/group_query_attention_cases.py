@@ -1,4 +1,4 @@
-"""GroupQueryAttention on the GPU: the cache, and attention over it, each launch for itself."""
+"""GroupQueryAttention on the GPU: the cache update and the attention, with a separate case for each launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITIONS = 700
 
 @dataclass(frozen=True)
 class Setting:
-    """One node. `held`: tokens in the cache; `lengths`: of each sequence, with the new tokens."""
+    """One node. `held` is the number of cached tokens; `lengths` are the sequence lengths including the new tokens."""
 
     B: int
     S: int
@@ -87,7 +87,7 @@ SETTINGS = (
     Setting(2, 1, 4, 2, 128, 12, 12, (9, 5), half=64, norms=True, epsilon=1e-6),
     Setting(1, 5, 3, 1, 20, 9, 7, (9,), packed=True, half=4, interleaved=True, norms=True, epsilon=0.1),
     Setting(2, 3, 4, 1, 64, 5, 0, (3, 2), first=True, norms=True, epsilon=1e-6),
-    # Prompts that are padded on the right.
+    # Prompts with padding on the right.
     Setting(2, 5, 2, 1, 16, 5, 0, (5, 2), first=True),
     Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2),
     Setting(2, 5, 2, 2, 16, 9, 0, (5, 1), first=True, window=2, softcap=2.0),
@@ -100,7 +100,7 @@ def lengths_of(s: Setting) -> Array:
 
 
 def heads(name: str, dtype: Any, s: Setting, part: int) -> Case:
-    """Part 0: queries, normed and turned; 1 and 2: the cache of keys and of values."""
+    """Makes a case for part 0, the normalized and rotated queries, or 1 and 2, the cache of keys and of values."""
     rng = np.random.default_rng([s.B, s.S, s.H, part])
     n = s.N if part == 0 else s.G
     before = (0, s.N, s.N + s.G)[part] if s.packed else 0

@@ -1,4 +1,4 @@
-// A C interface to plans and devices, for scripts and tests (tests/hip/harness.py). Not part of the
+// A C interface to plans and devices, for scripts and tests (tests/hip/harness.py). It is not part of the
 // library.
 //
 // Functions that can fail return null or non-zero and leave the message in graphopt_error().
@@ -63,14 +63,14 @@ Plan* guarded(Make make) {
   }
 }
 
-// A rank and that many dims; moves on to the next shape.
+// Reads a rank and its dims, and advances to the next shape.
 Shape read_shape(const int64_t*& dims) {
   Shape shape(static_cast<size_t>(*dims++));
   for (size_t d = 0; d < shape.rank(); ++d) shape[d] = *dims++;
   return shape;
 }
 
-// N, groups, C, M, then of each axis in, out, kernel, stride, dilation and pad.
+// Reads N, groups, C, M, and then for each axis in, out, kernel, stride, dilation and pad.
 ConvolutionProblem read_convolution(const int64_t* numbers) {
   ConvolutionProblem p;
   for (int64_t* member : {&p.N, &p.groups, &p.C, &p.M}) *member = *numbers++;
@@ -108,7 +108,7 @@ EXPORT Device* graphopt_open(const char* backend) {
     const auto& [facts, problem] = present.devices.front();
     if (!problem.code.empty()) throw std::runtime_error(problem.text);
     Device* device = (name == "hip" ? open_hip(0, facts) : open_cuda(0, facts)).release();
-    device->enter();  // for good: the process has no other use for the thread
+    device->enter();  // never left: the process does not use the thread for anything else
     return device;
   } catch (const std::exception& e) {
     error = e.what();
@@ -157,7 +157,8 @@ EXPORT Plan* graphopt_group_norm_plan(const DeviceFacts* device, int half, int c
   });
 }
 
-// `fused`: as one product, else what follows one, which is the first input.
+// `fused`: the whole Linear in one launch; otherwise the epilogue of a GEMM, with the GEMM's result as first
+// input.
 EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t rows, int64_t K, int64_t N,
                                   int residual, int32_t kind, float a, float b, int fused) {
   return guarded([&] {
@@ -173,7 +174,7 @@ EXPORT Plan* graphopt_linear_plan(const DeviceFacts* device, int half, int64_t r
   });
 }
 
-// `images`: as many rows of gamma and beta.
+// `images`: number of rows of gamma and beta.
 EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t rows, int64_t D,
                                     float epsilon, int rms, int residual, int sum, int64_t images,
                                     int statistics) {
@@ -183,7 +184,7 @@ EXPORT Plan* graphopt_row_norm_plan(const DeviceFacts* device, int half, int64_t
   });
 }
 
-// sizes: of an image, a window and the shift, two numbers each.
+// `sizes`: height and width of an image, of a window and of the shift.
 EXPORT Plan* graphopt_row_norm_windows_plan(const DeviceFacts* device, int half, int64_t images, int64_t D,
                                             float epsilon, int residual, int into, const int64_t* sizes) {
   return guarded([&] {
@@ -209,7 +210,7 @@ EXPORT Plan* graphopt_gated_plan(const DeviceFacts*, int half, int64_t rows, int
       [&] { return gated_plan({rows, D, halves != 0, gate, activation(kind, 0, 0)}, half != 0, true); });
 }
 
-// sizes: n, and steps of X, cos, sin, three numbers each; D.
+// `sizes`: n, and three steps each of X, cos and sin; then D.
 EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int64_t* sizes, int interleaved) {
   return guarded([&] {
     FusedRotaryProblem p;
@@ -225,9 +226,10 @@ EXPORT Plan* graphopt_fused_rotary_plan(const DeviceFacts*, int half, const int6
   });
 }
 
-// sizes: B, H, S, T, D, Dv, group, then b, h, row, col strides of Q, K, V, O, bias, mask, then left and right. flags:
-// bias 1, mask 2, causal 4, guard 8, window 16.
-// `rows`: a number of AttentionRows, or -1 for the plan's own choice.
+// `sizes`: B, H, S, T, D, Dv, group, then the b, h, row and col strides of Q, K, V, O, bias and mask, then
+// left and right.
+// `flags`: bias 1, mask 2, causal 4, guard 8, window 16.
+// `rows`: a value of AttentionRows, or -1 for the plan's choice.
 EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, const int64_t* sizes,
                                            int flags, float scale, float softcap, float mask_value,
                                            int rows) {
@@ -266,7 +268,7 @@ EXPORT Plan* graphopt_fused_attention_plan(const DeviceFacts* device, int half, 
   });
 }
 
-// `algorithm`, `tile` and `chunk`: -1 for the plan's own choice.
+// `algorithm`, `tile` and `chunk`: -1 for the plan's choice.
 EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, const int64_t* sizes,
                                          int residual, int32_t kind, float a, float b, int32_t algorithm,
                                          int32_t tile, int64_t chunk, int prepare) {
@@ -285,7 +287,7 @@ EXPORT Plan* graphopt_winograd_conv_plan(const DeviceFacts* device, int half, co
   });
 }
 
-// `shapes`: of y, a, b and mask, each a rank and its dims.
+// `shapes`: rank and dims of y, a, b and mask.
 EXPORT Plan* graphopt_elementwise_plan(const DeviceFacts*, int half, int32_t op, float p, float q, int binary,
                                        int masked, const int64_t* shapes) {
   return guarded([&] {
@@ -322,9 +324,9 @@ EXPORT Plan* graphopt_matmul_nbits_plan(const DeviceFacts* device, int half, int
   });
 }
 
-// `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys;
-// `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink. `part`: of GqaPart, 3: the
-// attention.
+// `sizes`: B, S, N, G, H, length, past_length, half, positions, window, bias_batch, bias_heads, bias_keys.
+// `flags`: first, packed, causal, smooth, interleaved, has_ids, norms, has_sink.
+// `part`: a value of GqaPart, or 3 for the attention.
 EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int64_t* sizes, const int* flags,
                                float scale, float softcap, float epsilon) {
   return guarded([&] {
@@ -344,7 +346,7 @@ EXPORT Plan* graphopt_gqa_plan(const DeviceFacts*, int half, int part, const int
   });
 }
 
-// `limits`: of kClip. `shapes`: of y, a, b and mask, each a rank and its dims.
+// `limits`: of kClip. `shapes`: rank and dims of y, a, b and mask.
 EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_signed, int32_t op,
                                  int32_t inputs, const int64_t* limits, const int64_t* shapes) {
   return guarded([&] {
@@ -364,7 +366,8 @@ EXPORT Plan* graphopt_whole_plan(const DeviceFacts*, int64_t bytes, int32_t is_s
   });
 }
 
-// `sizes`: outer, size, inner, and the places of a block; 0: a scale for each place, -1: one for all.
+// `sizes`: outer, size, inner, and the indices of a block; 0 for one scale for each index, -1 for a single
+// scale.
 EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half, int zero, int back,
                                     int zero_first, const int64_t* sizes) {
   return guarded([&] {
@@ -383,7 +386,7 @@ EXPORT Plan* graphopt_quantize_plan(const DeviceFacts*, int32_t number, int half
   });
 }
 
-// `has`: signed, zero points of a, b and y. `shapes`: of a, b and y.
+// `has`: signed, zero points of a, b and y. `shapes`: rank and dims of a, b and y.
 EXPORT Plan* graphopt_quantized_plan(const DeviceFacts*, int32_t op, int32_t kind, float alpha,
                                      const int64_t* has, const int64_t* shapes) {
   return guarded([&] {
@@ -431,7 +434,7 @@ EXPORT Plan* graphopt_nonzero_count_plan(const DeviceFacts*, int64_t total, int6
   return guarded([&] { return nonzero_count_plan(total, {bytes, is_float != 0}); });
 }
 
-// `dims`: of x, as a rank and its dims.
+// `dims`: rank and dims of x.
 EXPORT Plan* graphopt_nonzero_places_plan(const DeviceFacts*, const int64_t* dims, int64_t bytes,
                                           int is_float, int64_t all) {
   return guarded([&] { return nonzero_places_plan(read_shape(dims), {bytes, is_float != 0}, all); });
@@ -454,7 +457,7 @@ EXPORT Plan* graphopt_unary_plan(const DeviceFacts*, int half, int32_t op, float
       [&] { return unary_plan(static_cast<hip::UnaryOp>(op), alpha, total, half != 0, aligned != 0); });
 }
 
-// `shapes`: of y, a and b, each a rank and its dims.
+// `shapes`: rank and dims of y, a and b.
 EXPORT Plan* graphopt_logic_plan(const DeviceFacts*, int32_t type, int32_t op, int binary,
                                  const int64_t* shapes) {
   return guarded([&] {
@@ -469,7 +472,7 @@ EXPORT Plan* graphopt_logic_plan(const DeviceFacts*, int32_t type, int32_t op, i
   });
 }
 
-// `numbers`: the shape as a rank and its dims, the strides of x, the strides of y, the two offsets.
+// `numbers`: the rank and dims of the shape, the strides of x, the strides of y, the two offsets.
 EXPORT Plan* graphopt_strided_copy_plan(const DeviceFacts*, int64_t bytes, const int64_t* numbers) {
   return guarded([&] {
     StridedCopy copy;
@@ -484,7 +487,7 @@ EXPORT Plan* graphopt_strided_copy_plan(const DeviceFacts*, int64_t bytes, const
   });
 }
 
-// `numbers`: the shape of x as a rank and its dims, the pads before, the pads after.
+// `numbers`: the rank and dims of x, the leading pads, the trailing pads.
 EXPORT Plan* graphopt_pad_plan(const DeviceFacts*, int64_t bytes, int32_t mode, uint64_t value,
                                const int64_t* numbers) {
   return guarded([&] {
@@ -505,7 +508,7 @@ EXPORT Plan* graphopt_gather_plan(const DeviceFacts*, int64_t bytes, int narrow,
   return guarded([&] { return gather_plan({outer, size, inner, indices, bytes, narrow != 0}, true); });
 }
 
-// `numbers`: the shapes of x and of the indices, each a rank and its dims, and the axis.
+// `numbers`: the rank and dims of x and of the indices, and the axis.
 EXPORT Plan* graphopt_gather_elements_plan(const DeviceFacts*, int64_t bytes, int narrow,
                                            const int64_t* numbers) {
   return guarded([&] {
@@ -519,7 +522,7 @@ EXPORT Plan* graphopt_gather_elements_plan(const DeviceFacts*, int64_t bytes, in
   });
 }
 
-// `numbers`: batch, rows, inner, then the indexed sizes, as a rank and its dims.
+// `numbers`: batch, rows, inner, then the indexed sizes as a rank and dims.
 EXPORT Plan* graphopt_gather_nd_plan(const DeviceFacts*, int64_t bytes, const int64_t* numbers) {
   return guarded([&] {
     GatherNDProblem p;
@@ -533,8 +536,8 @@ EXPORT Plan* graphopt_gather_nd_plan(const DeviceFacts*, int64_t bytes, const in
   });
 }
 
-// `numbers`: the sizes and the shape of the indices, each a rank and its dims, inner and the axis; -1:
-// ScatterND.
+// `numbers`: the sizes and the shape of the indices, each as a rank and dims, then inner and the axis, or -1
+// for ScatterND.
 EXPORT Plan* graphopt_scatter_plan(const DeviceFacts*, int32_t type, int64_t bytes, int narrow, int32_t how,
                                    const int64_t* numbers) {
   return guarded([&] {
@@ -584,7 +587,7 @@ EXPORT Plan* graphopt_arg_plan(const DeviceFacts*, int64_t outer, int64_t R, int
       [&] { return arg_plan({outer, R, inner, static_cast<Ordered>(order), smallest != 0, last != 0}); });
 }
 
-// `numbers`: the shape of x as a rank and its dims, then for each axis whether it is reduced.
+// `numbers`: the rank and dims of x, then for each axis whether it is reduced.
 EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how, const int64_t* numbers) {
   return guarded([&] {
     ReduceProblem p;
@@ -596,8 +599,8 @@ EXPORT Plan* graphopt_reduce_plan(const DeviceFacts*, int32_t type, int32_t how,
   });
 }
 
-// `numbers`: planes, then of each axis its size in Y and the members of PoolAxis.
-// `channels`: those that lie last; 0: they are planes.
+// `numbers`: planes, then for each axis its size in Y and the members of PoolAxis.
+// `channels`: number of channels in channels-last layout; 0 if channels are planes.
 EXPORT Plan* graphopt_pool_plan(const DeviceFacts*, int32_t type, int32_t mode, const int64_t* numbers,
                                 int64_t channels) {
   return guarded([&] {
@@ -620,8 +623,8 @@ EXPORT Plan* graphopt_lrn_plan(const DeviceFacts*, int half, int64_t images, int
       [&] { return lrn_plan({images, channels, inner, size, alpha, beta, bias}, half != 0, true); });
 }
 
-// `sizes`: planes, H, W, OH, OW. `channels`: those that lie last; 0: they are planes, of which a work-item has
-// `rows_each` rows; 0: as many as are best.
+// `sizes`: planes, H, W, OH, OW. `channels`: number of channels in channels-last layout; 0 if channels are
+// planes. A work-item then computes `rows_each` rows, or 0 for the plan's choice.
 EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordinates, int32_t how,
                                   const int64_t* sizes, float scale_h, float scale_w, int64_t channels,
                                   int64_t rows_each) {
@@ -637,8 +640,8 @@ EXPORT Plan* graphopt_resize_plan(const DeviceFacts*, int half, int32_t coordina
   });
 }
 
-// `numbers`: outer, in, out, inner, the bytes of an element, then whether X and Y are float16. `crop`: its
-// ends, and the value beyond X, as the bits of an element.
+// `numbers`: outer, in, out, inner, the bytes of an element, then whether X and Y are float16. `first` and
+// `last`: the ends of the crop; `outside`: the bits of an element outside of X.
 EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, int32_t how,
                                       const int64_t* numbers, float scale, float first, float last,
                                       uint64_t outside, int antialias, int inside_only) {
@@ -659,7 +662,7 @@ EXPORT Plan* graphopt_resize_one_plan(const DeviceFacts*, int32_t coordinates, i
   });
 }
 
-// `numbers`: N, C, the points of an image, then the sizes of x as a rank and its dims.
+// `numbers`: N, C, the points of an image, then the spatial sizes of x as a rank and dims.
 EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64_t* numbers, int taps,
                                        int32_t beyond, int corners) {
   return guarded([&] {
@@ -676,8 +679,8 @@ EXPORT Plan* graphopt_grid_sample_plan(const DeviceFacts*, int half, const int64
   });
 }
 
-// `numbers`: D, B, S, H, backward, batch first, then which of bias, peepholes, lengths, h and c there are.
-// `at_once`: one launch for all steps, or one for each; negative: as the plan chooses.
+// `numbers`: D, B, S, H, backward, batch first, then whether bias, peepholes, lengths, h and c are present.
+// `at_once`: 1 for one launch for all steps, 0 for one launch for each step, negative for the plan's choice.
 EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_t kind,
                                      const int64_t* numbers, float clip, int at_once) {
   return guarded([&] {
@@ -699,7 +702,7 @@ EXPORT Plan* graphopt_recurrent_plan(const DeviceFacts* device, int half, int32_
   });
 }
 
-// `numbers`: lines, per, N, L, K, then where lines lie in x and in y.
+// `numbers`: lines, per, N, L, K, then the layout of lines in x and in y.
 EXPORT Plan* graphopt_dft_plan(const DeviceFacts*, int half, const int64_t* numbers, int complex, int inverse,
                                int window) {
   return guarded([&] {
@@ -718,7 +721,7 @@ EXPORT Plan* graphopt_dft_plan(const DeviceFacts*, int half, const int64_t* numb
   });
 }
 
-// `numbers`: B, C, N and the most boxes of a class.
+// `numbers`: B, C, N and the maximum number of boxes for a class.
 EXPORT Plan* graphopt_nms_plan(const DeviceFacts*, const int64_t* numbers, int centered, float overlap,
                                float score, int has_score) {
   return guarded([&] {
@@ -760,7 +763,7 @@ std::optional<GemmTile> gemm_tile(int32_t tile) {
   return static_cast<GemmTile>(tile);
 }
 
-// `batches`: of A and of B, each a rank and its dims. `tile`: -1 for the plan's own choice.
+// `batches`: rank and dims of A's and of B's batch axes. `tile`: -1 for the plan's choice.
 EXPORT Plan* graphopt_gemm_plan(const DeviceFacts* device, int half, int64_t M, int64_t N, int64_t K,
                                 int transpose_a, int transpose_b, float alpha, float beta, int bias,
                                 int64_t bias_step, int residual, int32_t kind, float a, float b,
@@ -810,7 +813,7 @@ EXPORT Plan* graphopt_conv_plan(const DeviceFacts* device, int half, int bias, c
   });
 }
 
-// `numbers`: N, groups, C, M, then of each axis in, out, kernel, stride, dilation and pad.
+// `numbers`: N, groups, C, M, then for each axis in, out, kernel, stride, dilation and pad.
 EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transposed, int bias,
                                        const int64_t* numbers) {
   return guarded([&] {
@@ -821,7 +824,8 @@ EXPORT Plan* graphopt_convolution_plan(const DeviceFacts*, int half, int transpo
   });
 }
 
-// `has`: zero points of the left and of the right operand (0: none, 1: one, 2: one for each line), a bias; its strides.
+// `has`: zero points of the left and of the right operand (0: none, 1: one, 2: one for each line), a bias and
+// its strides.
 EXPORT Plan* graphopt_integer_product_plan(const DeviceFacts*, int32_t left, int32_t right,
                                            const int64_t* has, const int64_t* numbers) {
   return guarded([&] {
@@ -839,14 +843,14 @@ EXPORT Plan* graphopt_integer_product_plan(const DeviceFacts*, int32_t left, int
   });
 }
 
-// `numbers`: as of graphopt_convolution_plan.
+// `numbers`: as for graphopt_convolution_plan.
 EXPORT Plan* graphopt_integer_window_plan(const DeviceFacts*, int32_t left, int32_t right, const int64_t* has,
                                           const int64_t* numbers) {
   return guarded([&] { return integer_window_plan(read_convolution(numbers), integers(left, right, has)); });
 }
 
-// `numbers`: outer, M, N, whether scales are those of rows and of columns, a bias, the type of Y (0: float) and whether
-// it has a zero point.
+// `numbers`: outer, M, N, whether there is a scale for each row and for each column, a bias, the type of Y (0
+// for float) and whether Y has a zero point.
 EXPORT Plan* graphopt_scale_products_plan(const DeviceFacts*, const int64_t* numbers, float alpha) {
   return guarded([&] {
     ScaleProblem p;
@@ -863,8 +867,8 @@ EXPORT Plan* graphopt_dynamic_scale_plan(const DeviceFacts*) {
   return guarded([&] { return dynamic_scale_plan(); });
 }
 
-// `numbers`: N, C, M, then of both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a residual. `halo`: by
-// the kernels that share pixels among taps, where the device has them.
+// `numbers`: N, C, M, then for both axes in, out, kernel, stride, dilation and pad. `has`: a bias, a
+// residual. `halo`: uses the kernels that share pixels between taps, if the device has them.
 EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, const int64_t* numbers,
                                      const int* has, int32_t kind, float a, float b, int32_t tile, int halo) {
   return guarded([&] {
@@ -884,7 +888,7 @@ EXPORT Plan* graphopt_conv_last_plan(const DeviceFacts* device, int transposed, 
   });
 }
 
-// gemm/instruction.hip. kind: 0 product, 1 chain, 2 rows.
+// Plans of gemm/instruction.hip. kind: 0 product, 1 chain, 2 rows.
 EXPORT Plan* graphopt_tile_plan(const DeviceFacts* device, int half, int kind, int32_t M, int32_t N,
                                 int32_t K, int32_t P) {
   return guarded([&] {

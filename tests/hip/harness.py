@@ -1,4 +1,4 @@
-"""Plans and devices of the native library from Python (tests/hip/harness.cpp), and how to build them."""
+"""Plans and devices of the native library from Python (tests/hip/harness.cpp), and functions that build them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ Array = npt.NDArray[Any]
 
 
 def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
-    """Build native targets in `directory`; returns the folder that holds the libraries.
+    """Builds native targets in `directory`; returns the folder of the libraries.
 
     Raises:
-        subprocess.CalledProcessError: when the build fails; its output has been printed.
-
+        subprocess.CalledProcessError: the build failed; its output has been printed.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
@@ -47,12 +46,12 @@ def build(directory: Path, targets: Sequence[str], **options: str) -> Path:
 
 @functools.cache
 def build_for_tests(*targets: str) -> Path:
-    """As `build`, where the wheel and scripts/test-native are built: most objects are there already."""
+    """As `build`, in the build folder of the wheel and of scripts/test-native, which already has most objects."""
     return build(ROOT / "build" / "native", targets)
 
 
 def build_for_cuda(target: str) -> Path:
-    """`target` with its kernels for sm_90: from the folder $GRAPHOPT_BUILT, where it was built before, or built now."""
+    """Returns `target` with its kernels for sm_90, prebuilt in the folder $GRAPHOPT_BUILT or built here."""
     built = os.environ.get("GRAPHOPT_BUILT")
     if built:
         return Path(built) / f"lib{target}.so"
@@ -62,17 +61,17 @@ def build_for_cuda(target: str) -> Path:
 
 
 def int64s(numbers: Sequence[int]) -> Any:
-    """An array for a plan's argument."""
+    """Returns an array for a plan's argument."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def element_type(dtype: npt.DTypeLike) -> ctypes.c_int32:
-    """The type of a plan's tensor, as ONNX numbers types."""
+    """Returns the ONNX type of a tensor for a plan's argument."""
     return ctypes.c_int32(int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))))
 
 
 class Plan:
-    """What runs for one node and one set of shapes."""
+    """The launches for one node and one set of shapes."""
 
     def __init__(self, library: Harness, pointer: int) -> None:
         self._library = library
@@ -102,7 +101,7 @@ class Harness:
         return message.decode()
 
     def typical_facts(self, arch: str) -> int:
-        """Facts of an architecture, for planning without a device; a handle."""
+        """Returns a handle of an architecture's facts, for planning without a device."""
         return self._pointer("graphopt_typical_facts", arch.encode())
 
     def _pointer(self, name: str, *arguments: Any) -> int:
@@ -112,11 +111,11 @@ class Harness:
         return int(pointer)
 
     def plan(self, op: str, facts: int, *arguments: Any) -> Plan:
-        """`graphopt_<op>_plan` with ctypes arguments after the facts."""
+        """Calls `graphopt_<op>_plan` with the facts and further ctypes arguments."""
         return Plan(self, self._pointer(f"graphopt_{op}_plan", ctypes.c_void_p(facts), *arguments))
 
     def open(self, backend: str) -> Device:
-        """`hip`, `cuda`, or the path of a library of kernels for the CPU."""
+        """Opens a device: `hip`, `cuda`, or the path of a library of kernels for the CPU."""
         pointer = self._pointer("graphopt_open", backend.encode())
         return Device(self, pointer)
 
@@ -138,7 +137,7 @@ class Device:
         weights: int = 0,
         stream: int = 0,
     ) -> None:
-        """Enqueue the launches of a plan on a stream."""
+        """Enqueues the launches of a plan on a stream."""
 
         def table(addresses: Sequence[int]) -> Any:
             return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
@@ -159,7 +158,7 @@ class Device:
 
 
 class HostKernels:
-    """Kernels compiled for the CPU: launches in any order of work-items."""
+    """Kernels compiled for the CPU; launches run work-items in a chosen order."""
 
     FORWARD, REVERSE, RANDOM = range(3)
 
@@ -170,7 +169,7 @@ class HostKernels:
         self.wave: int = self._library.graphopt_host_wave()
 
     def launch(self, launch: dict[str, Any], buffers: dict[str, Array], order: int, seed: int) -> None:
-        """Run one launch of a plan's JSON to its end."""
+        """Runs one launch of a plan's JSON to completion."""
         values: list[Any] = []
         for argument in launch["args"]:
             ((kind, value),) = argument.items()

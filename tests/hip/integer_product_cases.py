@@ -1,4 +1,4 @@
-"""Products of whole numbers on the GPU: matrices, windows of images, and what is made of their sums."""
+"""Integer GEMMs on the GPU: matrices, convolutions, and the scaling of their sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIRS = ((np.uint8, np.uint8), (np.int8, np.int8), (np.uint8, np.int8), (np.int8
 
 
 def random(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    """All numbers of 8 bits, and of more bits so large ones that sums wrap around."""
+    """Draws from the whole range of the type; sums of wide types wrap around."""
     ends = np.iinfo(dtype)
     return rng.integers(ends.min, ends.max, shape, dtype, endpoint=True)
 
@@ -32,7 +32,7 @@ def wide(x: Array) -> Array:
 
 
 def zero_points(rng: np.random.Generator, dtype: Any, kind: int, lines: int) -> Array:
-    """None (zeros), one, or one for each line."""
+    """Draws no zero point (kind 0, zeros), one (1), or one for each line (2)."""
     points = random(rng, dtype, lines if kind == 2 else 1)
     return points if kind else np.zeros_like(points)
 

@@ -12,14 +12,14 @@ from graphopt.ops import OPS
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# N, C, pixels: one pixel, tails of a work-group, whole ones, fewer channels than slices; then more channels than few
-# registers hold, and more than any do.
+# N, C, pixels: one pixel, partial and whole work-groups, fewer channels than slices; then more channels than a small
+# number of registers holds, and more than registers can hold.
 SHAPES = (
     *((1, 2, 1), (2, 3, 35), (1, 96, 64), (3, 17, 33), (2, 128, 49), (1, 127, 7), (2, 8, 1024)),
     *((1, 129, 1), (2, 256, 33), (1, 192, 64), (1, 250, 9), (2, 136, 31), (1, 200, 5), (1, 255, 2), (2, 160, 32)),
     *((1, 257, 1), (2, 512, 33), (1, 400, 64), (1, 768, 9), (2, 392, 31), (1, 500, 5), (1, 767, 2), (2, 640, 32)),
     *((1, 769, 1), (1, 776, 33), (2, 800, 31), (1, 1024, 9), (1, 771, 64), (1, 1537, 3), (2, 770, 9), (1, 896, 32)),
-    # Of which a work-item has pairs of pixels in float16, and more that it has one by one.
+    # Sizes with float16 pixels processed in pairs by a work-item, and sizes with pixels processed one by one.
     *((1, 5, 2), (1, 9, 5), (2, 96, 66), (1, 64, 130), (3, 128, 6), (1, 31, 200), (1, 33, 65), (2, 7, 30)),
     *((1, 129, 2), (2, 256, 66), (1, 192, 130), (3, 140, 6), (1, 255, 64), (1, 256, 33), (2, 130, 1), (1, 150, 3)),
     *((1, 257, 2), (2, 768, 66), (1, 384, 130), (3, 300, 6), (1, 767, 64), (1, 384, 33), (1, 260, 1), (1, 300, 3)),
@@ -28,7 +28,7 @@ SHAPES = (
 
 
 def case(name: str, dtype: Any, N: int, C: int, pixels: int, equal: bool = False) -> Case:
-    """`equal`: all channels of a pixel are alike, so that nothing but beta may come out, however small epsilon is."""
+    """Makes a case; with `equal` all channels of a pixel are equal, so the output must be beta for any epsilon."""
     rng = np.random.default_rng([N, C, pixels])
     x = (signed(rng, N, C, pixels) + 5).astype(dtype)
     if equal:

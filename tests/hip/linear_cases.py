@@ -1,4 +1,4 @@
-"""Linear[Add][act] on the GPU: as one product, and what follows a product by the vendor's library."""
+"""Linear[Add][act] on the GPU: as one GEMM, and as the epilogue after the vendor library's GEMM."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# rows, K, N: rows of one number, rows that are no whole vectors, whole vectors, more than a work-group, one row.
+# rows, K, N: rows of one element, rows that are and are not a multiple of the vector, several work-groups, one row.
 SHAPES = ((2, 1, 5), (5, 9, 33), (70, 32, 64), (130, 24, 136), (1, 40, 200), (257, 3, 7))
 ACTIVATIONS = ("Relu", "Silu", "Gelu", "GeluTanh", "Mish", "")
 
 
 def case(name: str, dtype: Any, rows: int, K: int, N: int, act: str, fused: bool = False) -> Case:
-    """Linear<act>, or LinearAdd without an activation; `fused`: with the product."""
+    """Makes a case of Linear<act>, or LinearAdd without an activation; `fused` includes the GEMM."""
     rng = np.random.default_rng([rows, K, N, activations.NAMES.index(act)])
     x, w, b = signed(rng, rows, K, dtype=dtype), signed(rng, K, N, dtype=dtype), signed(rng, N, dtype=dtype)
     y = x.astype(np.float64) @ w.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Comparisons, logic and questions about numbers on the GPU."""
+"""Comparisons, logical operators and predicates on the GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hip.harness import Array, Harness, Plan, element_type
 NUMBERS = (np.float32, np.float16, np.int32, np.int64, np.uint8, np.int8, np.int16, np.uint16, np.uint32, np.uint64)
 FLOATS = (np.float32, np.float16)
 TRUTH = (np.bool_,)
-# In the order of native/operators/elementwise/logic/args.h: what it is, and the types that it takes.
+# In the order of native/operators/elementwise/logic/args.h: reference and supported types.
 BINARY: dict[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
     "Equal": (np.equal, (*NUMBERS, *TRUTH)),
     "Less": (np.less, NUMBERS),
@@ -37,7 +37,7 @@ OPS = {**BINARY, **UNARY}
 
 
 def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
-    """Few different numbers, so that many are equal; floats with what is no number, whole ones to their ends."""
+    """Draws from few values, so many are equal: floats with infinities and NaN, integers up to their limits."""
     if dtype == np.bool_:
         return np.asarray(rng.integers(0, 2, dims).astype(bool))
     few: tuple[Any, ...] = (-2, -1, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""MatMulNBits on the GPU, against the reference of graphopt/contrib, number by number."""
+"""MatMulNBits on the GPU, against the reference of graphopt/contrib, element by element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
 OP = CONTRIB[DOMAIN, "MatMulNBits"]
-# M, N, K, bits, size, zero points, with g_idx, with bias. K that is no multiple of a block, N that is none of a group.
+# M, N, K, bits, size, zero points, with g_idx, with bias. Some K are not a multiple of a block, some N not of a group.
 SIZES = (
     (1, 16, 64, 4, 32, "bytes", False, False), (1, 5, 72, 4, 16, "", False, True),
     (1, 33, 1048, 4, 128, "numbers", False, False), (1, 7, 40, 8, 32, "bytes", False, False),

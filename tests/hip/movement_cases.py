@@ -19,7 +19,7 @@ def strides_of(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-# Shape and permutation. In whole packs of 16 bytes, in single elements, axes that merge, five and more that do not.
+# Shape and permutation: in whole packs of 16 bytes, in single elements, with mergeable axes, with five and more others.
 TRANSPOSES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 5, 16), (0, 2, 1, 3)),
     ((3, 4, 32), (1, 0, 2)),
@@ -56,8 +56,8 @@ def transpose(name: str, bytes_: int, shape: tuple[int, ...], perm: tuple[int, .
     return Case(name, "Transpose", [x], [y.astype(np.float64)], plan, 0)
 
 
-# Shape, block, whether to space, whether the channels of a block lie side by side: in packs of Y, across rows of it,
-# with odd tails, in more axes than one launch walks.
+# Shape, block, depth to space or back, whether a block's channels are adjacent: in packs of Y, across its rows, with
+# odd tails, with more axes than one launch supports.
 BLOCKS: tuple[tuple[tuple[int, int, int, int], int, bool, bool], ...] = (
     ((1, 8, 4, 16), 2, True, False),
     ((1, 8, 4, 16), 2, True, True),
@@ -92,8 +92,8 @@ def block_move(name: str, bytes_: int, given: tuple[tuple[int, int, int, int], i
     return Case(name, "DepthToSpace" if to_space else "SpaceToDepth", [x], [y.astype(np.float64)], plan, 0)
 
 
-# Of x [rows, columns] those from a place on in steps, to some columns of y from a place on: in packs of both, of y
-# alone, of neither; backwards; with tails.
+# Shape of x [rows, columns], first column, step, number of columns, and width and first column in y: in packs of both,
+# of y alone, of neither; backwards; with tails.
 PARTS: tuple[tuple[tuple[int, int], int, int, int, tuple[int, int]], ...] = (
     ((5, 48), 16, 1, 16, (32, 16)),
     ((5, 48), 1, 1, 16, (16, 0)),
@@ -118,7 +118,7 @@ PARTS: tuple[tuple[tuple[int, int], int, int, int, tuple[int, int]], ...] = (
 def part(name: str, bytes_: int, given: tuple[tuple[int, int], int, int, int, tuple[int, int]]) -> Case:
     (rows, columns), start, step, length, (wide, to) = given
     x = (20 * signed(np.random.default_rng((rows, columns)), rows, columns)).astype(np.int64).astype(VALUES[bytes_])
-    memory = np.full(rows * wide * x.itemsize, 0xFF, np.uint8)  # what nobody writes stays as it is
+    memory = np.full(rows * wide * x.itemsize, 0xFF, np.uint8)  # unwritten bytes must keep this value
     y = memory.view(x.dtype).reshape(rows, wide).astype(np.float64)
     y[:, to : to + length] = x[:, start + step * np.arange(length)]
     numbers = int64s([2, rows, length, columns, step, wide, 1, start, to])

@@ -11,7 +11,7 @@ import numpy as np
 from tests.hip.case import Case, signed
 from tests.hip.harness import Array, Harness, Plan, int64s
 
-# B, C, N, most; boxes are centred, threshold of scores, of overlap
+# B, C, N, maximum output; whether boxes are centred, score threshold, overlap threshold
 SELECTIONS = (
     ((1, 1, 6, 6), False, 0.4, 0.5), ((2, 3, 50, 10), False, None, 0.3), ((1, 4, 300, 300), True, -0.5, 0.5),
     ((3, 1, 17, 1), False, 0.0, 0.0), ((1, 2, 1, 1), True, None, 1.0), ((2, 2, 600, 40), False, None, 0.7),
@@ -20,7 +20,7 @@ SELECTIONS = (
 
 
 def overlaps(box: Array, others: Array) -> Array:
-    """Of one box with each of the others."""
+    """Returns the overlap of one box with each of the others."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     both = np.where((sides > 0).all(axis=1), np.prod(sides, axis=1), 0)
     areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(box[2:] - box[:2])

@@ -12,7 +12,7 @@ from tests.hip.case import Case
 from tests.hip.harness import Array, Harness, Plan, int64s
 
 PART = 4096  # elements of a work-group
-# Shape, and the part that is not zero.
+# Shape, and the fraction of non-zero elements.
 SHAPES: tuple[tuple[tuple[int, ...], float], ...] = (
     ((1,), 1), ((7,), 0.5), ((3, 5), 0.3), ((2, 3, 4, 5), 0.9), ((4097,), 0.02), ((90, 91), 0.5),
     ((3, 1, 2, 2, 3, 2), 0.5), ((300, 41), 1), ((64, 64), 0.001), ((2, 4104), 0.25), ((5, 1643), 0.25),
@@ -21,7 +21,7 @@ TYPES = (np.bool_, np.float16, np.float32, np.int64)
 
 
 def sparse(dims: tuple[int, ...], part: float, dtype: Any) -> Array:
-    """Zeros of both signs where there are signs, and NaN."""
+    """Draws a sparse tensor with zeros of both signs and NaN, if the type has them."""
     rng = np.random.default_rng(dims)
     x = np.where(rng.random(dims) < part, rng.integers(1, 9, dims) * rng.choice([-1, 1], dims), 0)
     if np.dtype(dtype).kind != "f":
@@ -37,7 +37,7 @@ def cases() -> Iterator[Case]:
         for dims, part in SHAPES:
             x = sparse(dims, part, dtype)
             if len(dims) == 1:
-                x = np.concatenate([x[:1], x])[1:]  # not at a multiple of 16
+                x = np.concatenate([x[:1], x])[1:]  # misaligned: not at a multiple of 16 bytes
             places = np.stack(np.nonzero(x))
             counts = np.add.reduceat((x != 0).ravel(), np.arange(0, x.size, PART), dtype=np.int64)
             starts = np.cumsum(counts) - counts

@@ -55,7 +55,7 @@ WINDOWS = (
     ((9, 5, 4), (3, 3, 2), (2, 2, 2), (1, 1, 0, 1, 0, 1), (1, 1, 1)),
     ((4, 4, 9), (2, 1, 4), (1, 2, 3), (1, 0, 2, 0, 0, 1), (2, 1, 1)),
     ((31,), (5,), (3,), (2, 1), (2,)),
-    # Rows of Y of which a work-item has four neighbours.
+    # Rows of Y with four neighbouring outputs for each work-item.
     ((9, 16), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
     ((5, 12), (2, 5), (1, 1), (1, 2, 0, 2), (1, 1)),
     ((6, 10), (2, 2), (1, 1), (1, 0, 0, 0), (1, 2)),
@@ -69,7 +69,7 @@ POOLS = ("Max", "Average", "AverageWithPadding")
 
 
 def pool(name: str, dtype: Any, window: Any, mode: str, channels: int = 0) -> Case:
-    """`channels`: of float16 that lie last; 0: they are planes."""
+    """Makes a case; `channels` is the number of channels in channels-last float16, or 0 for planes."""
     size, kernel, strides, pads, dilations = window
     planes, axes = 2 * channels or 5, len(size)
     x = signed(np.random.default_rng(size), planes, *size)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of any shape on the GPU, by the kernels that need no library."""
+"""GEMMs and convolutions of any shape on the GPU, by the kernels that need no vendor library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.hip.harness import Harness, Plan, int64s
 
 @dataclass(frozen=True)
 class Product:
-    """Y = act(A B / 2 + bias + 3/4 R). `bias_step`: to the next matrix's bias. `aligned`: what the plan is told."""
+    """Y = act(A B / 2 + bias + 3/4 R).
+
+    `bias_step` is the distance to the next matrix's bias. `aligned` is the alignment passed to the plan.
+    """
 
     M: int
     N: int
@@ -45,7 +48,7 @@ PRODUCTS = (
     Product(136, 264, 40, True, True, bias=True, act="Clip"),
     Product(24, 160, 72, residual=True, aligned=False),
     Product(10, 20, 1, transpose_b=True, a_batch=(3,)),
-    # K is split, as in those above with more than 256.
+    # K is split here, as in the cases above with K > 256.
     Product(2, 3, 300, True, True, a_batch=(2,), b_batch=(2,)),
     Product(5, 7, 257, bias=True, act="Tanh"),
     Product(8, 40, 384, transpose_b=True, bias=True, residual=True, act="Relu"),
@@ -55,7 +58,7 @@ PRODUCTS = (
     Product(2, 16, 300, b_batch=(2,), bias=True, bias_step=19),
 )
 
-# Whole packs of both operands: by k and turned, with K that is split, batches, and rows of tiles in two groups.
+# Whole packs of both operands, plain and transposed, with split K, batches, and two groups of rows of tiles.
 PANELS = (
     Product(8, 8, 8),
     Product(64, 32, 16, bias=True, act="Relu"),
@@ -103,7 +106,7 @@ def gemm(name: str, dtype: Any, p: Product, tile: int = -1) -> Case:
         last = (int64s(batches), c_int(p.aligned), c_int32(tile))
         return harness.plan("gemm", facts, half, *sizes, *epilogue, *act, *last)
 
-    # A float32 sum of K products rounds by about sqrt(K) units; on an H200 cuBLAS, too, is 1.0e-5 off at K=768.
+    # A float32 sum of K products rounds by about sqrt(K) units; cuBLAS on an H200 is also 1.0e-5 off at K=768.
     tolerance = tolerance_of(dtype) * max(1.0, math.sqrt(p.K / 512))
     return Case(name, "MatMul", inputs, [activations.apply(p.act, y)], plan, tolerance)
 

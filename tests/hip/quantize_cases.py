@@ -13,7 +13,7 @@ from onnx import TensorProto
 from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
-# outer, size, inner, and the places of a block; 0: one scale for each place, -1: one for all.
+# outer, size, inner, and the indices of a block; 0 for one scale for each index, -1 for a single scale.
 SIZES = (
     (1, 100, 1, -1), (3, 5, 16, 0), (2, 7, 3, 0), (1, 9, 1, 0), (2, 8, 16, 4), (3, 7, 5, 3), (1, 4099, 1, -1),
     (2, 64, 1, 32),
@@ -25,7 +25,7 @@ FOUR_BITS = {"int4": int(TensorProto.INT4), "uint4": int(TensorProto.UINT4)}
 
 @dataclass(frozen=True)
 class Number:
-    """A type of whole numbers, in which numpy holds them: those of 4 bits in 8."""
+    """An integer type by its ONNX name; numpy stores 4-bit values in 8 bits."""
 
     name: str
 
@@ -47,7 +47,7 @@ class Number:
         return least, least + (1 << self.bits) - 1
 
     def stored(self, x: Array) -> Array:
-        """As they lie in memory: two of 4 bits share a byte, the first one in its lower half."""
+        """Returns the memory format: two 4-bit values share a byte, the first in the lower half."""
         if self.bits != 4:
             return x.astype(self.held)
         nibbles = np.append(x.ravel().astype(np.int8).view(np.uint8) & 15, np.zeros(x.size % 2, np.uint8))
@@ -57,7 +57,7 @@ class Number:
 def parameters(
     rng: np.random.Generator, sizes: tuple[int, int, int, int], dtype: Any, number: Number
 ) -> tuple[Array, Array]:
-    """Scales and zero points, as the operators take them."""
+    """Draws scales and zero points in the operators' shapes."""
     outer, size, inner, block = sizes
     dims = (1,) if block < 0 else (size,) if block == 0 else (outer, -(-size // block), inner)
     middle, spread = sum(number.ends) // 2, 3 if number.bits in (4, 32) else 28
@@ -66,7 +66,7 @@ def parameters(
 
 
 def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
-    """One for each element of x [outer, size, inner]."""
+    """Repeats the parameters for each element of x [outer, size, inner]."""
     outer, size, inner, block = sizes
     if block <= 0:
         return np.broadcast_to(values.reshape(1, -1, 1), (outer, size, inner))
@@ -74,7 +74,7 @@ def spread(values: Array, sizes: tuple[int, int, int, int]) -> Array:
 
 
 def quantized(x: Array, scale: Array, zero: Array, number: Number, zero_first: bool) -> Array:
-    """In float32, as the operator says it: halves to even."""
+    """Computes the operator's definition in float32, with halves rounded to even."""
     y = x.astype(np.float32) / scale.astype(np.float32)
     point = zero.astype(np.float32)
     whole = np.rint(y + point) if zero_first else np.rint(y) + point
@@ -93,7 +93,7 @@ def case(
     if back:
         least, most = number.ends if number.bits < 32 else (-(2**15), 2**15 - 1)
         x = rng.integers(least, most, sizes[:3], endpoint=True)
-        if dtype == np.float16 and number.bits > 8:  # the largest would be too large
+        if dtype == np.float16 and number.bits > 8:  # float16 cannot represent the largest values
             x = x // 64 + int(zeros.flat[0])
         y = (x - zeros.astype(np.float64)) * scales.astype(np.float64)
         given = number.stored(x)

@@ -1,4 +1,4 @@
-"""Functions of 8-bit numbers that stand for real ones, on the GPU."""
+"""Functions of 8-bit quantized values on the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.hip.harness import Array, Harness, Plan, int64s
 from tests.hip.integer_product_cases import random
 
 Dims = tuple[int, ...]
-# Shapes of a and b, where an operator has two.
+# Shapes of a and b, for binary operators.
 SHAPES: tuple[tuple[Dims, Dims], ...] = (
     ((5,), (5,)), ((3, 64), (64,)), ((2, 7, 3), (7, 1)), ((1,), (4, 33)), ((4, 1, 16), (1, 5, 16)), ((4099,), (1,)),
     ((2, 3, 4, 160), (2, 3, 4, 160)), ((0, 3), (1,)),
@@ -90,14 +90,14 @@ def lines(name: str, dtype: Any, softmax: bool, i: int) -> Case:
 
 
 def exponentials(name: str, size: int, scale: float) -> Case:
-    # In float, where the kernel's plan has it so: the factor is for the sums alone.
+    # Computed in float by the kernel's plan; the factor only affects the sums.
     largest = max(0.0, float(np.log(np.finfo(np.float32).max / np.float32(size))) - 5)
     y = np.exp(largest - np.arange(256) * np.float64(np.float32(scale)))
 
     def plan(harness: Harness, facts: int) -> Plan:
         return harness.plan("quantized_exponentials", facts, c_int64(size))
 
-    # Each number to itself: the first is the largest by far.
+    # By row, since the first value is by far the largest.
     return Case(name, "quantized", [np.asarray([scale], np.float32)], [y.reshape(-1, 1)], plan, 1e-6, by_row=True)
 
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN on the GPU behind the product of their inputs, against the specification in float64."""
+"""LSTM, GRU and RNN on the GPU after the GEMM of their inputs, against the specification in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GATES = {"RNN": 1, "GRU": 3, "GRU_reset": 3, "LSTM": 4}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Directions, sequences, steps and hidden units; which options a case has."""
+    """Directions, sequences, steps and hidden units, and the options of a case."""
 
     D: int
     B: int
@@ -38,14 +38,14 @@ SIZES = (
     Sizes(1, 1, 3, 5), Sizes(2, 3, 4, 17, states=True), Sizes(1, 5, 2, 40, backward=True, lengths=True),
     Sizes(2, 9, 3, 33, lengths=True, states=True, batch_first=True), Sizes(1, 2, 2, 64, bias=False, peepholes=True),
     Sizes(1, 4, 2, 8, clip=0.3, peepholes=True, states=True), Sizes(2, 1, 5, 1), Sizes(1, 2, 0, 7, states=True),
-    # More units than LSTM keeps weights of in registers; GRU and RNN have fewer gates and keep them.
+    # More units than LSTM keeps weights for in registers; GRU and RNN have fewer gates and keep them.
     Sizes(2, 3, 3, 65, lengths=True, states=True, backward=True), Sizes(1, 2, 4, 128), Sizes(1, 1, 3, 100, clip=0.4),
     Sizes(1, 2, 2, 120, batch_first=True, lengths=True),
     # A launch for each step.
     Sizes(1, 1, 3, 40, at_once=False), Sizes(2, 10, 2, 9, lengths=True, states=True, at_once=False),
     Sizes(1, 9, 2, 35, batch_first=True, at_once=False),
     Sizes(1, 3, 2, 5, peepholes=True, bias=False, backward=True, at_once=False),
-    # Weights in packs, more of them than a wave has lanes.
+    # Weights in packs, with more packs than a wave has work-items.
     Sizes(1, 3, 2, 264, at_once=False), Sizes(1, 2, 2, 136, states=True),
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def sigmoid(x: Array) -> Array:
 def recurrence(
     kind: str, p: Sizes, lengths: Array, product: Array, r: Array, bias: Array, peepholes: Array, h: Array, c: Array
 ) -> tuple[Array, Array, Array]:
-    """Y [S, D, B, H] and the last states [D, B, H]; product [S, B, D, G H]."""
+    """Returns Y [S, D, B, H] and the last states [D, B, H]; `product` is [S, B, D, G H]."""
     G = GATES[kind]
     y = np.zeros((p.S, p.D, p.B, p.H))
     h, c = h.copy(), c.copy()

@@ -14,7 +14,7 @@ from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, int64s
 
 REDUCTIONS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
-# Shapes, and which axes are reduced: rows, columns, and both in turn.
+# Shapes, and their reduced axes (R): rows, columns, and both alternating.
 REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
     ((3, 7), ".R"), ((1, 1), ".R"), ((5, 256), ".R"), ((2, 1000), ".R"), ((4, 255), ".R"), ((9, 33), ".R"),
     ((2, 4100), ".R"), ((3, 9001), ".R"), ((1, 70001), ".R"), ((300, 2, 64), "R.R"),
@@ -28,7 +28,7 @@ REDUCED: tuple[tuple[tuple[int, ...], str], ...] = (
     ((4, 2, 3, 5), "R.R."), ((7, 3, 5, 2), "R.R."), ((2, 4, 3, 2), "R.R."),
     ((3, 5, 2, 7), "R.R."), ((2, 3, 4, 3), "R.R."), ((400, 700), "R."), ((2, 90, 3), ".R."),
 )  # fmt: skip
-# What a work-item asks for at once: all of it, a part of it, and a part of it behind all of it.
+# Reductions with a size that a work-item loads at once: all elements, a part, and a part after all.
 AT_ONCE: tuple[tuple[tuple[int, ...], str], ...] = (
     ((70, 64), ".R"), ((33, 512), ".R"), ((65, 128), ".R"), ((40, 16), ".R"), ((9, 32), ".R"), ((20, 8), ".R"),
     ((3, 4104), ".R"), ((2, 16, 40), ".R."), ((2, 17, 40), ".R."), ((1, 129, 9), ".R."),
@@ -61,17 +61,18 @@ def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) 
     rng = np.random.default_rng(shape)
     axes = tuple(d for d, c in enumerate(which) if c == "R")
     count = int(np.prod([shape[d] for d in axes]))
-    if how == "Prod":  # of about 1
+    if how == "Prod":  # factors of about 1
         x = np.exp(signed(rng, *shape) / np.sqrt(count)) * np.where(rng.random(shape) < 0.5, -1, 1)
         if dtype in WHOLE:
             x = np.where(rng.random(shape) < 5 / count, 3, np.sign(x))
-    elif how in ("Sum", "Mean", "LogSum"):  # values that do not cancel: a sum's error is measured against it
+    # values without cancellation, since the error is measured relative to the sum
+    elif how in ("Sum", "Mean", "LogSum"):
         x = np.abs(signed(rng, *shape)) + 1
     else:
         x = 2 * signed(rng, *shape)
     if dtype in WHOLE and how != "Prod":
         x = 9 * x
-    if np.issubdtype(dtype, np.unsignedinteger):  # beyond the signed ones, too, where nothing is added up
+    if np.issubdtype(dtype, np.unsignedinteger):  # also beyond the signed range, if nothing is summed
         large = 2.0 ** (8 * np.dtype(dtype).itemsize - 1) if how in ("Max", "Min") else 0
         x = np.abs(x) + large * (rng.random(shape) < 0.5)
     x = np.ascontiguousarray(x.astype(dtype))
@@ -89,7 +90,7 @@ def reduce(name: str, dtype: Any, shape: tuple[int, ...], which: str, how: str) 
 
 
 def overflowing(name: str, how: str) -> Case:
-    """What does not fit float16, or the exponential of a float, in between only."""
+    """Intermediate values overflow float16, or the exponential overflows float; the results do not."""
     x = np.full((2, 3, 4), 300 if how == "L2" else 90, np.float16 if how == "L2" else np.float32)
     x[1] = -x[1]
     if how == "LogSumExp":
@@ -107,19 +108,19 @@ def overflowing(name: str, how: str) -> Case:
     return Case(name, "Reduce" + how, [x], [y], plan, tolerance_of(x.dtype))
 
 
-ROUNDED = ("Mean", "L2", "LogSum")  # of whole numbers
+ROUNDED = ("Mean", "L2", "LogSum")  # rounded for integers
 WITH_INTEGERS = ("Sum", "Max", "Min", "Mean", "Prod", "L1", "SumSquare", "L2", "LogSum")
 
 
 def whole_part(how: str, dtype: Any, row: list[int]) -> int:
-    """By whole numbers and decimals: that of a logarithm of 0 is the least number."""
+    """Returns the exact integer result; the logarithm of 0 gives the least value."""
     if how == "L2":
         return isqrt(sum(v * v for v in row))
     return int(Decimal(sum(row)).ln()) if sum(row) > 0 else int(np.iinfo(dtype).min)
 
 
 def beside_steps(name: str, how: str, dtype: Any, columns: bool) -> Case:
-    """Sums where the root or the logarithm takes its next whole number, and those that are one less."""
+    """Sums that make the root or the logarithm reach its next integer, and sums that are one less."""
     bits = 8 * np.dtype(dtype).itemsize - 1
     if how == "L2":
         least = isqrt(2**bits - 1)

@@ -1,4 +1,4 @@
-"""All cases. An operator's cases are in its own module, NAME_cases.py."""
+"""All cases; those of an operator are in NAME_cases.py."""
 
 from __future__ import annotations
 

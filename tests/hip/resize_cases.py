@@ -1,4 +1,4 @@
-"""Resize on the GPU: of images in one launch, and along one axis in every way."""
+"""Resize on the GPU: images in one launch, and all modes along one axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IMAGES = ((6, 5, 12, 15), (7, 8, 3, 5), (4, 4, 4, 9), (1, 6, 3, 1))
 
 
 def source(size: int, out: int, coordinates: str) -> Array:
-    """Where each element of an axis comes from, as the specification of Resize says."""
+    """Returns the source coordinate of each element of an axis, by the specification of Resize."""
     at = np.arange(out, dtype=np.float64)
     if coordinates == "align_corners":
         return at * (size - 1) / (out - 1) if out > 1 else 0 * at
@@ -38,7 +38,7 @@ def source(size: int, out: int, coordinates: str) -> Array:
 def resize(
     name: str, dtype: Any, sizes: tuple[int, int, int, int], coordinates: str, how: str, channels: int = 0
 ) -> Case:
-    """`channels`: as pool's."""
+    """Makes a case; `channels` as for `pool`."""
     H, W, OH, OW = sizes
     planes = 2 * channels or 3
     x = signed(np.random.default_rng(sizes), planes, H, W, dtype=dtype)
@@ -61,7 +61,7 @@ def resize(
 
     def plan(harness: Harness, facts: int) -> Plan:
         half = c_int(dtype == np.float16)
-        rows_each = c_int64(3 * (OH % 2))  # 0: the plan's own choice
+        rows_each = c_int64(3 * (OH % 2))  # 0: the plan's choice
         return harness.plan("resize", facts, half, *codes, numbers, *scales, c_int64(channels), rows_each)
 
     return Case(name, "Resize", [x], [y], plan, tolerance_of(dtype))
@@ -69,13 +69,13 @@ def resize(
 
 ALL_COORDINATES = (*COORDINATES, "half_pixel_symmetric", "tf_crop_and_resize")
 WAYS = (*WAYS_OF_IMAGES, "cubic")
-BEYOND = -3.0  # what lies outside of a crop
+BEYOND = -3.0  # the value outside of a crop
 # outer, in, out, inner
 SIZES = ((2, 7, 13, 5), (1, 16, 5, 3), (3, 1, 4, 8), (2, 9, 9, 1), (1, 40, 7, 6), (4, 5, 1, 7), (1, 6, 300, 2))
 
 
 def cubic(d: Array) -> Array:
-    """Keys's kernel with a = -0.75, at distances d >= 0."""
+    """Keys' cubic kernel with a = -0.75, at distances d >= 0."""
     a = -0.75
     near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
@@ -89,7 +89,7 @@ def weights_of(away: Array, how: str) -> Array:
 
 
 def matrix(sizes: tuple[int, int], at: Array, scale: float, how: str, antialias: bool, inside_only: bool) -> Array:
-    """What each element of x has to do with each of y, as the specification of Resize says; [out, in]."""
+    """Returns the weight of each element of x in each of y, by the specification of Resize; [out, in]."""
     size, out = sizes
     m = np.zeros((out, size))
     if how not in ("linear", "cubic"):

@@ -14,7 +14,7 @@ from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan, int64s
 
 POSITIONS = 40
-# B, S, N, H, half: of which some numbers of a head stay.
+# B, S, N, H, half: some elements of a head are not rotated if H > 2 half.
 SIZES = (
     *((1, 5, 3, 16, 8), (2, 3, 1, 64, 16), (1, 33, 2, 6, 3), (3, 1, 4, 128, 64), (2, 7, 5, 10, 2)),
     *((2, 3, 2, 12, 2), (1, 4, 3, 8, 4), (1, 3, 2, 6, 1), (2, 2, 3, 14, 7)),

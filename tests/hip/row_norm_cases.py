@@ -1,4 +1,4 @@
-"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]], and norms with windows, on the GPU."""
+"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]], and normalization with windows, on the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphopt.ops import OPS
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan
 
-# rows, D: whole vectors in one wave or many, and rows that are not aligned or too long for registers.
+# rows, D: whole vectors in one wave or several, and rows that are unaligned or too long for registers.
 SHAPES = (
     (1, 8), (3, 64), (5, 768), (2, 1032), (1, 4096), (7, 24), (2, 16384), (4, 520), (9, 312),
     (1, 1), (3, 77), (2, 1023), (1, 40000), (5, 3), (2, 2049), (3, 333), (1, 16386),
@@ -23,10 +23,11 @@ def case(
     name: str, dtype: Any, rows: int, D: int, rms: bool, residual: bool, writes_sum: bool, equal: bool = False,
     images: int = 1, statistics: bool = False,
 ) -> Case:  # fmt: skip
-    """`equal`: a row holds one number, so that nothing but beta may come out, however small epsilon is.
+    """Makes a case.
 
-    `images`: as many rows of gamma and beta, each for the next rows / images rows. `statistics`: each row's mean and
-    inverse deviation are an output, too, behind the sum.
+    With `equal` all elements of a row are equal, so the output must be beta for any epsilon. `images` is the number of
+    rows of gamma and beta, each for rows / images rows. With `statistics` each row's mean and inverse standard
+    deviation are outputs after the sum.
     """
     rng = np.random.default_rng([rows, D])
     x = (signed(rng, rows, D) + (0 if rms or residual else 5)).astype(dtype)
@@ -76,7 +77,7 @@ def case(
 
 
 def windows_case(name: str, dtype: Any, images: int, sizes: tuple[int, ...], D: int) -> Case:
-    """`name`: of the operator; `sizes`: of an image, a window and the shift, two numbers each."""
+    """Makes a case of the operator `name`; `sizes` are height and width of an image, a window and the shift."""
     spec, into = OPS[name], name.endswith("IntoWindows")
     rng = np.random.default_rng([images, D, *sizes])
     H, W, h, w, _, _ = sizes

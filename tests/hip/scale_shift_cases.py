@@ -1,4 +1,4 @@
-"""ScaleShift[Add][act], BatchNormalization and what a convolution with PRelu ends with, on the GPU."""
+"""ScaleShift[Add][act], BatchNormalization, and the epilogue of a convolution with PRelu, on the GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.hip import activations
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# N, C, spatial shape: one element, tails, planes of no whole vector, planes that end inside of vectors of many
-# work-groups, aligned planes, rank 2.
+# N, C, spatial shape: one element, tails, planes that are not a multiple of a vector, planes that end inside vectors of
+# many work-groups, aligned planes, rank 2.
 SHAPES: tuple[tuple[int, int, tuple[int, ...]], ...] = (
     (1, 1, (1,)),
     (2, 3, (5, 7)),
@@ -55,7 +55,7 @@ def case(name: str, dtype: Any, N: int, C: int, spatial: tuple[int, ...], act: s
 def shift_prelu(dtype: Any, N: int, C: int, spatial: tuple[int, ...], residual: bool) -> Case:
     rng = np.random.default_rng([N, C, *spatial])
     x, slope, shift = (signed(rng, *s, dtype=dtype) for s in ((N, C, *spatial), (C,), (C,)))
-    x.flat[::37], slope[0] = np.inf, np.inf  # of what is not below zero no slope matters
+    x.flat[::37], slope[0] = np.inf, np.inf  # the slope must not affect values that are not negative
     x.flat[1::41] = np.nan
     inputs = [x, slope, shift] + ([signed(rng, N, C, *spatial, dtype=dtype)] if residual else [])
     wide = [i.astype(np.float64) for i in inputs]
@@ -73,7 +73,7 @@ def shift_prelu(dtype: Any, N: int, C: int, spatial: tuple[int, ...], residual: 
 
 def batch_norm(name: str, dtype: Any, of: Any, N: int, C: int, spatial: tuple[int, ...]) -> Case:
     rng = np.random.default_rng([N, C, *spatial])
-    # A mean that is large against the deviations costs digits where it is multiplied before it is subtracted.
+    # A mean much larger than the deviations loses digits if it is scaled before it is subtracted.
     offset, epsilon = (300 if dtype == np.float32 else 3), 1e-3
     x = (signed(rng, N, C, *spatial) + offset).astype(dtype)
     scale, shift = (signed(rng, C, dtype=of) for _ in range(2))
@@ -96,7 +96,7 @@ def cases() -> Iterator[Case]:
         for i, (N, C, spatial) in enumerate(SHAPES[:9]):
             yield batch_norm(f"batch_norm_{np.dtype(dtype).name}_{np.dtype(of).name}-{i}", dtype, of, N, C, spatial)
     for dtype in (np.float32, np.float16):
-        # Those of channels last have one element a plane.
+        # Channels-last tensors have one element for each plane.
         for i, (N, C, spatial) in enumerate((*SHAPES[1:8], (600, 24, ()), (513, 17, ()))):
             yield shift_prelu(dtype, N, C, spatial, i % 2 == 1)
     for suffix, dtype in FLOATS:

@@ -1,4 +1,4 @@
-"""ScatterElements and ScatterND on the GPU, with indices that come more than once."""
+"""ScatterElements and ScatterND on the GPU, with repeated indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hip.case import Case, signed, tolerance_of
 from tests.hip.harness import Array, Harness, Plan, element_type, int64s
 
 Dims = tuple[int, ...]
-# In the order of native/operators/movement/scatter/args.h: what a value becomes.
+# In the order of native/operators/movement/scatter/args.h: the new value from the old one and the update.
 HOW: dict[str, Callable[[Any, Any], Any]] = {
     "none": lambda old, new: new,
     "add": lambda old, new: old + new,
@@ -25,7 +25,7 @@ ELEMENTS: tuple[tuple[Dims, Dims, int], ...] = (
     ((7,), (5,), 0), ((3, 4), (3, 9), 1), ((5, 6), (9, 4), 0), ((2, 3, 4), (2, 7, 4), 1), ((1, 50), (1, 2000), 1),
     ((2, 3, 4, 5), (1, 2, 4, 5), 2), ((2, 2, 3, 2, 4), (1, 2, 2, 2, 9), 4), ((300, 5), (2, 5), 0),
 )  # fmt: skip
-# Indexed sizes, what one tuple takes, and how many there are.
+# Indexed sizes, shape of one tuple's slice, number of tuples.
 TUPLES: tuple[tuple[Dims, Dims, int], ...] = (
     ((5,), (16,), 7), ((4, 3), (), 300), ((4, 3), (8,), 5), ((3, 2, 4), (1, 32), 9), ((6,), (16,), 1),
     ((2, 3, 2, 2, 3), (48,), 6), ((9,), (2, 8, 8), 3), ((2,), (7,), 40),
@@ -33,7 +33,7 @@ TUPLES: tuple[tuple[Dims, Dims, int], ...] = (
 
 
 def values(rng: np.random.Generator, dtype: Any, dims: Dims, how: str) -> Array:
-    if how == "mul":  # near 1, that products of many neither vanish nor overflow
+    if how == "mul":  # near 1, so products of many factors neither vanish nor overflow
         x = 1 + 0.1 * signed(rng, *dims)
         return np.asarray(
             x.astype(dtype) if np.issubdtype(dtype, np.floating) else rng.integers(1, 3, dims).astype(dtype)
@@ -43,7 +43,7 @@ def values(rng: np.random.Generator, dtype: Any, dims: Dims, how: str) -> Array:
 
 
 def scattered(x: Array, places: Any, updates: Array, how: str) -> Array:
-    """In float64, and whole numbers as they wrap around; `places` gives the place of each update."""
+    """Scatters in float64, or in wrapping integers; `places` gives the position of each update."""
     real = np.issubdtype(x.dtype, np.floating)
     y = x.astype(np.float64 if real else np.int64)
     for place, update in zip(places, updates, strict=True):

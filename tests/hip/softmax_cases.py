@@ -33,7 +33,7 @@ def softmax(name: str, dtype: Any, sizes: tuple[int, int, int], log: bool) -> Ca
 
 def lp_norm(name: str, dtype: Any, sizes: tuple[int, int, int], order: int) -> Case:
     x = (2 * signed(np.random.default_rng(sizes), *sizes)).astype(dtype)
-    (x[1::5] if sizes[2] == 1 else x[:, :, ::5])[:] = 0  # some of the vectors that are divided by their norms
+    (x[1::5] if sizes[2] == 1 else x[:, :, ::5])[:] = 0  # some vectors with a zero norm
     wide = x.astype(np.float64)
     norm = np.abs(wide).sum(1, keepdims=True) if order == 1 else np.sqrt((wide**2).sum(1, keepdims=True))
     half = c_int(dtype == np.float16)

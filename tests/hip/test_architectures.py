@@ -1,6 +1,6 @@
-"""The table of architectures against LLVM, whose AMDGPU target knows the same of each: an installed clang is asked.
+"""Compares the table of architectures with an installed clang, since LLVM's AMDGPU target has the same data.
 
-What no compiler knows (compute units, caches, memory, dies) has its source in docs/gpu.md.
+Facts unknown to a compiler (compute units, caches, memory, dies) have their source in docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.hip.harness import ROOT
 
 FLAGS = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib -O1 -std=c++17 -S -o - -"
 AMD = {name: row for name, row in architectures().items() if name.startswith("gfx")}
-# A kernel of few registers, one of 256, and one with as much LDS as the table says; {more} makes that more. Groups of a
-# wave for each SIMD: of the 1,024 work-items that are the default, ten waves of a SIMD hold two groups and no third.
+# A kernel with few registers, one with 256, and one with the LDS of the table; {more} adds to that. Work-groups have
+# one wave for each SIMD: with the default of 1,024 work-items, ten waves on a SIMD hold two work-groups but not three.
 PROBE = """
 #include "device/traits.h"
 static_assert(graphopt::hip::kWave == {wave});
@@ -70,7 +70,7 @@ if clang():
     @pytest.mark.once
     @pytest.mark.parametrize("arch", sorted(known()))
     def test_llvm_says_the_same(arch: str) -> None:
-        """Waves, matrix units, LDS, and by how many waves run at once, the registers of a SIMD."""
+        """Compares waves, matrix units, LDS, and, through the number of concurrent waves, the registers of a SIMD."""
         row = AMD[arch]
         done = compile_probe(arch, row, more=0)
         assert done.returncode == 0, done.stderr
@@ -78,11 +78,11 @@ if clang():
         assert {*re.findall(r"\.wavefront_size: +(\d+)", text)} == {row["wave"]}
         few, many = (int(n) for n in re.findall(r"; Occupancy: (\d+)", text)[:2])
         assert few == int(row["waves_per_simd"])
-        # On RDNA registers are handed out in 64ths of the file; gfx908 has a file of its own for each kind.
+        # RDNA allocates registers in 64ths of the file; gfx908 has a separate file for accumulation registers.
         file = int(row["simd_registers"]) // (2 if arch == "gfx908" else 1)
         step = 4 if arch == "gfx906" else 8 if row["wave"] == "64" else file // 64
         assert many == file // (-(-256 // step) * step)
-        # A wave has 256, and where there are accumulation registers, as many of those.
+        # A wave has 256 registers, and the same number of accumulation registers if the architecture has them.
         assert (".agpr_count:" in text) == (row["registers"] == "512")
         too_much = compile_probe(arch, row, more=4)
         assert too_much.returncode != 0 and "local memory" in too_much.stderr

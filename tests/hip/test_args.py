@@ -1,4 +1,4 @@
-"""The arguments of kernels lie in memory as the launch plans put them there, whatever compiles the kernel."""
+"""Every compiler lays out kernel arguments in memory as the launch plans write them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.hip.code_objects import tool
 from tests.hip.harness import ROOT
 
 NATIVE = ROOT / "native"
-# But for device/args.h, which holds what they are made of.
+# Except device/args.h, which defines their member types.
 HEADERS = sorted(path for path in NATIVE.rglob("*args.h") if path.parent != NATIVE / "device")
 
 pytestmark = pytest.mark.once
 
 
 def members() -> list[tuple[str, str]]:
-    """Each struct of the headers with each of its members."""
+    """Returns pairs of a struct of the headers and one of its members."""
     found = []
     for header in HEADERS:
         text = re.sub(r"//.*", "", header.read_text())
@@ -33,7 +33,7 @@ def members() -> list[tuple[str, str]]:
 
 
 def source() -> str:
-    """A table of sizes and offsets as an object file holds it."""
+    """Returns source code for a table of sizes and offsets in an object file."""
     structs = sorted({name for name, _ in members()})
     numbers = [f"sizeof({name})" for name in structs] + [f"__builtin_offsetof({n}, {m})" for n, m in members()]
     return "\n".join(
@@ -53,7 +53,7 @@ def source() -> str:
 
 
 def read_symbol(elf: bytes, wanted: bytes) -> bytes:
-    """The bytes of a variable of a 64-bit little-endian ELF file."""
+    """Returns the bytes of a variable of a 64-bit little-endian ELF file."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     # type, address, offset, size, link of each section
@@ -62,7 +62,7 @@ def read_symbol(elf: bytes, wanted: bytes) -> bytes:
         for at in range(table, table + size * count, size)
     ]
     for kind, _, offset, length, link in sections:
-        if kind != 2:  # symbols
+        if kind != 2:  # not a symbol table
             continue
         names = sections[link][2]
         for at in range(offset, offset + length, 24):
@@ -82,7 +82,7 @@ def layout(command: list[str], folder: Path) -> tuple[int, ...]:
 
 
 def device_compilers() -> dict[str, list[str]]:
-    """The compilers for GPUs that this machine has, by their command."""
+    """Returns the GPU compilers of this machine, with their commands."""
     found = {}
     try:
         flags = "-x hip --cuda-device-only -fuse-cuid=none --no-gpu-bundle-output -nogpuinc -nogpulib"

@@ -1,6 +1,6 @@
-"""What the compiler made of the kernels in the wheel, for every AMD architecture: the floors of scripts/amd_build.py.
+"""Checks the compiled kernels of the wheel against the limits of scripts/amd_build.py, for every AMD architecture.
 
-Without a compiler for AMD GPUs the wheel has no device code, and without LLVM's tools there is no looking at it.
+Without a compiler for AMD GPUs the wheel has no device code, and without LLVM's tools it cannot be inspected.
 """
 
 from __future__ import annotations

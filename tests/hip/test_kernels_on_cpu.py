@@ -1,4 +1,4 @@
-"""Every case through the kernels' sources on the CPU: both wave sizes, work-items in three orders."""
+"""Runs every case with the kernels compiled for the CPU: both wave sizes, work-items in three orders."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def libraries() -> Libraries:
 
 
 def poison(nbytes: int) -> Array:
-    """Memory that reads as NaN."""
+    """Returns memory that reads as NaN."""
     return np.full(max(nbytes, 1), 0xFF, np.uint8)
 
 
 def run(case: Case, harness: Harness, kernels: HostKernels, order: int) -> tuple[list[Array], list[str]]:
-    """Outputs of a case, and the kernels that ran."""
+    """Returns a case's outputs, and the kernels that ran."""
     facts = harness.typical_facts(f"cpu{kernels.wave}")
     plan = case.plan(harness, facts)
     plans = [plan]
@@ -94,7 +94,7 @@ def test_pixels_too_many_for_a_tile_have_another(libraries: Libraries, tile: til
 
 
 def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) -> None:
-    """Of a convolution in two launches, whose tiles the CPU does not have."""
+    """Checks a convolution in two launches, with tiles that the CPU does not support."""
     harness, _ = libraries[32]
     many = (22, 8, 160, (40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
     pixels, filters = 22 * 40 * 40, 160
@@ -114,7 +114,7 @@ def test_tiles_of_the_rest_begin_where_whole_rounds_end(libraries: Libraries) ->
 
 
 def test_matrices_beyond_a_grid_have_a_launch_of_their_own(libraries: Libraries) -> None:
-    """Of whole numbers; the last launch alone runs, on what the grid of the first leaves."""
+    """Checks an integer GEMM: only the last launch runs, on the matrices beyond the first launch's grid."""
     harness, kernels = libraries[32]
     most, rest = 65535, 3
     a = np.arange(most + rest, dtype=np.int64)[:, None]

@@ -1,4 +1,4 @@
-"""The 16x16x16 tile of native/gemm/pipelines/instruction.h: products, chains of two, and rows."""
+"""The 16x16x16 tile of native/gemm/pipelines/instruction.h: products, chains of two products, and rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tests.hip.case import FLOATS, Case, signed, tolerance_of
 from tests.hip.harness import Harness, Plan
 
-# M, N, K, P: one tile, parts of tiles, many.
+# M, N, K, P: one tile, partial tiles, many tiles.
 SHAPES = (
     (16, 16, 16, 16), (1, 1, 1, 1), (15, 17, 16, 31), (16, 16, 48, 16), (33, 2, 7, 9), (48, 64, 32, 16),
     (5, 40, 19, 70), (64, 31, 65, 33), (17, 16, 96, 48),

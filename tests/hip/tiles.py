@@ -13,7 +13,7 @@ TABLES = ("VECTOR", "STRIDED", "ALIGNED")
 
 @dataclass(frozen=True)
 class Tile:
-    """A row: its number as `GemmTile`, its size as kernels' names have it, and the columns after it."""
+    """A row: its value of `GemmTile`, its size in kernel names, and the remaining columns."""
 
     number: int
     size: str
@@ -34,7 +34,8 @@ def _rows() -> Iterator[tuple[str, Tile]]:
 
 _ALL = list(_rows())
 VECTOR, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
-# The targets of their kernels: with dense operands, and of convolutions with pixels that taps share.
+# The aligned tiles by the targets of their kernels: for dense operands, and for convolutions that share pixels between
+# taps.
 DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kAll"]
 DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopying"]
 HALO = [tile for tile in ALIGNED if tile.columns[1] == "kTested"]
@@ -42,6 +43,6 @@ HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopying"]
 
 
 def of_type(suffix: str) -> list[Tile]:
-    """The tiles for operands of any layout, f32 or f16. The last of f16 is the vector unit's."""
+    """Returns the tiles for operands of any layout, f32 or f16. The last one of f16 uses the vector unit."""
     vector = [tile for tile in VECTOR if tile.columns[0] == suffix]
     return STRIDED + vector if suffix == "f16" else vector

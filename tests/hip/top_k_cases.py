@@ -11,19 +11,19 @@ import numpy as np
 from tests.hip.case import Case
 from tests.hip.harness import Array, Harness, Plan
 
-# As the kernels number them.
+# In the order of the kernels' type codes.
 TYPES: tuple[Any, ...] = (
     np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.uint64,
 )  # fmt: skip
-# outer, R, inner, K: a part of a chunk, all of one, several of which few or many are kept.
+# outer, R, inner, K: part of a chunk, one whole chunk, several chunks with few or many selected elements.
 TOPS = (
     (3, 7, 1, 3), (1, 1, 1, 1), (2, 64, 5, 64), (1, 100, 3, 1), (2, 2048, 1, 2048), (1, 2049, 1, 1024),
     (2, 4100, 1, 5), (1, 5000, 2, 100), (1, 9000, 1, 1000),
     (1, 2049, 1, 2049), (2, 4100, 1, 1500), (1, 6145, 2, 1025), (1, 4096, 1, 4096), (1, 9000, 1, 3000),
     (2, 2050, 3, 2000), (1, 10300, 1, 10000), (3, 4097, 1, 1030),
 )  # fmt: skip
-# outer, R, inner: rows that begin with packs of 16 bytes, all or few of them, in one round and several, with what is
-# left of a pack.
+# outer, R, inner: rows that begin at packs of 16 bytes (all or few of them), in one round and several, with partial
+# packs.
 ROWS = ((2, 4096, 1), (1, 8216, 1), (3, 80, 1), (5, 2049, 1))
 # outer, R, inner
 ARGS = (
@@ -34,7 +34,7 @@ ARGS = (
 
 
 def numbers(dtype: Any, *shape: int) -> Array:
-    """With many that are equal, and in floats both zeros, infinities and NaN of both signs."""
+    """Draws values with many ties, and for floats both zeros, infinities and NaN of both signs."""
     rng = np.random.default_rng(shape)
     x = rng.integers(-40, 40, shape)
     if not np.issubdtype(dtype, np.floating):
@@ -51,11 +51,11 @@ def numbers(dtype: Any, *shape: int) -> Array:
 
 
 def in_order(x: Array, smallest: bool, nan_first: bool) -> Array:
-    """The order of axis 1: of equal ones the first comes first; NaN is the largest, or before all."""
+    """Returns the order along axis 1: ties in input order; NaN is the largest, or comes first."""
     wide = x if x.dtype.itemsize == 8 else x.astype(np.float64)
     nan = np.isnan(wide) if wide.dtype == np.float64 else np.zeros(x.shape, bool)
     numbers = np.where(nan, 0, wide)
-    # Exact in both types: ranks of the distinct numbers.
+    # Exact in both types: ranks of the distinct values.
     rank = np.unique(numbers, return_inverse=True)[1].reshape(x.shape)
     rank = rank if smallest else -rank
     last = rank.max() + 1

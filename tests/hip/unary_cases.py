@@ -1,4 +1,4 @@
-"""Functions of one number on the GPU."""
+"""Unary functions on the GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def case(name: str, dtype: Any, op: str, total: int, aligned: bool = True) -> Ca
     if op == "Tan":
         x = np.clip(x, -1.4, 1.4)
     if op == "Round":
-        x = np.round(4 * x) / 4  # halves among them
+        x = np.round(4 * x) / 4  # includes halves
     x = x.astype(dtype)
     y = np.asarray(OPS[op](x.astype(np.float64)))
 

@@ -1,4 +1,4 @@
-"""Element-wise operators of whole numbers on the GPU, at the ends of their types, too."""
+"""Element-wise integer operators on the GPU, including the limits of their types."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ONE_INPUT = (*UNARY, "Clip")
 
 
 def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
-    """All over the type, and small ones."""
+    """Draws from the whole range of the type, and small values."""
     ends = np.iinfo(dtype)
     wide = rng.integers(ends.min, ends.max, dims, dtype, endpoint=True)
     return np.asarray(np.where(rng.integers(0, 2, dims) == 1, wide, wide % dtype(9))).astype(dtype)
@@ -51,9 +51,9 @@ def values(rng: np.random.Generator, dtype: Any, dims: Dims) -> Array:
 def operands(op: str, dtype: Any, a: Dims, b: Dims) -> list[Array]:
     rng = np.random.default_rng([OPS.index(op), len(a), *a, *b])
     inputs = [values(rng, dtype, a)] + ([] if op in ONE_INPUT else [values(rng, dtype, b)])
-    if op in ("Div", "Mod", "Fmod"):  # -1 would overflow beside the least number, where numpy warns
+    if op in ("Div", "Mod", "Fmod"):  # numpy warns when the least value is divided by -1, which overflows
         inputs[1] = np.where((inputs[1] == 0) | (inputs[1].astype(np.int64) == -1), 3, inputs[1]).astype(dtype)
-    if op.startswith("Shift"):  # by one more than there are bits, too
+    if op.startswith("Shift"):  # includes shifts by more than the number of bits
         inputs[1] = (inputs[1].astype(np.uint64) % np.uint64(8 * np.dtype(dtype).itemsize + 1)).astype(dtype)
     return [np.asarray(x) for x in inputs]
 
@@ -87,7 +87,7 @@ def case(name: str, dtype: Any, op: str, a: Dims, b: Dims = (), mask: Dims = ())
 
 
 class WholeCase(Case):
-    """Compared as they are: not all numbers of 64 bits are float64."""
+    """Compared as integers: float64 cannot represent all 64-bit values."""
 
     def outputs(self) -> list[Array]:
         return self.expected

@@ -1,4 +1,4 @@
-"""WinogradConv[Add][act] on the GPU: every algorithm with every tile of the product."""
+"""WinogradConv[Add][act] on the GPU: every algorithm with every GEMM tile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPES = (
 
 
 def convolution(x: Array, w: Array, pads: tuple[int, ...]) -> Array:
-    """The definition in float64: x [N, C, H, W], w [M, C, 3, 3], pads top, left, bottom, right."""
+    """Computes the definition in float64: x [N, C, H, W], w [M, C, 3, 3], pads top, left, bottom, right."""
     top, left, bottom, right = pads
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
@@ -78,7 +78,7 @@ def case(
 def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for algorithm, algorithm_name in enumerate(ALGORITHMS):
-            # The product of Winograd is the same for both dtypes.
+            # Winograd's GEMM is the same for both dtypes.
             for t, tile in enumerate(tiles.VECTOR):
                 if suffix == "f16" and algorithm != 2 and tile is not tiles.VECTOR[-1]:
                     continue
