@@ -1,15 +1,15 @@
-"""Nodes of com.microsoft that are nearly right: what the runtime refuses or computes, so do our provider and passes.
+"""Runs damaged nodes of com.microsoft through ONNX Runtime, our provider and our passes, and compares the outcomes.
 
-Each drawn node of the table in graphopt/contrib is damaged (or given the name of another operator of that domain), and
-then goes, in processes of their own, through the runtime's CPU kernels, through our provider, through `optimize`, and
-through its definition. A crash, a traceback, or other numbers than the runtime's are faults of ours; where the
-runtime's own kernel takes its process along, that is counted apart. Run as
+Each drawn node of the table in graphopt/contrib is damaged, or gets the name of another operator of that domain. It
+then runs with ONNX Runtime's CPU kernels, with our provider, after `optimize`, and after `lower` has replaced it by its
+definition, each time in a forked process. A crash, a traceback, or a result other than ONNX Runtime's is a fault of
+ours. Crashes of ONNX Runtime's own kernels are counted separately. Run as
 
-    python -m tests.hostile.contrib_worker EXAMPLES SEED [KERNELS]
+      python -m tests.hostile.contrib_worker EXAMPLES SEED [KERNELS]
 
-where KERNELS is a library of our kernels compiled for the CPU; without it nothing goes through the provider, which
-needs ONNX Runtime 1.24. Prints each fault, and at last how many nodes were refused, ran, and ended the runtime; the
-exit status is 1 where there is a fault.
+KERNELS is a library of our GPU kernels compiled for the CPU. Without it the provider is not tested; it needs ONNX
+Runtime 1.24. Prints each fault, and at the end the number of nodes that were refused, ran, and ended the process of
+ONNX Runtime. The exit status is 1 if there was a fault.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from tests.hostile.session import open_session, register_provider
 
 DRAWS = 12
 SECONDS = 60
-# Relative to the RMS of an output: far above rounding, whose test is tests/contrib, and far below a wrong number.
+# Relative to the RMS of an output: far above rounding errors, which tests/contrib checks, and far below a wrong value.
 TOLERANCE = {"float16": 3e-2, "float32": 1e-3, "float64": 1e-3}
-# The runtime's kernels read memory that nobody wrote, or say themselves that the schema says something else.
+# Largest allowed difference between integer results: one rounding step.
 STEPS = 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a node in one place.
+    """The outcome of running a node in one place.
 
     Attributes:
-        outputs: the results; None where it was refused.
-        died: the signal that ended its process, or the traceback of ours; "" where nothing did.
-        said: why it was refused.
+        outputs: the results, or None if the node was refused or the process died.
+        died: the signal that ended the process, or the traceback of an unexpected exception; "" otherwise.
+        said: the message of the refusal.
     """
 
     outputs: list[Array] | None = None
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def alone(work: Callable[[], list[Array]]) -> Outcome:
-    """In a process of its own, so that one that crashes, hangs or takes all memory is told from one that raises."""
+    """Runs `work` in a forked process, which distinguishes a crash, a hang or exhausted memory from an exception."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +78,7 @@ def alone(work: Callable[[], list[Array]]) -> Outcome:
         bound_memory(MEMORY)
         try:
             outcome = Outcome(work())
-        # The Python interface has a RuntimeError for outputs that numpy has no type for.
+        # ONNX Runtime's Python interface raises RuntimeError for outputs that have no numpy type.
         except (*ERRORS, GraphoptError, MemoryError, RuntimeError) as error:
             outcome = Outcome(said=one_line(error))
         except Exception:
@@ -107,7 +107,7 @@ def computed(model: onnx.ModelProto, feeds: Mapping[str, Array], provider: bool 
 def rewritten(
     change: Callable[[onnx.ModelProto], onnx.ModelProto], model: onnx.ModelProto, feeds: Mapping[str, Array]
 ) -> list[Array]:
-    changed = change(model)  # it may refuse the model, but raises nothing else
+    changed = change(model)  # every exception except a documented refusal is a fault
     return computed(changed, feeds)
 
 
@@ -124,9 +124,9 @@ def _defined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def otherwise(want: list[Array], got: list[Array]) -> str:
-    """Where the results differ; "" where they do not."""
+    """Describes the first difference between two lists of results; "" if there is none."""
     for i, (a, b) in enumerate(zip(want, got, strict=True)):
-        if a.dtype == np.object_:  # one that an old release leaves out
+        if a.dtype == np.object_:  # an optional output that an old release of ONNX Runtime leaves out
             continue
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"output {i}: {b.dtype}{list(b.shape)}, the runtime's is {a.dtype}{list(a.shape)}"
@@ -145,7 +145,7 @@ def otherwise(want: list[Array], got: list[Array]) -> str:
 
 
 def typed(model: onnx.ModelProto, outputs: list[Array]) -> onnx.ModelProto:
-    """Its outputs declared with the types that came out: passes read no model whose interface has none."""
+    """Returns a copy that declares the types of the computed outputs, since `optimize` requires a typed interface."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for info, array in zip(copy.graph.output, outputs, strict=True):
@@ -157,12 +157,13 @@ def typed(model: onnx.ModelProto, outputs: list[Array]) -> onnx.ModelProto:
 
 @dataclass
 class Verdict:
-    """What came of a damaged node.
+    """The comparison of a damaged node's outcomes.
 
     Attributes:
-        runtime: "refused", "ran" or "ended", which is a crash of its own.
-        faults: of ours, a line each.
-        stricter: what we refuse and the runtime computes: it reads beyond a tensor that is too small, for example.
+        runtime: "refused", "ran" or "ended", if ONNX Runtime's own kernel crashed.
+        faults: our faults, one line each.
+        stricter: refusals by us where ONNX Runtime computes a result, for example by reading beyond a tensor that is
+        too small.
     """
 
     runtime: str
@@ -197,7 +198,7 @@ def judge(example: Example, provider: bool) -> Verdict:
 
 
 def examples() -> list[list[Example]]:
-    """Valid nodes, a list for each operator."""
+    """Returns valid nodes, one list for each operator."""
     found = []
     for op in CONTRIB.values():
         of_op = []
@@ -222,7 +223,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     if kernels:
         os.environ["GRAPHOPT_HOST_KERNELS"] = kernels
-    # Imports and tables that each process would make for itself.
+    # Load imports and tables before the first fork, so the forked processes share them.
     model, _ = model_of(HEALTHY) or (onnx.ModelProto(), {})
     for change in (_optimized, _defined):
         change(typed(model, [np.zeros(1, np.float32)]))

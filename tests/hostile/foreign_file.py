@@ -1,6 +1,7 @@
-"""Optimizes one foreign file for a target and compares with the original: what scripts/outside_files.py starts.
+"""Optimizes one foreign file for each target and compares the results with the original.
 
-`python -m tests.hostile.foreign_file` reads requests, a line of JSON each, and answers in the same way.
+scripts/outside_files.py runs `python -m tests.hostile.foreign_file`, which reads requests from stdin, one line of JSON
+each, and writes answers in the same form.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 SIZES = (2, 1, 4)
-# Relative to the RMS of an output, by the class that the result names for itself.
+# Relative to the RMS of an output, by the numerics class that the report of `optimize` names.
 LIMITS = {"exact": 1e-5, "reassociated": 1e-4, "approximate": 5e-3, "fp16": 5e-2, "bf16": 1e-1}
 MAX_ELEMENTS = 50_000_000
-HANGS = 300  # times the seconds of a CPU that a file may take, by the clock of a machine that others use, too
+HANGS = 300  # wall-clock limit as a multiple of a file's limit of CPU seconds, for machines with other load
 RANDOM = {
     "Bernoulli",
     "Dropout",
@@ -39,7 +40,8 @@ RANDOM = {
     "RandomUniform",
     "RandomUniformLike",
 }
-# The runtime's own LayerNormalization takes the root of a negative variance where rows are large and alike.
+# ONNX Runtime's LayerNormalization takes the square root of a negative variance where rows are large and nearly
+# constant.
 NAN_OF_THE_ORIGINAL = "the original gives NaN where the result does not"
 ORIGINAL, RESULT = "the original", "the result"
 Array = npt.NDArray[Any]
@@ -47,7 +49,7 @@ Feeds = Mapping[str, Any]
 
 
 def _feeds(path: Path, model: onnx.ModelProto, size: int) -> Feeds | None:
-    """None where an input is no tensor of numbers, or too large."""
+    """Returns None if an input is not a numeric tensor, or is too large."""
     initializers = {t.name for t in model.graph.initializer}
     required = [v for v in model.graph.input if v.name not in initializers]
     given = sorted(path.parent.glob("test_data_set_0/input_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
@@ -88,7 +90,7 @@ def _feeds_by_use(model: onnx.ModelProto, takes: Callable[[Feeds], bool]) -> lis
 
     try:
         found = taken_feeds(model, dict.fromkeys(symbols(model), SIZES[-1]), takes)
-    except GraphoptError:  # an input of a type that nobody makes up
+    except GraphoptError:  # the input has a type without generated values
         found = None
     return [] if found is None else [found]
 
@@ -100,7 +102,7 @@ def _types(model: onnx.ModelProto) -> set[int]:
 
 
 def _session(path: Path, library: str | None, *, optimized: bool) -> Any:
-    """What the runtime makes of a file, or why it refuses it."""
+    """Returns a session on the file, or ONNX Runtime's error message."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -145,7 +147,7 @@ def _checker(path: Path) -> str:
 def _difference(a: list[Any], b: list[Any], limit: float) -> str:
     for i, (want, got) in enumerate(zip(a, b, strict=True)):
         if want is None:
-            continue  # a contrib kernel of the runtime that leaves out an output that its operator has
+            continue  # an optional output that a contrib kernel of ONNX Runtime does not produce
         if not isinstance(want, np.ndarray) or want.dtype.kind not in "fiubc":
             if str(want) != str(got):
                 return f"output {i} differs"
@@ -168,7 +170,7 @@ def _difference(a: list[Any], b: list[Any], limit: float) -> str:
 
 
 class _Original:
-    """The file as it came: what it computes on inputs of several sizes, at both levels of the runtime."""
+    """The original file and its outputs on inputs of several sizes, at both optimization levels of ONNX Runtime."""
 
     def __init__(self, path: Path) -> None:
         model = onnx.load(path, load_external_data=False)
@@ -178,7 +180,7 @@ class _Original:
         sized = list({_shapes(f): f for f in reversed(by_size) if f is not None}.values())
         sessions = {level: _session(path, None, optimized=level) for level in (True, False)}
         self.loads = {level: not isinstance(session, str) for level, session in sessions.items()}
-        # Some run at the default level alone, where what no kernel takes is folded away.
+        # Some files run only at the default level, where constant folding removes nodes without a kernel.
         for self.level in (False, True):
             session = sessions[self.level]
             self.feeds, self.outputs = sized, [_run(session, f) for f in sized]
@@ -196,7 +198,7 @@ class _Original:
 
 
 class _Examination:
-    """What one file comes to; says when the original runs, so that who ends the process is known."""
+    """Examines one file. Announces each run of the original, so the parent knows which model ended the process."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self.path, self.folder = path, folder
@@ -231,10 +233,10 @@ class _Examination:
             _say(ORIGINAL)
             self.original = _Original(self.path)
             _say(RESULT)
-        # Half-precision models are compared as such, whatever was done to them.
+        # A model with float16 tensors is compared with the limit of float16, whatever rewrites were applied.
         limit = LIMITS["fp16" if self.original.half else report.numerics]
         written = onnx.load(out)
-        del written.metadata_props[:]  # the target's name, and a class that is the limit
+        del written.metadata_props[:]  # they name the target, and the numerics class, which `limit` already represents
         key = hashlib.sha256(str(limit).encode() + written.SerializeToString(deterministic=True)).digest()
         if key not in self.compared:
             self.compared[key] = self._compare(self.original, out, limit)
@@ -262,13 +264,13 @@ class _Examination:
                     if isinstance(after, str):
                         return "FAILED", f"run, {where}: {after}"
                     difference = _difference(before, after, limit)
-                    # What the runtime's own rewrites do to the original is not ours.
+                    # ONNX Runtime's own optimizations cause this difference, not ours.
                     if optimized and difference and not isinstance(fused, str) and _difference(before, fused, limit):
                         continue
                     compared += 1
                     if difference == NAN_OF_THE_ORIGINAL:
                         return "NaN", difference
-                    if difference and original.random:  # once in a while it agrees with itself
+                    if difference and original.random:  # by chance two runs of a random original can agree
                         return "random", difference
                     if difference:
                         equal = not original.level and graphopt.verify(self.path, out).equal
@@ -284,16 +286,16 @@ def _say(words: object) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """SIGXCPU ends the process when it has used so many more of a CPU: what others do here decides nothing."""
+    """Lets SIGXCPU end the process after this many more CPU seconds, which do not depend on the machine's load."""
     used = time.process_time()
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
     signal.alarm(int(HANGS * seconds) + 1)
 
 
 def serve() -> None:
-    """Answers requests in a child, and in another one where that ends: what takes time to import is imported once."""
+    """Answers requests in a forked child and forks another when one ends. The parent imports the slow modules once."""
     warnings.simplefilter("ignore")
-    # The runtime prints there, from Python where a provider fails and from some kernels.
+    # ONNX Runtime prints to stdout, from Python when a provider fails and from some kernels: redirect that to stderr.
     global _answers
     _answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Bounds for a process that is given what is damaged, so that a hang or a giant allocation ends it alone."""
+"""Limits for a process that handles damaged input, so a hang or a huge allocation ends only this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def bound_memory(more: int) -> None:
-    """The process may take so many bytes beside what it has: that depends on the imports and the machine's cores."""
+    """Allows the process `more` bytes beyond its present size, which depends on the imports and the number of cores."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + more
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -16,5 +16,5 @@ def bound_memory(more: int) -> None:
 
 
 def bound_processor(seconds: float) -> None:
-    """SIGPROF ends the process after so many seconds on a processor, however busy the machine is; 0 takes it back."""
+    """Lets SIGPROF end the process after this many CPU seconds, independent of other load; 0 cancels the limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,4 @@
-"""Files that were ONNX models once: deterministic damage to the bytes of small models that reach every pass."""
+"""Deterministic damage to serialized models: mutated bytes and mutated fields of small models that reach every pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ twice (i) => (o) { t = Add(i, i) o = Identity(t) }
 
 
 def originals() -> list[bytes]:
-    """Serialized models, all small."""
+    """Returns the serialized small models that are damaged."""
     models = [build(1) for build in SHAPES.values()]
     models.append(onnx.parser.parse_model(SUBGRAPHS))
     return [m.SerializeToString(deterministic=True) for m in models]
@@ -58,7 +58,7 @@ def _repeat(data: bytearray, rng: random.Random) -> None:
 
 def _insert(data: bytearray, rng: random.Random) -> None:
     at = rng.randrange(len(data))
-    # A varint of the largest number, an empty message, a name with control characters, a group.
+    # The largest varint, an empty message, a name with control characters, a protobuf group.
     data[at:at] = rng.choice((b"\xff" * 9 + b"\x01", b"\x00", b"\x0a\x00", b"\n\x04\x1b[m\n", b"\x0b\x0c", bytes(20)))
 
 
@@ -71,7 +71,7 @@ _MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (_flip, _se
 
 
 def mutated(seed: int, models: list[bytes]) -> bytes:
-    """One of the models with one to three mutations of its bytes."""
+    """Returns one of the models with one to three mutations of its bytes."""
     rng = random.Random(seed)
     data = bytearray(rng.choice(models))
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -79,13 +79,13 @@ def mutated(seed: int, models: list[bytes]) -> bytes:
     return bytes(data)
 
 
-# Values of numbers that readers of a model may take at their word.
+# Integers that a reader might use without a check.
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 7, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 NAMES = ("", "x", "y", "v0", "w0", "nowhere", "\x1b[31m\nred", "a" * 5000, "\u202e", "/etc/passwd", "../up")
 
 
 def _fields(message: object, rng: random.Random) -> None:
-    """Changes one field somewhere below a message."""
+    """Changes one randomly chosen field of a message or of a message in it."""
     while True:
         fields = message.ListFields()  # type: ignore[attr-defined]
         if not fields:
@@ -123,12 +123,12 @@ def _fields(message: object, rng: random.Random) -> None:
             value[rng.randrange(len(value))] = new
         else:
             value.append(new)
-    except (ValueError, TypeError):  # a number that the field cannot hold
+    except (ValueError, TypeError):  # the field cannot hold this value
         return
 
 
 def misled(seed: int, models: list[bytes]) -> bytes:
-    """One of the models with one to three of its fields changed: well-formed messages that say strange things."""
+    """Returns one of the models with one to three fields changed: well-formed messages with invalid contents."""
     rng = random.Random(seed)
     model = onnx.ModelProto.FromString(rng.choice(models))
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -138,7 +138,7 @@ def misled(seed: int, models: list[bytes]) -> bytes:
 
 
 def damaged(seed: int, models: list[bytes]) -> bytes:
-    """Every other seed damages bytes, the rest fields."""
+    """Mutates bytes for odd seeds and fields for even ones."""
     return mutated(seed, models) if seed % 2 else misled(seed, models)
 
 

@@ -1,9 +1,9 @@
-"""Nodes that are nearly right, in real sessions: an ONNX Runtime error or a result, never a crash.
+"""Runs damaged nodes in real sessions, which must give an ONNX Runtime error or a result, never a crash.
 
-Nodes of our operators on the CPU; or, with a library of kernels compiled for the CPU, on the provider, and with them
-the standard operators that it takes. Run as `python -m tests.hostile.native_worker EXAMPLES SEED [KERNELS]`, where
-KERNELS is that library, or `gpu` for the GPU of this machine; the exit status tells whether a session took the process
-along, and the last line printed is the example that was under way.
+The nodes are of our operators on the CPU. With a library of GPU kernels compiled for the CPU, our operators and the
+standard operators that the provider supports run on the provider. Run as `python -m tests.hostile.native_worker
+EXAMPLES SEED [KERNELS]`; KERNELS is that library, or `gpu` for the GPU of this machine. The exit status shows whether a
+session ended the process; the last printed line is then the example that was running.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TYPES: dict[int, type[np.generic]] = {
     TensorProto.BOOL: np.bool_,
     TensorProto.STRING: np.str_,
 }
-# A node that asks for more, an Expand to 2^40 say, is to get an error and not this machine's memory.
+# A node with a huge output, for example an Expand to 2^40, must get an error before it uses up the machine's memory.
 MEMORY = 8 << 30
 DIMS = st.sampled_from((0, 1, 2, 3, 4, 5, 8, 17))
 NUMBERS = st.sampled_from((-(2**63), -(2**31), -7, -1, 0, 1, 2, 3, 64, 2**31 - 1, 2**40, 2**63 - 1))
@@ -64,7 +64,7 @@ LARGEST = 1 << 22
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor: numbers of its own where they say something (axes, shapes), random ones where `values` is None."""
+    """A tensor: the given `values`, as for axes and shapes, or random ones if `values` is None."""
 
     type: int
     shape: tuple[int, ...]
@@ -75,14 +75,14 @@ class Input:
     def array(self) -> Array:
         if self.values is not None:
             return np.array(self.values, np.int64).astype(TYPES[self.type]).reshape(self.shape)
-        if TYPES[self.type] in (np.int8, np.uint8):  # quantized numbers; wider integers are indexes
+        if TYPES[self.type] in (np.int8, np.uint8):  # quantized values; wider integers are indices
             return np.random.default_rng(0).integers(0, 256, self.shape).astype(TYPES[self.type])
         return np.asarray(np.random.default_rng(0).normal(size=self.shape)).astype(TYPES[self.type])
 
 
 @dataclass(frozen=True)
 class Example:
-    """A node alone in a model."""
+    """A model of one node."""
 
     op_type: str
     domain: str
@@ -90,7 +90,7 @@ class Example:
     outputs: int
     attributes: dict[str, Any] = field(default_factory=dict)
     declared: bool = True
-    left_out: frozenset[int] = frozenset()  # of the outputs
+    left_out: frozenset[int] = frozenset()  # indices of omitted outputs
 
 
 HEALTHY = Example("Relu", "", (Input(TensorProto.FLOAT, (2, 3)),), 1, declared=False)
@@ -102,27 +102,30 @@ def input_of(array: Array) -> Input:
 
 
 def crashes_the_runtime(example: Example) -> bool:
-    """Without us: onnxruntime 1.31.1 and 1.32.0, and 1.22.2 but for Split, DFT and the letters of Einsum."""
+    """Whether ONNX Runtime crashes on the node without us.
+
+    Versions 1.31.1 and 1.32.0 do, and 1.22.2 except for Split, DFT and a non-ASCII Einsum.
+    """
     if example.op_type in ("Einsum", "Max", "Mean", "Min", "Sum"):
         return None in example.inputs
     if example.op_type == "DFT":
         if example.attributes.get("inverse") and example.attributes.get("onesided"):
             return None in example.inputs
-        return example.inputs[2:] == (None,)  # its shape inference reads the axis that is left out
+        return example.inputs[2:] == (None,)  # ONNX Runtime's shape inference reads the omitted axis
     equation = example.attributes.get("equation")
-    if isinstance(equation, str) and not equation.isascii():  # its Einsum never ends
+    if isinstance(equation, str) and not equation.isascii():  # ONNX Runtime's Einsum does not terminate
         return True
-    if example.op_type == "OneHot":  # it reads the first number of a depth without any
+    if example.op_type == "OneHot":  # ONNX Runtime reads the first element of an empty depth
         depth = example.inputs[1] if len(example.inputs) > 1 else None
         return depth is not None and 0 in depth.shape
-    if example.op_type == "GatherND":  # its shape inference reads the axis before the first
+    if example.op_type == "GatherND":  # ONNX Runtime's shape inference reads the axis before the first one
         axes = example.attributes.get("batch_dims", 0)
         return isinstance(axes, int) and axes < 0
     return example.op_type == "Split" and example.attributes.get("num_outputs", example.outputs) != example.outputs
 
 
 def our_examples() -> list[list[Example]]:
-    """Valid nodes of our domain, a list for each operator."""
+    """Returns valid nodes of our domain, one list for each operator."""
     found = []
     for name, spec in OPS.items():
         cases = [case.cast("float32") for case in cases_of(spec)]
@@ -136,7 +139,7 @@ def our_examples() -> list[list[Example]]:
 
 
 def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
-    """ONNX's own node tests of these operators, a list for each operator."""
+    """Returns ONNX's node tests of these operators, one list for each operator."""
     found: dict[str, list[Example]] = {}
     for case in node_cases().values():
         assert case.model is not None and case.data_sets is not None
@@ -159,7 +162,7 @@ def standard_examples(operators: frozenset[str]) -> list[list[Example]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, domains: list[list[list[Example]]]) -> Example:
-    """A valid node of one of the domains' operators with up to three things changed."""
+    """Draws a valid node of one of the domains and changes up to three things of it."""
     valid = draw(st.sampled_from(draw(st.sampled_from(draw(st.sampled_from(domains))))))
     inputs = list(valid.inputs)
     attributes = dict(valid.attributes)
@@ -197,7 +200,7 @@ def damaged(draw: st.DrawFn, domains: list[list[list[Example]]]) -> Example:
 
 
 def model_of(example: Example) -> tuple[onnx.ModelProto, dict[str, Array]] | None:
-    """A model of the node alone, and what to feed it; None where onnx cannot write it, or it is too large."""
+    """Returns a model of this single node and its inputs; None if onnx cannot build it or it is too large."""
     inputs = {f"x{i}": x for i, x in enumerate(example.inputs) if x is not None}
     if any(np.prod(x.shape, dtype=np.float64) > LARGEST for x in inputs.values()):
         return None
@@ -216,12 +219,12 @@ def model_of(example: Example) -> tuple[onnx.ModelProto, dict[str, Array]] | Non
     if example.domain == DOMAIN:
         results = [helper.make_tensor_value_info(n, kinds[0], None) for n in outputs]
     else:
-        results = [onnx.ValueInfoProto(name=n) for n in outputs if n]  # a type that the operator decides
+        results = [onnx.ValueInfoProto(name=n) for n in outputs if n]  # no declared type: the operator decides it
     try:
         node = helper.make_node(
             example.op_type, names, outputs, "the_node", domain=example.domain, **example.attributes
         )
-    except (ValueError, TypeError):  # an empty list has no type
+    except (ValueError, TypeError):  # onnx cannot infer the type of an empty list
         return None
     graph = helper.make_graph([node], "g", infos, results, weights)
     imports = [helper.make_opsetid("", OPSET)] + [helper.make_opsetid(example.domain, 1)] * bool(example.domain)
@@ -230,24 +233,24 @@ def model_of(example: Example) -> tuple[onnx.ModelProto, dict[str, Array]] | Non
 
 
 def run(example: Example, *, provider: bool) -> bool:
-    """Builds the session and runs it; False where the runtime refuses either."""
+    """Builds and runs a session; returns False if ONNX Runtime refuses either."""
     made = None if crashes_the_runtime(example) else model_of(example)
     if made is None:
         return False
     model, feeds = made
-    # The provider has no use for threads.
+    # The provider does not use the session's threads.
     threads = 1 if provider else 2
     ours = bool(example.domain)
     try:
         session = open_session(model, library=ours, provider=provider, threads=threads, optimized=not provider)
         session.run(None, feeds)
-    except (*ERRORS, RuntimeError):  # the Python interface has a RuntimeError for outputs that numpy has no type for
+    except (*ERRORS, RuntimeError):  # RuntimeError is raised for outputs that have no numpy type
         return False
     return True
 
 
 def taken_by_the_provider() -> frozenset[str]:
-    """The standard operators that docs/provider.md lists."""
+    """Returns the standard operators that docs/provider.md lists."""
     page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "provider.md")
     with open(page, encoding="utf-8") as file:
         section = file.read().split("## What it takes", 1)[1].split("\n## ", 1)[0]
@@ -265,7 +268,7 @@ def main() -> None:
         register_provider()
         domains.append(standard_examples(taken_by_the_provider()))
         print(f"{len(domains[1])} standard operators", flush=True)
-    if kernels != "gpu":  # whose driver reserves more addresses than that
+    if kernels != "gpu":  # a GPU driver reserves more address space than that
         bound_memory(MEMORY)
     ran = [0, 0]
 
@@ -279,9 +282,9 @@ def main() -> None:
     )
     @given(damaged(domains))
     def check(example: Example) -> None:
-        print(" ".join(str(example).split()), flush=True)  # a tensor attribute has lines
+        print(" ".join(str(example).split()), flush=True)  # repr of a tensor attribute has several lines
         ran[run(example, provider=bool(kernels))] += 1
-        # On a GPU a kernel that reads what is not its own makes errors of all runs that follow, not a crash.
+        # An out-of-bounds read on a GPU does not crash; it makes every later run fail. A valid node detects that.
         if kernels == "gpu" and sum(ran) % 50 == 0:
             assert run(HEALTHY, provider=True), "the device no longer runs a valid node"
 

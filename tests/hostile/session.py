@@ -1,4 +1,4 @@
-"""The sessions of the workers: without what the runtime would say, and with no more threads than a test needs."""
+"""Sessions for the workers, without log output and with few threads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ PROVIDER = "GraphoptExecutionProvider"
 
 
 def register_provider() -> None:
-    """Once in the process that opens sessions: the library refuses to be used in one that was forked behind it."""
+    """Registers the provider. Call it in the process that opens sessions: the library does not work after a fork."""
     ort.register_execution_provider_library("graphopt", str(library_path()))
 
 
 def open_session(model: onnx.ModelProto, *, library: bool, provider: bool, threads: int, optimized: bool) -> Any:
-    """A session on our provider, which takes every node that it can, or on the CPU.
+    """Opens a session on our provider, which claims every supported node, or on the CPU provider.
 
     Args:
-        model: what to run.
-        library: whether nodes of our domain run by our kernels.
-        provider: whether it runs on our provider, which is registered.
-        threads: how many compute a node.
-        optimized: with the runtime's optimizations, which compute nodes of constants on the CPU.
+        model: the model to run.
+        library: whether to register our custom operators.
+        provider: whether to use our provider, which must be registered.
+        threads: intra-op threads.
+        optimized: whether to use ONNX Runtime's optimizations, which compute constant nodes on the CPU.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4

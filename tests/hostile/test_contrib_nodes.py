@@ -1,4 +1,4 @@
-"""Nodes of com.microsoft that are nearly right: nothing of ours crashes, and nothing says other numbers."""
+"""Damaged com.microsoft nodes: our code neither crashes nor computes values that differ from ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.hostile.test_native_nodes import ROOT
 
-EXAMPLES = 12  # scripts/sweep has 6,000
+EXAMPLES = 12  # scripts/sweep runs 6,000
 
 
 def agrees(examples: int, seed: int, *kernels: str) -> None:

@@ -1,4 +1,4 @@
-"""Files that were models once: one line of error and a documented exit code, or a model; never a crash or a hang."""
+"""Damaged model files give one line of error and a documented exit code, or a model; never a crash or a hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES, PER_PROCESS = 300, 150  # scripts/sweep has 20,000
+FILES, PER_PROCESS = 300, 150  # scripts/sweep runs 20,000
 
 
 @pytest.mark.parametrize("first", range(0, FILES, PER_PROCESS))

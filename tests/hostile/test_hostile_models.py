@@ -1,4 +1,4 @@
-"""Models made to break readers, each given to the command line in a process with bounded memory and time."""
+"""Models constructed to break readers, each given to the command line in a process with bounded memory and time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INVALID = 3
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     returncode: int
     stdout: str
@@ -39,7 +39,7 @@ class Done:
 
 
 def command(*arguments: object) -> Done:
-    """`graphopt ARGUMENTS` in a child of this process, whose imports it need not repeat."""
+    """Runs `graphopt ARGUMENTS` in a forked child, which does not have to repeat the imports."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if child == 0:
@@ -70,7 +70,7 @@ def model(
     initializers: list[TensorProto] | None = None,
     functions: list[onnx.FunctionProto] | None = None,
 ) -> onnx.ModelProto:
-    """A model from x to y, both float [N, 3]."""
+    """Returns a model from x to y, both float [N, 3]."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in "xy")
     graph = helper.make_graph(nodes, "g", [x], [y], initializers or [])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
@@ -82,7 +82,7 @@ def relu() -> onnx.NodeProto:
 
 
 def nested(depth: int) -> bytes:
-    """If in If in If, written as bytes since protobuf refuses to build it."""
+    """Returns nested If nodes as bytes, since protobuf does not serialize messages of this depth."""
 
     def field(number: int, data: bytes) -> bytes:
         length, varint = len(data), b""
@@ -100,7 +100,7 @@ def nested(depth: int) -> bytes:
 
 
 def long_chain_reversed() -> onnx.ModelProto:
-    """20,000 nodes, the last first."""
+    """Returns a chain of 20,000 nodes in reverse order."""
     names = ["x", *(f"v{i}" for i in range(20_000)), "y"]
     nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
     return model(nodes[::-1])
@@ -118,7 +118,10 @@ def recursive_function(calls: str) -> onnx.ModelProto:
 
 
 def function_without_text(text: bytes) -> bytes:
-    """A byte of a function is no UTF-8; a rewrite makes us infer shapes again, and so write the function."""
+    """Returns a model with a function that contains a byte that is not UTF-8.
+
+    A rewrite triggers shape inference, which serializes the function.
+    """
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own-import", 1)]
     body = [helper.make_node("Relu", ["a"], ["b"])]
     functions = [helper.make_function("own-domain", "own-name", ["a"], ["b"], body, imports, doc_string="own-note")]
@@ -135,7 +138,7 @@ def function_without_text(text: bytes) -> bytes:
 
 
 def exponential_functions() -> onnx.ModelProto:
-    """Each function calls the next one twice: 2^60 nodes if somebody inlines them."""
+    """Returns functions that each call the next one twice: inlining them would give 2^60 nodes."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     functions = []
     for i in range(60):
@@ -147,7 +150,7 @@ def exponential_functions() -> onnx.ModelProto:
 
 
 def giant(op: str, *shape: int) -> onnx.ModelProto:
-    """A constant subgraph whose result would take more memory than there is."""
+    """Returns a constant subgraph with a result larger than the memory of any machine."""
     dims = numpy_helper.from_array(np.array(shape, np.int64), "dims")
     one = numpy_helper.from_array(np.ones(1, np.float32), "one")
     inputs = {"ConstantOfShape": ["dims"], "Expand": ["one", "dims"], "Tile": ["one", "dims"]}[op]
@@ -187,7 +190,7 @@ def wrong_attribute(op: str, **attributes: Any) -> onnx.ModelProto:
 
 
 def norm_of_rows(columns: int) -> onnx.ModelProto:
-    """A written-out norm without scale and shift."""
+    """Returns a decomposed layer normalization without scale and shift."""
     made = model_from_text(
         """g (float[2, 7] x) => (float[N, D] y) <float e = {0.1}> {
         m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) p = Mul (d, d)
@@ -207,7 +210,7 @@ def attention_with_perm_of_rank_5() -> onnx.ModelProto:
     )
 
 
-# What the file holds, and what must come of it: an error with these words, or None where it may go either way.
+# Name -> model, and the words of the expected error, or None where an error and a result are both acceptable.
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], str | None]] = {
     "nested 30": (lambda: nested(30), "reads 'c', which nothing produces"),
     "nested 5,000": (lambda: nested(5000), "not an ONNX model"),
@@ -265,7 +268,7 @@ def test_hostile_model(name: str, tmp_path: Path) -> None:
 
 
 def external(folder: Path, **entries: str) -> Path:
-    """Y = X + w, where the data entries of w are what the file says."""
+    """Writes a model Y = X + w with the given external-data entries for w, and returns its path."""
     (folder / "w.data").write_bytes(bytes(4096))
     w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": "w.data", "offset": "0", "length": "12", **entries}.items():
@@ -306,7 +309,7 @@ def test_hostile_external_data(entries: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None:
-    """In the report on the terminal, as JSON and as HTML."""
+    """Control characters are escaped in the terminal report, in JSON and in HTML."""
     evil = "a\x1b]0;title\x07\nb\u202e\x9b31m[red]</script><script>alert(1)</script><img src=x onerror=alert(1)>"
     w = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
@@ -317,7 +320,7 @@ def test_a_name_with_control_characters_is_shown_escaped(tmp_path: Path) -> None
     path = tmp_path / "in.onnx"
     path.write_bytes(made.SerializeToString())
     report, page = tmp_path / "report.json", tmp_path / "report.html"
-    # No runtime has the operator, so nothing can be compared or timed.
+    # No runtime has this operator, so verification and timing are impossible.
     wanted = ("--explain", "--json", report, "--report", page, "--no-verify", "--no-bench")
     done = command("optimize", path, tmp_path / "out.onnx", "--target", "cpu", *wanted)
     assert done.returncode == 0, done.stderr

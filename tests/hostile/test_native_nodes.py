@@ -1,4 +1,4 @@
-"""Malformed attributes, ranks, types and shapes of our operators, at load and at run time."""
+"""Malformed attributes, ranks, types and shapes of our operators, at load time and at run time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = 150  # scripts/sweep has 50,000
+EXAMPLES = 150  # scripts/sweep runs 50,000
 
 
 def survives(examples: int, seed: int, *kernels: str, **environment: str) -> list[str]:
-    """The lines that the worker printed."""
+    """Runs the worker and returns its printed lines."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.hostile.native_worker", str(examples), str(seed), *kernels],
         cwd=ROOT,

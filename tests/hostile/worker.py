@@ -1,7 +1,7 @@
-"""Optimizes damaged files in a process with bounded memory, and checks what a user would see of each.
+"""Optimizes damaged files in a process with bounded memory, and checks the visible result of each.
 
-Run as `python -m tests.hostile.worker FOLDER FIRST COUNT`. Prints a line when a seed is begun, so that whoever started
-it knows which one killed it.
+Run as `python -m tests.hostile.worker FOLDER FIRST COUNT`. Prints each seed before it runs, so the parent knows which
+seed ended the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOCUMENTED = {0, 2, 3, 4, 5, 6, 7}
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    """`graphopt ARGUMENTS`: exit code, stdout, stderr."""
+    """Runs `graphopt ARGUMENTS` and returns exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -37,7 +37,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def check(folder: Path, data: bytes) -> str:
-    """What is wrong with how the command line treats a file of these bytes; empty when nothing is."""
+    """Optimizes a file of these bytes and describes a violated guarantee of the command line; "" if there is none."""
     path, out = folder / "in.onnx", folder / "out.onnx"
     path.write_bytes(data)
     out.unlink(missing_ok=True)
