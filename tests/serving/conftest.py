@@ -1,4 +1,4 @@
-"""Servers run on the newest runtime only: the engines are installed there (scripts/setup cpu test,serving)."""
+"""Server tests run only with the newest ONNX Runtime, which has the engines (scripts/setup cpu test,serving)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 from graphopt.runtime.discovery import loads_providers
 from graphopt.serving.shared import FOLDER
 
-ENGINES = "GRAPHOPT_TEST_ENGINES"  # that scripts/sweep serving sets
+ENGINES = "GRAPHOPT_TEST_ENGINES"  # scripts/sweep serving sets it
 
 
 @pytest.fixture(scope="session", autouse=True)
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Workers share weights in a folder of the tests' own."""
+    """Lets the workers share weights in a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(tmp_path_factory.mktemp("weights")))
         yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What runs in .venv-ort need not run in .venv, and what is of scripts/sweep runs there."""
+    """Deselects tests that .venv-ort runs when in .venv, and tests of scripts/sweep when in the normal test run."""
     folder = f"{Path(__file__).parent}{os.sep}"
     here = [item for item in items if str(item.path).startswith(folder)]
     if loads_providers():

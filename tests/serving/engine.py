@@ -1,4 +1,4 @@
-"""An inference server as a process, and a client of the Open Inference Protocol of others (tritonclient)."""
+"""An inference server as a process, and a third-party client of the Open Inference Protocol (tritonclient)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 ROOT = Path(__file__).resolve().parent.parent.parent
-JSON_ALONE = {"mlserver", "litserve"}  # the others take and give the protocol's binary form as well
-SECONDS_TO_START = 900  # on a machine that is busy with other things; 10 otherwise
-PATIENCE = 240  # below the limit of a test: who waits so long on a busy machine waits for ever
-# Ray ends what does not answer in seconds, and on a busy machine a process takes a minute to start.
+JSON_ALONE = {"mlserver", "litserve"}  # the other engines also support the protocol's binary form
+SECONDS_TO_START = 900  # on a machine with other load; 10 otherwise
+PATIENCE = 240  # below the time limit of a test; a longer wait is a hang even on a busy machine
+# Ray ends a process that does not answer within seconds; on a busy machine a process needs a minute to start.
 PATIENT_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_register_timeout_seconds": "600",
@@ -39,20 +39,21 @@ PATIENT_RAY = {
 
 
 def missing(*modules: str) -> str:
-    """The first module that is not installed, or ""."""
+    """Returns the first module that is not installed, or ""."""
     return next((m for m in modules if importlib.util.find_spec(m) is None), "")
 
 
-# PyPI has no Triton but what nvidia-pytriton brings along: the server itself, with the Python backend alone.
+# PyPI has Triton only in nvidia-pytriton: the server and its Python backend.
 TRITON = Path(
     (getattr(importlib.util.find_spec("pytriton"), "submodule_search_locations", None) or [""])[0], "tritonserver"
 )
 
 
 def free_port() -> int:
-    """A port that nobody is given for the next minute, but whoever asks for it by its number as servers do.
+    """Returns a port that the system does not hand out for the next minute, but that a server can bind explicitly.
 
-    A connection that its listening side has closed first keeps the port in TIME_WAIT, from where SO_REUSEADDR takes it.
+    The listening side closes a connection first, which keeps the port in TIME_WAIT; SO_REUSEADDR can bind a port in
+    that state.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = listening.getsockname()
@@ -63,7 +64,7 @@ def free_port() -> int:
 
 
 def put_python_backend(place: Path) -> None:
-    """Triton's Python backend, as nvidia-pytriton has it: in a folder with the stub that is built for this Python."""
+    """Links Triton's Python backend of nvidia-pytriton into a folder, with the stub that is built for this Python."""
     place.mkdir(parents=True)
     stub = "triton_python_backend_stub"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -72,7 +73,7 @@ def put_python_backend(place: Path) -> None:
 
 
 def family(process: subprocess.Popen[bytes]) -> list[int]:
-    """All processes of a server but the first: its children's children, and those that share its session."""
+    """Returns all processes of a server except the first: all descendants, and all members of its session."""
     parents, found = {}, set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -86,7 +87,7 @@ def family(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def end(process: subprocess.Popen[bytes], polite: signal.Signals) -> None:
-    """Ends a server that was started in a session of its own, with all its processes."""
+    """Ends all processes of a server that was started in a separate session."""
     if process.poll() is None:
         process.send_signal(polite)
         with suppress(subprocess.TimeoutExpired):
@@ -98,7 +99,7 @@ def end(process: subprocess.Popen[bytes], polite: signal.Signals) -> None:
 
 
 class Engine:
-    """A server over a folder of serve-config's; a context manager that ends it with all its processes."""
+    """A server over a folder written by serve-config; a context manager that ends all its processes."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.port = name, folder, free_port()
@@ -107,10 +108,10 @@ class Engine:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the server)
 
     def command(self) -> tuple[list[str], dict[str, str]]:
-        """The command and its environment."""
+        """Returns the command line and its environment."""
         python, folder, port = sys.executable, str(self.folder), str(self.port)
-        # What `serve run serve.yaml` does. Each step gives itself 30 or 60 s, whatever else the machine does, so it is
-        # tried again.
+        # Equivalent of `serve run serve.yaml`. Each step has a fixed limit of 30 or 60 s, which a busy machine can
+        # exceed, so it is repeated.
         ray = f"""
 import json, sys, time, ray
 from ray.serve._private.api import serve_start
@@ -161,7 +162,7 @@ for step in (
             "MLSERVER_GRPC_PORT": str(free_port()),
             "MLSERVER_METRICS_PORT": str(free_port()),
             "BENTOML_DO_NOT_TRACK": "True",
-            "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),  # where Triton finds its Python
+            "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]]),  # Triton searches its Python here
         } | PATIENT_RAY
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         return commands[self.name], os.environ | settings | {"PYTHONPATH": paths}
@@ -192,28 +193,28 @@ for step in (
         end(self.process, signal.SIGINT if self.name == "ray" else signal.SIGTERM)
 
     def log(self) -> str:
-        """What it has printed."""
+        """Returns the server's output so far."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def ready(self) -> bool:
-        """Whether all models are there."""
+        """Whether all models are ready."""
         client = self.client()
         try:
             return all(client.is_model_ready(p.parent.name) for p in self.models.glob("*/1"))
-        except Exception:  # whatever a client makes of a server that is not there yet
+        except Exception:  # clients raise various exceptions before the server listens
             return False
         finally:
             client.close()
 
     def client(self) -> Any:
-        """A client of its own for one thread."""
+        """Returns a new client, which only one thread may use."""
         import tritonclient.http
 
         return tritonclient.http.InferenceServerClient(self.url, connection_timeout=PATIENCE, network_timeout=PATIENCE)
 
     def workers(self) -> list[int]:
-        """The processes in which models run: those that have our library open."""
+        """Returns the processes that run models: those that have mapped our library."""
         found = []
         for pid in [*family(self.process), self.process.pid]:
             try:
@@ -224,7 +225,7 @@ for step in (
         return found
 
     def cpu_seconds(self) -> float:
-        """What all its processes that live have taken so far."""
+        """Returns the CPU seconds of all living processes of the server."""
         ticks = 0
         for pid in [*family(self.process), self.process.pid]:
             with suppress(OSError):
@@ -234,7 +235,7 @@ for step in (
 
 
 def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", *, binary: bool = False) -> Feeds:
-    """One request, JSON in both directions, or the protocol's binary form."""
+    """Sends one request, as JSON in both directions or in the protocol's binary form."""
     import tritonclient.http as http
     from tritonclient.utils import np_to_triton_dtype
 
@@ -243,7 +244,7 @@ def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", 
         given = http.InferInput(name, [*array.shape], np_to_triton_dtype(array.dtype))
         given.set_data_from_numpy(array, binary_data=binary)
         inputs.append(given)
-    # KServe takes a body without this header for the protocol's binary form.
+    # Without this header KServe treats a body as the protocol's binary form.
     headers = None if binary else {"Content-Type": "application/json"}
     answer = client.infer(model, inputs, version, headers=headers)
     return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
@@ -251,13 +252,13 @@ def ask(client: Any, model: str, feeds: Mapping[str, Array], version: str = "", 
 
 @dataclass
 class Load:
-    """What many clients got.
+    """The results of many clients.
 
     Attributes:
-        right: answers that are what `session.run` gives.
-        wrong: answers that are not, described.
-        errors: requests without an answer, with the client's message.
-        seconds: of each right answer.
+        right: number of answers that equal those of `session.run`.
+        wrong: descriptions of all other answers.
+        errors: the client's message for each failed request.
+        seconds: latency of each right answer.
     """
 
     right: int = 0
@@ -268,7 +269,7 @@ class Load:
 
 @dataclass
 class Question:
-    """A request and its answer by `session.run`; of several possible answers (a model is being replaced) one."""
+    """A request and its expected answers by `session.run`; several are possible while a model is being replaced."""
 
     model: str
     feeds: Feeds
@@ -276,7 +277,7 @@ class Question:
     version: str = ""
 
     def difference(self, got: Feeds) -> str:
-        """Empty where the answer is one of the right ones; batches sum in another order than single rows."""
+        """Returns "" if the answer matches an expected one; a batch may sum in a different order than single rows."""
         for wanted in self.answers:
             if got.keys() == wanted.keys() and all(_alike(got[name], wanted[name]) for name in wanted):
                 return ""
@@ -291,7 +292,7 @@ def _alike(got: Array, wanted: Array) -> bool:
 
 
 class WaitsForEverError(AssertionError):
-    """A client has had no answer for as long as the caller's patience."""
+    """A client got no answer within the caller's patience."""
 
 
 def load(
@@ -305,20 +306,20 @@ def load(
     binary: bool = False,
     patience: float = PATIENCE,
 ) -> Load:
-    """Each client asks `requests` questions, one after the other, all clients at once.
+    """Runs several clients at once; each sends `requests` questions one after the other.
 
     Args:
         engine: the server.
-        questions: chosen from at random.
-        clients: threads.
-        requests: of each.
-        meanwhile: called once a quarter of the requests has an answer.
-        attempts: how often a client asks before it gives up; each failure is counted.
+        questions: clients choose from these at random.
+        clients: number of threads.
+        requests: number of questions for each client.
+        meanwhile: called once a quarter of the requests are answered.
+        attempts: number of attempts for one question; each failure is counted.
         binary: as for `ask`.
-        patience: seconds for all of it.
+        patience: time limit for the whole load, in seconds.
 
     Raises:
-        WaitsForEverError: the patience is over.
+        WaitsForEverError: the time limit is exceeded.
     """
     result, lock, quarter, over = Load(), threading.Lock(), threading.Event(), threading.Event()
 
@@ -333,7 +334,7 @@ def load(
                 try:
                     got = ask(client, question.model, question.feeds, question.version, binary=binary)
                     difference = question.difference(got)
-                except Exception as error:  # whatever the client raises is what its user sees
+                except Exception as error:  # any exception of the client reaches its user
                     with lock:
                         result.errors.append(str(error))
                     time.sleep(0.05 * (attempt + 1))
@@ -365,7 +366,7 @@ def load(
 
 
 def wait_for(what: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Asks until it is so, or the time is over."""
+    """Polls until the condition holds; returns False on timeout."""
     deadline = time.monotonic() + seconds
     while not what():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What serve-config writes: Triton's files against Triton's own message, its model in-process, refusals, notes."""
+"""Output of serve-config: files parsed with Triton's protobuf message, the model run in-process, refusals, notes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model_config() -> Any:
-    """Triton's message, as its makers publish it in tritonclient."""
+    """Returns Triton's ModelConfig message as NVIDIA publishes it in tritonclient."""
     found = importlib.util.find_spec("tritonclient")
     if found is None or not found.submodule_search_locations:
         pytest.skip("tritonclient is not installed: pip install '.[serving]'")
@@ -105,9 +105,9 @@ class _Request:
 
 
 def test_triton_python_model(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class that Triton's Python backend finds in model.py, called as the backend calls it.
+    """Calls the class in model.py in the same way as Triton's Python backend.
 
-    `triton_python_backend_utils` exists in a running server only: here it is what its documentation says of it.
+    `triton_python_backend_utils` exists only in a running server; the stand-in here follows its documentation.
     """
 
     class Response:
@@ -148,7 +148,7 @@ def test_triton_python_model(bert: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def matmul_over_rows(path: Path) -> Path:
-    """Y = X^T X X^T: its shapes are those of a batch, but each row depends on all."""
+    """Writes Y = X^T X X^T, which has the shapes of a batch although each row depends on all rows."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("MatMul", ["x", "t"], ["g"]),
@@ -189,7 +189,7 @@ def test_batches_are_cut_and_a_bad_one_fails_alone(resnet: Path, tmp_path: Path)
 
 
 def test_a_request_without_memory_is_no_mistake_of_the_client(tmp_path: Path) -> None:
-    """It asks for 2^50 numbers; the requests beside it are answered."""
+    """A request for 2^50 elements fails alone; the other requests of the batch are answered."""
     path = tmp_path / "m.onnx"
     onnx.save(model_from_text("g (int64[1] n) => (float[M] y) { y = ConstantOfShape(n) }"), path)
     write(path, tmp_path / "out", "litserve")
@@ -212,7 +212,7 @@ def test_litserve_has_nothing_to_serve(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_command(engine: str, resnet: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
-    """Two versions stand side by side, and what each engine reads is valid in its language."""
+    """Two versions coexist in one folder, and each engine's files are valid in their format."""
     for version in (1, 2):
         done = graphopt_command(
             *("serve-config", resnet, tmp_path, "--for", engine, "--name", "resnet", "--version", version)
@@ -322,7 +322,7 @@ def test_numbers_of_every_type() -> None:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_bodies_of_a_client_of_others(binary: bool) -> None:
-    """What tritonclient writes is read, and what is answered it reads, numbers and texts, as JSON and as bytes."""
+    """We decode tritonclient's requests and it decodes our answers: numbers and strings, as JSON and as binary data."""
     http = pytest.importorskip("tritonclient.http")
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {
@@ -331,7 +331,7 @@ def test_bodies_of_a_client_of_others(binary: bool) -> None:
         "c": np.array([[True], [False]]),
         "d": np.array([["ü", ""]] * 2, object),
     }
-    if binary:  # the client has no JSON of half precision
+    if binary:  # the client has no JSON encoding of float16
         arrays["h"] = signed(rng, 2, 2).astype(np.float16)
     datatypes = {"a": "FP32", "b": "INT64", "c": "BOOL", "d": "BYTES", "h": "FP16"}
     given = [http.InferInput(name, [*array.shape], datatypes[name]) for name, array in arrays.items()]

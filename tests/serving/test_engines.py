@@ -1,4 +1,4 @@
-"""Real servers: many clients at once, mixed batches, two models, two versions, a killed worker, bad requests."""
+"""Real servers: many concurrent clients, mixed batches, two models, two versions, a killed worker, bad requests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from tests.serving.engine import JSON_ALONE, PATIENCE, Engine, WaitsForEverError, ask, load, missing, wait_for
 from tests.serving.zoo import questions, save, serve
 
-# tests/serving is for these two; scripts/sweep serving sets the others, which are too heavy for every run.
+# The default engines; scripts/sweep serving sets the others, which are too slow for every run.
 NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "mlserver litserve").split()
-# KServe has no versions: a service has revisions.
+# KServe has revisions of a service instead of versions.
 VERSIONED = {"mlserver", "litserve", "bentoml", "ray", "triton"}
 RELOADING = {"mlserver", "triton"}
 
@@ -49,7 +49,7 @@ def engine(
 
 
 def test_many_clients(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
-    """Equal to session.run under 16 clients: both models, both versions, requests of one to three rows."""
+    """With 16 clients answers equal session.run's: both models, both versions, requests of one to three rows."""
     asked = questions("bert", "bert", [models["bert", 1]])
     asked += questions("resnet18", "resnet", [models["resnet", 2]])
     if engine.name in VERSIONED:
@@ -89,7 +89,7 @@ BAD = {
 
 
 def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
-    """A client's mistake is its own: an error of the engine, from 400 to 499, and right answers for all others."""
+    """A malformed request gets an HTTP error from 400 to 499, and all other requests get right answers."""
     seen: dict[str, tuple[int, Any]] = {}
 
     def mistakes() -> None:
@@ -99,14 +99,14 @@ def test_bad_requests_fail_alone(engine: Engine, models: dict[tuple[str, int], P
     result = load(engine, questions("resnet18", "resnet", [models["resnet", 2]]), requests=6, meanwhile=mistakes)
     assert not result.errors + result.wrong
     statuses = dict.fromkeys([*BAD, "no such model"], 4)
-    if engine.name == "triton":  # what it can't read it calls its own error
+    if engine.name == "triton":  # Triton reports requests that it cannot parse as server errors
         statuses |= {"not JSON": 5, "too few numbers": 5}
     assert {name: status // 100 for name, (status, _) in seen.items()} == statuses, seen
     assert "[1,3,32,31]" in str(seen["another shape"][1]).replace(" ", "")
 
 
 def test_a_model_that_is_not_there_is_not_ready(engine: Engine) -> None:
-    """On a server that is: who waits for a model would send it requests."""
+    """Clients wait for models before they send requests: an absent model must be reported as not ready."""
     client = engine.client()
     assert client.is_server_ready()
     assert [client.is_model_ready(name) for name in ("resnet", "vgg")] == [True, False]
@@ -118,7 +118,7 @@ def kill_worker(engine: Engine, models: dict[tuple[str, int], Path], patience: f
     before = engine.workers()
     victim = next(pid for pid in before if pid != engine.process.pid)
     asked = questions("resnet18", "resnet", [models["resnet", 2]])
-    if engine.name == "triton":  # whose workers have a model each
+    if engine.name == "triton":  # Triton's workers run one model each
         asked += questions("resnet18", "resnet", [models["resnet", 1]], version="1")
         asked += questions("bert", "bert", [models["bert", 1]])
     result = load(
@@ -131,21 +131,21 @@ def kill_worker(engine: Engine, models: dict[tuple[str, int], Path], patience: f
     )
     assert not result.wrong
     assert result.right == 16 * 12
-    if engine.name == "triton":  # it starts no instance again until it is told to load the model
+    if engine.name == "triton":  # Triton restarts an instance only when it is told to load the model
         for name in ("resnet", "bert"):
             engine.client().load_model(name)
-    # Triton keeps the dead one's neighbour until it ends itself.
+    # Triton keeps the other instance of the killed one's model until that instance ends.
     assert wait_for(lambda: victim not in engine.workers() and len(engine.workers()) >= len(before))
 
 
 def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> None:
-    """Requests of a killed worker fail or are asked again; no answer is wrong, and a new one comes."""
+    """Requests of a killed worker fail or are repeated; no answer is wrong, and a new worker starts."""
     if engine.name == "kserve":
         pytest.skip("a KServe predictor is one process, which Kubernetes starts again")
     if engine.name != "mlserver":
         kill_worker(engine, models)
         return
-    # MLServer's processes share queues, and one that dies with a queue's lock leaves all others waiting for ever.
+    # MLServer's processes share queues; a process that dies while it holds a queue's lock blocks all others forever.
     for last in (False, False, True):
         with Engine(engine.name, engine.folder) as own:
             try:
@@ -157,7 +157,7 @@ def test_killed_worker(engine: Engine, models: dict[tuple[str, int], Path]) -> N
 
 
 def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
-    """Two load a model again on request; each answer is the old one's or the new one's, in the end the new."""
+    """MLServer and Triton reload a model on request: each answer is the old or the new model's, the last the new's."""
     if engine.name not in RELOADING:
         pytest.skip("no engine but MLServer and Triton loads a model again")
     new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
@@ -175,7 +175,7 @@ def test_model_replaced_under_load(engine: Engine, models: dict[tuple[str, int],
 
 @pytest.mark.engines
 def test_model_replaced_worker_by_worker(engine: Engine, models: dict[tuple[str, int], Path], tmp_path: Path) -> None:
-    """Where an engine starts workers again, they are ended one after the other once the new file lies in place."""
+    """Workers are ended one after the other after the file was replaced, with engines that restart workers."""
     if engine.name in {*RELOADING, "kserve"}:
         pytest.skip("MLServer and Triton load a model again, and a KServe predictor is one process")
     new = save("resnet18", tmp_path / "new.onnx", scale=-3.0)
@@ -189,7 +189,7 @@ def test_model_replaced_worker_by_worker(engine: Engine, models: dict[tuple[str,
             return victim not in now and len(now) >= len(before)
 
         for victim in before:
-            with suppress(ProcessLookupError):  # the engine has ended it with another
+            with suppress(ProcessLookupError):  # the engine has already ended it
                 os.kill(victim, signal.SIGKILL)
             assert wait_for(partial(back, victim), 120)
 
@@ -198,5 +198,5 @@ def test_model_replaced_worker_by_worker(engine: Engine, models: dict[tuple[str,
     assert not result.wrong
     assert result.right == 16 * 40
     (only_new,) = questions("resnet18", "resnet", [new], count=1, version="2")
-    for _ in range(20):  # whichever worker answers
+    for _ in range(20):  # each request may reach a different worker
         assert not only_new.difference(ask(engine.client(), "resnet", only_new.feeds, "2"))

@@ -1,4 +1,4 @@
-"""What examples/serving/ has for the engines of scripts/sweep serving: started as its README says, and asked."""
+"""Starts the examples of examples/serving/ as their README says, and sends requests (scripts/sweep serving)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.hip.harness import ROOT
 from tests.serving.engine import PATIENT_RAY, SECONDS_TO_START, end, free_port
 from tests.serving.zoo import feeds_of, run, save
 
-# Module, options, path, and whether the Open Inference Protocol is spoken there.
+# Arguments, path, and whether the server speaks the Open Inference Protocol.
 EXAMPLES = {
     "litserve": (("litserve_app.py", "model.onnx"), "/predict", False),
     "bentoml": (
@@ -30,7 +30,7 @@ EXAMPLES = {
         False,
     ),
     "kserve": (("kserve_app.py", "--http_port", "PORT", "--enable_grpc", "false"), "/v2/models/model/infer", True),
-    # `serve run` knows no port but this.
+    # `serve run` always uses port 8000.
     "ray": (("-m", "ray.serve.scripts", "run", "ray_app:app"), "/", False),
 }
 NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "").split()
@@ -40,7 +40,7 @@ NAMES = os.environ.get("GRAPHOPT_TEST_ENGINES", "").split()
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(name: str, tmp_path: Path) -> None:
     if name not in NAMES:
-        pytest.skip("another engine is asked for")
+        pytest.skip("GRAPHOPT_TEST_ENGINES selects another engine")
     command, path, protocol = EXAMPLES[name]
     port = "8000" if name == "ray" else str(free_port())
     source = (ROOT / "examples" / "serving" / f"{name}_app.py").read_text()
@@ -70,7 +70,7 @@ def test_example(name: str, tmp_path: Path) -> None:
 
 
 def ask(server: subprocess.Popen[bytes], url: str, body: Any) -> Any:
-    """Until there is an answer."""
+    """Repeats the request until there is an answer."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     deadline = time.monotonic() + SECONDS_TO_START
     while True:
@@ -78,7 +78,7 @@ def ask(server: subprocess.Popen[bytes], url: str, body: Any) -> Any:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            if error.code not in (404, 503):  # of a proxy before its application is there
+            if error.code not in (404, 503):  # sent by a proxy before its application is ready
                 raise AssertionError(error.read().decode()) from None
         except OSError:
             pass

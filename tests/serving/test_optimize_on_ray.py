@@ -1,4 +1,4 @@
-"""`graphopt optimize-all --on ray`: killed in the middle, run again, one model of them damaged."""
+"""`graphopt optimize-all --on ray`: interrupted, resumed, and with one damaged model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODELS = ("resnet18", "bert", "vit", "mobilenet_v2")
 
 
 def names(out: Path) -> list[str]:
-    """The models named in those lines of the manifest that were written whole."""
+    """Returns the models named in the complete lines of the manifest."""
     manifest = out / MANIFEST
     lines = manifest.read_text().splitlines() if manifest.exists() else []
     return [json.loads(line)["name"] for line in lines if line.endswith("}")]
@@ -29,7 +29,7 @@ def names(out: Path) -> list[str]:
 @pytest.mark.engines
 def test_nothing_is_lost_when_killed(tmp_path: Path) -> None:
     if "ray" not in os.environ.get("GRAPHOPT_TEST_ENGINES", "").split():
-        pytest.skip("another engine is asked for")
+        pytest.skip("GRAPHOPT_TEST_ENGINES selects another engine")
     folder, out = tmp_path / "models", tmp_path / "out"
     folder.mkdir()
     for name in MODELS:
@@ -58,7 +58,7 @@ def test_nothing_is_lost_when_killed(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "5 models: 4 optimized, 0 unchanged, 1 failed" in done.stdout
-    assert sorted(names(out)) == sorted(path.name for path in folder.iterdir())  # each was done once
+    assert sorted(names(out)) == sorted(path.name for path in folder.iterdir())  # no model was optimized twice
     failed = json.loads((out / "summary.json").read_text())["failures"]
     assert [(failure["name"], failure["exit_code"]) for failure in failed] == [("damaged.onnx", 3)]
     for name in MODELS:

@@ -1,4 +1,4 @@
-"""Weights that the workers of a machine hold once (graphopt/serving/shared.py)."""
+"""Weights in memory that all workers of a machine share (graphopt/serving/shared.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_form_computes_the_same(model: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit, and the next worker finds it; what maps it holds next to nothing of it."""
+    """The shared form gives bit-identical results, the next worker reuses it, and mapping it needs little memory."""
     monkeypatch.setenv(shared.FOLDER, str(made.parent.parent))
     before = {p: p.stat().st_ino for p in made.parent.iterdir()}
     assert shared_form(model, made.parent.parent) == made
@@ -80,7 +80,7 @@ def test_a_folder_of_others_is_not_used(
 def test_a_form_with_other_numbers_is_not_used(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is compared before anybody sees it, and the next worker does not try again."""
+    """The form is compared before other workers can see it, and the next worker does not build it again."""
     calls = []
 
     class Wrong:
@@ -98,7 +98,7 @@ def test_a_form_with_other_numbers_is_not_used(
 
 
 def test_writers_that_are_killed_and_writers_at_once(model: Path, tmp_path: Path) -> None:
-    """One of three workers that start together writes, also when another was killed while it wrote."""
+    """Of three workers that start at once one writes, also if another was killed while it wrote."""
     code = f"from pathlib import Path; from graphopt.serving.shared import shared_form; \
 print(shared_form(Path({str(model)!r}), Path({str(tmp_path)!r})))"
     command = [sys.executable, "-c", code]

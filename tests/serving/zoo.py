@@ -1,4 +1,4 @@
-"""The models that engines serve in tests, and questions to them."""
+"""The models that the engines serve in tests, and requests to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.serving.engine import Feeds, Question
 
 
 def save(name: str, path: Path, *, scale: float = 1.0) -> Path:
-    """A small model with a free batch axis, optimized; another `scale` gives one with other numbers."""
+    """Saves a small optimized model with a dynamic batch axis; another `scale` gives different weights."""
     model = ZOO[name](small=True, dynamic=True)
     for tensor in model.graph.initializer:
         if scale != 1.0 and tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2:
@@ -31,7 +31,7 @@ def save(name: str, path: Path, *, scale: float = 1.0) -> Path:
 
 
 def serve(models: dict[tuple[str, int], Path], engine: str, out: Path, *, instances: int = 2) -> Path:
-    """A folder of several models."""
+    """Writes a serving folder with several models."""
     assert engine in ENGINES
     for (name, version), path in models.items():
         write(path, out, engine, name=name, version=version, instances=instances, threads=1)
@@ -49,7 +49,7 @@ def feeds_of(name: str, rows: int, seed: int) -> Feeds:
 
 
 def run(path: Path, feeds: Feeds) -> Feeds:
-    """What `session.run` gives."""
+    """Returns the outputs of `session.run`."""
     session: Any = graphopt.session(path, ["CPUExecutionProvider"])
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
@@ -57,7 +57,7 @@ def run(path: Path, feeds: Feeds) -> Feeds:
 def questions(
     kind: str, name: str, paths: list[Path], count: int = 6, version: str = "", wide: int = 3
 ) -> list[Question]:
-    """Requests of 1 to `wide` rows to a model of the zoo that is served as `name`; any of `paths` may answer."""
+    """Returns requests of 1 to `wide` rows to a zoo model served as `name`; any of `paths` may give the answer."""
     sessions = [graphopt.session(path, ["CPUExecutionProvider"]) for path in paths]
     found = []
     for seed in range(count):
