@@ -1,4 +1,4 @@
-"""What must hold of every graph: the invariants, and equal numbers."""
+"""Properties of every random graph: the invariants, and equal results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tests.fuzz.generator import generate
 from tests.rewriting import Array, run
 from tests.verification.reference64 import in_float64
 
-# Runs a model somewhere else than on the CPU provider.
+# Runs a model on another device than ONNX Runtime's CPU provider.
 Runner = Callable[[onnx.ModelProto, dict[str, Array]], list[Array]]
 
-# How many times as far as one unit in the last place of everything moves a model another order may.
+# A different summation order may change a result by this many times the effect of one unit in the last place of all
+# values.
 UNITS = 8.0
 
 
 class BatchNormalization(OpRun):
-    """At inference: below opset 14 ONNX's evaluator takes statistics of the batch, or fails."""
+    """Inference-mode BatchNormalization. Below opset 14 ONNX's evaluator uses batch statistics, or fails."""
 
     def _run(
         self, x: Array, scale: Array, shift: Array, mean: Array, var: Array, epsilon: float = 1e-5, **_: Any
@@ -39,17 +40,20 @@ class BatchNormalization(OpRun):
 
 
 def check(seed: int, device: Runner | None = None) -> bool:
-    """Checks the graph of one seed, by bodies, with the library and on a device; False when the runtime refuses it.
+    """Checks the graph of one seed by function bodies, with the library and on a device.
+
+    Returns:
+        False if ONNX Runtime refuses the graph.
 
     Raises:
-        AssertionError: a wrong number, a changed interface, a lost shape, or a second run that finds something.
+        AssertionError: a wrong result, a changed interface, a lost shape, or a second run that changes the model again.
     """
     generated = generate(seed)
     model, feeds = generated.model, generated.feeds
     try:
         onnx.checker.check_model(model)
         want = run(model, feeds)
-    except Exception:  # not a model that this runtime can run
+    except Exception:  # ONNX Runtime cannot run this model
         return False
     before = model.SerializeToString(deterministic=True)
     every, target = seed % 4 != 0, "cpu" if device is None else "cuda"
@@ -66,7 +70,7 @@ def check(seed: int, device: Runner | None = None) -> bool:
         ways["library"] = run(after, feeds, library=True)
     if device is not None:
         ways["device"] = device(after, feeds)
-    # A row that overflows in the runtime's float32 between nodes, or in ours, may do so at another place.
+    # With values close to float16's maximum, ONNX Runtime and our kernels may overflow in different rows.
     overflows = generated.half and not all(map(_within_half, want))
     for way, outputs in ways.items():
         numerics = Numerics.APPROXIMATE if ours and way != "bodies" else Numerics.REASSOCIATED
@@ -77,8 +81,8 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 assert (got.dtype, got.shape) == (want[i].dtype, want[i].shape), f"seed {seed}, output {i}"
                 continue
             if want[i].size == got.size == 0 and want[i].shape != got.shape:
-                # The CPU provider's ReduceMean keeps the reduced axis of an empty tensor, which ONNX, and so what we
-                # compute of shapes, does not.
+                # The CPU provider's ReduceMean keeps the reduced axis of an empty tensor. ONNX and our shape rules do
+                # not.
                 assert got.dtype == want[i].dtype, f"seed {seed}, output {i}"
                 dims = _dims(model.graph.output[i])
                 fits = dims is None or _says_as_much(list(got.shape), dims)
@@ -90,11 +94,13 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 continue
             limit = UNITS * _sensitivity(model, feeds, want[i], i)
             if moved > limit and generated.half:
-                # The runtime keeps float32 between nodes; ours rounds to float16, as each node's definition says.
+                # ONNX Runtime keeps float32 between nodes. Our kernels round to float16, as the definition of each node
+                # requires.
                 rounded: Any = ReferenceEvaluator(model, new_ops=[BatchNormalization]).run(None, feeds)
                 limit = 3 * difference(want[i], rounded[i])[2]
             elif moved > limit:
-                # Where the original's output is noise, ours may not be further than that from the numbers in float64.
+                # Where rounding dominates the original's output, ours may deviate from float64 by at most three times
+                # as much.
                 wide: Any = ReferenceEvaluator(in_float64(model), new_ops=[BatchNormalization]).run(None, _wide(feeds))
                 exact = wide[i].astype(got.dtype)
                 assert exact.shape == got.shape, (
@@ -103,19 +109,19 @@ def check(seed: int, device: Runner | None = None) -> bool:
                 _, error, moved, _, _ = difference(exact, got)
                 limit = 3 * difference(exact, want[i])[2]
                 if error <= np.finfo(np.float32).eps * max(map(_rms, want)):
-                    continue  # it is zero but for noise that no other output would show
+                    continue  # the exact value is zero and the error is at the rounding level of the largest output
             assert moved <= limit, f"seed {seed}, output {i}, {way}: {moved:.3g} of RMS, limit {limit:.3g}"
     return True
 
 
 def _check_shapes(seed: int, model: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    """Check that onnx infers for every value that is left what it inferred before."""
+    """Checks that onnx infers for every remaining value the shape that it inferred before."""
     known, still = _inferred(model), _inferred(after)
-    # An output stays as the model declares it, even where inference had found out more, also for what reads it inside.
+    # An output keeps the declared shape, even where inference knew more; that also limits the nodes that read it.
     declared = {o.name: _dims(o) for o in model.graph.output}
     if not all(_says_as_much(dims, known[name]) for name, dims in declared.items() if name in known):
         return
-    # Into a branch onnx follows Shape arithmetic, but not the constant that we make of it.
+    # In a branch onnx follows Shape arithmetic, but not the constants that our rewrites replace it with.
     if any(node.op_type == "If" for node in model.graph.node):
         return
     for name in known.keys() & {output for node in after.graph.node for output in node.output}:
@@ -123,7 +129,7 @@ def _check_shapes(seed: int, model: onnx.ModelProto, after: onnx.ModelProto) -> 
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, list[int | None]]:
-    """Shapes that onnx finds for the values of the main graph, None for a symbol."""
+    """Returns the shapes that onnx infers for the values of the main graph, with None for a symbolic dimension."""
     graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     found = {v.name: _dims(v) for v in (*graph.value_info, *graph.output)}
     return {name: dims for name, dims in found.items() if dims is not None}
@@ -148,12 +154,12 @@ def _wide(feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 def _within_half(array: Array) -> bool:
-    """Whether sums in float16 stayed so far from its largest number that another order cannot overflow."""
+    """Whether all values are so far below float16's maximum that another summation order cannot overflow."""
     return array.size == 0 or bool(np.all(np.abs(array.astype(np.float32)) < 1e4))
 
 
 def _sensitivity(model: onnx.ModelProto, feeds: dict[str, Array], want: Array, output: int) -> float:
-    """How far an output moves when every number of the model moves by one unit in the last place."""
+    """Returns the change of an output, in units of its RMS, when all values change by one unit in the last place."""
     moved = 0.0
     for seed in range(4):
         rng = np.random.default_rng(seed)

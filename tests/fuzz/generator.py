@@ -1,9 +1,9 @@
-"""Random valid graphs over the operators that passes touch.
+"""Random valid graphs of the operators that passes rewrite.
 
-A graph grows from its inputs: each step takes values that exist, in any order, so that weights and values get several
-readers and outputs lie in the middle. Constants broadcast along every axis, lengths are odd, dims of 0 and 1 occur,
-batch and sizes are symbolic or not, floats have 32 or 16 bits, opsets range from 7 to 23. Some nodes in a row may end
-up as the branches of an If, which capture what they read, or as the body of a function.
+A graph grows from its inputs: each step reads existing values in random order, so weights and values get several
+readers, and some outputs have readers as well. Constants broadcast along every axis, lengths are odd, dimensions of 0
+and 1 occur, batch and sizes are symbolic or static, floats have 32 or 16 bits, opsets range from 7 to 23. Some
+consecutive nodes may become the branches of an If that captures their inputs, or the body of a function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLOAT_TYPES = {np.float32: TensorProto.FLOAT, np.float16: TensorProto.FLOAT16}
 
 @dataclass
 class Generated:
-    """A model, and inputs for it."""
+    """A model and its inputs."""
 
     model: onnx.ModelProto
     feeds: dict[str, Array]
@@ -40,7 +40,7 @@ class _Builder:
     dtype: type[np.floating[Any]]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
-    # name -> shape, all with the batch first
+    # name -> shape, with the batch as first dimension
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def pick(self, *options: T) -> T:
@@ -69,21 +69,21 @@ class _Builder:
         return name
 
     def hidden(self, op: str, inputs: list[str], **attributes: Any) -> str:
-        """A node whose result is no data for the other steps: a shape, an index, masked scores."""
+        """Adds a node with a result that the other steps must not read: a shape, an index, masked scores."""
         name = f"{'scores' if op == 'Where' else 'shape'}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name=f"n{len(self.nodes)}", **attributes))
         return name
 
     def axes(self, inputs: list[str], axes: list[int], first: int) -> tuple[list[str], dict[str, list[int]]]:
-        """Inputs and attributes of an operator whose axes became an input in opset `first`."""
+        """Returns inputs and attributes of an operator that has axes as an input from opset `first` on."""
         if self.opset < first:
             return inputs, {"axes": axes}
         return [*inputs, self.weight(np.array(axes))], {}
 
     def value(self, rank: int | None = None) -> str | None:
-        """A value of any shape, or one of that rank whose axes behind the batch are not empty."""
+        """Returns a value of any shape, or one of this rank without empty axes after the batch."""
         names = [n for n, s in self.values.items() if rank is None or (len(s) == rank and 0 not in s[1:])]
-        # Later values more often, or nothing would ever become deep.
+        # Prefer later values; otherwise graphs would stay shallow.
         return names[int(len(names) * self.rng.random() ** 0.4)] if names else None
 
 
@@ -209,7 +209,7 @@ def _flatten(b: _Builder) -> None:
 
 
 def _noise(b: _Builder) -> None:
-    """Nodes that change nothing, or little."""
+    """Adds a node that changes nothing or little."""
     x = b.value()
     if x is None:
         return
@@ -274,7 +274,7 @@ def _norm(b: _Builder) -> None:
 
 
 def _row_norm(b: _Builder) -> None:
-    """LayerNormalization or RMSNorm over the last axis, written out or not, behind a residual sum or not."""
+    """LayerNormalization or RMSNorm over the last axis, fused or decomposed, some with a residual sum before them."""
     x = b.value()
     if x is None:
         return
@@ -316,7 +316,7 @@ def _row_norm(b: _Builder) -> None:
 
 
 def _reshape(b: _Builder) -> None:
-    """A Reshape by Shape arithmetic, as exporters write it."""
+    """A Reshape by Shape arithmetic, in the form that exporters write."""
     x = b.value(4)
     if x is None:
         return
@@ -333,7 +333,7 @@ def _reshape(b: _Builder) -> None:
 
 
 def _slice(b: _Builder) -> None:
-    """A part of an axis, sometimes all of it, sometimes none."""
+    """A slice of an axis, sometimes all of it, sometimes empty."""
     x = b.value()
     if x is None:
         return
@@ -397,7 +397,7 @@ STEPS = (
 
 
 def generate(seed: int) -> Generated:
-    """The graph of one seed."""
+    """Generates the graph of one seed."""
     rng = np.random.default_rng(seed)
     b = _Builder(rng, OPSETS[int(rng.integers(len(OPSETS)))], np.float16 if rng.random() < 0.15 else np.float32)
     N = 0 if b.chance(0.03) else int(rng.integers(1, 4))
@@ -430,7 +430,7 @@ def generate(seed: int) -> Generated:
 
 
 def _infos(b: _Builder, names: Sequence[str]) -> dict[str, onnx.ValueInfoProto]:
-    """Types and shapes of inputs and outputs: all dimensions static, or the batch symbolic, or all but the channels."""
+    """Declares inputs and outputs with static dimensions, a symbolic batch, or all but the channels symbolic."""
     symbolic = b.pick(0, 1, 1, 2)
     infos = {}
     for name in names:
@@ -449,7 +449,7 @@ def _imports(b: _Builder, functions: Sequence[onnx.FunctionProto]) -> list[onnx.
 
 
 def _cut(b: _Builder, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> tuple[slice, list[str], list[str]]:
-    """Some nodes in a row, what they read of others, and what others read of them."""
+    """Returns a range of consecutive nodes, the outer values that they read, and the results that others read."""
     first = int(b.rng.integers(len(nodes)))
     place = slice(first, int(b.rng.integers(first + 1, len(nodes) + 1)))
     made = [name for node in nodes[place] for name in node.output]
@@ -459,7 +459,7 @@ def _cut(b: _Builder, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -
 
 
 def _renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str], prefix: str) -> list[onnx.NodeProto]:
-    """Copies of nodes that call their values by other names, and are themselves called `prefix` and their name."""
+    """Copies nodes with renamed values, and puts `prefix` before the node names."""
     copies = []
     for node in nodes:
         copy = onnx.NodeProto()
@@ -472,14 +472,14 @@ def _renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str], prefix: 
 
 
 def _with_branches(b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Some of the nodes move into both branches of an If."""
+    """Moves some of the nodes into both branches of an If."""
     place, _, results = _cut(b, nodes, outputs)
     inside = nodes[place]
     made = [name for node in inside for name in node.output]
     branches = {}
     for branch in ("then_branch", "else_branch"):
         names = {name: f"{branch}_{name}" for name in made}
-        # The type alone: a shape would tell inference what an If hides.
+        # Declare the type alone: a shape would give inference information that an If hides.
         element = {n: TensorProto.INT64 if n.startswith("shape") else FLOAT_TYPES[b.dtype] for n in results}
         infos_inside = [helper.make_tensor_value_info(names[n], element[n], None) for n in results]
         branches[branch] = helper.make_graph(_renamed(inside, names, f"{branch}_"), branch, [], infos_inside)
@@ -490,7 +490,7 @@ def _with_branches(b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[s
 def _with_function(
     b: _Builder, nodes: list[onnx.NodeProto], outputs: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], list[onnx.FunctionProto]]:
-    """Some of the nodes become a function, which takes weights as inputs or keeps them as Constant nodes."""
+    """Moves some of the nodes into a function, which gets weights as inputs or keeps them as Constant nodes."""
     place, captured, results = _cut(b, nodes, outputs)
     kept = [name for name in captured if name in b.weights and b.chance(0.6)]
     inputs = [name for name in captured if name not in kept]

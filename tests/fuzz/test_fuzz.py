@@ -1,4 +1,4 @@
-"""A CI-sized sweep of random graphs, the same ones every time; scripts/fuzz.py runs as many as one likes."""
+"""A fixed set of random graphs for CI; scripts/fuzz.py runs any number of them."""
 
 from __future__ import annotations
 
