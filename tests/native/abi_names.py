@@ -1,4 +1,4 @@
-"""What other libraries' headers call the functions, constants and members that native/ declares itself.
+"""Names that other libraries' headers give to the functions, constants and members that native/ declares itself.
 
 scripts/abi_check.py compares each of them with the headers.
 """
@@ -15,15 +15,14 @@ class Interface:
     """A library that native/ calls through function pointers.
 
     Attributes:
-        name: for people.
-        header: as a program includes it.
+        name: the name shown to users.
+        header: the header as a program includes it.
         functions: a pattern of their names.
-        structs: the structs of native/ in which its numbers stand: each constant, and what the header calls it ("" for
-            one of our own making; "X unless Y" where only headers without Y have it).
-        members: structs of the library that native/ declares: its own name, the library's, and each member.
-            version: a macro of the header.
-        only_c: in C++ the header has overloads of its functions.
-
+        structs: the structs of native/ that hold its constants: our name of each constant, and the header's name (""
+        for our own constants; "X unless Y" if only headers without Y have it).
+        members: structs of the library that native/ declares: our name, the library's name, and each member.
+        version: a macro of the header.
+        only_c: whether the header has overloads of its functions in C++.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Interface:
         line = f"#include <{self.header}>"
         if not self.only_c:
             return line
-        # What it includes itself is C++ all the same.
+        # Headers that it includes are still compiled as C++.
         before = "".join(f"#include <c{name}>\n" for name in ("math", "stddef", "stdint", "stdio", "stdlib", "string"))
         hidden = '#pragma push_macro("__cplusplus")\n#undef __cplusplus'
         return f'{before}extern "C" {{\n{hidden}\n{line}\n#pragma pop_macro("__cplusplus")\n}}'
@@ -263,7 +262,7 @@ INTERFACES = (
     Interface("ROCTX", "rocprofiler-sdk-roctx/roctx.h", r"roctx\w+", version="ROCTX_VERSION_MAJOR"),
 )
 
-# Of ONNX Runtime: what its header calls what we call otherwise.
+# ONNX Runtime: our names that differ from the header's.
 ORT_HEADER = "onnxruntime_c_api.h"
 ORT_FOLDERS = ("", "core/session", "onnxruntime", "onnxruntime/core/session")
 ORT_STRUCTS = {"OrtAllocatorImpl": "OrtAllocator"}

@@ -1,8 +1,8 @@
-// FusedAttention on the CPU against the definition in double, over features, shapes and layouts. Most of the time goes
-// into the definition, so all instruction sets of the machine are held against it in one process, but AMX, which takes the
-// place of another one's products in bfloat16, in a process of its own.
+// FusedAttention on the CPU against the definition in double, over features, shapes and layouts. The
+// definition takes most of the time, so one process compares all instruction sets of the machine with it. AMX
+// runs in a separate process, since it replaces the bfloat16 GEMMs of another instruction set.
 #define DOCTEST_CONFIG_IMPLEMENT
-#define DOCTEST_CONFIG_NO_POSIX_SIGNALS  // SIGILL is stand_ins/amx.cpp's
+#define DOCTEST_CONFIG_NO_POSIX_SIGNALS  // stand_ins/amx.cpp handles SIGILL
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -25,13 +25,13 @@ using graphopt::Strides4;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A tensor [B, H, rows, cols] stored in the order that `layout` names, one of the strings below.
+// A tensor [B, H, rows, cols] stored in the order that `layout` names.
 struct Tensor {
   Strides4 stride;
   int64_t elements = 0;
 
-  // layout: the dims from the outermost to the innermost, for example "bhrc" or "brhc" (BSNH) or "bhcr"; dims
-  // that are missing are broadcast.
+  // layout: the dims from the outermost to the innermost, for example "bhrc" or "brhc" (BSNH) or "bhcr";
+  // missing dims are broadcast.
   Tensor(const std::string& layout, int64_t b, int64_t h, int64_t rows, int64_t cols) {
     elements = 1;
     for (size_t i = layout.size(); i-- > 0;) {
@@ -52,7 +52,7 @@ struct Case {
   bool has_bias = false, has_mask = false, causal = false, guard = false, window = false;
   int64_t left = 0, right = 0;
   float softcap = 0, mask_value = -kInfinity, spread = 1;
-  // Positions that are overwritten: tensor, element (modulo its size), value.
+  // Elements to overwrite: tensor, index (modulo its size), value.
   struct Poke {
     char tensor;
     int64_t index;
@@ -76,7 +76,7 @@ struct Case {
 
 double worst[5][3] = {};  // by instruction set and by type
 
-// One instruction set's kernel.
+// The kernel of one instruction set.
 template <class T>
 struct Kernel {
   graphopt::cpu::Isa isa;
@@ -86,7 +86,7 @@ struct Kernel {
 
 bool only_tiles() { return graphopt::cpu::isa() == graphopt::cpu::Isa::kAmx; }
 
-// Those of this machine, the one that sessions get among them as they get it.
+// Returns the kernels of this machine's instruction sets, including the one that sessions select.
 template <class T>
 std::vector<Kernel<T>> kernels() {
   using graphopt::cpu::Isa;
@@ -112,8 +112,8 @@ std::vector<Kernel<T>> kernels() {
   return found;
 }
 
-// kBrain: products of factors in bfloat16. Probabilities are not rounded in the expected numbers, since
-// kernels round a multiple of them.
+// kBrain: GEMMs with bfloat16 factors. The expected values do not round the probabilities, since kernels
+// round a multiple of them.
 template <class T, bool kBrain = false>
 void check(const Case& c) {
   if (only_tiles() && !kBrain) return;
@@ -135,7 +135,7 @@ void check(const Case& c) {
   std::mt19937 random(static_cast<unsigned>(c.S * 131 + c.T * 17 + c.D + c.Dv));
   std::normal_distribution<float> normal;
   const auto fill = [&](int64_t n, float spread) {
-    // Exact size, so that address sanitizer sees reads past the end.
+    // Exact size, which lets the address sanitizer detect reads past the end.
     std::vector<T> x(static_cast<size_t>(n));
     for (T& e : x) e = static_cast<T>(normal(random) * spread);
     return x;
@@ -165,7 +165,7 @@ void check(const Case& c) {
   const std::vector<double> queries = factors(qs, double(p.scale)), keys = factors(ks, 1),
                             values = factors(vs, 1);
   std::vector<double> expected(static_cast<size_t>(o.elements));
-  // One head's keys and values with the longer loop's dimension innermost, so that compilers make vectors of it.
+  // One head's keys and values with the longer loop's dimension innermost, which lets compilers vectorize it.
   std::vector<double> head_keys(static_cast<size_t>(c.D * c.T)), head_values(static_cast<size_t>(c.T * c.Dv));
   std::vector<double> s(static_cast<size_t>(c.T)), y(static_cast<size_t>(c.Dv));
   for (int64_t b = 0; b < c.B; ++b) {
@@ -219,8 +219,7 @@ void check(const Case& c) {
   }
   const double rms = square > 0 ? std::sqrt(square / double(finite)) : 1;
 
-  // A probability moves by half a unit in the last place at most, and what it multiplies is no larger than
-  // this.
+  // A probability changes by at most half a unit in the last place, and its factor is at most `largest`.
   double largest = 0;
   for (const double x : values) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0);
   const double limit = kBrain ? 0x1p-9 * largest / rms + 1e-5 : sizeof(T) == 2 ? 2e-3 : 1e-5;
@@ -237,7 +236,7 @@ void check(const Case& c) {
         first = got;
       } else if (!got.empty()) {
         const bool same = std::memcmp(first.data(), got.data(), got.size() * sizeof(T)) == 0;
-        CHECK_MESSAGE(same, lanes, " lanes give other bits");
+        CHECK_MESSAGE(same, lanes, " threads give other bits");
       }
       if (o.elements > 200000) break;
     }
@@ -256,7 +255,7 @@ void check(const Case& c) {
     double& seen = worst[size_t(kernel.isa)][kBrain ? 2 : sizeof(T) == 2];
     seen = std::max(seen, error);
     CHECK(differing == 0);  // infinities and NaNs
-    CHECK(error <= limit);  // of the root mean square
+    CHECK(error <= limit);  // relative to the root mean square
   }
 }
 
@@ -264,7 +263,7 @@ void both(const Case& c) {
   check<float>(c);
   check<half>(c);
   static int n = 0;
-  if (n++ % 3 == 0) check<float, true>(c);  // which differs in its products alone
+  if (n++ % 3 == 0) check<float, true>(c);  // it differs only in its GEMMs
 }
 
 TEST_CASE("attention: shapes") {
@@ -342,7 +341,7 @@ TEST_CASE("attention: specials") {
       }
     }
   }
-  // Rows whose every key is hidden, by each means.
+  // Rows with all keys hidden, by each kind of mask.
   for (float value : {-kInfinity, std::numeric_limits<float>::lowest(), -65504.0f, 0.0f, 3.0f}) {
     for (int flags = 0; flags < 4; ++flags) {
       for (int64_t T : {5, 64, 1100}) {
@@ -415,7 +414,7 @@ TEST_CASE("attention: edges") {
   both(large);
   large.D = 700, large.Dv = 3;
   both(large);
-  Case repeated;  // one head's K and V for all, by strides
+  Case repeated;  // all heads share one K and V, by strides
   repeated.S = 50, repeated.T = 60, repeated.H = 3, repeated.B = 2, repeated.k = "rc", repeated.v = "hrc";
   both(repeated);
 }

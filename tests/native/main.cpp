@@ -1,7 +1,7 @@
-// Runs the tests of one instruction set, GRAPHOPT_ISA or the best of the machine.
-// `graphopt_tests --help` says how to choose among them.
+// Runs the tests for one instruction set: GRAPHOPT_ISA, or the best one of the machine.
+// `graphopt_tests --help` lists the options that select tests.
 #define DOCTEST_CONFIG_IMPLEMENT
-#define DOCTEST_CONFIG_NO_POSIX_SIGNALS  // SIGILL is stand_ins/amx.cpp's
+#define DOCTEST_CONFIG_NO_POSIX_SIGNALS  // stand_ins/amx.cpp handles SIGILL
 #include <doctest/doctest.h>
 
 #include <cstdio>

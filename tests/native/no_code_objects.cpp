@@ -1,4 +1,4 @@
-// No device code, for test programs that need none: they do not wait for it to be compiled.
+// An empty list of device code, for test programs that do not need it and must not wait for its compilation.
 #include "device/device.h"
 
 namespace graphopt::gpu {

@@ -4,7 +4,7 @@
 namespace graphopt::test {
 namespace {
 
-// The activation of each value, by way of a ScaleShift with scale 1 and shift 0.
+// Applies the activation to each value, through a ScaleShift with scale 1 and shift 0.
 std::vector<float> activate(const Activation& act, const std::vector<float>& x) {
   ScaleShiftProblem p;
   p.N = 1;
@@ -33,8 +33,7 @@ TEST_CASE("activations are accurate relative to each value") {
     float at = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double expected = reference_activation(act, static_cast<double>(x[i]));
-      // Where a sum of the formula itself cancels, or float runs out of range, an error of one rounding is
-      // absolute.
+      // Where a sum in the formula cancels, or float exceeds its range, a single rounding error is absolute.
       const double error = std::abs(static_cast<double>(y[i]) - expected) / (std::abs(expected) + 1e-30);
       const bool cancels = act.kind == ActivationKind::kHardSigmoid || act.kind == ActivationKind::kHardSwish;
       const double bound = cancels ? std::abs(static_cast<double>(y[i]) - expected) : error;
@@ -43,14 +42,14 @@ TEST_CASE("activations are accurate relative to each value") {
         at = x[i];
       }
     }
-    // The tails of Gelu are e^(-x^2 / 2), whose relative condition is x^2.
+    // The tails of Gelu are e^(-x^2 / 2), with a relative condition number of x^2.
     const bool tail = act.kind == ActivationKind::kGelu || act.kind == ActivationKind::kGeluTanh;
     INFO("activation ", static_cast<int>(act.kind), " at ", at);
     CHECK(worst < (tail ? 1e-4 : 1e-6));
   }
 }
 
-// What comes next may take acos, atanh or a logarithm of it.
+// A later node may compute acos, atanh or a logarithm of the result.
 TEST_CASE("activations that saturate stay within their range") {
   std::vector<float> x;
   for (float v = -20.0f; v < 20.0f; v += 0.00031f) x.push_back(v);

@@ -1,4 +1,4 @@
-// Every reason why ROCm shows no GPU is told apart, with what mends it.
+// The library distinguishes the reasons why ROCm shows no GPU, and gives the fix for each.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ const Diagnosis kNone = {"no_device", "the runtime shows none"};
 const Diagnosis kNoRuntime = {"no_runtime", "libamdhip64 is nowhere"};
 constexpr const char* kDenied = "Permission denied";
 
-// With one GPU that everything has but, perhaps, the runtime.
+// Describes a system with one GPU and everything present, except possibly the runtime.
 AmdSystem desktop() {
   AmdSystem system;
   system.gpus = system.kfd_gpus = 1;
@@ -37,7 +37,7 @@ AmdSystem with(Change change, AmdSystem system = desktop()) {
   return system;
 }
 
-// A variable of this process's environment, set for as long as the object lives.
+// An environment variable of this process that is set for the lifetime of the object.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -47,8 +47,8 @@ class Variable {
   const char* name_;
 };
 
-// A folder in place of "/", with these files; a text of nullptr is a folder, which can't be opened for
-// writing nor read, whoever asks.
+// A folder that replaces "/", with these files. A text of nullptr creates a folder, which no user, not even
+// root, can open as a file.
 class Folder {
  public:
   explicit Folder(const std::map<std::string, const char*>& files) {
@@ -75,7 +75,7 @@ TEST_CASE("why there is no amd gpu") {
   struct Case {
     Diagnosis told;
     AmdSystem system;
-    const char *code, *mend;  // mend: what it has in it; "": there is none
+    const char *code, *mend;  // mend: a part of its text; "": there is none
   };
   const auto gpus = [](int n) { return with([n](AmdSystem& s) { s.gpus = n; }, AmdSystem()); };
   const std::vector<std::string> unbound = {"0000:03:00.0: no driver"};
@@ -155,10 +155,10 @@ TEST_CASE("devices that are hidden") {
     CHECK(code() == "no_device");
   }
   {
-    const Variable cuda("CUDA_VISIBLE_DEVICES", "1");  // HIP reads it where its own is not set
+    const Variable cuda("CUDA_VISIBLE_DEVICES", "1");  // HIP reads it if its own variable is unset
     CHECK(code() == "hidden");
   }
-  const Variable below("ROCR_VISIBLE_DEVICES", "");  // an empty list is a list there
+  const Variable below("ROCR_VISIBLE_DEVICES", "");  // an empty list counts as a list there
   CHECK(code() == "hidden");
 }
 

@@ -1,4 +1,4 @@
-// Which nodes of a graph the provider takes: the example at the top of runtime/provider/claims.cpp.
+// Nodes that the provider claims: the example at the top of runtime/provider/claims.cpp.
 #include <map>
 #include <set>
 
@@ -9,7 +9,7 @@
 namespace graphopt::test {
 namespace {
 
-// Values by their names: those that the caller feeds, constants, and results of nodes. -1: any size.
+// Values by name: graph inputs, constants, and results of nodes. -1: any size.
 const std::map<std::string, Value>& values() {
   const auto integers = [](const Shape& shape) { return Value{true, ElementType::kInt64, shape}; };
   const auto floats = [](const Shape& shape) { return Value{true, ElementType::kFloat, shape}; };

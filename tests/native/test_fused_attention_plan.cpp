@@ -1,4 +1,4 @@
-// How FusedAttention is cut into work-groups: rows, splits of the keys, workspace, what is refused.
+// The distribution of FusedAttention over work-groups: rows, splits of the keys, workspace, refusals.
 #include <stdexcept>
 
 #include "device/traits.h"
@@ -12,7 +12,7 @@ namespace {
 using namespace graphopt::gpu;
 using hip::AttentionRows;
 
-// B x H heads of [S, D] and [T, D], contiguous.
+// Returns B x H contiguous heads of [S, D] and [T, D].
 AttentionProblem problem(int64_t B, int64_t H, int64_t S, int64_t T, int64_t D) {
   AttentionProblem p;
   p.B = B;
@@ -66,7 +66,7 @@ TEST_CASE("attention kernel is that of the head and the options") {
         "fused_attention_plain_128_f16");
   CHECK(std::string(attention_of(plan_on("gfx942", problem(1, 1, 64, 64, 256), false)).kernel) ==
         "fused_attention_plain_256_f32");
-  // The wider of the heads of K and of V counts.
+  // The wider of the heads of K and of V decides.
   AttentionProblem p = problem(1, 1, 64, 64, 64);
   p.Dv = 200;
   CHECK(has(plan_on("gfx942", p, true), "plain_256"));
@@ -90,14 +90,15 @@ TEST_CASE("attention takes many rows where they fill the device") {
     // Half as many work-groups would leave most of the device idle.
     CHECK(!many(arch, problem(1, 8, 128, 128, 128)));
     CHECK(!many(arch, problem(1, 8, 128, 128, 64)));
-    // One kernel of this head, and float16 is on the matrix units.
+    // This head size has one kernel only, and float16 uses the matrix units.
     CHECK(!many(arch, problem(8, 16, 2048, 2048, 256)));
     CHECK(!many(arch, problem(8, 16, 2048, 2048, 128), true));
   }
   CHECK(!many("gfx942", problem(8, 16, 2048, 2048, 128)));
-  // 288 work-groups are three on the busiest of 132 units, 576 half as large ones five.
+  // The busiest of 132 units gets three of 288 work-groups, or five of 576 work-groups that are half as
+  // large.
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64)));
-  // In float16 for heads of at most 64 elements, on the matrix units of NVIDIA.
+  // In float16 for heads of at most 64 elements, on NVIDIA's matrix units.
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 64), true), "plain_many_64_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 4096, 4096, 48), true), "plain_many_48_f16"));
   CHECK(!many("sm_90", problem(8, 12, 384, 384, 64), true));
@@ -108,17 +109,17 @@ TEST_CASE("attention takes many rows where they fill the device") {
   CHECK(!many("sm_90", p, true));
 }
 
-TEST_CASE("attention shares keys among teams where a unit has one work group") {
+TEST_CASE("attention splits keys within a work-group if a unit has only one") {
   // 128 and 96 work-groups of 128 rows on 132 units.
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 128), true), "plain_teams_128_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 12, 1024, 1024, 80), true), "plain_teams_96_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 1024, 64), true), "plain_teams_64_f16"));
-  // 64 of them: two splits are one work-group for each unit.
+  // 64 work-groups: two splits give one work-group for each unit.
   const Plan split = plan_on("sm_90", problem(1, 8, 1024, 1024, 128), true);
   CHECK(has(split, "plain_teams_128_f16"));
   CHECK(attention_of(split).grid.x == 128);
   CHECK(split.launches.size() == 2);
-  // Two work-groups for a unit, few keys, few rows, something between the products, another device.
+  // Two work-groups for a unit, few keys, few rows, an operation between the GEMMs, another device.
   CHECK(has(plan_on("sm_90", problem(2, 16, 1024, 1024, 128), true), "plain_128_f16"));
   CHECK(has(plan_on("sm_90", problem(8, 8, 1024, 1024, 80), true), "plain_96_f16"));
   CHECK(has(plan_on("sm_90", problem(1, 16, 1024, 128, 128), true), "plain_128_f16"));
@@ -131,7 +132,7 @@ TEST_CASE("attention shares keys among teams where a unit has one work group") {
 }
 
 TEST_CASE("attention copies whole vectors beside the work items") {
-  // 36 elements are no whole vectors of 8: the kernel that loads any rows takes them on NVIDIA.
+  // 36 elements are not a multiple of 8: on NVIDIA the kernel that loads arbitrary rows is used.
   CHECK(has(plan_on("sm_90", problem(1, 8, 128, 128, 40), true), "plain_64_f16"));
   CHECK(std::string(attention_of(plan_on("sm_90", problem(1, 8, 128, 128, 36), true)).kernel) ==
         "fused_attention_64_f16");
@@ -139,7 +140,7 @@ TEST_CASE("attention copies whole vectors beside the work items") {
 }
 
 TEST_CASE("attention reads keys of few rows with one work group a unit") {
-  // 128 heads on 132 units: splits would only have to be merged. Four rows are computed by two work-groups.
+  // 128 heads on 132 units: splits would only add a merge. Four rows are computed by two work-groups.
   CHECK(plan_on("sm_90", problem(8, 16, 1, 16384, 128), true).launches.size() == 1);
   CHECK(attention_of(plan_on("sm_90", problem(1, 16, 1, 16384, 128), true)).grid.x == 16 * 8);
   CHECK(attention_of(plan_on("sm_90", problem(1, 16, 4, 16384, 128), true)).grid.x == 16 * 16);
@@ -182,7 +183,7 @@ TEST_CASE("attention work groups cover all rows") {
 TEST_CASE("attention splits the keys when there are few rows") {
   const DeviceFacts facts = typical_facts("gfx942");
   const hip::AttentionShape shape = hip::attention_shape(true, 64, 65536, 128, 2, true, AttentionRows::kFew);
-  for (const int64_t S : {1, 16}) {  // by the kernel for few rows, and by the one of whole blocks
+  for (const int64_t S : {1, 16}) {  // by the kernel for few rows, and by the one for whole blocks
     const AttentionProblem p = problem(1, 8, S, 4096, 128);
     const Plan plan = plan_on("gfx942", p, true);
     CHECK(plan.launches.size() == 2);
@@ -192,18 +193,18 @@ TEST_CASE("attention splits the keys when there are few rows") {
     const auto splits = launch.grid.x / 8;
     CHECK(splits > 1);
     CHECK(launch.grid.x == 8 * splits);
-    // Splits of whole blocks of keys, that together are all keys and none of them empty.
+    // Splits of whole blocks of keys that together cover all keys; none is empty.
     const auto sizes = sizes_of(launch);
     CHECK(sizes.T == 4096);
     CHECK(sizes.split_keys % shape.keys == 0);
     CHECK(int64_t{sizes.split_keys} * splits >= p.T);
     CHECK(int64_t{sizes.split_keys} * (splits - 1) < p.T);
-    // O of each split, not normalised, and two numbers a row.
+    // The unnormalized O of each split, and two values for each row.
     const int64_t rows = S == 1 ? hip::kAttentionFewRows : shape.block_rows();
     const int64_t partial_rows = int64_t{8} * splits * rows;
     CHECK(plan.workspace == std::vector<int64_t>({partial_rows * 128 * 4, partial_rows * 2 * 4}));
   }
-  // Few keys are not split, nor is what fills the device.
+  // Few keys are not split, and neither are problems that fill the device.
   CHECK(plan_on("gfx942", problem(1, 8, 1, 64, 128), true).launches.size() == 1);
   CHECK(plan_on("gfx942", problem(facts.compute_units, 3, 1, 4096, 128), true).launches.size() == 1);
 }
@@ -221,7 +222,7 @@ TEST_CASE("attention looks for values that are not finite only where they matter
   p.guard = false;
   p.causal = true;
   CHECK(has(plan_on("gfx1100", p, true), "values"));
-  // One query sees every key; a mask value that is finite gives hidden keys a probability, so they are read.
+  // One query sees every key. A finite mask value gives hidden keys a probability, so they are read.
   p.S = 1;
   CHECK(!has(plan_on("gfx1100", p, true), "values"));
   p.S = 64;
@@ -237,7 +238,7 @@ TEST_CASE("attention plan of nothing is empty") {
   CHECK(plan_on("gfx1100", problem(1, 8, 64, 0, 64), false).launches.size() == 1);
 }
 
-TEST_CASE("attention plan refuses what its numbers cannot hold") {
+TEST_CASE("attention plan refuses sizes that its integers cannot hold") {
   CHECK(refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 257), true); }));
   CHECK(!refused([] { plan_on("gfx1100", problem(1, 1, 8, 8, 256), true); }));
   CHECK(refused([] { plan_on("gfx1100", problem(1, 1, int64_t{1} << 31, 8, 8), true); }));

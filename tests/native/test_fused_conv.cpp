@@ -12,10 +12,10 @@
 namespace graphopt::test {
 namespace {
 
-// Rounded where the problem rounds.
+// Rounds if the problem computes in bfloat16.
 double factor(const ConvolutionProblem& p, double x) { return p.bfloat16 ? rounded(x) : x; }
 
-// What a problem is given, and its sums without bias, residual and activation, which many cases share.
+// Inputs of a problem, and its sums without bias, residual and activation, which many cases share.
 struct Numbers {
   std::vector<float> x, w, b, r;
   std::vector<double> sums;
@@ -47,7 +47,7 @@ struct Numbers {
   }
 
  private:
-  // Add the products of one weight with a plane, row by row, to a plane of sums.
+  // Adds the products of one weight with a plane, row by row, to a plane of sums.
   static void add_tap(const ConvolutionProblem& p, double weight, int64_t tap, const double* image,
                       double* y) {
     const std::array<int64_t, 3> k = {tap / p.kernel[2] / p.kernel[1], tap / p.kernel[2] % p.kernel[1],
@@ -87,7 +87,7 @@ void check_result(const ConvolutionProblem& p, const Numbers& given, const std::
   CHECK(worst < 5e-5);
 }
 
-// All ways to compute a problem on this machine.
+// Returns all implementations of a problem on this machine.
 std::vector<cpu::FusedConvVectors> ways(const ConvolutionProblem& p) {
   using Way = cpu::FusedConvVectors;
   if (p.C == 1 && p.M == 1) return {Way::kPixels};
@@ -111,7 +111,7 @@ void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
   }
 }
 
-// Two channels' nearest numbers of bfloat16 for each pixel.
+// Returns NCHW2c: for each pixel two channels rounded to bfloat16.
 std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int64_t size) {
   const auto half = [](float number) {
     uint32_t bits;
@@ -126,7 +126,7 @@ std::vector<uint32_t> in_pairs(const std::vector<float>& x, int64_t planes, int6
   return words;
 }
 
-// A copy of numbers behind which no memory is.
+// A copy of values that ends at an inaccessible page.
 template <class T>
 class AtTheEnd {
  public:
@@ -151,7 +151,7 @@ class AtTheEnd {
   T* data_;
 };
 
-// From numbers and from pairs, to numbers, to pairs, and to both.
+// From float32 and NCHW2c inputs, to float32, to NCHW2c, and to both.
 void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   const auto size = static_cast<int64_t>(given.sums.size());
   const bool planes = p.C == 1 && p.M == 1;
@@ -170,7 +170,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
       cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
       std::vector<float> y(static_cast<size_t>(size) + 1, 77.0f);
       std::vector<uint32_t> pairs(static_cast<size_t>(size / 2) + 1, 77);
-      // A schedule is of no tensors: those of another run have come before.
+      // A schedule does not depend on tensors: it is first used with other ones.
       const auto schedule = lanes > 1 ? cpu::conv_schedule<float>(p, vectors, lanes) : nullptr;
       for (const bool first : {true, false}) {
         if (first && schedule == nullptr) continue;
@@ -203,7 +203,7 @@ void compare_pairs(ConvolutionProblem p, const Numbers& given, size_t lanes) {
   }
 }
 
-TEST_CASE("pairs of channels of many shapes") {
+TEST_CASE("NCHW2c convolutions of many shapes") {
   std::vector<ConvolutionProblem> problems(21);
   for (ConvolutionProblem& p : problems) {
     p.bfloat16 = true;
@@ -216,7 +216,7 @@ TEST_CASE("pairs of channels of many shapes") {
   problems[1].M = 32;
   problems[1].stride = {1, 2, 2};
   problems[1].N = 2;
-  problems[2].groups = 6;  // of planes
+  problems[2].groups = 6;  // single planes
   problems[2].C = problems[2].M = 1;
   problems[2].N = 2;
   problems[3] = problems[2];
@@ -235,7 +235,7 @@ TEST_CASE("pairs of channels of many shapes") {
   problems[6].groups = 3;
   problems[6].C = 6;
   problems[6].M = 34;
-  problems[7].M = 7;          // no pairs come out
+  problems[7].M = 7;          // no NCHW2c output
   problems[8] = problems[2];  // two rows of y in a vector
   problems[8].in = {1, 11, 7};
   problems[9] = problems[8];
@@ -245,15 +245,15 @@ TEST_CASE("pairs of channels of many shapes") {
   problems[10] = problems[9];
   problems[10].in = {1, 6, 19};
   problems[10].stride = {1, 1, 1};
-  problems[11].C = 200;  // words that are too many to be gathered
+  problems[11].C = 200;  // too many words to be gathered
   problems[11].M = 6;
   problems[11].in = {1, 13, 13};
-  problems[12].C = 5;  // the last of which is multiplied by two columns at a time
+  problems[12].C = 5;  // the last channel is multiplied by two columns at a time
   problems[12].M = 34;
   problems[12].kernel = {1, 2, 7};
   problems[12].dilation = {1, 1, 2};
   problems[12].pad = {0, 0, 5};
-  problems[14] = problems[5];  // pairs that are read where they lie
+  problems[14] = problems[5];  // NCHW2c input that is read in place
   problems[14].C = 34;
   problems[14].N = 2;
   problems[15] = problems[14];
@@ -288,8 +288,8 @@ TEST_CASE("pairs of channels of many shapes") {
   }
 }
 
-TEST_CASE("images that are multiplied together, and those that are left") {
-  std::array<ConvolutionProblem, 3> problems;  // whose caches three lanes fill with two to five images
+TEST_CASE("images multiplied in one GEMM, and remaining images") {
+  std::array<ConvolutionProblem, 3> problems;  // two to five images fill the caches of three threads
   problems[0].C = 16;
   problems[0].in = {1, 60, 81};
   problems[1].C = 48;
@@ -337,7 +337,7 @@ TEST_CASE("infinite numbers stay in their windows") {
   }
 }
 
-TEST_CASE("planes that stay as large as they are") {
+TEST_CASE("depthwise convolutions that keep the size of planes") {
   ConvolutionProblem p;
   p.bfloat16 = true;
   p.groups = 4;
@@ -378,7 +378,7 @@ TEST_CASE("infinite numbers of a plane stay in their windows") {
   for (int64_t at = 0; at < p.in_size(); ++at) {
     std::vector<float> y(static_cast<size_t>(2 * p.out_size()));
     std::vector<uint32_t> x(static_cast<size_t>(p.in_size()), 0x3f803f80);
-    x[static_cast<size_t>(at)] = 0x3f807f80;  // of the first plane
+    x[static_cast<size_t>(at)] = 0x3f807f80;  // in the first plane
     cpu::pairs_conv<float>(p, vectors, nullptr, x.data(), weights, b.data(), nullptr, y.data(), nullptr, pool,
                            arena.allocate(cpu::pairs_conv_workspace<float>(p, vectors, 1)));
     for (int64_t i = 0; i < 2 * p.out_size(); ++i) {
@@ -390,7 +390,7 @@ TEST_CASE("infinite numbers of a plane stay in their windows") {
 
 TEST_CASE("fused conv of many shapes") {
   std::vector<ConvolutionProblem> problems(19);
-  ConvolutionProblem::Axes ends[19] = {};  // the padding there
+  ConvolutionProblem::Axes ends[19] = {};  // trailing padding
   for (ConvolutionProblem& p : problems) {
     p.C = p.M = 20;
     p.in = {1, 9, 13};
@@ -436,7 +436,7 @@ TEST_CASE("fused conv of many shapes") {
   problems[10].kernel = {1, 1, 5};
   problems[10].dilation = {1, 1, 3};
   problems[10].pad = {0, 0, 4};
-  problems[11].groups = 3;  // of planes
+  problems[11].groups = 3;  // single planes
   problems[11].C = problems[11].M = 1;
   problems[11].in = {1, 150, 70};
   problems[11].kernel = {1, 7, 7};
@@ -460,19 +460,19 @@ TEST_CASE("fused conv of many shapes") {
   problems[15].C = 65;
   problems[15].M = 64;
   problems[15].in = {1, 1, 3};
-  problems[16].C = 1;  // a window on a signal, of more taps than outputs
+  problems[16].C = 1;  // a one-dimensional window with more taps than outputs
   problems[16].M = 37;
   problems[16].in = {1, 1, 333};
   problems[16].kernel = {1, 1, 65};
   problems[16].stride = {1, 1, 16};
   problems[16].pad = {0, 0, 5};
-  problems[17].groups = 3;  // of one channel each that becomes two
+  problems[17].groups = 3;  // one input channel and two filters in each group
   problems[17].C = 1;
   problems[17].M = 2;
   problems[17].in = {1, 15, 20};
   problems[17].kernel = {1, 3, 4};
   problems[17].pad = ends[17] = {0, 1, 1};
-  problems[18].C = 3;  // every other one of some vectors
+  problems[18].C = 3;  // every second element of some vectors
   problems[18].in = {1, 7, 101};
   problems[18].kernel = {1, 3, 3};
   problems[18].stride = {1, 2, 2};
@@ -482,7 +482,7 @@ TEST_CASE("fused conv of many shapes") {
       problems[i].out[axis] = problems[i].out_of(axis, ends[i][axis]);
     }
   }
-  // On the way out of the registers, and behind it.
+  // Applied before and after results leave the registers.
   using Kind = ActivationKind;
   const Activation activations[] = {
       {Kind::kRelu, 0, 0}, {Kind::kLeakyRelu, -0.5f, 0}, {Kind::kClip, -0.25f, 0.5f}, {Kind::kSilu, 0, 0}};

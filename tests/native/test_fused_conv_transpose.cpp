@@ -12,7 +12,7 @@ using Axes = ConvolutionProblem::Axes;
 
 struct Numbers {
   std::vector<float> x, w, b, r, slopes;
-  std::vector<double> sums;  // without bias and what follows it
+  std::vector<double> sums;  // without bias and epilogue
 
   explicit Numbers(const ConvolutionProblem& p)
       : x(random_tensor<float>(p.N * p.x_channels() * p.in_size(), 1, 1.0f)),
@@ -36,7 +36,7 @@ struct Numbers {
   }
 
  private:
-  // Each element of a plane of x, times a weight, to where its window has this tap.
+  // Adds each element of a plane of x, times a weight, to this tap's position of its window.
   static void add_tap(const ConvolutionProblem& p, double weight, int64_t tap, const float* image,
                       double* plane) {
     const Axes k = {tap / p.kernel[2] / p.kernel[1], tap / p.kernel[2] % p.kernel[1], tap % p.kernel[2]};
@@ -85,7 +85,7 @@ void check_result(const ConvolutionProblem& p, const Numbers& given, const std::
   CHECK(worst < 5e-5);
 }
 
-// With padding at the ends of the axes, and more elements there.
+// Sets the output size for trailing padding and additional trailing elements.
 ConvolutionProblem sized(ConvolutionProblem p, const Axes& pad_end = {}, const Axes& more = {}) {
   p.transposed = true;
   for (size_t i = 0; i < 3; ++i) {
@@ -112,13 +112,13 @@ std::vector<ConvolutionProblem> problems() {
     all.push_back(sized(p, pad_end, more));
   };
   const Axes none = {}, ones = {1, 1, 1}, around = {0, 1, 1};
-  // Windows that lie apart, of channels that fill no block, and of one.
+  // Windows that do not overlap, with channels that do not fill a block, and with one channel.
   add(1, 20, 7, {1, 9, 13}, {1, 2, 2}, {1, 2, 2}, none, none, none, ones);
   add(1, 5, 1, {1, 11, 17}, {1, 2, 2}, {1, 2, 2}, none, none, none, ones);
   add(1, 3, 33, {1, 5, 6}, {1, 4, 4}, {1, 4, 4}, none, none, none, ones);
   add(1, 9, 4, {1, 4, 7}, {1, 2, 3}, {1, 2, 3}, none, none, none, ones);
   add(1, 6, 5, {3, 4, 5}, {2, 2, 2}, {2, 2, 2}, none, none, none, ones);
-  // That overlap.
+  // Overlapping windows.
   add(1, 17, 19, {1, 8, 12}, {1, 4, 4}, {1, 2, 2}, around, around, none, ones);
   add(1, 8, 13, {1, 7, 9}, {1, 3, 3}, {1, 2, 2}, around, around, around, ones);
   add(1, 7, 6, {1, 6, 21}, {1, 5, 3}, ones, {0, 2, 0}, {0, 1, 2}, none, ones);
@@ -126,10 +126,10 @@ std::vector<ConvolutionProblem> problems() {
   add(1, 40, 12, {1, 1, 103}, {1, 1, 16}, {1, 1, 8}, {0, 0, 4}, {0, 0, 4}, none, ones);
   add(1, 12, 5, {1, 1, 29}, {1, 1, 11}, {1, 1, 5}, {0, 0, 3}, {0, 0, 3}, none, ones);
   add(1, 3, 2, {1, 1, 9}, {1, 1, 70}, {1, 1, 35}, {0, 0, 17}, {0, 0, 18}, none, ones);
-  // In groups, also of single channels.
+  // In groups, some with single channels.
   add(3, 5, 2, {1, 6, 7}, {1, 4, 3}, {1, 2, 2}, around, around, none, ones);
   add(20, 1, 1, {1, 9, 11}, {1, 4, 4}, {1, 2, 2}, around, around, none, ones);
-  // Taps that lie apart, so that some elements have none; so with windows smaller than the stride.
+  // Elements without any tap, because of dilations or of windows smaller than the stride.
   add(1, 5, 6, {1, 6, 8}, {1, 3, 2}, {1, 2, 2}, none, none, around, {1, 2, 4});
   add(1, 5, 6, {1, 6, 8}, {1, 3, 2}, {1, 2, 3}, none, {0, 1, 2}, none, {1, 3, 5});
   add(1, 4, 3, {1, 4, 5}, {1, 2, 3}, {1, 3, 4}, none, none, {0, 2, 3}, ones);
@@ -149,7 +149,7 @@ std::vector<ConvolutionProblem> problems() {
 
 TEST_CASE("fused transposed conv of many shapes") {
   using Kind = ActivationKind;
-  // On the way out of the registers, and behind it.
+  // Applied before and after results leave the registers.
   const Activation activations[] = {{},
                                     {Kind::kRelu, 0, 0},
                                     {Kind::kLeakyRelu, -0.5f, 0},

@@ -1,4 +1,4 @@
-// Launch plans are plain data: what they promise the kernels is checked without a device.
+// Launch plans are plain data: their guarantees to the kernels are checked without a device.
 #include <stdexcept>
 
 #include "operators/conv/winograd/args.h"
@@ -18,7 +18,7 @@ namespace {
 
 using namespace graphopt::gpu;
 
-// What hip::divide does.
+// The computation of hip::divide.
 uint32_t divide(uint32_t n, const Divisor& d) {
   return (static_cast<uint32_t>(uint64_t{n} * d.multiplier >> 32) + n) >> d.shift;
 }
@@ -57,7 +57,7 @@ TEST_CASE("large scale shift is cut into launches that cover it") {
     covered += total;
   }
   CHECK(covered == p.N * p.C * p.inner);
-  // A plane that leaves no room for a whole work-group in 31 bits has a launch of its own.
+  // A plane that leaves no space for a whole work-group in 31 bits gets a separate launch.
   CHECK(scale_shift_plan({1, 2, 2147483647, false, {}}, true, true).launches.size() == 2);
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("a group norm in channels last has each pixel and channel in one work-
     CHECK(C <= blocks * width);
     CHECK(width <= hip::kGroupNormLastWidth);
     CHECK(int64_t{t.rounds} * hip::kGroupNormLastSteps * t.rows >= t.slab);
-    // Each channel of a pack has a row that joins it.
+    // Each channel of a pack has a row that merges it.
     CHECK(int64_t{t.rows} * t.columns.d <= hip::kGroupNormLastThreads);
     CHECK(int64_t{t.rows} >= size);
     for (int64_t block = 0; block < blocks; ++block) {
@@ -207,7 +207,7 @@ TEST_CASE("a convolution smaller than its window is left to the operator to refu
   }
 }
 
-TEST_CASE("float16 convolutions go to the matrix units where they are large") {
+TEST_CASE("large float16 convolutions run on matrix units") {
   const auto algorithm = [](const char* arch, bool half, int64_t N, int64_t C, int64_t H) {
     return choose_conv(convolution_3x3(N, C, H, H, C, {1, 1, 1, 1}), half, typical_facts(arch)).algorithm;
   };
@@ -216,7 +216,7 @@ TEST_CASE("float16 convolutions go to the matrix units where they are large") {
     CHECK(algorithm(arch, false, 32, 320, 64) != ConvAlgorithm::kMatrix);
   }
   CHECK(algorithm("gfx1030", true, 32, 320, 64) != ConvAlgorithm::kMatrix);
-  // X with channels last would take 5 GiB.
+  // X in channels-last layout would need 5 GiB.
   CHECK(algorithm("sm_90", true, 32, 320, 512) != ConvAlgorithm::kMatrix);
   bool refused = false;
   try {
@@ -237,7 +237,7 @@ TEST_CASE("convolution on the matrix units covers pixels filters and its workspa
       const Plan plan = winograd_conv_plan(p, true, true, {ConvAlgorithm::kMatrix, tile.tile, 0, 0}, device);
       const int64_t side = tile.wave64.m;
       CHECK(plan.launches.size() == 2);
-      // Padding included, channels in whole steps of 32.
+      // Including padding, with channels in whole steps of 32.
       CHECK(plan.workspace == std::vector<int64_t>({3 * 11 * 15 * 64 * 2}));
       CHECK(plan.launches[0].grid.x == divide_up(3 * 11 * 15 * 64 / 16, 256));
       const Launch& product = plan.launches[1];

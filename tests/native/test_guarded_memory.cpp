@@ -11,7 +11,7 @@ using graphopt::gpu::GuardedMemory;
 
 namespace {
 
-// How a process ends that writes there while a kernel runs.
+// Returns the signal that ends a process which writes there while a kernel runs.
 int signal_of_write(GuardedMemory& memory, char* block, ptrdiff_t at) {
   const pid_t child = fork();
   if (child == 0) {

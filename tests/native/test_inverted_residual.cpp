@@ -9,7 +9,7 @@ using Problem = InvertedResidualProblem;
 
 double at(const std::vector<float>& v, int64_t i) { return static_cast<double>(v[static_cast<size_t>(i)]); }
 
-// The result of the three convolutions, one after the other; weights in their order.
+// Computes the three convolutions one after the other; weights are in this order.
 std::vector<double> reference(const Problem& p, const std::vector<float>& x,
                               const std::vector<std::vector<float>>& w) {
   std::vector<double> y;
@@ -86,13 +86,13 @@ TEST_CASE("inverted residual of odd sizes") {
   for (const auto& [C, M, O, H, W, kernel, stride] :
        {std::array<int64_t, 7>{5, 37, 11, 7, 9, 3, 1},
         {16, 96, 24, 31, 33, 3, 2},
-        {3, 130, 17, 60, 41, 3, 1},  // some rows at a time
+        {3, 130, 17, 60, 41, 3, 1},  // a few rows at a time
         {2, 200, 40, 61, 70, 3, 2},
         {4, 90, 3, 64, 52, 5, 1},
         {4, 33, 24, 20, 21, 5, 2},
         {2, 150, 8, 50, 40, 2, 3},  // rows of x that no window covers
         {1, 1, 1, 1, 1, 3, 1},
-        {3, 4, 5, 0, 6, 2, 1},  // padding alone
+        {3, 4, 5, 0, 6, 2, 1},  // only padding
         {3, 4, 5, 6, 7, 3, 1}}) {
     for (const bool residual : {false, true}) {
       Problem p;

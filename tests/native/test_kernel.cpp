@@ -1,5 +1,5 @@
-// Kernels through their contract, without a session: three in a row, where each reads what the one before it
-// wrote, on the CPU and on a device (the kernels compiled for the CPU).
+// Kernels through their interface, without a session: a chain of three, on the CPU and on a device (the
+// kernels compiled for the CPU).
 #include <cstring>
 #include <map>
 
@@ -66,7 +66,7 @@ class Machine {
     call.parallel = &parallel_;
     kernel.plan(call);
     const Tensor planned = call.outputs[0];
-    // A plan may be kept: it is run a second time, at another address.
+    // A plan may be reused: it is run a second time, at another address.
     Tensor results[2];
     for (Tensor& result : results) {
       result = empty(planned.shape, planned.type);
@@ -111,7 +111,7 @@ std::unique_ptr<Kernel> create(const Table& table, const std::string& name, cons
 
 constexpr int64_t N = 2, C = 5, M = 6, H = 7, W = 9, kGroups = 3;
 
-// Relu(conv(x, w) + b) normalised by groups, then Y = scale y + shift + conv.
+// Relu(conv(x, w) + b) normalized by groups, then Y = scale y + shift + conv.
 template <class T>
 std::vector<double> reference(const std::vector<T>& x, const std::vector<T>& w, const std::vector<T>& b,
                               const std::vector<T>& scale, const std::vector<T>& shift) {
@@ -194,7 +194,7 @@ TEST_CASE("three kernels in a row on a device without a session") {
   run_three<half>(table, device.get());
 }
 
-// Two sessions of one model, or one weight in two nodes.
+// For example two sessions of one model, or two nodes with one weight.
 TEST_CASE("kernels on a device share equal weights") {
   const auto device = gpu::open_host(GRAPHOPT_KERNELS_FOR_TESTS);
   const Table table = provider_kernels(*device);

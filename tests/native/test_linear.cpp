@@ -26,7 +26,7 @@ void compare(LinearProblem p, size_t lanes) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };
   double worst = 0;
-  const int64_t step = p.rows * w_size < 1 << 22 ? 1 : 11;  // of the columns that are compared
+  const int64_t step = p.rows * w_size < 1 << 22 ? 1 : 11;  // stride of the compared columns
   for (int64_t i = 0; i < p.rows; ++i) {
     for (int64_t n = 0; n < p.N; n += step) {
       double sum = at(b, n);
@@ -79,7 +79,7 @@ TEST_CASE("linear of odd sizes") {
   }
 }
 
-// More rows than the second-level cache takes.
+// More rows than fit the second-level cache.
 TEST_CASE("linear of many rows") {
   LinearProblem p;
   p.rows = 233;
@@ -90,7 +90,7 @@ TEST_CASE("linear of many rows") {
   compare<float>(p, 2);
 }
 
-// A product of 101 rows, large enough for Strassen's algorithm, and one of its halves at a time, which are not.
+// A GEMM of 101 rows, which is large enough for Strassen's algorithm, and its two halves, which are not.
 struct Large {
   LinearProblem p;
   std::vector<float> x = random_tensor<float>(101 * 512, 1, 1.0f),
@@ -112,7 +112,7 @@ struct Large {
                        arena.allocate(cpu::linear_workspace<float>(p, {}, lanes)));
     return y;
   }
-  // Whether no row joined what belongs to others: the bits are those of few rows.
+  // Whether each row depends only on its own inputs: the bits equal those of GEMMs with few rows.
   bool is_plain() {
     const std::vector<float> all = rows(0, 101, 1);
     std::vector<float> few = rows(0, 50, 1);
@@ -137,7 +137,7 @@ TEST_CASE("linear by Strassen's algorithm") {
   CHECK(large.rows(0, 101, 1) == large.rows(0, 101, 5));
 }
 
-// Strassen's sums would round the smaller numbers' digits away.
+// Strassen's sums would lose the digits of the smaller values.
 TEST_CASE("linear of numbers that Strassen's algorithm must not add") {
   Large row, column_of_w, inner, nan, infinite;
   for (int k = 0; k < 512; ++k) row.x[40 * 512 + k] *= 1e4f;
@@ -145,14 +145,14 @@ TEST_CASE("linear of numbers that Strassen's algorithm must not add") {
   for (int k = 0; k < 512; ++k) column_of_w.w[k * 512 + 7] *= 1e-4f;
   CHECK(column_of_w.is_plain());
   for (int i = 0; i < 101; ++i) inner.x[i * 512 + 300] = 1e4f;
-  CHECK(!inner.is_plain());  // each sum has this one's digits anyhow
+  CHECK(!inner.is_plain());  // each sum contains this large value anyway
   for (int n = 0; n < 512; ++n) inner.w[300 * 512 + n] *= 1e-4f;
   CHECK(inner.is_plain());
   nan.x[99 * 512 + 5] = std::numeric_limits<float>::quiet_NaN();
   CHECK(nan.is_plain());
   infinite.x[100 * 512] = std::numeric_limits<float>::infinity();
   CHECK(infinite.is_plain());
-  infinite.x[100 * 512] = 1e30f;  // whose square is
+  infinite.x[100 * 512] = 1e30f;  // its square is infinite
   CHECK(infinite.is_plain());
 }
 

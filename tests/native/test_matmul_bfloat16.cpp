@@ -9,7 +9,7 @@
 namespace graphopt::test {
 namespace {
 
-// Matrices of one behind another, unless both have the same one.
+// A batch of contiguous matrices.
 MatMulBfloat16Problem problem(int64_t batch, int64_t M, int64_t K, int64_t N, bool b_transposed) {
   MatMulBfloat16Problem p;
   p.M = M;
@@ -24,7 +24,7 @@ MatMulBfloat16Problem problem(int64_t batch, int64_t M, int64_t K, int64_t N, bo
   return p;
 }
 
-// Where the i-th matrix begins.
+// Returns the offset of the i-th matrix.
 int64_t begin_of(const MatMulBfloat16Problem& p, const std::vector<int64_t>& distances, int64_t i) {
   int64_t at = 0;
   for (size_t axis = p.batch.rank(); axis-- > 0; i /= p.batch[axis]) {
@@ -94,7 +94,7 @@ TEST_CASE("matmul of odd sizes") {
   }
 }
 
-// More than the second-level caches take: matrices some at a time, and one of them in parts.
+// More than the second-level caches hold: a few matrices at a time, and one matrix in parts.
 TEST_CASE("matmul of many numbers") {
   const MatMulBfloat16Problem many = problem(31, 70, 300, 65, true);
   compare(many, 31 * 70 * 300, 31 * 300 * 65, 1);
@@ -105,7 +105,7 @@ TEST_CASE("matmul of many numbers") {
   compare(problem(2, 500, 1030, 35, true), 2 * 500 * 1030, 2 * 1030 * 35, 2);
 }
 
-// Rows and columns between others, as heads lie, and one matrix for several.
+// Rows and columns interleaved with others, as in attention heads, and one matrix shared by several.
 TEST_CASE("matmul of operands in other orders") {
   MatMulBfloat16Problem p = problem(1, 19, 24, 41, true);
   p.batch = Shape{2, 3};
@@ -122,13 +122,13 @@ TEST_CASE("matmul of operands in other orders") {
   compare(p, 19 * 3 * 24, 2 * 3 * 24 * 41, 1);
 }
 
-TEST_CASE("matmul gives the same with any number of lanes") {
+TEST_CASE("matmul is the same with any number of threads") {
   const MatMulBfloat16Problem p = problem(3, 77, 90, 130, false);
   const auto a = random_tensor<float>(3 * 77 * 90, 1), b = random_tensor<float>(3 * 90 * 130, 2);
   CHECK(run(p, a, b, 1) == run(p, a, b, 5));
 }
 
-// A row, a column and a number that are not finite stay what they are, and change no other.
+// A row, a column and a value that are not finite keep their position, and change no other result.
 TEST_CASE("infinite numbers of a matmul stay in their rows and columns") {
   for (const bool b_transposed : {false, true}) {
     const MatMulBfloat16Problem p = problem(2, 17, 35, 18, b_transposed);

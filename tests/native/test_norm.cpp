@@ -91,7 +91,7 @@ TEST_CASE("group norm of a distant mean") {
   compare_group_norm<float>(group_problem(1, 2, 70000, 1), 4, 1000.0f);
 }
 
-TEST_CASE("group norm of blocks that lie apart") {
+TEST_CASE("group norm of blocks with different means") {
   for (const int64_t moved : {int64_t{1}, int64_t{1024}, int64_t{5000}}) {
     for (const size_t lanes : {1, 4}) {
       compare_group_norm<float>(group_problem(1, 1, 70001, 1), lanes, 1e5f, moved);
@@ -99,7 +99,7 @@ TEST_CASE("group norm of blocks that lie apart") {
   }
 }
 
-TEST_CASE("group norm lanes do not change the result") {
+TEST_CASE("group norm is the same with any number of threads") {
   const int64_t sets = 3, size = 70001;
   const GroupNormProblem p = group_problem(1, sets, size, sets);
   const std::vector<float> gamma(sets, 2.0f), beta(sets, 0.0f);
@@ -192,7 +192,7 @@ TEST_CASE("layer norm of a distant mean") {
   compare_row_norm<float>(3, 4096, false, false, false, 1, 1000.0f);
 }
 
-// x - mean is 0, whatever the sum was rounded to.
+// x - mean is 0, however the sum was rounded.
 template <class T>
 void check_equal_numbers(int64_t D, bool residual) {
   RowNormProblem p;

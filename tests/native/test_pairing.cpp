@@ -12,7 +12,7 @@ constexpr uint32_t kAmd = 0x1002, kNvidia = 0x10de;
 TEST_CASE("devices are paired by their bus") {
   const std::vector<Hardware> devices = {
       {kAmd, "0000:03:00.0"}, {kAmd, "0000:c3:00.0"}, {kNvidia, "0000:41:00.0"}};
-  // DRM's order is none; the domain may have eight digits, and letters may be large.
+  // DRM has no fixed order; the domain may have eight digits, and upper-case letters.
   const std::vector<Hardware> hardware = {{kNvidia, "00000000:41:00.0"},
                                           {kAmd, "0000:C3:00.0"},
                                           {0x8086, "0000:00:02.0"},
@@ -23,7 +23,7 @@ TEST_CASE("devices are paired by their bus") {
 TEST_CASE("a device without its hardware takes what is left of its vendor") {
   const std::vector<Hardware> devices = {
       {kAmd, "0000:03:00.0"}, {kAmd, "0000:13:00.0"}, {kAmd, "0000:23:00.0"}};
-  // An older runtime says no bus; a partition of a GPU has none of its own.
+  // An older runtime reports no bus; a partition of a GPU has no separate one.
   const std::vector<Hardware> hardware = {{kAmd, ""}, {kAmd, "0000:03:00.0"}, {kNvidia, ""}};
   CHECK((pair_devices(devices, hardware) == std::vector<int>{1, 0, -1}));
   CHECK((pair_devices(devices, {}) == std::vector<int>{-1, -1, -1}));

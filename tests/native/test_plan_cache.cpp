@@ -1,4 +1,4 @@
-// What a node keeps of its plans.
+// The plans that a node keeps.
 #include <atomic>
 #include <mutex>
 
@@ -12,7 +12,7 @@ namespace {
 using runtime::PlanCache;
 using runtime::PlannedCall;
 
-// By the generation, which stands for all that a plan is for.
+// Finds a plan by its generation, which represents the whole key here.
 std::unique_ptr<PlannedCall> take(PlanCache& cache, uint64_t generation) {
   return cache.take([=](const PlannedCall& known) { return known.generation == generation; });
 }
@@ -23,16 +23,16 @@ void put(PlanCache& cache, uint64_t generation) {
   cache.put(std::move(planned));
 }
 
-TEST_CASE("plan cache keeps those that were used last") {
+TEST_CASE("plan cache keeps the most recently used plans") {
   PlanCache cache;
   CHECK(take(cache, 0) == nullptr);
   for (uint64_t i = 0; i < PlanCache::kMost; ++i) put(cache, i);
   auto first = take(cache, 0);
   CHECK(first != nullptr);
-  CHECK(take(cache, 0) == nullptr);  // nobody else gets it
+  CHECK(take(cache, 0) == nullptr);  // it is in use
   cache.put(std::move(first));
   put(cache, PlanCache::kMost);
-  CHECK(take(cache, 1) == nullptr);  // the one that was used the longest time ago
+  CHECK(take(cache, 1) == nullptr);  // the least recently used plan
   CHECK(take(cache, 0) != nullptr);
   for (uint64_t i = 2; i <= PlanCache::kMost; ++i) CHECK(take(cache, i) != nullptr);
 }
@@ -59,7 +59,7 @@ TEST_CASE("plan cache gives each call to one of many threads") {
   for (std::thread& t : threads) t.join();
 }
 
-TEST_CASE("what was planned while a library was in use is planned again") {
+TEST_CASE("a plan made while a library was in use is made again") {
   gpu::StreamLock lock;
   const uint64_t before = gpu::library_generation();
   lock.lock();
@@ -76,8 +76,8 @@ TEST_CASE("what was planned while a library was in use is planned again") {
   CHECK(gpu::library_generation() == after);
 }
 
-// Whoever is turned away with a generation sees another one once the lock is free, in whatever order it goes.
-TEST_CASE("nobody who is turned away is forgotten") {
+// A caller that failed to lock sees a different generation once the lock is free, in any interleaving.
+TEST_CASE("a failed lock is followed by a new generation") {
   gpu::StreamLock lock;
   std::atomic<bool> done{false};
   std::thread holder([&] {

@@ -1,4 +1,4 @@
-// Where tensors of a region lie, and which nodes are one.
+// The memory layout of a region's tensors, and the partition of nodes into regions.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -25,7 +25,7 @@ size_t needed_at(const std::vector<Lifetime>& lives, size_t step) {
   return bytes;
 }
 
-TEST_CASE("tensors that live at once lie apart") {
+TEST_CASE("tensors with overlapping lifetimes do not overlap in memory") {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<Lifetime> lives(random() % 40);
@@ -55,7 +55,7 @@ TEST_CASE("a chain takes two of its tensors") {
   for (size_t s = 0; s < 20; ++s) lives.push_back({4096, s, s + 1});
   const ArenaLayout layout = provider::lay_out(lives);
   CHECK(layout.bytes == 2 * 4096);
-  // A wide one in the middle is what the most is needed for.
+  // A wide tensor in the middle decides the size.
   lives[10].bytes = 1 << 20;
   CHECK((provider::lay_out(lives).fullest == 10 || provider::lay_out(lives).fullest == 11));
   CHECK(provider::lay_out({}).bytes == 0);
@@ -76,7 +76,7 @@ TEST_CASE("blocks come in few sizes") {
   }
 }
 
-// None of which a power of two holds.
+// The next power of two exceeds size_t or any device.
 TEST_CASE("more bytes than any device has are refused") {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, (size_t{1} << 63) + 1, (size_t{1} << 60) + 1}) {
     for (const size_t steps : {1, 8, 16}) {
@@ -98,7 +98,7 @@ PartitionNode member(std::vector<std::string> inputs, std::string output,
 PartitionNode other(std::vector<std::string> inputs, std::string output) {
   return {std::move(inputs), {std::move(output)}};
 }
-// A node of values that shapes are made of; without `on_host` it tells a shape.
+// Returns a node of shape arithmetic; without `on_host` it returns a shape.
 PartitionNode planned(std::vector<std::string> inputs, std::string output,
                       std::vector<std::string> on_host = {}) {
   return {std::move(inputs), {std::move(output)}, false, true, std::move(on_host)};
@@ -117,37 +117,37 @@ TEST_CASE("a path that leaves a region ends it") {
          std::vector<std::vector<size_t>>{{0, 1}}));
 }
 
-TEST_CASE("what shapes are made of is computed in the region that reads it") {
+TEST_CASE("shape arithmetic is computed in the region that reads it") {
   const std::vector<PartitionNode> nodes = {member({"x"}, "a"), planned({"a"}, "s"),
                                             planned({"s"}, "t", {"s"}), member({"a", "t"}, "b", {"t"}),
                                             member({"b", "t"}, "c")};
   CHECK((regions(nodes) == Regions{{0, 1, 2, 3, 4}}));
-  // What the graph gives out, or a node elsewhere reads, must be where the runtime can have it.
+  // ONNX Runtime needs access to graph outputs and to inputs of other nodes.
   CHECK(regions(nodes, {"t"}).empty());
   std::vector<PartitionNode> read = nodes;
   read.push_back(other({"t"}, "o"));
   CHECK(regions(read).empty());
-  // Nobody needs it.
+  // The result has no reader.
   CHECK((regions({member({"x"}, "a"), planned({"a"}, "s"), member({"a"}, "b"), planned({"s"}, "t", {"s"})}) ==
          Regions{{0, 1, 2, 3}}));
   CHECK(regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"})}).empty());
-  // Its value comes from elsewhere.
+  // Its input is the result of another node.
   CHECK(
       (regions({other({"x"}, "o"), member({"x"}, "a"), planned({"o"}, "t", {"o"}),
                 member({"a", "t"}, "b", {"t"}), member({"b"}, "c"), member({"c"}, "d")}) == Regions{{4, 5}}));
 }
 
-TEST_CASE("a shape that is read behind what leaves the region belongs there") {
-  // a -> other -> b, with the shape of x: region 1 has it.
+TEST_CASE("a shape belongs to the region of its later reader") {
+  // a -> other -> b, with the shape of x: region 1 computes it.
   CHECK((regions({planned({"x"}, "s"), planned({"s"}, "t", {"s"}), member({"x"}, "a"), member({"a"}, "a2"),
                   other({"a2"}, "o"), member({"o", "t"}, "b", {"t"})}) == Regions{{2, 3}, {0, 1, 5}}));
-  // Both regions read it: neither has it.
+  // Both regions read it: it is in neither.
   CHECK((regions({planned({"x"}, "s"), member({"x", "s"}, "a", {"s"}), member({"a"}, "a2"),
                   member({"a2"}, "a3"), other({"a3"}, "o"), member({"o", "s"}, "b", {"s"}),
                   member({"b"}, "c"), member({"c"}, "d")}) == Regions{{2, 3}, {6, 7}}));
 }
 
-// Fused to one node each, the graph must still be one without cycles.
+// After each region is fused to one node, the graph must still be acyclic.
 TEST_CASE("regions do not wait for each other") {
   std::mt19937 random(2);
   for (int round = 0; round < 300; ++round) {
@@ -178,7 +178,7 @@ TEST_CASE("regions do not wait for each other") {
         group[i] = r;
       }
     }
-    // What is planned stays in its region, and what must be known is planned there.
+    // Shape arithmetic stays in the region of its readers, and host inputs are computed in their region.
     for (size_t i = 0; i < count; ++i) {
       if (group[i] >= count) continue;
       CHECK((!nodes[i].planned || std::to_string(i) != output));
@@ -190,7 +190,7 @@ TEST_CASE("regions do not wait for each other") {
         CHECK((!reads || group[reader] == group[i]));
       }
     }
-    // Takes what is ready until nothing is.
+    // Topological sort: executes ready groups until there are none.
     std::set<size_t> done;
     for (bool progress = true; progress;) {
       progress = false;

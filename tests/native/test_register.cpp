@@ -11,7 +11,7 @@ namespace {
 
 std::string last_message;
 
-// A runtime from before interface revision 18 gives out revision 1 at most.
+// A runtime from before interface revision 18 supports revision 1 only.
 const abi::OrtApi* old_get_api(uint32_t revision) {
   static abi::OrtApi api = [] {
     abi::OrtApi table{};

@@ -12,7 +12,7 @@ namespace {
 using gpu::Capture;
 using gpu::StreamContext;
 
-// Takes along the contexts that were kept for it.
+// Deletes a device after its idle contexts.
 struct CloseDevice {
   void operator()(gpu::Device* device) const {
     StreamContext::destroy_idle(*device);

@@ -7,7 +7,7 @@
 namespace graphopt::test {
 namespace {
 
-// "Transformed" to the first number.
+// "Transforms" weights to their first element.
 std::shared_ptr<const void> get(cpu::WeightCache& cache, const std::string& layout,
                                 const std::vector<float>& w, std::atomic<int>& made) {
   return cache.get(layout, w.data(), w.size() * sizeof(float), sizeof(float), [&](void* prepared) {
@@ -28,7 +28,7 @@ TEST_CASE("weight cache compares content and frees") {
   }
   CHECK((get(cache, "4 by 8", w, made) != first));  // another transform
   const std::vector<float> before = w;
-  w[1000] = 2.0f;  // the same address, other content
+  w[1000] = 2.0f;  // the same address, other contents
   const auto second = get(cache, "4 by 7", w, made);
   CHECK((second != first));
   CHECK((get(cache, "4 by 7", before, made) == first));
@@ -42,7 +42,7 @@ TEST_CASE("weight cache compares content and frees") {
   CHECK(made == 1);
 }
 
-// FNV-1a hides a change of a word by another one of the next word.
+// In FNV-1a a change of a word can be cancelled by a change of the next word.
 TEST_CASE("weight cache tells weights of one hash apart") {
   constexpr uint64_t kPrime = 1099511628211ull;
   cpu::WeightCache cache;

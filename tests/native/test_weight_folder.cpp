@@ -34,7 +34,8 @@ class Place {
     for (const auto& entry : fs::directory_iterator(path_)) found.push_back(entry.path());
     return found;
   }
-  // All files were used longer ago: a file system may keep times so coarsely that two uses have one.
+  // Makes all files older, since the time resolution of a file system may be too coarse for two consecutive
+  // uses.
   void age() const {
     for (const fs::path& file : files())
       fs::last_write_time(file, fs::last_write_time(file) - std::chrono::minutes(1));
@@ -51,7 +52,7 @@ std::vector<float> numbers(float first) {
   return w;
 }
 
-// "Packed" to its numbers in reverse, by a process of its own as it were: a cache that knows nothing yet.
+// "Packs" weights in reverse, with an empty cache as in a new process.
 std::vector<float> packed(const WeightFolder* folder, const std::vector<float>& w, int& made,
                           const std::string& layout = "reverse") {
   WeightCache cache(folder);
@@ -111,14 +112,14 @@ TEST_CASE("a damaged file of weights is not used") {
   const std::string file = place.files().at(0).string();
   const auto size = static_cast<std::streamoff>(fs::file_size(file));
   int expected = 1;
-  // The magic, the text, the original weights, and what was packed of them.
+  // The magic, the text, the original weights, and the packed weights.
   for (const std::streamoff at :
        {std::streamoff{0}, std::streamoff{60}, std::streamoff{4096}, size / 2 + 4096}) {
     std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(at).put(0x55);
     CHECK(packed(&folder, w, made) == reverse(w));
     CHECK_MESSAGE(made == ++expected, "damage at ", at);
     CHECK(packed(&folder, w, made) == reverse(w));
-    CHECK(made == expected);  // mended
+    CHECK(made == expected);  // repaired
   }
   fs::resize_file(file, 100);
   CHECK(packed(&folder, w, made) == reverse(w));
@@ -141,7 +142,7 @@ TEST_CASE("a folder that others may write to is not used") {
   int made = 0;
   const std::vector<float> w = numbers(7);
   packed(&folder, w, made);
-  chmod(place.files().at(0).c_str(), 0666);  // nor is such a file
+  chmod(place.files().at(0).c_str(), 0666);  // such a file is not used either
   CHECK((packed(&folder, w, made) == reverse(w) && made == 2));
 }
 
@@ -159,7 +160,7 @@ TEST_CASE("a writer of weights that is killed leaves nothing that counts") {
   int status = 0;
   waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
-  // And one in the middle of its file, an hour ago; and one that still writes.
+  // An unfinished file from an hour ago, and one that is still being written.
   const std::string old = place.path() + "/1.weights.1.0.unfinished",
                     young = place.path() + "/2.weights.2.0.unfinished";
   std::ofstream(old) << "half";
@@ -203,12 +204,12 @@ TEST_CASE("processes that write the same weights share the first file") {
   CHECK(made == 0);
 }
 
-TEST_CASE("a folder of weights stays below its limit") {
+TEST_CASE("a folder of weights keeps its size limit") {
   const Place place;
-  constexpr uint64_t kFile = 4096 + 2 * 20480;  // a page, and 20,000 bytes twice
+  constexpr uint64_t kFile = 4096 + 2 * 20480;  // one page, and 20,000 bytes twice
   const WeightFolder folder(place.path(), 3 * kFile);
   int made = 0;
-  // 1 is used again: 2 is then what was not used for the longest time.
+  // 1 is used again, so 2 is the least recently used.
   for (const float n : {1.0f, 2.0f, 3.0f, 1.0f, 4.0f}) {
     packed(&folder, numbers(n), made);
     place.age();
@@ -221,7 +222,7 @@ TEST_CASE("a folder of weights stays below its limit") {
   packed(&folder, numbers(2), made);
   CHECK(made == 5);
   CHECK(place.files().size() == 3);
-  const WeightFolder small(place.path(), kFile / 2);  // nothing fits: packed all the same
+  const WeightFolder small(place.path(), kFile / 2);  // nothing fits, but weights are packed
   CHECK((packed(&small, numbers(9), made) == reverse(numbers(9)) && made == 6));
 }
 

@@ -30,7 +30,7 @@ struct Case {
         bias(random_tensor<T>(p.M, 3, scale)),
         residual(random_tensor<T>(p.has_residual ? p.N * p.M * p.OH() * p.OW() : 0, 4, scale)) {}
 
-  // Row by row, which compilers make vectors of: the references take most of the time of these tests.
+  // Row by row, which compilers vectorize: the references take most of the time of these tests.
   std::vector<double> reference() const {
     const auto wide = [](const std::vector<T>& from) {
       std::vector<double> to;
@@ -66,7 +66,7 @@ struct Case {
   }
 
   std::vector<T> run(ConvAlgorithm algorithm, size_t lanes) const {
-    // The weights are made for an unknown shape, as in a model with dynamic dimensions.
+    // The weights are prepared for an unknown shape, as in a model with dynamic dimensions.
     ConvolutionProblem unknown = p;
     unknown.N = unknown.in[1] = unknown.in[2] = 0;
     HeapWorkspace heap;
@@ -122,7 +122,7 @@ void check_shapes() {
   }
   check_case<T>(convolution_3x3(2, 130, 7, 7, 100, same), 3);
   check_case<T>(convolution_3x3(1, 48, 30, 34, 48, same), 4);
-  // More than a cache of output, in rows of whole cache lines and in others; the second also with a shared
+  // Output larger than the cache, in rows of whole cache lines and in others; the second also with a shared
   // input.
   check_case<T>(convolution_3x3(1, 4, 131, 224, 21, same), 2);
   check_case<T>(convolution_3x3(2, 9, 90, 99, 34, same), 1);
@@ -146,8 +146,8 @@ TEST_CASE("winograd epilogue") {
   }
 }
 
-// Blocks of tiles that begin and end inside a row of the image: their rows of pixels are no whole vectors,
-// and what the epilogue does to one row must not reach the next.
+// Blocks of tiles that begin and end inside a row of the image: their rows of pixels are not whole vectors,
+// and the epilogue of one row must not affect the next.
 TEST_CASE("winograd epilogue of partial rows") {
   for (const Activation& act : every_activation()) {
     for (ConvolutionProblem p :
@@ -170,8 +170,8 @@ TEST_CASE("winograd large values and zeros") {
   check_case<float>(p, 1, 0.0f);
 }
 
-TEST_CASE("winograd lanes do not change the result") {
-  // Few tiles and many channels share their input; many tiles have blocks of their own.
+TEST_CASE("winograd is the same with any number of threads") {
+  // Few tiles and many channels share their input; many tiles get separate blocks.
   for (const ConvolutionProblem& p :
        {convolution_3x3(1, 300, 9, 9, 200, {1, 1, 1, 1}), convolution_3x3(2, 20, 60, 60, 40, {1, 1, 1, 1})}) {
     const Case<float> c(p);
@@ -190,7 +190,7 @@ TEST_CASE("winograd empty") {
   }
 }
 
-// No input channels: the sum over nothing, plus the bias.
+// No input channels: an empty sum, plus the bias.
 TEST_CASE("winograd no channels") { check_case<float>(convolution_3x3(1, 0, 5, 5, 4, {1, 1, 1, 1}), 1); }
 
 }  // namespace graphopt::test

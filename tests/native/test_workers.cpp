@@ -1,4 +1,4 @@
-// Threads, their numbers, and loops on a pool of them.
+// Threads, their numbers, and loops on a pool of threads.
 #include <array>
 #include <atomic>
 #include <stdexcept>
@@ -15,7 +15,7 @@ namespace {
 using runtime::SessionParallel;
 using runtime::Workers;
 
-// What f returns on a thread of its own.
+// Returns the result of f on a new thread.
 template <class F>
 size_t on_a_thread(const F& f) {
   size_t result = 0;
@@ -27,7 +27,7 @@ void end_first_loops(Workers& workers) {
   for (int i = 0; i < 100; ++i) workers.end_loop();
 }
 
-TEST_CASE("lanes are the threads that have come") {
+TEST_CASE("the number of lanes is the number of threads seen") {
   Workers workers(3, 2);
   CHECK(workers.lanes() == 2);
   CHECK(workers.number(true) == 0);
@@ -45,7 +45,7 @@ TEST_CASE("lanes are the threads that have come") {
   CHECK(workers.tasks(3) == 3);
 }
 
-TEST_CASE("threads too many have no number") {
+TEST_CASE("threads beyond the maximum have no number") {
   Workers workers(2, 2);
   on_a_thread([&] {
     CHECK(workers.number(false) == 1);
@@ -56,7 +56,7 @@ TEST_CASE("threads too many have no number") {
   CHECK(workers.tasks(2) == 2);
 }
 
-TEST_CASE("threads have numbers of their own, the same in every node where they can") {
+TEST_CASE("threads have distinct numbers, the same in every node if possible") {
   Workers first(8, 1), second(8, 1), third(8, 1);
   on_a_thread([&] {
     CHECK(first.number(false) == 1);
@@ -81,7 +81,7 @@ TEST_CASE("threads have numbers of their own, the same in every node where they 
   CHECK(second.lanes() == 3);
 }
 
-TEST_CASE("a thread that had to take another number in one node keeps its own in the others") {
+TEST_CASE("a thread with another number in one node keeps its number in other nodes") {
   Workers first(8, 1), second(8, 1), third(2, 1);
   on_a_thread([&] {
     CHECK(first.number(false) == 1);
@@ -95,7 +95,7 @@ TEST_CASE("a thread that had to take another number in one node keeps its own in
   });
 }
 
-// Threads that run tasks side by side, and the one that waits for them.
+// Runs tasks on new threads and on this one, and waits for all.
 void side_by_side(void (*task)(void*, size_t), size_t total, void* user) {
   std::vector<std::thread> threads;
   for (size_t i = 1; i < total; ++i) threads.emplace_back(task, user, i);
@@ -103,7 +103,7 @@ void side_by_side(void (*task)(void*, size_t), size_t total, void* user) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Every item of a loop is done once, whoever takes the tasks.
+// Asserts that every item of a loop is executed once, whichever thread runs the tasks.
 void check_loop(Workers& workers, const SessionParallel::Pool& pool) {
   std::vector<std::atomic<int>> times(1000);
   SessionParallel parallel(workers, pool);
@@ -114,7 +114,7 @@ void check_loop(Workers& workers, const SessionParallel::Pool& pool) {
   CHECK(std::all_of(times.begin(), times.end(), [](const std::atomic<int>& n) { return n == 1; }));
 }
 
-TEST_CASE("no item of a loop is lost when threads without a lane take all tasks") {
+TEST_CASE("no item of a loop is lost when threads without a number take all tasks") {
   Workers workers;
   end_first_loops(workers);
   for (int round = 0; round < 4; ++round) {
@@ -124,7 +124,7 @@ TEST_CASE("no item of a loop is lost when threads without a lane take all tasks"
   }
 }
 
-TEST_CASE("a loop that one thread does alone and one that all do at a time") {
+TEST_CASE("a loop by one thread and a loop by all threads") {
   Workers workers;
   for (int round = 0; round < 20; ++round) {
     check_loop(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
@@ -135,7 +135,7 @@ TEST_CASE("a loop that one thread does alone and one that all do at a time") {
 }
 
 TEST_CASE("an item finds all items of the loops before its own done") {
-  // Fewer than lanes, many, and none.
+  // Fewer items than threads, many, and none.
   constexpr int64_t kItems[] = {3, 1, 100, 0, 1, 11, 2};
   constexpr size_t kLoops = std::size(kItems);
   for (int round = 0; round < 50; ++round) {
@@ -177,7 +177,7 @@ TEST_CASE("loops end when an item throws, and when one thread does everything") 
   CHECK(last == 40);
 }
 
-TEST_CASE("what a task throws reaches who runs the loop") {
+TEST_CASE("an exception of a task reaches the caller of the loop") {
   Workers workers;
   SessionParallel parallel(workers, [](void (*task)(void*, size_t), size_t total, void* user) {
     for (size_t i = 0; i < total; ++i) std::thread(task, user, i).join();

@@ -1,4 +1,5 @@
-// What tests of native/ share beside doctest: threads, scratch memory, random tensors, references in double.
+// Shared by the tests of native/ in addition to doctest: threads, scratch memory, random tensors, references
+// in double.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -24,7 +25,7 @@
 
 namespace graphopt::test {
 
-// A pool of real threads, so that races show; as many lanes as asked for.
+// A pool of real threads, which makes data races visible.
 class ThreadParallel final : public cpu::Parallel {
  public:
   explicit ThreadParallel(size_t lanes) : lanes_(lanes) {}
@@ -42,8 +43,8 @@ class ThreadParallel final : public cpu::Parallel {
   size_t lanes_;
 };
 
-// Every block starts filled with NaN, so that a kernel that trusts its scratch memory is found out, and ends
-// in front of more of them, which one that takes more than it said overwrites.
+// Every block is filled with NaN, which reveals kernels that read uninitialized scratch memory. It is
+// followed by more NaN words, which reveal writes beyond the declared size.
 class HeapWorkspace {
  public:
   HeapWorkspace() = default;
@@ -75,7 +76,7 @@ class HeapWorkspace {
   std::vector<Block> blocks_;
 };
 
-// The nearest number with eight bits of significand, ties to even: bfloat16.
+// Rounds to bfloat16: eight significant bits, ties to even.
 inline double rounded(double x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent;
@@ -84,7 +85,7 @@ inline double rounded(double x) {
   return std::nearbyint(x / unit) * unit;
 }
 
-// Signed values of about unit size, rounded to T.
+// Draws signed values of about unit size, rounded to T.
 template <class T>
 std::vector<T> random_tensor(int64_t n, uint32_t seed, float scale = 1.0f) {
   std::mt19937 generator(seed);
@@ -96,10 +97,10 @@ std::vector<T> random_tensor(int64_t n, uint32_t seed, float scale = 1.0f) {
 
 double reference_activation(const Activation& act, double x);
 
-// Each activation with parameters that matter.
+// Each activation, with non-default parameters.
 std::vector<Activation> every_activation();
 
-// The largest |got - expected| over |expected| plus the root mean square of all that is expected; infinite
+// Returns the largest |got - expected| / (|expected| + the root mean square of all expected values); infinite
 // for NaN.
 template <class T>
 double relative_error(const std::vector<T>& got, const std::vector<double>& expected) {
@@ -115,7 +116,7 @@ double relative_error(const std::vector<T>& got, const std::vector<double>& expe
   return worst;
 }
 
-// What one rounding to T and some float sums may cost.
+// The error of one rounding to T and of a few float sums.
 template <class T>
 constexpr double tolerance() {
   return std::is_same_v<T, float> ? 1e-5 : 1e-3;

@@ -1,6 +1,6 @@
-// AMX for machines that have AVX-512 with BF16 but no AMX: its instructions raise SIGILL there, and are carried out here,
-// one by one, as Intel's manual describes them (Software Developer's Manual, volume 2). So the tests run the very code of
-// the library. A machine that has AMX runs it itself. Takes the place of device/cpu/amx.cpp.
+// AMX for machines that have AVX-512 with BF16 but no AMX. AMX instructions raise SIGILL there; the handler
+// executes them one by one as Intel's manual defines them (Software Developer's Manual, volume 2), so the
+// tests run the library's unchanged code. A machine with AMX runs them natively. Replaces device/cpu/amx.cpp.
 #include "device/cpu/amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -50,7 +50,7 @@ void configure(const uint8_t* memory) {
   machine.configured = true;
 }
 
-// The numbers of a tile's rows; those below 2^-126 are zero.
+// Converts the elements of a tile's rows; those below 2^-126 become zero.
 void widen(int tile, int rows, float (&numbers)[16][32]) {
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < 32; ++j) {
@@ -62,7 +62,7 @@ void widen(int tile, int rows, float (&numbers)[16][32]) {
   }
 }
 
-// A step's two products are added one after the other.
+// The two products of a step are added one after the other.
 void multiply(int to, int rows, int columns) {
   if (machine.row_bytes[rows] != 4 * machine.rows[columns]) refuse("tiles that do not fit");
   float a[16][32], b[16][32], sums[16];
@@ -80,20 +80,20 @@ void multiply(int to, int rows, int columns) {
   }
 }
 
-// A register of the program by its number in an instruction.
+// Returns a register of the program by its number in an instruction.
 uint64_t register_of(const ucontext_t& context, int number) {
   constexpr int kPlaces[] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
                              REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
   return static_cast<uint64_t>(context.uc_mcontext.gregs[kPlaces[number]]);
 }
 
-// A VEX instruction of three bytes' prefix, and what its operands name.
+// A VEX instruction with a three-byte prefix, and its decoded operands.
 struct Instruction {
   const uint8_t* code;
   int length = 5;
   bool in_registers;
   uint8_t *memory = nullptr, kind, opcode;
-  uint64_t row = 0;  // bytes from row to row, the index register
+  uint64_t row = 0;  // row stride in bytes, from the index register
   int reg, rm, vvvv;
 
   Instruction(const uint8_t* at, const ucontext_t& context) : code(at) {

@@ -1,15 +1,18 @@
-// cuBLASLt or hipBLASLt over host memory: what native/device/libraries/blas_lt.cpp calls, with the types and
-// numbers that the library's own header gives them. STAND_IN_BLAS_LT, read at each product: "fails", "wrong",
-// or "first": of the algorithms that it offers the first is refused.
+// cuBLASLt or hipBLASLt over host memory: the functions that native/device/libraries/blas_lt.cpp calls, with
+// the types and constants of the library's header. STAND_IN_BLAS_LT, read at each GEMM: "fails", "wrong", or
+// "first": the first offered algorithm is refused.
 //
 // As hipBLASLt does: on RDNA its heuristic crashes (github.com/ROCm/rocm-libraries, issues 4128 and 8242);
-// without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it says so on stderr and has no products
+// without kernels for the architecture in $HIPBLASLT_TENSILE_LIBPATH it prints an error and refuses GEMMs
 // (github.com/ROCm/hipBLASLt at 7d9fb683, library/src/amd_detail/rocblaslt/src/tensile_host.cpp:1270-1440 and
-// 2420); it reads them when it is first asked for an algorithm (the same file:1457 and 2376);
-// what it offers first may be refused; a handle has flags in the device's memory, by which work-groups of a product wait for
-// each other, so that products of two streams on one handle may wait for ever (rocm-libraries, PR 10951: a stream more than
-// a handle has room for is refused; the stand-in refuses the second); they are allocated and set when the handle is
-// created, and where that fails, as it does while a stream is captured, the process ends (rocm-libraries, issue 11838).
+// 2420); it reads the kernels at the first request for an algorithm (the same file:1457 and 2376);
+// its first offered algorithm may be refused. A handle has flags in device memory that let work-groups of a
+// GEMM
+// wait for each other, so GEMMs of two streams on one handle may deadlock (rocm-libraries, PR 10951, refuses
+// streams beyond a handle's capacity; the stand-in refuses the second one). The flags are allocated and set
+// when
+// the handle is created. If that fails, as it does while a stream is captured, the process aborts
+// (rocm-libraries, issue 11838).
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,7 +56,7 @@ namespace {
 constexpr size_t kFlagsBytes = 4096;
 struct Handle {
   void* flags = nullptr;
-  std::optional<void*> stream;  // that the first product used
+  std::optional<void*> stream;  // the stream of the first GEMM
 };
 
 int products = 0, shared_handles = 0;
@@ -61,7 +64,7 @@ std::atomic<int> refusals{0};
 std::mutex mutex;
 std::map<void*, Handle> handles;
 
-// The flags of the handle; nothing when it cannot serve this stream.
+// Returns the flags of the handle, or nothing if it cannot serve this stream.
 std::optional<void*> flags_for(void* handle, void* stream) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = handles.find(handle);
@@ -94,8 +97,8 @@ struct Layout {
   int32_t batch = 1;
   int64_t step = 0;
 
-  // As seen with cuBLASLt 13 on an H100: distances in bytes are computed in 32 bits.
-  template <class Byte>  // char, perhaps const
+  // Observed with cuBLASLt 13 on an H100: distances in bytes are computed in 32 bits.
+  template <class Byte>  // char, possibly const
   Byte* at(Byte* data, int32_t i) const {
     return data + static_cast<int32_t>(i * step * (type == kFloat ? 4 : 2));
   }
@@ -117,9 +120,9 @@ struct Layout {
 }  // namespace
 
 STAND_IN_EXPORT int stand_in_products() { return products; }
-// Products that were refused since their handle serves another stream.
+// Number of GEMMs that were refused because their handle serves another stream.
 STAND_IN_EXPORT int stand_in_shared_handles() { return shared_handles; }
-// So many products are refused from now on, whatever the algorithm.
+// Refuses the next `count` GEMMs with any algorithm.
 STAND_IN_EXPORT void stand_in_refuse_products(int count) { refusals = count; }
 STAND_IN_EXPORT int stand_in_blas_lt_handles() { return static_cast<int>(handles.size()); }
 
@@ -221,7 +224,7 @@ STAND_IN_EXPORT int NAME(MatmulAlgoGetHeuristic)(void*, void*, void*, void*, voi
   return 0;
 }
 
-// D = epilogue(alpha A B + beta C + bias), stored by columns.
+// D = epilogue(alpha A B + beta C + bias), in column-major order.
 STAND_IN_EXPORT int NAME(Matmul)(void* of, void* handle, const float* alpha, const void* a, void* a_layout,
                                  const void* b, void* b_layout, const float* beta, const void* c,
                                  void* c_layout, void* d, void* d_layout, const unsigned char* algorithm,

@@ -1,4 +1,4 @@
-// Device code for the stand-in drivers: the name of its architecture. And the folder of a system for tests.
+// Device code for the stand-in drivers: the name of its architecture. Also the system folder for tests.
 #include "device/amd_system.h"
 #include "device/device.h"
 

@@ -9,7 +9,7 @@ const bool stand_in::kCapturesAsHip = false;
 const int stand_in::kTooLarge = 1;
 
 namespace {
-// Primary contexts: addresses that say which device they are of.
+// Primary contexts: the address identifies the device.
 char contexts[64];
 thread_local bool has_context = false;
 }  // namespace
@@ -51,7 +51,7 @@ STAND_IN_EXPORT int cuDriverGetVersion(int* version) {
 STAND_IN_EXPORT int cuDeviceGetAttribute(int* value, int which, int device) {
   return call([&](Driver& d) {
     constexpr int kMajor = 75, kMinor = 76;
-    const std::string version = d.devices.at(static_cast<size_t>(device)).substr(3);  // behind "sm_"
+    const std::string version = d.devices.at(static_cast<size_t>(device)).substr(3);  // after "sm_"
     *value = which == kMajor ? version[0] - '0' : which == kMinor ? version[1] - '0' : 64;
     return 0;
   });

@@ -1,28 +1,29 @@
-// cuDNN or MIOpen over host memory: what device/libraries/cudnn.cpp and miopen.cpp call, with the types and
-// numbers that the library's own header gives them. cuDNN names Fourier transforms first, which pay for none of
-// the tests' convolutions and are not computed. STAND_IN_DNN: "none", it has no algorithm for a convolution, or,
-// every second time, rejects its number of groups; MIOpen also "fails", no kernel of it can be built, "refuses",
-// what was built does not run, and "builds": that takes until `stand_in_let_builds_end`.
+// cuDNN or MIOpen over host memory: the functions that device/libraries/cudnn.cpp and miopen.cpp call, with
+// the types and constants of the library's header. cuDNN lists Fourier transforms first, which are not
+// worthwhile for the tests' convolutions and are not computed. STAND_IN_DNN: "none", it has no algorithm for
+// a convolution, or, every second time, rejects its number of groups. MIOpen also "fails", none of its
+// kernels can be built; "refuses", built kernels do not run; and "builds", building ends with
+// `stand_in_let_builds_end`.
 //
 // As MIOpen does (github.com/ROCm/MIOpen at 2d1fd997a):
-//   a kernel that is not loaded is built, when it is asked for or else when it is to run
-//                    src/hip/handlehip.cpp:563-600
-//   who asks for solutions waits for the databases that are read then
-//                    src/find_db.hpp:83-110, src/ocl/convolutionocl.cpp:682-790
-//   without an entry there, solutions come by a fixed index; an entry is made by running all of them
-//                    src/ocl/convolutionocl.cpp:580-680, 229-330
-//   it has kernels that are built already only for the architectures of its packages
-//                    src/binary_cache.cpp:133-137, CMakeLists.txt:655
-//   on gfx90a the gradient of a float16 convolution's input is computed in bfloat16 unless that is switched
-//   off
-//                    include/miopen/miopen.h:630-633
-//   its kernels are launched by hipExtModuleLaunchKernel, of which up to ROCm 7.0.1 a graph has only whole work-groups of
-//   the size of the first: the rest of a grid is not done
-//                    clr issue 179
-//   once it has measured something, it asks in each call whether the stream has work, which ends a capture
-//                    rocm-libraries issue 12121
-//   sums may be added in another order each time unless that is switched off
-//                    include/miopen/miopen.h:634-636
+//   an unloaded kernel is built on request, or else when it is first run
+//                        src/hip/handlehip.cpp:563-600
+//   a query for solutions waits until databases are read
+//                        src/find_db.hpp:83-110, src/ocl/convolutionocl.cpp:682-790
+//   without a database entry, solutions are ordered by a fixed index; an entry is made by running all of them
+//                        src/ocl/convolutionocl.cpp:580-680, 229-330
+//   prebuilt kernels exist only for the architectures of its packages
+//                        src/binary_cache.cpp:133-137, CMakeLists.txt:655
+//   on gfx90a the gradient of a float16 convolution's input is computed in bfloat16 unless that is disabled
+//                        include/miopen/miopen.h:630-633
+//   its kernels are launched by hipExtModuleLaunchKernel. Up to ROCm 7.0.1 a graph contains only whole
+//   work-groups
+//   of the first one's size from such a launch: the rest of the grid is skipped
+//                        clr issue 179
+//   after a measurement each call queries whether the stream has work, which ends a capture
+//                        rocm-libraries issue 12121
+//   the order of summation may differ from call to call unless that is disabled
+//                        include/miopen/miopen.h:634-636
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -56,7 +57,7 @@ constexpr int kBadParameter = 3, kUnknownError = 7;
 constexpr size_t kWorkspace = 512;
 int convolutions = 0, alive = 0;
 #ifdef STAND_IN_HIP
-constexpr int kLaunchesWhole = 70100000;  // 7.0.1 and 7.0.2 differ in nothing that the version says
+constexpr int kLaunchesWhole = 70100000;  // the version does not distinguish 7.0.1 from 7.0.2
 std::atomic<bool> polls{false};
 
 bool is_captured(void* stream) {
@@ -68,13 +69,13 @@ bool is_captured(void* stream) {
 struct Tensor {
   int type = -1, rank = 0;
   int dims[5] = {1, 1, 1, 1, 1};
-  bool last = false;  // its channels
+  bool last = false;  // channels-last layout
 
-  // Axis d of three, of which the first may be missing.
+  // Size of axis d of three; the leading axis may be missing.
   int axis(int d) const { return d + 2 - (5 - rank) < 2 ? 1 : dims[d + 2 - (5 - rank)]; }
   size_t plane() const { return static_cast<size_t>(axis(0)) * axis(1) * axis(2); }
   size_t elements() const { return plane() * dims[0] * dims[1]; }
-  // Where element i of [N, C, ..] lies.
+  // Returns the memory index of element i of [N, C, ..].
   size_t place(size_t i) const {
     const size_t image = i / plane() / dims[1], channel = i / plane() % dims[1];
     return last ? (image * plane() + i % plane()) * dims[1] + channel : i;
@@ -118,7 +119,7 @@ int set_tensor(void* descriptor, int type, int rank, const int* dims, const int*
   t.rank = rank;
   std::copy(dims, dims + rank, t.dims);
   if (strides == nullptr) return 0;
-  // Only contiguous tensors, their channels first or last.
+  // Only contiguous tensors in channels-first or channels-last layout.
   t.last = strides[1] == 1 && strides[rank - 1] == dims[1] && dims[1] != 1;
   int64_t apart = 1;
   const auto is_next = [&](int d) {
@@ -154,7 +155,7 @@ bool fits(const Tensor& x, const Tensor& w, const Window& window, const Tensor& 
   return true;
 }
 
-// For each product of the convolution from x to y: visit(index in x, in w, in y).
+// Calls visit(index in x, in w, in y) for each product of the convolution from x to y.
 template <class Visit>
 void walk(const Tensor& x, const Tensor& w, const Window& window, const Tensor& y, const Visit& visit) {
   const int M = w.dims[0] / window.groups, C = w.dims[1];
@@ -192,13 +193,13 @@ void walk(const Tensor& x, const Tensor& w, const Window& window, const Tensor& 
   return x;
 }
 
-// A library's handle is that of a stream.
+// A handle belongs to a stream.
 struct Handle {
   void* stream = nullptr;
 };
 void* stream_of(void* handle) { return static_cast<Handle*>(handle)->stream; }
 
-// y from x and w, or, backward, x from y and w.
+// Computes y from x and w, or, if backward, x from y and w.
 int run(void* handle, void* xd, const void* x, void* wd, const void* w, void* window, void* yd, const void* y,
         void* result, bool backward, const void* workspace, size_t workspace_bytes) {
   const Tensor from = *static_cast<Tensor*>(xd), filters = *static_cast<Tensor*>(wd),
@@ -289,10 +290,10 @@ struct Performance {  // miopenConvAlgoPerf_t
   float milliseconds;
   size_t workspace;
 };
-// One that is slow has the lowest index.
+// A slow solution has the lowest index.
 constexpr uint64_t kForward = 7, kBackward = 8, kSlow = 100;
 
-// What a handle has loaded, by the descriptors, and what was measured.
+// Loaded kernels, by handle and descriptor, and measured convolutions.
 std::mutex mutex;
 std::set<std::pair<void*, void*>> loaded;
 std::set<void*> measured;
@@ -306,7 +307,7 @@ int build(void* handle, void* window) {
     if (!loaded.emplace(handle, window).second) return 0;
   }
   stand_in::waiting().count();
-  if (told("builds")) {  // in a run, before which nobody lets builds end, a minute in vain
+  if (told("builds")) {  // during a run nothing lets builds end, so this waits for one minute
     std::unique_lock<std::mutex> lock(mutex);
     builds_may_end.wait_for(lock, std::chrono::minutes(1), [] { return builds_end; });
   }
@@ -327,7 +328,7 @@ int ran(int status, uint64_t id) {
   return status;
 }
 
-// Every algorithm is run; nobody has asked for the results.
+// Runs every algorithm; the results are discarded.
 int measure(void* handle, void* window, int status, int most, int* count, Performance* found) {
   build(handle, window);
   polls = true;
@@ -346,7 +347,7 @@ STAND_IN_EXPORT void stand_in_let_builds_end() {
   builds_end = true;
   builds_may_end.notify_all();
 }
-// Convolutions by algorithms that nobody has measured.
+// Number of convolutions by unmeasured algorithms.
 STAND_IN_EXPORT int stand_in_slow_convolutions() {
   const std::lock_guard<std::mutex> lock(mutex);
   return slow;
@@ -491,7 +492,7 @@ STAND_IN_EXPORT int cudnnConvolutionForward(void* handle, const void*, void* xd,
   if (algorithm != kForward) return kBadParameter;
   return run(handle, xd, x, wd, w, c, yd, nullptr, y, false, workspace, bytes);
 }
-// The fastest adds in any order, the next ones are transforms.
+// The fastest algorithm is nondeterministic, the next ones are transforms.
 STAND_IN_EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(void*, void* w, void* dy, void* c, void* dx,
                                                                 int most, int* count, Performance* found) {
   *count = most > 3 && has_algorithm(dx, w, c, dy) ? 4 : 0;

@@ -1,62 +1,79 @@
-// A GPU driver over host memory and kernels compiled for the CPU, which fails on command: what hip.cpp and
-// cuda.cpp give the names of libamdhip64 and libcuda to.
+// A GPU driver over host memory and kernels compiled for the CPU, which can fail on command. hip.cpp and
+// cuda.cpp add the names of libamdhip64 and libcuda.
 //
-// Environment, read once:
+// Environment variables, read once:
 //   STAND_IN_KERNELS     the library with the kernels for waves of 32
-//   STAND_IN_KERNELS_64  for waves of 64, which devices of gfx9 have
-//   STAND_IN_DEVICES     the architecture of each device, separated by commas; none when it is not set. A driver
-//                        has those of its own kind (kArchitectures). After a slash the generic target whose
-//                        code runs there too, if the driver knows generic targets.
-//   STAND_IN_HIP_VERSION what hipRuntimeGetVersion gives, else 7.1
-//   STAND_IN_REPLAY      what is wrong with graphs, as on some versions of ROCm (clr issue 279, hip issue 3887): "drops",
-//                        the last node is lost; "remembers", every launch but a graph's first leaves what the first did
-//   STAND_IN_LATE        work on a stream is done when it is waited for and no sooner, an event's up to where it was
-//                        recorded; each query for an event does one piece of work. The default stream waits for
-//                        none of ours, which are made so. Else work is done when it is enqueued.
+//   STAND_IN_KERNELS_64  the library with the kernels for waves of 64, for gfx9 devices
+//   STAND_IN_DEVICES     the architecture of each device, separated by commas; no devices if unset. A driver
+//   has
+//                        the devices of its kind (kArchitectures). An architecture may be followed by a slash
+//                        and
+//                        the generic target of code that also runs there, if the driver knows generic
+//                        targets.
+//   STAND_IN_HIP_VERSION the result of hipRuntimeGetVersion, by default 7.1
+//   STAND_IN_REPLAY      a fault of graphs that some ROCm versions have (clr issue 279, hip issue 3887):
+//   "drops"
+//                        loses the last node; "remembers" makes every launch of a graph repeat the first
+//                        one's results
+//   STAND_IN_LATE        work on a stream is executed only when a call waits for it, for an event up to the
+//   place
+//                        where it was recorded; each query of an event executes one piece of work. The
+//                        default
+//                        stream does not wait for our streams, which are created that way. Without the
+//                        variable
+//                        work is executed when it is enqueued.
 //
-// It checks what a real driver can't be relied on to notice: handles that are not alive, memory that is freed
-// twice, work on a stream of another device than the current one, its end and that of an event. All of these give kInvalidHandle. Memory is guarded
-// (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress, and what was accessed
-// is on stderr.
+// It detects errors that a real driver may miss: destroyed handles, memory that is freed twice, and work on,
+// or
+// destruction of, a stream or an event of a device that is not current. All of these give kInvalidHandle.
+// Memory
+// is guarded (device/emulator/guarded_memory.h): after an invalid access every call gives kIllegalAddress,
+// and
+// stderr names the accessed address.
 //
-// What it does as ROCm does, with the place in AMD's sources (clr: github.com/ROCm/clr at rocm-6.2.0;
+// Behaviour of ROCm that it reproduces, with the place in AMD's sources (clr: github.com/ROCm/clr at
+// rocm-6.2.0;
 // systems: projects/clr of github.com/ROCm/rocm-systems at 03f43035, ROCm 7):
-//   an error stays in its thread until hipGetLastError, whatever succeeds in between, but hipErrorNotReady
+//   an error except hipErrorNotReady stays in its thread until hipGetLastError, even if later calls succeed
 //                        systems hipamd/src/hip_internal:179 (HIP_UPDATE_ERROR_STATE), hip_error:31;
 //                        before ROCm 7 each call wrote it: clr hipamd/src/hip_internal:164
-//   no device is error 100 whatever keeps it away, of the count and then of every other call, and stays
-//                        clr hipamd/src/hip_device:391, hip_internal:158-162; what ROCr fails with,
-//                        out of resources, is no failure there: rocclr/device/rocm/rocdevice.cpp:432-440
-//   a copy from memory that is not pinned is waited for
+//   a missing device is error 100 for any cause, from the count and then from every other call, permanently
+//                        clr hipamd/src/hip_device:391, hip_internal:158-162; ROCr's error, out of
+//                        resources, is not a failure there: rocclr/device/rocm/rocdevice.cpp:432-440
+//   a copy from unpinned memory is synchronous
 //                        clr hipamd/src/hip_memory:532-551
 //   device code of another architecture is error 209
 //                        clr hipamd/src/hip_code_object:598
-//   a kernel that a module lacks is error 500
+//   a kernel missing in a module is error 500
 //                        clr hipamd/src/hip_module:85
 //   a launch of more than 2^32 - 1 work-items along x is error 9
 //                        clr hipamd/src/hip_module:446-453 (CUDA: 2^31 - 1 work-groups, error 1)
-//   work-group processors are counted as one on gfx10 and later, unless GPU_ENABLE_WGP_MODE is 0
+//   the number of multiprocessors counts work-group processors on gfx10 and later, unless GPU_ENABLE_WGP_MODE
+//   is 0
 //                        clr rocclr/device/rocm/rocdevice.cpp:1196, hipamd/src/hip_device:676
-//   the memory's clock and width are what the kernel's driver says
+//   the memory's clock and width are reported by the kernel driver
 //                        clr hipamd/src/hip_device:671-672, rocclr/device/rocm/rocdevice.cpp:1254
-//   the architecture's name has its features behind it
+//   the architecture's name is followed by its features
 //                        clr hipamd/src/hip_device:706
-//   while a stream is captured, its thread may neither allocate nor wait, nor, if the capture's mode is global, may any
-//   other: such a call fails and ends the capture, and what is enqueued on the stream then fails until the capture is
-//   ended; a thread whose own mode is relaxed may do all of this
+//   while a stream is captured, its thread may neither allocate nor wait; in global mode no other thread may
+//   either.
+//   Such a call fails and ends the capture, and work enqueued on the stream then fails until the capture is
+//   ended.
+//   A thread in relaxed mode may make all of these calls
 //                        clr hipamd/src/hip_internal:122 (CHECK_STREAM_CAPTURE_SUPPORTED),
 //                        hip_graph:980
-//   a stream whose capture has failed refuses work and waits until another capture of it has succeeded, be it empty
-//                        clr hipamd/src/hip_graph (hipStreamEndCapture_common, which resets the state after
-//                        a success alone), hip_internal (STREAM_CAPTURE), hip_stream
-//                        (StreamCaptureOngoing); rocm-systems issue 6509; from 7.14 on it does not
+//   a stream with a failed capture refuses work and waits until another, possibly empty, capture of it
+//   succeeds
+//                        clr hipamd/src/hip_graph (hipStreamEndCapture_common, which resets the state only
+//                        after a success), hip_internal (STREAM_CAPTURE), hip_stream
+//                        (StreamCaptureOngoing); rocm-systems issue 6509; fixed in 7.14
 //   work on the null stream ends every capture of the process and fails
 //                        clr hipamd/src/hip_internal (STREAM_CAPTURE, CHECK_STREAM_CAPTURING)
-//   an event that was last recorded on a stream that is captured by now can't be asked for, which ends that
-//   capture, nor can another stream wait for it
+//   an event last recorded on a stream that is being captured cannot be queried: the query ends the capture.
+//   Another stream cannot wait for it either
 //                        clr hipamd/src/hip_event (hipEventSynchronize, ihipEventQuery), hip_stream
 //                        (hipStreamWaitEvent_common); up to ROCm 7.2.0
-//   a wait for the device ends every capture of the process, in whatever mode and thread it is
+//   a wait for the device ends every capture of the process, in every mode and thread
 //                        clr hipamd/src/hip_internal (CHECK_SUPPORTED_DURING_CAPTURE), hip_device_runtime
 //                        (hipDeviceSynchronize); rocm-systems issue 11698; CUDA: the programming guide,
 //                        "Prohibited and Unhandled Operations" of stream capture
@@ -90,27 +107,27 @@
 
 namespace stand_in {
 
-// The same numbers in HIP and CUDA.
+// The same values in HIP and CUDA.
 enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed };
 constexpr int kUnsupportedInCapture = 900, kInvalidatedCapture = 901, kIsolatedCapture = 905,
               kCapturedEvent = 907, kWrongThread = 908;
 constexpr int kOutOfMemory = 2, kNoDevice = 100, kNoBinaryForGpu = 209, kInvalidHandle = 400, kNotFound = 500,
               kNotReady = 600, kIllegalAddress = 700;
 
-// What HIP does about a wrong address on the device.
+// Makes the process abort, as HIP does after an access to a wrong address on the device.
 constexpr int kAbort = -1;
 
 using Parameters = int (*)(const char*, const size_t**);
 using Launch = int (*)(const char*, const uint32_t*, const uint32_t*, uint32_t, void**, int, uint32_t);
 
-// What hip.cpp or cuda.cpp says: what names of architectures begin with; along x the most work-items of a
-// launch and the error of a larger one.
+// Defined by hip.cpp or cuda.cpp: the prefix of architecture names, the maximum number of work-items of a
+// launch along x, and the error of a larger launch.
 extern const char* const kArchitectures;
 extern const uint64_t kMostItems;
 extern const int kTooLarge;
-// Whether a call that succeeds takes the last error away.
+// Whether a successful call clears the last error.
 extern const bool kEachCallWrites;
-// Whether captures follow the rules that are HIP's alone.
+// Whether captures follow the rules that only HIP has.
 extern const bool kCapturesAsHip;
 
 // The capture mode of the calling thread (hipThreadExchangeStreamCaptureMode).
@@ -126,7 +143,7 @@ struct Recording {
   bool ended = false;  // without success
 };
 struct Graph {
-  // After the first launch, for STAND_IN_REPLAY=remembers: what was in each block of memory.
+  // The contents of each memory block after the first launch, for STAND_IN_REPLAY=remembers.
   struct Memory {
     bool known = false;
     std::map<void*, std::vector<char>> blocks;
@@ -141,18 +158,18 @@ struct Driver {
   std::map<void*, Recording> recordings;  // by stream
   const bool is_late = std::getenv("STAND_IN_LATE") != nullptr;
   const std::string replay = std::getenv("STAND_IN_REPLAY") != nullptr ? std::getenv("STAND_IN_REPLAY") : "";
-  size_t most_nodes = 0;  // of a graph so far
+  size_t most_nodes = 0;  // the largest number of nodes of a graph so far
   struct Queue {
     std::deque<Work> todo;
     uint64_t given = 0, done = 0;  // pieces of work
   };
   struct Event {
     void* stream = nullptr;
-    uint64_t given = 0;  // to the stream before it
+    uint64_t given = 0;  // pieces of work enqueued before it
   };
   std::map<void*, Queue> late;      // by stream
   std::map<void*, Event> recorded;  // by event
-  std::map<void*, Graph> graphs;    // recorded, and made ready
+  std::map<void*, Graph> graphs;    // captured, and executable ones
   Parameters parameters = nullptr;
   std::vector<std::string> devices;
   Launch launch = nullptr, launch_64 = nullptr;
@@ -161,9 +178,9 @@ struct Driver {
   std::map<void*, size_t> memory, pinned;  // bytes
   long waits = 0;                          // copies on a stream that the caller had to wait for
   size_t in_use = 0, most = SIZE_MAX;
-  long until_failure = -1;  // calls that still succeed; -1: all
+  long until_failure = -1;  // number of calls that still succeed; -1: all
   int failure = 0;
-  long failures = 0;  // calls that have returned an error
+  long failures = 0;  // number of calls that have returned an error
 
   Driver() {
     if (const char* list = std::getenv("STAND_IN_DEVICES")) {
@@ -177,7 +194,7 @@ struct Driver {
     launch_64 = kernels("STAND_IN_KERNELS_64");
   }
 
-  // Prints an invalid access. Every later call fails.
+  // Prints an invalid access, and makes every later call fail.
   int fault(const std::string& what) {
     if (what.empty()) return 0;
     std::fprintf(stderr, "stand-in: %s\n", what.c_str());
@@ -196,7 +213,7 @@ struct Driver {
     }
   }
 
-  // Runs the work of the stream, up to the piece with this number.
+  // Executes the work of the stream, up to the piece with this number.
   int finish(void* stream, uint64_t until = UINT64_MAX) {
     const auto found = late.find(stream);
     if (found == late.end()) return 0;
@@ -216,7 +233,7 @@ struct Driver {
     return 0;
   }
 
-  // Ends the recordings that `which` selects; whether there are any.
+  // Invalidates the captures that `which` selects; returns whether there were any.
   template <class Which>
   bool invalidate(const Which& which) {
     bool any = false;
@@ -231,7 +248,7 @@ struct Driver {
     return invalidate([](const Recording&) { return true; });
   }
 
-  // What ends captures that the calling thread has to spare.
+  // Ends the captures that a call of this thread disturbs by the rules of capture modes.
   bool disturbs_recording() {
     if (mode == kRelaxed) return false;
     return invalidate([](const Recording& r) {
@@ -264,7 +281,7 @@ inline thread_local int current = 0;
 // The last error of this thread. CUDA's driver API has none.
 inline thread_local int last_error = 0;
 
-// Every entry point: `work` under the lock, unless the test has made the driver fail.
+// Runs every entry point: `work` under the lock, unless the test has made the driver fail.
 template <class Do>
 int call(Do&& work) {
   Driver& d = driver();
@@ -272,12 +289,12 @@ int call(Do&& work) {
   if (d.until_failure == 0 && d.failure == kAbort) std::abort();
   int status = d.failure;
   if (d.until_failure == 0) {
-    d.recordings.clear();  // a device that is lost records nothing
+    d.recordings.clear();  // a lost device captures nothing
   } else {
     if (d.until_failure > 0) --d.until_failure;
     status = d.devices.empty() ? kNoDevice : work(d);
   }
-  if (status == kNotReady) return status;  // which is not kept
+  if (status == kNotReady) return status;  // this status is not kept
   if (status != 0) ++d.failures;
   if (status != 0 || kEachCallWrites) last_error = status;
   return status;
@@ -297,7 +314,7 @@ inline int destroy(std::map<void*, int>& handles, void* handle) {
   return 0;
 }
 
-// Whether the stream refuses waits because of a capture, which the attempt ends.
+// Whether the stream refuses waits because of a capture; the attempt ends the capture.
 inline bool is_captured(Driver& d, void* stream) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) return false;
@@ -305,7 +322,7 @@ inline bool is_captured(Driver& d, void* stream) {
   return true;
 }
 
-// The default stream is of every device.
+// The default stream exists on every device.
 inline bool usable(const Driver& d, void* stream) {
   const auto found = d.streams.find(stream);
   return stream == nullptr || (found != d.streams.end() && found->second == current);
@@ -359,7 +376,7 @@ inline int total_memory(size_t* bytes) {
   return call([&](Driver&) { return *bytes = size_t{24} << 30, 0; });
 }
 
-// "Device code" is the name of the architecture that it is for.
+// The "device code" is the name of its architecture.
 inline int load(void** module, const void* code) {
   return call([&](Driver& d) {
     const std::string &runs = d.devices.at(static_cast<size_t>(current)),
@@ -379,9 +396,9 @@ inline int find(void** function, void* module, const char* kernel) {
   });
 }
 
-// Lets another thread act while a stream is captured, or while its work is still to be done: the thread that next adds work
-// to a capture, or that next waits for a stream with work, waits for it. The wait has a limit, since the other thread may
-// itself wait for the end of the capture.
+// Lets another thread act while a stream is captured, or while its work is pending. The next thread that adds
+// work to a capture, or that waits for a stream with work, pauses. The pause has a limit, since the other
+// thread may itself wait for the end of the capture.
 struct Pause {
   std::mutex mutex;
   std::condition_variable changed;
@@ -410,7 +427,7 @@ inline void pause_if_wanted(void* stream, bool in_wait) {
   p.changed.wait_for(lock, p.most, [&] { return p.ended; });
 }
 
-// Now, or when somebody waits, or when the recording that is made of the stream runs.
+// Executes the work immediately, or at the next wait, or when the graph captured from the stream is launched.
 inline int enqueue(Driver& d, void* stream, Work work) {
   const auto found = d.recordings.find(stream);
   if (found == d.recordings.end()) {
@@ -440,7 +457,7 @@ inline int run(void* function, const uint32_t (&grid)[3], const uint32_t (&block
     if (count < 0) return kNotFound;
     // A driver copies the arguments.
     std::vector<std::vector<std::max_align_t>> values;
-    std::vector<const void*> addresses;  // all arguments but the first, which has the kernel's sizes
+    std::vector<const void*> addresses;  // all arguments except the first, which contains the kernel's sizes
     for (int i = 0; i < count; ++i) {
       values.emplace_back((sizes[i] + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
       std::memcpy(values.back().data(), args[i], sizes[i]);
@@ -482,7 +499,7 @@ inline int destroy_stream(void* stream) {
   });
 }
 
-// The driver can read or write this while the caller goes on.
+// Whether the driver can access this address asynchronously.
 inline bool known(const Driver& d, const void* address) {
   for (const auto* blocks : {&d.memory, &d.pinned}) {
     auto after = blocks->upper_bound(const_cast<void*>(address));
@@ -622,7 +639,7 @@ inline int record(void* handle, void* stream) {
   });
 }
 
-// The stream waits, or with null the caller. `asks`: a query instead of a wait.
+// Makes the stream, or with null the caller, wait for an event. `asks`: queries the event instead.
 inline int wait_for_event(void* handle, void* stream, bool asks = false) {
   return call([&](Driver& d) {
     if (d.events.count(handle) == 0 || !usable(d, stream)) return kInvalidHandle;
@@ -655,16 +672,16 @@ inline int destroy_event(void* handle) {
 
 }  // namespace stand_in
 
-// After so many more calls every one fails with this status, or the process ends (kAbort); -1 calls: none
-// does.
+// After this many further calls every call fails with this status, or the process aborts (kAbort); -1: none
+// fails.
 STAND_IN_EXPORT void stand_in_fail(long calls, int status) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().until_failure = calls;
   stand_in::driver().failure = status;
 }
 
-// Requests a pause of at most so many milliseconds in the thread that next adds work to a capture, or, with `in_wait`, that
-// next waits for a stream with work.
+// Requests a pause of at most this many milliseconds in the next thread that adds work to a capture, or, with
+// `in_wait`, that waits for a stream with work.
 STAND_IN_EXPORT void stand_in_pause(int milliseconds, bool in_wait) {
   stand_in::Pause& p = stand_in::pause();
   const std::lock_guard<std::mutex> lock(p.mutex);
@@ -673,7 +690,7 @@ STAND_IN_EXPORT void stand_in_pause(int milliseconds, bool in_wait) {
   p.begun = p.ended = false;
   p.most = std::chrono::milliseconds(milliseconds);
 }
-// Waits for its begin; false after so many milliseconds.
+// Waits until the pause begins; returns false after this many milliseconds.
 STAND_IN_EXPORT bool stand_in_await_pause(int milliseconds) {
   stand_in::Pause& p = stand_in::pause();
   std::unique_lock<std::mutex> lock(p.mutex);
@@ -686,30 +703,30 @@ STAND_IN_EXPORT void stand_in_end_pause() {
   p.changed.notify_all();
 }
 
-// Device memory that is left, together with what is in use.
+// Sets the total device memory in bytes, including memory in use.
 STAND_IN_EXPORT void stand_in_memory(size_t bytes) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   stand_in::driver().most = bytes;
 }
 
-// Calls that have returned an error since the process began.
+// Returns the number of calls that have returned an error so far.
 STAND_IN_EXPORT long stand_in_failures() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().failures;
 }
 
-// Copies on a stream from memory that is not pinned.
+// Returns the number of stream copies from unpinned memory.
 STAND_IN_EXPORT long stand_in_waits() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().waits;
 }
 
-// The error that the calling thread would be told of, and the device that is current in it.
+// Return the calling thread's last error and current device.
 STAND_IN_EXPORT int stand_in_last_error() { return stand_in::last_error; }
 STAND_IN_EXPORT int stand_in_current() { return stand_in::current; }
 STAND_IN_EXPORT void stand_in_set_current(int device) { stand_in::current = device; }
 
-// For libraries: as launches are enqueued. `refuses`: the work can't be captured.
+// Enqueues a library's work like a launch. `refuses`: the work cannot be captured.
 STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
                                      const std::vector<const void*>& addresses,
                                      const std::function<int()>& work, bool refuses) {
@@ -721,13 +738,13 @@ STAND_IN_EXPORT int stand_in_enqueue(void* stream, const char* what,
                            [=](stand_in::Driver& later) { return later.access(what, addresses, work); });
 }
 
-// Nodes of the largest graph so far.
+// Returns the number of nodes of the largest graph so far.
 STAND_IN_EXPORT size_t stand_in_most_nodes() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().most_nodes;
 }
 
-// Graphs that are alive.
+// Returns the number of live graphs.
 STAND_IN_EXPORT size_t stand_in_graphs() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().graphs.size();
@@ -735,7 +752,7 @@ STAND_IN_EXPORT size_t stand_in_graphs() {
 
 STAND_IN_EXPORT size_t stand_in_devices() { return stand_in::driver().devices.size(); }
 
-// Bytes that are pinned.
+// Returns the number of pinned bytes.
 STAND_IN_EXPORT size_t stand_in_pinned() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   size_t bytes = 0;
@@ -743,13 +760,13 @@ STAND_IN_EXPORT size_t stand_in_pinned() {
   return bytes;
 }
 
-// Modules that have been loaded.
+// Returns the number of loaded modules.
 STAND_IN_EXPORT size_t stand_in_modules() {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   return stand_in::driver().modules.size();
 }
 
-// What is alive: bytes, streams, events.
+// Returns the live bytes, streams and events.
 STAND_IN_EXPORT void stand_in_alive(size_t (&counts)[3]) {
   const std::lock_guard<std::mutex> lock(stand_in::driver().mutex);
   counts[0] = stand_in::driver().in_use;

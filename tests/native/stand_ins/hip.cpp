@@ -1,10 +1,10 @@
-// libamdhip64 of HIP 7, or, with STAND_IN_HIP5, of HIP 5. What differs, in AMD's sources (HIP's and clr's
+// libamdhip64 of HIP 7, or, with STAND_IN_HIP5, of HIP 5. The differences, in AMD's sources (HIP's and clr's
 // rocm-5.7.0, and clr's rocm-6.2.0):
-//   the properties of a device are 792 bytes in HIP 5, with the architecture's name at 396; from HIP 6 on
-//   these are what hipGetDeviceProperties gives to programs that were built before, and those of 1,472 bytes
-//   have a function of their own
+//   a device's properties have 792 bytes in HIP 5, with the architecture's name at offset 396. From HIP 6 on
+//   hipGetDeviceProperties gives these to programs that were built before, and a separate function gives the
+//   new ones of 1,472 bytes
 //                        HIP include/hip/hip_runtime_api.h; clr hipamd/src/hip_device.cpp:637-650, 789
-//   each call writes the last error of its thread, a success too
+//   each call, even a successful one, writes the last error of its thread
 //                        clr hipamd/src/hip_internal.hpp:164
 #include "driver.h"
 
@@ -24,8 +24,8 @@ constexpr int kVersion = 70100123;
 
 namespace {
 
-// What the runtime says of a product: work-group processors (or compute units, on gfx9), the clocks in kHz,
-// the memory's width in bits.
+// The runtime's description of a product: work-group processors (compute units on gfx9), clocks in kHz,
+// memory width in bits.
 struct Product {
   const char *arch, *features;
   int multiprocessors, clock, memory_clock, memory_bits;
@@ -35,7 +35,7 @@ constexpr Product kProducts[] = {
     {"gfx90a", ":sramecc+:xnack-", 104, 1700000, 1600000, 4096, false},  // Instinct MI210
     {"gfx942", ":sramecc+:xnack-", 304, 2100000, 1300000, 8192, false},  // Instinct MI300X
     {"gfx1030", "", 40, 2575000, 1000000, 256, false},                   // Radeon RX 6900 XT
-    {"gfx1036", "", 1, 2200000, 2400000, 0, true},                       // Ryzen 7000: its width is not known
+    {"gfx1036", "", 1, 2200000, 2400000, 0, true},                       // Ryzen 7000: unknown memory width
     {"gfx1100", "", 48, 2482000, 1249000, 384, false},                   // Radeon RX 7900 XTX
     {"gfx1151", "", 20, 2900000, 1000000, 256, true},                    // Ryzen AI Max+ 395
     {"gfx1152", "", 4, 2900000, 937000, 128, true},                      // Ryzen AI 7 350

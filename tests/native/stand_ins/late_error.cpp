@@ -1,5 +1,5 @@
-// Kernels for GRAPHOPT_HOST_KERNELS that do nothing. Those of row_norm fail as kernels of a GPU do: the
-// launch succeeds, and whoever waits next learns of it.
+// Kernels for GRAPHOPT_HOST_KERNELS that do nothing. Kernels of row_norm fail like kernels on a GPU: the
+// launch succeeds, and the next wait reports the error.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

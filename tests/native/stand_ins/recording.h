@@ -1,5 +1,5 @@
-// How the stand-ins of libraries enqueue: on a stream that is captured, their work becomes part of the graph. They find
-// the driver's stand-in in the process, which has loaded it first.
+// Enqueues work of the stand-in libraries: on a captured stream it becomes part of the graph. They find the
+// driver's stand-in in the process, where it was loaded first.
 #pragma once
 
 #include <dlfcn.h>
@@ -11,8 +11,8 @@
 
 namespace stand_in {
 
-// 0: the work is done, or will be. It may access the memory that holds these addresses. STAND_IN_CAPTURE=refuses in the
-// environment: a library may not be captured, and ends the capture.
+// Returns 0 if the work is executed or enqueued. It may access the memory that contains these addresses. With
+// STAND_IN_CAPTURE=refuses in the environment a library cannot be captured, and ends the capture.
 inline int enqueue(void* stream, const char* what, const std::vector<const void*>& addresses,
                    const std::function<int()>& work) {
   using Enqueue = int(void*, const char*, const std::vector<const void*>&, const std::function<int()>&, bool);

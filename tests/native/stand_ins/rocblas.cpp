@@ -1,21 +1,21 @@
-// rocBLAS over host memory: what native/device/libraries/blas.cpp calls, with the types and numbers of its
-// own header.
+// rocBLAS over host memory: the functions that native/device/libraries/blas.cpp calls, with the types and
+// constants of its header.
 //
 // As rocBLAS does (github.com/ROCm/rocBLAS at b520bc83f):
-//   the first product looks for kernels for the current device and ends the process when there are none
-//                    library/src/tensile_host.cpp:726-842
-//   with TensileLibrary_lazy files it reads the kernels of a type in the first product of that type
-//                    library/src/tensile_host.cpp:954
-//   it frees and allocates its workspace again when a product needs more, unless it was given one
-//                    library/src/include/handle.hpp (ROCBLAS_REALLOC_ON_DEMAND), library/src/handle.cpp
-//   the end of a handle waits for the device
-//                    library/src/rocblas_auxiliary.cpp (rocblas_destroy_handle)
-//   unless it is told otherwise, it may add in another order each time
-//                    library/src/include/handle.hpp:343
-// STAND_IN_BLAS, read at each call: "fails" or "wrong", which products do; "large" or "vectors": those of float of 256^3
-// (github.com/ROCm/rocm-libraries, issue 11530), those of half of one row or column (ROCm/legacy-rocm-build, issue 5640)
-// are wrong; "no stream" or "no mode", of which none can be
-// set. Products of handles without a workspace are not counted.
+//   the first GEMM searches kernels for the current device and aborts the process if there are none
+//                        library/src/tensile_host.cpp:726-842
+//   with TensileLibrary_lazy files, the first GEMM of a type reads the kernels of that type
+//                        library/src/tensile_host.cpp:954
+//   it reallocates its workspace when a GEMM needs more, unless the caller has set one
+//                        library/src/include/handle.hpp (ROCBLAS_REALLOC_ON_DEMAND), library/src/handle.cpp
+//   destroying a handle waits for the device
+//                        library/src/rocblas_auxiliary.cpp (rocblas_destroy_handle)
+//   the order of summation may differ from call to call unless that is disabled
+//                        library/src/include/handle.hpp:343
+// STAND_IN_BLAS, read at each call: "fails" or "wrong" for all GEMMs; "large" for wrong float GEMMs of 256^3
+// (github.com/ROCm/rocm-libraries, issue 11530); "vectors" for wrong float16 GEMMs of one row or column
+// (ROCm/legacy-rocm-build, issue 5640); "no stream" or "no mode" to make setting it fail. GEMMs of handles
+// without a workspace are not counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -46,9 +46,9 @@ struct Handle {
   void* stream = nullptr;
   void* workspace = nullptr;
   size_t bytes = 0;
-  bool is_own = true;  // the workspace
+  bool is_own = true;  // the workspace is not the caller's
 
-  // Whether there are so many bytes.
+  // Whether this many bytes are available.
   bool reserve(size_t needed) {
     if (needed <= bytes || !is_own) return needed <= bytes;
     release();
@@ -111,10 +111,10 @@ float read(const void* p, int type, int64_t i) {
 }  // namespace
 
 STAND_IN_EXPORT int stand_in_blas_products() { return products; }
-// The next product calls this, and fails.
+// The next GEMM calls this function, and fails.
 STAND_IN_EXPORT void stand_in_blas_fails_once_after(void (*call)()) { waits_for = call; }
 
-// Those that were created and not destroyed.
+// Number of live handles.
 STAND_IN_EXPORT int stand_in_blas_handles() { return handles; }
 
 STAND_IN_EXPORT int rocblas_create_handle(void** handle) { return *handle = new Handle, ++handles, 0; }
@@ -139,7 +139,7 @@ STAND_IN_EXPORT int rocblas_set_atomics_mode(void* handle, int mode) {
   return told() == "no mode" ? kNotSupported : 0;
 }
 
-// D = alpha op(A) op(B) + beta C, stored by columns.
+// D = alpha op(A) op(B) + beta C, in column-major order.
 STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb, int m, int n, int k,
                                                     const float* alpha, const void* a, int type, int lda,
                                                     int64_t step_a, const void* b, int, int ldb,
@@ -162,7 +162,7 @@ STAND_IN_EXPORT int rocblas_gemm_strided_batched_ex(void* handle, int ta, int tb
   return stand_in::enqueue(
       how.stream, "a product", addresses, [=, scale = *alpha, add = *beta, wrong = is_wrong(type, m, n, k)] {
         std::memset(how.workspace, 0xff, scratch);
-        if (!how.is_own) ++products;  // checks of the library set no workspace
+        if (!how.is_own) ++products;  // the library's self-checks set no workspace
         for (int64_t i = 0; i < batch; ++i) {
           for (int64_t column = 0; column < n; ++column) {
             for (int64_t row = 0; row < m; ++row) {

@@ -1,4 +1,4 @@
-// What the stand-ins of ROCm's libraries ask the runtime that they are linked with, as the real ones do.
+// Queries of the runtime that the stand-ins of ROCm's libraries make, as the real libraries do.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ extern "C" int hipDeviceSynchronize();
 extern "C" int hipStreamIsCapturing(void* stream, int* state);
 extern "C" int hipStreamQuery(void* stream);
 
-// Of the current device, without features.
+// Returns the architecture of the current device, without features.
 inline std::string current_arch() {
   static thread_local char properties[1472];
   int device = 0;
@@ -24,7 +24,7 @@ inline std::string current_arch() {
   return name.substr(0, name.find(':'));
 }
 
-// 10,000,000 major + 100,000 minor + patch
+// Returns 10,000,000 major + 100,000 minor + patch.
 inline int runtime_version() {
   int version = 0;
   hipRuntimeGetVersion(&version);

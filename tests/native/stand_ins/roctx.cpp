@@ -1,4 +1,4 @@
-// ROCm's marker library for tests: says on stderr what it is told.
+// ROCm's marker library for tests: prints ranges to stderr.
 #include <cstdio>
 
 extern "C" __attribute__((visibility("default"))) int roctxRangePushA(const char* name) {

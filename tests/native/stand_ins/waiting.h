@@ -1,5 +1,5 @@
-// What the thread that runs sessions waits for in a library: files of kernels, databases, compilers. Each
-// library's stand-in is a file of its own, with counters of its own.
+// Counts how often the thread that runs sessions waits in a library for kernel files, databases or compilers.
+// Each library's stand-in is a separate file with its own counters.
 #pragma once
 
 #include <mutex>
@@ -25,7 +25,7 @@ inline Waiting& waiting() {
 
 }  // namespace stand_in
 
-// The calling thread is from now on the one that runs sessions.
+// Marks the calling thread as the one that runs sessions.
 extern "C" __attribute__((visibility("default"))) void stand_in_this_thread_runs() {
   const std::lock_guard<std::mutex> lock(stand_in::waiting().mutex);
   stand_in::waiting().runner = std::this_thread::get_id();
