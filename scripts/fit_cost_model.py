@@ -43,7 +43,7 @@ def read(path: Path) -> list[Row]:
     rows: list[Row] = []
     for line in path.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) > 6 and cells[1][:1].isdigit():
+        if len(cells) > 5 and cells[1][:1].isdigit():
             C, H, M = (int(n) for n in cells[1].split("x"))
             rows.append(Row(C, H, M, float(cells[2]) * 1e3, float(cells[3]) * 1e3))
         elif rows and not line.startswith("|"):

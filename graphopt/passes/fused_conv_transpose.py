@@ -10,7 +10,7 @@ are resolved), a constant weight, which the kernel packs once.
 Where it pays: the runtime multiplies into columns and adds these up to Y; ours is a convolution for each step of the
 stride, whose sums leave as rows of Y. That counts where channels are few and numbers many, over three axes and in
 groups; the runtime's product of many channels is the faster one
-(docs/measurements/fused_conv_cpu.md).
+(docs/measurements/conv_transpose_cpu.md).
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def fused_conv_transpose_doubt(
         activated: an activation follows, which the runtime computes in a pass of its own.
 
     Returns:
-        "" when it is faster (docs/measurements/fused_conv_cpu.md).
+        "" when it is faster (docs/measurements/conv_transpose_cpu.md).
     """
     known = [n for n in sizes if n is not None]
     if len(known) != len(windows):
@@ -164,7 +164,7 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
 def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> str:
     """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
 
-    By docs/measurements/bfloat16_cpu.md. Sizes that are not known count as 56.
+    By docs/measurements/bfloat16_xeon.md. Sizes that are not known count as 56.
 
     Args:
         A: sizes, [.., M, K].

@@ -24,9 +24,9 @@ def measured(heading: str = ZEN_5) -> list[tuple[int, int, int, float]]:
     rows = []
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) > 6 and cells[1][:1].isdigit():
+        if len(cells) > 5 and cells[1][:1].isdigit():
             C, H, M = (int(n) for n in cells[1].split("x"))
-            rows.append((C, H, M, float(cells[6])))
+            rows.append((C, H, M, float(cells[4])))
     return rows
 
 
