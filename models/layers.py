@@ -1,10 +1,9 @@
 """Building blocks of the zoo: a graphsurgeon graph under construction, with deterministic weights.
 
-Weights are drawn so that activations keep a variance near one from layer to layer (He et al., "Delving Deep into
-Rectifiers", 2015), and BatchNormalization statistics are those of a trained net in kind: no mean is zero, no variance
-one, no gamma one. Subgraphs are spelled the way exporters spell them at opset 17 (GroupNorm as Reshape -
-InstanceNormalization - Reshape - Mul - Add, SiLU as Sigmoid - Mul, GELU as its formula, attention as MatMul - Softmax -
-MatMul).
+Weights are drawn such that activations keep a variance near one from layer to layer (He et al., "Delving Deep into
+Rectifiers", 2015). BatchNormalization statistics resemble those of a trained net: no mean is zero, no variance one, no
+gamma one. Subgraphs have the form that exporters write at opset 17 (GroupNorm as Reshape - InstanceNormalization -
+Reshape - Mul - Add, SiLU as Sigmoid - Mul, GELU as its formula, attention as MatMul - Softmax - MatMul).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ class Net:
     """One model under construction.
 
     Args:
-        name: graph name; part of the seed, so that two models never share weights.
-        batch: the static batch size, ignored when `dynamic`.
+        name: graph name; part of the seed, hence two models never share weights.
+        batch: the static batch size, ignored if `dynamic`.
         dynamic: the batch dimension is the symbol "batch", sequence lengths are "sequence".
-        seed: of the weights.
+        seed: seed of the weights.
     """
 
     def __init__(self, name: str, *, batch: int, dynamic: bool, seed: int) -> None:

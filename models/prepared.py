@@ -26,9 +26,9 @@ from models import ZOO
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# Largest error over the root mean square of an output. Wider than the rounding of any of these models: it only shows
-# that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels and
-# models.
+# Largest error over the root mean square of an output. Larger than the rounding error of any of these models: it only
+# shows that the first output is not garbage. scripts/gpu_check.py and scripts/gpu_session.py have the limits of kernels
+# and models.
 ERROR_LIMIT = {"float32": 1e-3, "float16": 6e-2}
 # Batch and sequence length for the zoo's models.
 SIZES = ((1, 16), (3, 32), (8, 24))
@@ -55,7 +55,7 @@ def relative_error(got: Array, want: Array) -> float:
 
 
 def names(small: bool) -> list[str]:
-    """The models, the slowest to prepare first."""
+    """Returns the names of the models, the slowest to prepare first."""
     zoo = [f"{name}-small" for name in ZOO]
     if small:
         return zoo

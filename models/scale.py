@@ -113,8 +113,10 @@ def transformer_blocks(nodes: int) -> onnx.ModelProto:
 
 
 def tensorflow_blocks(nodes: int) -> onnx.ModelProto:
-    """Post-norm blocks as tf2onnx writes TensorFlow's BERT: each Reshape goes to a shape computed from the layer before
-    (Shape - Cast - Slice - Squeeze, Unsqueeze - Concat - Cast), and a dense layer multiplies flattened rows.
+    """Post-norm blocks as tf2onnx writes TensorFlow's BERT.
+
+    The shape of each Reshape is computed from the preceding layer (Shape - Cast - Slice - Squeeze, Unsqueeze - Concat -
+    Cast), and a dense layer multiplies flattened rows.
     """
     g, x = _Graph(), "x"
     heads, size, hidden, rest = (g.constant(np.array([v], np.int32)) for v in (HEADS, HEAD, D, -1))
@@ -150,7 +152,7 @@ def tensorflow_blocks(nodes: int) -> onnx.ModelProto:
     while len(g.nodes) < nodes:
         first = batch(x)
         q, k, v = (split(dense(x), first, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
-        # The head size, which the keys have as the last but one axis here.
+        # The head size, here the second-last axis of the keys.
         keys = g.next("Squeeze", g.next("Slice", shape(k), two, three, axis0), axis0)
         root = g.next("Sqrt", g.next("Cast", keys, to=TensorProto.FLOAT))
         p = g.next("Softmax", g.next("Div", g.next("MatMul", q, k), root), axis=-1)
@@ -169,12 +171,12 @@ SHAPES: dict[str, Callable[[int], onnx.ModelProto]] = {
 
 
 def large_weights(folder: Path, side: int = 14_000, batch_norm: bool = False) -> Path:
-    """model.onnx with three square float32 weights of `side` in weights.data, a sparse file (3 x 784 MB as it stands).
+    """Writes model.onnx with three square float32 weights in weights.data, a sparse file (3 x 784 MB by default).
 
     Args:
-        folder: where to write.
-        side: of each weight.
-        batch_norm: a Gemm that a BatchNormalization follows, so that one weight is rewritten; else nothing is.
+        folder: the output folder.
+        side: rows and columns of each weight.
+        batch_norm: adds a BatchNormalization after a Gemm, which makes one weight be rewritten; otherwise none is.
     """
     bytes_each = 4 * side * side
     with (folder / "weights.data").open("wb") as file:
@@ -192,7 +194,7 @@ def large_weights(folder: Path, side: int = 14_000, batch_norm: bool = False) ->
         ones = np.ones(side, np.float32)
         weights += [numpy_helper.from_array(ones * v, n) for n, v in (("s", 2), ("t", 1), ("mean", 0), ("var", 1))]
         nodes.append(helper.make_node("BatchNormalization", ["b", "s", "t", "mean", "var"], ["c"]))
-    # Dropout, which clean-up removes: the model is written anew in either case.
+    # Clean-up removes this Dropout, which makes `optimize` write the model in either case.
     nodes.append(helper.make_node("Dropout", ["c" if batch_norm else "b"], ["d"]))
     nodes.append(helper.make_node("Gemm", ["d", "w2"], ["y"]))
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", side]) for n in "xy")

@@ -1,1 +1,1 @@
-"""Models in PyTorch: what scripts/export.py writes as ONNX files, and the zoo as people write it in PyTorch."""
+"""Models in PyTorch: those that scripts/export.py exports to ONNX, and the zoo in idiomatic PyTorch."""

@@ -26,7 +26,7 @@ class Case:
 
 
 class Call(torch.nn.Module):  # type: ignore[misc]
-    """A function of itself and the inputs, with the modules that it uses."""
+    """A module that calls a function of itself and the inputs, and owns the modules that it uses."""
 
     def __init__(self, function: Callable[..., Any], **modules: torch.nn.Module) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Call(torch.nn.Module):  # type: ignore[misc]
 
 
 def wrap(network: torch.nn.Module, names: Sequence[str], outputs: Sequence[str], **fixed: Any) -> Call:
-    """A module that takes its inputs by position and returns the named outputs of a transformers model."""
+    """Returns a module that takes inputs by position and returns the named outputs of a transformers model."""
 
     def call(self: Any, *inputs: torch.Tensor) -> Any:
         result = self.network(**dict(zip(names, inputs)), **fixed)

@@ -17,21 +17,21 @@ import torch
 from models.pytorch.case import Case
 from models.pytorch.published import enliven
 
-# Batch and length of the inputs: as exported, and others for the symbolic sizes.
+# Batch and length of the inputs: those of the export, and others to test symbolic sizes.
 EXPORTED, OTHER = (2, 7), (3, 9)
 
 
 def export(build: Callable[[int, int], Case], exporter: str, file: Path, *, external_data: bool = False) -> None:
-    """Writes build(batch, length) with livelier weights as `file`, and its inputs beside it.
+    """Exports build(batch, length) with non-trivial weights to `file`, and writes its inputs to NAME.npz.
 
     Args:
-        build: gives the module, inputs of these sizes, and the axes that are symbolic.
+        build: returns the module, inputs of these sizes, and the symbolic axes.
         exporter: "torchscript" or "dynamo" with the opset.
         file: NAME.onnx; the inputs are "0:INPUT" and "1:INPUT" of NAME.npz.
-        external_data: the weights are in NAME.onnx.data (dynamo only).
+        external_data: stores the weights in NAME.onnx.data (dynamo only).
 
     Raises:
-        Exception: whatever the exporter raises.
+        Exception: any exception of the exporter.
     """
     torch.manual_seed(0)
     case = build(*EXPORTED)
@@ -42,7 +42,7 @@ def export(build: Callable[[int, int], Case], exporter: str, file: Path, *, exte
         found = build(batch, length).inputs
         case.inputs = case.inputs if i else found
         feeds |= {f"{i}:{name}": tensor.numpy() for name, tensor in found.items()}
-    # Before the model, whose file says that it is done.
+    # Before the model: the existence of its file means that the export is complete.
     np.savez(file.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]
     write(case, exporter, file, external_data=external_data)
 
@@ -50,7 +50,7 @@ def export(build: Callable[[int, int], Case], exporter: str, file: Path, *, exte
 def write(
     case: Case, exporter: str, file: Path, *, external_data: bool = False, outputs: list[str] | None = None
 ) -> None:
-    """Exports a case as it is."""
+    """Exports a case without changes."""
     kind, opset = re.fullmatch(r"(torchscript|dynamo)(\d+)", exporter).groups()  # type: ignore[union-attr]
     shared = {"input_names": list(case.inputs), "output_names": outputs, "opset_version": int(opset)}
     inputs = tuple(case.inputs.values())
@@ -70,7 +70,7 @@ def write(
 
 
 def _dynamic_shapes(case: Case) -> tuple[Any, ...]:
-    """Symbolic axes for torch.export: an entry for each parameter of forward, a tuple for its *inputs."""
+    """Returns the symbolic axes for torch.export: an entry for each parameter of forward, a tuple for its *inputs."""
     axes = [dict.fromkeys(case.axes.get(name, {}), torch.export.Dim.DYNAMIC) or None for name in case.inputs]
     result: list[Any] = []
     for parameter in inspect.signature(case.module.forward).parameters.values():
@@ -82,7 +82,7 @@ def _dynamic_shapes(case: Case) -> tuple[Any, ...]:
 
 
 def write_form(case: Case, exporter: str, file: Path) -> None:
-    """Exports a case, and removes the notes on where the exporter ran."""
+    """Exports a case, and removes the metadata about the exporter's environment."""
     write(case, exporter, file, outputs=["y"])
     model = onnx.load(file)
     for node in model.graph.node:

@@ -1,6 +1,6 @@
-"""The smallest models with a form that fuses: scripts/export.py --forms writes them to tests/passes/exported.
+"""Minimal models of the forms that passes fuse: scripts/export.py --forms writes them to tests/passes/exported.
 
-`FORMS[name]()` gives a `Case`: the code of transformers, timm and diffusers where they have it, few random weights.
+`FORMS[name]()` returns a `Case`: code of transformers, timm and diffusers where available, with few random weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS = {0: "batch", 1: "length"}
 
 @form
 def layer_norm_2d_sam() -> Case:
-    """Written out over axis 1, as Segment Anything's own code has it (modeling/common.py)."""
+    """Decomposed over axis 1, as in Segment Anything's code (modeling/common.py)."""
 
     class LayerNorm2d(nn.Module):  # type: ignore[misc]
         def __init__(self, channels: int, eps: float = 1e-6) -> None:
@@ -51,7 +51,7 @@ def layer_norm_2d_sam() -> Case:
 
 @form
 def layer_norm_2d_timm() -> Case:
-    """LayerNorm between two Transposes, as timm's ConvNeXt has it in front of its strided convolutions."""
+    """LayerNorm between two Transposes, as in timm's ConvNeXt before its strided convolutions."""
     from timm.layers import LayerNorm2d
 
     norm = LayerNorm2d(6)
@@ -76,7 +76,7 @@ def layer_norm_2d_sam_hf() -> Case:
 
 @form
 def ada_ln_dit() -> Case:
-    """AdaLayerNormZero of diffusers, as in DiT: x (1 + scale) + shift behind a LayerNorm without parameters."""
+    """AdaLayerNormZero of diffusers, as in DiT: x (1 + scale) + shift after a LayerNorm without parameters."""
     from diffusers.models.normalization import AdaLayerNormZero
 
     def call(self: Any, x: torch.Tensor, emb: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def ada_ln_dit() -> Case:
 
 @form
 def ada_ln_residual() -> Case:
-    """DiT's own code: modulate(norm(x), shift, scale) twice around a residual sum."""
+    """DiT's code: modulate(norm(x), shift, scale) twice around a residual sum."""
 
     def modulate(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
@@ -113,7 +113,7 @@ def ada_ln_residual() -> Case:
 
 
 class Heads(nn.Module):  # type: ignore[misc]
-    """Queries and keys of `heads` heads, turned and multiplied."""
+    """Queries and keys of `heads` heads, rotated and multiplied."""
 
     def __init__(self, turn: Callable[..., Any], heads_first: bool = True, dim: int = 8) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def rope_llama() -> Case:
 
 @form
 def rope_phi() -> Case:
-    """Transformers' Phi: half of a head is turned, the rest passes."""
+    """Transformers' Phi: half of a head is rotated, the rest is unchanged."""
     from transformers.models.phi.modeling_phi import apply_rotary_pos_emb
 
     def turn(self: Any, q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
@@ -168,7 +168,7 @@ def rope_phi() -> Case:
 
 @form
 def rope_gptj() -> Case:
-    """Transformers' GPT-J: pairs of neighbours, heads behind tokens."""
+    """Transformers' GPT-J: interleaved pairs, with heads after tokens."""
     from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb
 
     def turn(self: Any, q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
@@ -181,7 +181,7 @@ def rope_gptj() -> Case:
 
 @form
 def rope_flux() -> Case:
-    """Diffusers' Flux: pairs of neighbours by reshape and unbind."""
+    """Diffusers' Flux: interleaved pairs by reshape and unbind."""
     from diffusers.models.embeddings import apply_rotary_emb
 
     def turn(self: Any, q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
@@ -195,7 +195,7 @@ def rope_flux() -> Case:
 
 @form
 def rope_timm() -> Case:
-    """Timm's vision transformers (EVA): pairs of neighbours by strided slices, a table of constants."""
+    """Timm's vision transformers (EVA): interleaved pairs by strided slices, a table of constants."""
     from timm.layers import apply_rot_embed_cat
 
     table = torch.randn(5, 16)
@@ -210,7 +210,7 @@ def rope_timm() -> Case:
 
 @form
 def rope_pairs() -> Case:
-    """Halves turned apart and joined: [a cos - b sin, b cos + a sin], as GPT-OSS and the definition of ONNX have it."""
+    """Halves rotated separately and joined: [a cos - b sin, b cos + a sin], as in GPT-OSS and in ONNX's definition."""
     from transformers.models.gpt_oss.modeling_gpt_oss import apply_rotary_pos_emb
 
     def turn(self: Any, q: torch.Tensor, k: torch.Tensor, x: torch.Tensor) -> Any:
@@ -234,7 +234,7 @@ def swiglu() -> Case:
 
 @form
 def swiglu_phi3() -> Case:
-    """Transformers' Phi-3: gate and up are halves of one product."""
+    """Transformers' Phi-3: gate and up are the halves of one GEMM."""
     from transformers import Phi3Config
     from transformers.models.phi3.modeling_phi3 import Phi3MLP
 
@@ -265,7 +265,7 @@ def glu() -> Case:
     return Case(nn.Sequential(nn.Linear(16, 48), nn.GLU(dim=-1), nn.Linear(24, 16)), *tokens())
 
 
-# -- PRelu behind a convolution
+# -- PRelu after a convolution
 
 
 @form
@@ -300,7 +300,7 @@ def swin() -> Case:
 
 @form
 def sam() -> Case:
-    """Transformers' SAM, one layer of windows, which do not divide the image."""
+    """Transformers' SAM, one layer with windows that do not divide the image."""
     from transformers import SamVisionConfig
     from transformers.models.sam.modeling_sam import SamVisionLayer
 
@@ -315,7 +315,7 @@ def sam() -> Case:
 
 @form
 def swinv2() -> Case:
-    """Transformers' Swin v2, one layer: a learned scale for each head, clamped in front of its exp."""
+    """Transformers' Swin v2, one layer: a learned scale for each head, clamped before its exp."""
     from transformers import Swinv2Config
     from transformers.models.swinv2.modeling_swinv2 import Swinv2Layer
 
@@ -323,7 +323,7 @@ def swinv2() -> Case:
     layer = Swinv2Layer(config, 16, (8, 8), 2, shift_size=0)
     scale = layer.attention.self.logit_scale
     with torch.no_grad():
-        scale.copy_(torch.tensor([1.0, 9.0]).reshape(scale.shape))  # of which one is clamped
+        scale.copy_(torch.tensor([1.0, 9.0]).reshape(scale.shape))  # one of them is clamped
 
     def call(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x, (8, 8))[0]

@@ -1,7 +1,7 @@
-"""Architectures that people deploy, small and with random weights, built from the configurations of their libraries.
+"""Widely deployed architectures, small and with random weights, built from the configurations of their libraries.
 
-`MODELS[name](batch, length)` gives a `Case`: a module of transformers, timm or torchvision, or one that is written here
-where none of these has it. Nothing is downloaded.
+`MODELS[name](batch, length)` returns a `Case`: a module of transformers, timm or torchvision, or one that is defined
+here because these libraries lack it. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def model(build: Builder) -> Builder:
 
 
 def enliven(module: nn.Module) -> None:
-    """Draws weights that keep the variance of what they multiply, and statistics of norms other than 0 and 1."""
+    """Draws weights that preserve the variance of activations, and normalization statistics other than 0 and 1."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not tensor.is_floating_point():
             continue
@@ -50,7 +50,7 @@ def enliven(module: nn.Module) -> None:
 
 
 def network(architecture: str, config: Mapping[str, Any], part: str = "") -> nn.Module:
-    """A model of transformers, by its class and the arguments of its configuration; or one of its modules."""
+    """Returns a model of transformers by its class and the arguments of its configuration; or one of its modules."""
     published = getattr(transformers, architecture)
     made = published(published.config_class(**config))
     return getattr(made, part) if part else made
@@ -61,7 +61,7 @@ def tokens(batch: int, length: int, vocabulary: int = 50) -> torch.Tensor:
 
 
 def padding(batch: int, length: int) -> torch.Tensor:
-    """A mask with right padding of 0, 1, ... positions."""
+    """Returns a mask with right padding of 0, 1, ... positions."""
     mask = torch.ones(batch, length, dtype=torch.int64)
     for i in range(batch):
         mask[i, length - i :] = 0
@@ -69,7 +69,7 @@ def padding(batch: int, length: int) -> torch.Tensor:
 
 
 def sizes(length: int, step: int = 32) -> tuple[int, int]:
-    """Height and width of an image: multiples of `step`, not the same."""
+    """Returns the height and width of an image: different multiples of `step`."""
     return step * (length // 3), step * (length // 3 + 1)
 
 
@@ -138,7 +138,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 
 def text_case(module: nn.Module, batch: int, length: int, wanted: str, **fixed: Any) -> Case:
-    """Of padded tokens."""
+    """Returns a case with padded tokens."""
     names, axes = ("input_ids", "attention_mask"), {0: "batch", 1: "length"}
     inputs = dict(zip(names, (tokens(batch, length), padding(batch, length))))
     return Case(wrap(module, names, wanted.split(), **fixed), inputs, dict.fromkeys(names, axes))
@@ -155,12 +155,12 @@ MODELS |= {name: partial(of_text, *row) for name, row in TEXTS.items()}
 
 @model
 def distilbert_base(batch: int, length: int) -> Case:
-    """Of full size."""
+    """Full size."""
     return text_case(network("DistilBertModel", {}), batch, 16 * length, "last_hidden_state")
 
 
 def decoder_with_past(module: nn.Module, heads: int, batch: int, length: int) -> Case:
-    """One step of generation by two layers with heads of 8: one new token, `length` cached ones, caches in and out."""
+    """One generation step of two layers with heads of 8: one new token, `length` cached ones, caches in and out."""
 
     def call(self: Any, input_ids: Any, attention_mask: Any, *past: Any) -> Any:
         cache = transformers.DynamicCache(ddp_cache_data=[past[:2], past[2:]])
@@ -190,7 +190,7 @@ def qwen3_with_past(batch: int, length: int) -> Case:
 
 
 def cached_decoder(module: nn.Module, layers: int, encoded: torch.Tensor, batch: int, length: int) -> Case:
-    """One step of an encoder-decoder model with 4 heads of 8: the decoder's caches and those of the encoder's keys."""
+    """One step of an encoder-decoder model with 4 heads of 8: self-attention and cross-attention caches."""
 
     def call(self: Any, decoder_input_ids: Any, encoder_hidden: Any, *past: Any) -> Any:
         own, cross = (
@@ -253,7 +253,7 @@ def whisper_encoder(batch: int, length: int) -> Case:
 
 @model
 def whisper_base_encoder(batch: int, length: int) -> Case:
-    """Of full size."""
+    """Full size."""
     module = wrap(network("WhisperModel", WHISPER_BASE, "encoder"), ("input_features",), ("last_hidden_state",))
     return Case(module, {"input_features": torch.randn(batch, 80, 3000)}, {"input_features": {0: "batch"}})
 
@@ -292,7 +292,7 @@ def encodec_decoder(batch: int, length: int) -> Case:
 
 @model
 def istft_vocoder(batch: int, length: int) -> Case:
-    """As Vocos ends: magnitude and phase by convolutions, frames added by a transposed convolution."""
+    """The head of Vocos: magnitude and phase by convolutions, frames added by a transposed convolution."""
     size = 16
     k, n = torch.arange(size // 2 + 1)[:, None], torch.arange(size)[None]
     angle, window = 2 * math.pi * k * n / size, torch.hann_window(size)
@@ -320,7 +320,7 @@ def istft_vocoder(batch: int, length: int) -> Case:
 
 
 def image_case(module: nn.Module, batch: int, height: int, width: int, wanted: str = "", dynamic: bool = False) -> Case:
-    """pixel_values [B, 3, H, W]; `dynamic`: H and W are symbols."""
+    """pixel_values [B, 3, H, W]; `dynamic` makes H and W symbols."""
     axes = {0: "batch", 2: "height", 3: "width"} if dynamic else {0: "batch"}
     module = wrap(module, ("pixel_values",), wanted.split()) if wanted else module
     return Case(module, {"pixel_values": torch.randn(batch, 3, height, width)}, {"pixel_values": axes})
@@ -354,7 +354,7 @@ SAM = {
         "hidden_size": 16, "mlp_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "iou_head_hidden_dim": 16,
     },
 }  # fmt: skip
-# name -> class, configuration, outputs, height and width; of None from `length`, and symbolic
+# name -> class, configuration, outputs, height and width; None: they depend on `length` and are symbolic
 IMAGES: dict[str, tuple[str, Mapping[str, Any], str, tuple[int, int] | None]] = {
     "vit_classifier": ("ViTForImageClassification", IMAGE, "logits", (32, 32)),
     "dinov2": ("Dinov2Model", {**IMAGE, "mlp_ratio": 2}, "last_hidden_state", (32, 32)),
@@ -381,7 +381,7 @@ IMAGES: dict[str, tuple[str, Mapping[str, Any], str, tuple[int, int] | None]] = 
         (64, 96),
     ),
 }
-STEPS = {"convnext": 32, "segformer": 64, "swin2sr": 16}  # of their heights and widths
+STEPS = {"convnext": 32, "segformer": 64, "swin2sr": 16}  # steps of heights and widths
 # name -> function, height, width, its arguments
 TORCHVISION: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "efficientnet": ("efficientnet_b0", 64, 96, {"num_classes": 10}),
@@ -409,7 +409,7 @@ def of_images(name: str, batch: int, length: int) -> Case:
 def of_torchvision(
     published: str, height: int, width: int, arguments: Mapping[str, Any], batch: int, length: int
 ) -> Case:
-    """Small models have symbolic heights and widths, which grow with the length."""
+    """Returns a torchvision model. Small ones have symbolic heights and widths, which grow with the length."""
     grown = 32 if arguments and length >= 9 else 0
     module = getattr(torchvision.models, published)(weights=None, **arguments)
     return image_case(module, batch, height + grown, width + grown, dynamic=bool(arguments))
@@ -431,7 +431,7 @@ def sam_encoder(batch: int, length: int) -> Case:
 
 @model
 def sam_decoder(batch: int, length: int) -> Case:
-    """Points and the image's embedding -> masks and how good they are."""
+    """Points and the image's embedding -> masks and their quality scores."""
     inputs = {
         "image_embeddings": torch.randn(1, 16, 8, 8),
         "input_points": torch.rand(1, 1, length, 2) * 64,
@@ -465,7 +465,7 @@ def detr_detector(batch: int, length: int) -> Case:
 
 @model
 def rt_detr(batch: int, length: int) -> Case:
-    """Deformable attention (GridSample), the best of its anchors (TopK), a pyramid of features."""
+    """Deformable attention (GridSample), the best anchors (TopK), a feature pyramid."""
     backbone = transformers.RTDetrResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic",
         out_features=["stage2", "stage3", "stage4"],
@@ -499,7 +499,7 @@ def conv(inner: int, outer: int, stride: int = 1, act: type[nn.Module] = nn.ReLU
 
 @model
 def crnn(batch: int, length: int) -> Case:
-    """Recognition of text lines of any width: convolutions, two LSTMs, CTC's best path."""
+    """Text line recognition for any width: convolutions, two LSTMs, CTC's best path."""
 
     def call(self: Any, image: torch.Tensor) -> Any:
         x = self.features(image)
@@ -519,7 +519,7 @@ def crnn(batch: int, length: int) -> Case:
 
 @model
 def ocr_detector(batch: int, length: int) -> Case:
-    """DB: a pyramid of features brought to one size, transposed convolutions, a map of probabilities."""
+    """DB: a feature pyramid scaled to one size, transposed convolutions, a probability map."""
 
     def call(self: Any, image: torch.Tensor) -> Any:
         maps, x = [], image

@@ -1,6 +1,6 @@
-"""The zoo's architectures as people write them in PyTorch, with weights of their own.
+"""The zoo's architectures in idiomatic PyTorch, with different random weights.
 
-`twin(name)` gives the module and the names of its parameters, in the order of the ONNX model's inputs.
+`twin(name)` returns the module and the names of its parameters, in the order of the ONNX model's inputs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Images go through these as channels last in float16.
+# In float16 these models use the channels-last layout.
 CONVOLUTIONAL = ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "unet", "yolo", "sd_block")
 
 
 class SdBlock(nn.Module):  # type: ignore[misc]
-    """models/sd_block.py, as diffusers writes it."""
+    """models/sd_block.py, in the style of diffusers."""
 
     def __init__(self, c: int = 320, e: int = 1280, f: int = 768) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Gpt2(nn.Module):  # type: ignore[misc]
 
 
 def twin(name: str) -> tuple[nn.Module, Sequence[str]]:
-    """The module, and the names of the ONNX model's inputs in the order of its parameters."""
+    """Returns the module, and the names of the ONNX model's inputs in the order of its parameters."""
     if name == "bert":
         from transformers import BertConfig, BertModel
 
