@@ -2,17 +2,18 @@
 
     python scripts/abi_check.py [--pypi] [FOLDER ...]
 
-The native library itself declares what it calls of ONNX Runtime, HIP, CUDA and their libraries, so that it builds
-without any of them. Here the compiler reads each declaration beside the real header: result and parameters of each
-function (class, size, what a pointer points to), the number of each constant, the offset of each member, the index of
+The native library itself declares the functions of ONNX Runtime, HIP, CUDA and their libraries that it calls, and so
+builds without any of them. This script compiles each declaration together with the real header and compares: result and
+parameters of each function (class, size, pointee), the value of each constant, the offset of each member, the index of
 each slot. Nothing is run.
 
-Headers are taken from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's
-driver; 280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
-Declarations are found by what they name, wherever they lie in native/: each function that is looked up in a library,
-and each constant beside them, must belong to an interface of tests/native/abi_names.py.
+Headers come from /usr/include (Debian's libamdhip64-dev), with --pypi from the wheel of triton (HIP and CUDA's driver;
+280 MB, kept in build/headers), and from each FOLDER: an include folder of ROCm, CUDA, cuDNN or ONNX Runtime.
+Declarations are found by name anywhere in native/: each function that is looked up in a library, and each constant next
+to them, must belong to an interface of tests/native/abi_names.py.
 
-Prints for each interface and folder what was compared. Exit code 1 when a declaration disagrees or belongs to nothing.
+Prints the compared declarations for each interface and folder. The exit code is 1 if a declaration disagrees or belongs
+to no interface.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ SYSTEM = Path("/usr/include")
 FETCHED = ROOT / "build" / "headers"
 
 
-# Whether a declaration of ours would be called as the real one is, on a machine that passes integers and pointers of 64
-# bits alike.
+# C++ code that tests whether a call through our declaration matches the real one, on a machine that passes 64-bit
+# integers and pointers alike.
 AGREES = r"""
 #include <cstddef>
 #include <cstdint>
@@ -54,12 +55,12 @@ template <class Ours, class Theirs> struct agree;
 template <class Ours, class Theirs> constexpr bool pointees() {
   using O = std::remove_cv_t<Ours>;
   using T = std::remove_cv_t<Theirs>;
-  // What they write is not const for us. Their handles are pointers to structs that nobody reads: void for us.
+    // Written memory must not be const in our declaration. Opaque handles are void pointers in our declaration.
   if (std::is_const_v<Ours> && !std::is_const_v<Theirs> && size_of<T>::value > 0) return false;
   if constexpr (std::is_void_v<O> || std::is_void_v<T>) return true;
   else if constexpr (is_number<O> || is_number<T> || std::is_pointer_v<O> || std::is_pointer_v<T>)
     return agree<O, T>::value;
-  else return true;  // tables of functions grow; structs that we read have checks of their own
+  else return true;    // tables of functions grow; structs that we read are compared separately
 }
 template <class Ours, class Theirs> constexpr bool values() {
   using O = std::remove_cv_t<std::remove_reference_t<Ours>>;
@@ -110,7 +111,7 @@ struct slot<const S<Table, I, R(A...)>> {
 
 @dataclass
 class Compared:
-    """One interface against the headers in one folder."""
+    """The comparison of one interface with the headers in one folder."""
 
     interface: str
     folder: Path
@@ -127,18 +128,19 @@ class Compared:
 
 
 def sources(native: Path = NATIVE) -> dict[Path, str]:
-    """The files that may declare something."""
+    """Returns the files that may contain declarations."""
     found = sorted(p for ending in ("*.h", "*.cpp") for p in native.rglob(ending))
     return {path: path.read_text(encoding="utf-8") for path in found}
 
 
-# find("hipMalloc", malloc_); resolve(library, grown ? "NewName" : "OldName", get_properties); find("Create", create)
+# Matches find("hipMalloc", malloc_); resolve(library, grown ? "NewName" : "OldName", get_properties); find("Create",
+# create)
 _LOOKUP = re.compile(r'\b\w+\(([^;()]*"\w+"[^;()]*),\s*([A-Za-z_][\w.>-]*)\s*\);')
 _LT_PREFIXES = ("cublasLt", "hipblasLt")
 
 
 def lookups(text: str) -> Iterator[tuple[re.Match[str], list[str], str]]:
-    """Each call that looks functions up: their names, and where the address goes."""
+    """Yields each call that looks functions up: the match, the function names, and the variable for the address."""
     prefixed = "kPrefix" in text
     for match in _LOOKUP.finditer(text):
         names = re.findall(r'"(\w+)"', match[1])
@@ -153,14 +155,14 @@ _CONSTANT = re.compile(r"\b(k[A-Z]\w*) = (-?\d+)(?=[,;\s}])")
 
 
 def constants(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Each number with a name, and the struct at the top level in which it stands ("" for none)."""
+    """Yields each named integer, and the top-level struct that contains it ("" for none)."""
     spans = [(m.start(), m.end(), m[1]) for m in _STRUCT.finditer(text)]
     for match in _CONSTANT.finditer(text):
         yield match, next((name for start, end, name in spans if start <= match.start() < end), "")
 
 
 def unknown(files: Mapping[Path, str]) -> list[str]:
-    """Names in the files that declare functions which no interface here knows."""
+    """Returns errors for functions and constants in the declaring files that belong to no interface."""
     found = []
     known: dict[str, set[str]] = {}
     for interface in INTERFACES:
@@ -169,7 +171,7 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
     for path, text in files.items():
         looked_up = {m.start() for m, _, _ in lookups(text)}
         for call in re.finditer(r'(?<![.\w])(resolve|dlsym|find)\([^;()]*"(\w+)"', text):
-            # Whether a function is there may be asked without calling it.
+            # The existence of a function may be queried without calling it.
             known_to_be = call[1] == "dlsym" and any(i.owns(call[2]) for i in INTERFACES)
             if call.start() not in looked_up and not call[2].startswith("graphopt_") and not known_to_be:
                 found.append(f"{path}: {call[2]} belongs to no interface of tests/native/abi_names.py")
@@ -182,7 +184,7 @@ def unknown(files: Mapping[Path, str]) -> list[str]:
 
 
 def compile_errors(source: Path, includes: Iterable[Path]) -> list[str]:
-    """What the compiler says of a file, one line for each error."""
+    """Returns the compiler's errors for a file, one line each."""
     flags = ["-std=c++17", "-fsyntax-only", "-fno-access-control", "-w", "-D__HIP_PLATFORM_AMD__"]
     flags += ["-D__HIP_DISABLE_CPP_FUNCTIONS__", *(f"-I{folder}" for folder in includes)]
     done = subprocess.run(["g++", *flags, str(source)], capture_output=True, text=True)
@@ -193,7 +195,7 @@ def compile_errors(source: Path, includes: Iterable[Path]) -> list[str]:
 
 
 def preprocessed(inclusion: str, includes: Iterable[Path]) -> tuple[str, dict[str, str]]:
-    """The header's declarations, and the macros that it leaves defined."""
+    """Returns the header's declarations, and the macros that are defined after it."""
     flags = ["-x", "c++", "-std=c++17", "-w", "-D__HIP_PLATFORM_AMD__", "-D__HIP_DISABLE_CPP_FUNCTIONS__"]
     flags += [f"-I{folder}" for folder in includes]
     line = inclusion + "\n"
@@ -205,7 +207,7 @@ def preprocessed(inclusion: str, includes: Iterable[Path]) -> tuple[str, dict[st
 
 
 def compare(interface: Interface, folder: Path, others: Iterable[Path], files: Mapping[Path, str]) -> Compared:
-    """Compiles each file that names functions of the interface, with assertions in place of the look-ups."""
+    """Compiles each file that names functions of the interface, with assertions instead of the look-ups."""
     compared = Compared(interface.name, folder)
     includes = [folder] if folder == SYSTEM else [folder, *(other for other in others if other != SYSTEM)]
     declared, macros = preprocessed(interface.inclusion, includes)
@@ -222,7 +224,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
         present = [name for name in names if interface.owns(name)]
         for name in present:
             if re.search(rf"\b{macros.get(name, name)}\b", declared) is None:
-                # One of two names, by version, need not be there; a name without a choice must.
+                # If two versions have different names, one may be missing; a single name must exist.
                 if len(present) == 1:
                     missing.add(name)
                 continue
@@ -232,7 +234,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
 
     def number(match: re.Match[str], struct: str) -> str:
         meaning, _, newer = interface.structs.get(struct, {}).get(match[1], "").partition(" unless ")
-        # A struct or an enumerator that a header does not have yet, or has no more.
+        # A struct or an enumerator that this header's version does not have.
         if (
             not meaning
             or (newer and newer in declared)
@@ -245,7 +247,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
     for path, text in files.items():
         calls = [(m, names, to) for m, names, to in lookups(text)]
         ours = any(interface.owns(name) for _, names, _ in calls for name in names)
-        # What two drivers share stands in a file of its own.
+        # Declarations shared by two drivers are in a separate file.
         if not ours and not any(s and re.search(rf"^class {s}\b[^;]*\{{", text, re.M) for s in interface.structs):
             continue
         edits = []
@@ -279,7 +281,7 @@ def compare(interface: Interface, folder: Path, others: Iterable[Path], files: M
 
 
 def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple[str, Compared]:
-    """A file of assertions about each slot, struct and number that native/ declares of ONNX Runtime."""
+    """Returns C++ assertions about each slot, struct and constant that native/ declares of ONNX Runtime."""
     compared = Compared("ONNX Runtime", Path())
     lines: list[str] = []
     headers: list[Path] = []
@@ -321,7 +323,7 @@ def ort_source(files: Mapping[Path, str], declared: str, revision: int) -> tuple
                 named = renamed.get(member, member)
                 compared.members += 1
                 check = f"offsetof(graphopt::abi::{struct}, {member}) == offsetof(::{theirs}, {named})"
-                if parameters:  # one without any is a place that we fill with null
+                if parameters:  # a slot without parameters is filled with null
                     check += (
                         f" && ::abi_check::agrees<decltype(graphopt::abi::{struct}::{member}), "
                         f"decltype(::{theirs}::{named})>"
@@ -357,7 +359,7 @@ def compare_ort(folder: Path, files: Mapping[Path, str]) -> Compared:
 
 
 def triton_headers() -> list[Path]:
-    """The folders of HIP's and CUDA's headers in the newest wheel of triton, downloaded once."""
+    """Returns the folders of HIP's and CUDA's headers in the newest wheel of triton, which is downloaded once."""
     if not FETCHED.exists():
         with tempfile.TemporaryDirectory() as temporary:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary, "triton"]
@@ -372,7 +374,7 @@ def triton_headers() -> list[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of headers")
-    parser.add_argument("--pypi", action="store_true", help="also the headers in PyPI's wheel of triton")
+    parser.add_argument("--pypi", action="store_true", help="also use the headers in PyPI's wheel of triton")
     arguments = parser.parse_args()
     folders = [SYSTEM, *(triton_headers() if arguments.pypi else []), *(f.resolve() for f in arguments.folders)]
     files = sources()
@@ -380,7 +382,7 @@ def main() -> None:
     done: list[Compared] = []
     for interface in INTERFACES:
         found = [folder for folder in folders if (folder / interface.header).is_file()]
-        # A library's header may need HIP's or CUDA's from another folder: the newest that was named.
+        # A library's header may include HIP's or CUDA's from another folder: the last named folder that has it.
         done += [compare(interface, folder, [f for f in reversed(folders) if f != folder], files) for folder in found]
         if not found:
             print(f"{interface.name}: not compared: no folder has {interface.header}")

@@ -1,23 +1,23 @@
-"""Compile every GPU kernel for AMD and print what the compiler made of it.
+"""Compiles every GPU kernel for AMD and prints the resources and the instructions of each.
 
     python scripts/amd_build.py [ARCH ...]
 
-For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and how many 128-bit
-loads and stores, matrix instructions, packed or dual fp32 instructions, LDS and scratch instructions there are; then,
-for each innermost loop of a product or attention kernel, the cycles that its instructions take to issue, by unit. (The
-other kernels have no loops: their backward branches lead to blocks that the compiler moved to the end.)
+For each architecture and kernel: VGPRs, AGPRs, SGPRs, LDS and scratch bytes, spills, occupancy, and the numbers of
+128-bit loads and stores, matrix instructions, packed or dual fp32 instructions, LDS and scratch instructions. For each
+innermost loop of a GEMM or attention kernel also the issue cycles of its instructions, by unit. (The other kernels have
+no loops: their backward branches lead to blocks that the compiler moved to the end.)
 
-Without ARCH, those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is in
-waves on a SIMD, from the table's facts. Registers are given out in steps of 8 on CDNA, VGPRs and AGPRs together
-(gfx908: half of each, in steps of 4), and on RDNA in steps of a 64th of all. The table's LDS is shared by the
-work-groups of a CU with four SIMDs (two on RDNA); work-groups are as large as the kernel allows.
+Without ARCH, uses those that the table of architectures (native/device/architectures.h) marks as checked. Occupancy is
+in waves on a SIMD, from the table's facts. Registers are allocated in steps of 8 on CDNA, VGPRs and AGPRs together
+(gfx908: half of each, in steps of 4), and on RDNA in steps of 1/64 of the file. The table's LDS is shared by the
+work-groups of a CU with four SIMDs (two on RDNA); work-groups have the maximum size of the kernel.
 
-Issue cycles of one wave: VALU 4 on CDNA (wave64 on 16 lanes), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
+Issue cycles of one wave: VALU 4 on CDNA (wave64 on SIMDs of 16), 1 on RDNA; LDS and memory 4 on CDNA, 1 on RDNA; matrix
 instructions by the guides: fp32 16x16x4 32, fp16 16x16x16 16 (32 on gfx908 and gfx90a), WMMA 32 on RDNA 3 and 16 on
 RDNA 4.
 
-Fails when a kernel has spills or scratch, when a product or attention kernel loads nothing 128 bits at a time, or has
-no matrix instruction although the architecture has them for its type.
+Fails if a kernel has spills or scratch, if a GEMM or attention kernel has no 128-bit loads, or if it has no matrix
+instruction although the architecture has them for its type.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Kernel:
 
     name: str
     facts: dict[str, int]
-    listing: str  # a line for each instruction, as llvm-objdump prints it
+    listing: str  # one line for each instruction, as printed by llvm-objdump
 
     def count(self, pattern: str) -> int:
-        """How many instructions begin with the pattern."""
+        """Returns the number of instructions that begin with the pattern."""
         return len(re.findall(rf"\n\t(?:{pattern})", self.listing))
 
     @cached_property
     def code(self) -> list[tuple[int, str]]:
-        """The address and the text of each instruction; a branch's text ends in @ and its distance from the start."""
+        """Returns address and text of each instruction; a branch's text ends in @ and the target's offset."""
         found = []
         for text, address, target in INSTRUCTION.findall(self.listing):
             if target and text.startswith(("s_cbranch", "s_branch")):
@@ -59,7 +59,7 @@ class Kernel:
         return found
 
 
-# Kernels that multiply: they have to load 128 bits at a time, and to use matrix instructions.
+# GEMM and attention kernels, which must use 128-bit loads and matrix instructions.
 PRODUCTS = r"(winograd|implicit|matrix)_product|fused_attention_(plain|many|\d)|gemm_(?!sum)|conv_"
 INSTRUCTION = re.compile(r"^\t(\S.*?)\s*// ([0-9A-F]+):[^<\n]*(?:<(.*)>)?$", re.MULTILINE)
 
@@ -69,13 +69,13 @@ def is_cdna(arch: str) -> bool:
 
 
 def read_kernels(paths: Sequence[Path], listed: str = "") -> list[Kernel]:
-    """Resources of each kernel from the metadata; instructions of those whose names begin with `listed`."""
+    """Returns the resources of each kernel, and the instructions of kernels with names that begin with `listed`."""
     found = metadata(paths)
     names = [name for name in found if re.match(listed, name)]
     command = [tool("llvm-objdump"), f"--disassemble-symbols={','.join(names)}", *map(str, paths)]
-    # Not every name is in every file, which the tool has warnings for.
+    # The tool warns about names that are not in every file.
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode()
-    # A kernel's lines follow its name; `pieces` has what lies before the first, then names and lines in turn.
+    # A kernel's lines follow its name; `pieces` has the text before the first name, then alternately names and lines.
     pieces = re.split(r"\n[0-9a-f]+ <(\w+)>:(?=\n)", output)
     listings = dict(zip(pieces[1::2], pieces[2::2], strict=True))
     return [
@@ -95,7 +95,7 @@ def occupancy(arch: str, kernel: Kernel) -> int:
     file, waves = int(row["simd_registers"]), int(row["waves_per_simd"])
     if is_cdna(arch):
         step, simds = 8, 4
-        if arch == "gfx908":  # two files instead of one
+        if arch == "gfx908":  # separate register files for VGPRs and AGPRs
             agpr = f.get("agpr_count", 0)
             file, step, registers = file // 2, 4, max(registers - agpr, agpr)
     else:
@@ -107,13 +107,16 @@ def occupancy(arch: str, kernel: Kernel) -> int:
 
 
 def matrix_cycles(arch: str) -> int:
-    """Clocks of a float16 product of 16 x 16 x 16. CDNA 4 is faster at longer ones alone, which kernels do not use."""
+    """Returns the cycles of a 16 x 16 x 16 float16 product.
+
+    CDNA 4 is only faster at longer products, which no kernel uses.
+    """
     simds = 4 if is_cdna(arch) else 2
     return max(16, 2 * 16**3 * simds // int(architectures()[arch]["matrix_flops"]))
 
 
 def cycles(arch: str, text: str) -> tuple[str, int]:
-    """The unit that an instruction goes to and its issue cycles."""
+    """Returns the unit of an instruction and its issue cycles."""
     cdna = is_cdna(arch)
     if text.startswith("v_mfma"):
         if "f32_16x16x4" in text:
@@ -131,7 +134,7 @@ def cycles(arch: str, text: str) -> tuple[str, int]:
 
 
 def loops(kernel: Kernel) -> list[list[str]]:
-    """Instructions of each innermost loop: from a backward branch's target to the branch."""
+    """Returns the instructions of each innermost loop: from a backward branch's target to the branch."""
     if not kernel.code or not re.search("product|attention|^gemm_|^conv_", kernel.name):
         return []
     start = kernel.code[0][0]
@@ -151,7 +154,7 @@ def problems(arch: str, kernel: Kernel) -> list[str]:
     if f["private_segment_fixed_size"] or f["vgpr_spill_count"] or f["sgpr_spill_count"]:
         found.append("spills or scratch")
     if re.match(PRODUCTS, kernel.name):
-        # implicit_product keeps float16 in float32.
+        # implicit_product converts float16 to float32.
         half = kernel.name.endswith("_f16") and not kernel.name.startswith("implicit")
         if has_matrix(arch, half) and not kernel.count(r"v_mfma|v_wmma"):
             found.append("no matrix instruction")

@@ -1,17 +1,16 @@
-"""Write a folder with which anyone can run every GPU kernel's AMD machine code and check its numbers.
+"""Writes a folder for running and checking the AMD machine code of every GPU kernel without this repository.
 
     python scripts/amd_cases.py OUT [ARCH ...]
 
-Without ARCH, the checked ones of the table of architectures (native/device/architectures.h) that have matrix units.
-OUT/manifest.json holds the cases, OUT/<arch>/*.co the code objects (the files that the library carries),
-OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, so an emulator of the instruction set
-or a bare HIP module loader can run it without this library. It fails when a kernel in a code object has fewer than
-eight cases on an architecture.
+Without ARCH, uses the checked architectures of the table (native/device/architectures.h) that have matrix units.
+OUT/manifest.json holds the cases, OUT/<arch>/*.co the code objects (the files that the library contains),
+OUT/<case>/*.npy the buffers. A case is a list of launches with their arguments, for an emulator of the instruction set
+or a bare HIP module loader. Fails if a kernel in a code object has fewer than eight cases on an architecture.
 
-Each case: `buffers` by name (`file`: start content; `fill` nan: NaN, or bytes of 0xff where no dtype is given),
+Each case has `buffers` by name (`file`: initial contents; `fill` nan: NaN, or bytes of 0xff if there is no dtype),
 `launches` in order (a kernel is in the case's `code_object`, or in the one that its launch names), `expect`: for each
 output the file with the float64 reference rounded to its dtype, and `tol`: max |got - expected| <= tol RMS(expected),
-NaN and infinities in the same places.
+with NaN and infinities at the same positions.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def write_buffers(case: Case, folder: Path) -> None:
 
 
 def entry(case: Case, arch: str, harness: Harness, home: dict[str, str]) -> dict[str, Any] | None:
-    """One case of the manifest, None where it launches nothing; `home` says which code object each kernel is in."""
+    """Returns a case of the manifest, or None if it has no launches; `home` maps each kernel to its code object."""
     facts = harness.typical_facts(arch)
     plan = case.plan(harness, facts)
     launches = list(plan.launches)
@@ -116,7 +115,7 @@ def main() -> int:
                 wrong = disagreement(launch, takes[launch["kernel"]])
                 if wrong:
                     raise SystemExit(f"{case.name}-{arch}: {wrong}")
-                # Of a single number it is the value that is awkward.
+                # For single elements the value, not the shape, distinguishes cases.
                 inputs = [x.tolist() if x.size == 1 else list(x.shape) for x in case.inputs]
                 shapes[launch["kernel"]].add(json.dumps([launch["args"], inputs], default=str))
         for kernel in home:

@@ -1,28 +1,30 @@
-"""Times models as `optimize` writes them, in float32 and bfloat16, against ONNX Runtime's own optimizer and OpenVINO.
+"""Times optimized models in float32 and bfloat16 against ONNX Runtime's optimizer and OpenVINO.
 
     python scripts/bench_cpu.py                     # both runtimes; exits 1 when a number is past its limit
     .venv/bin/python scripts/bench_cpu.py --here    # this runtime alone
-    python scripts/bench_cpu.py --target cuda       # what a file made for a GPU takes on this CPU
+    python scripts/bench_cpu.py --target cuda       # time on this CPU of a file optimized for a GPU
 
-The runtimes are those of .venv and .venv-ort, which scripts/setup makes where they are absent. Original, ours in
-float32, ours in bfloat16 and, where the package openvino is there, the original in OpenVINO, in float32 and by its
-default (which is bfloat16 where the machine has it), run interleaved in one process with the same threads, ours and
-the original under ORT_ENABLE_ALL. One thread is timed by its own processor time, which is wall time on an idle
-machine and blind to what else runs on a busy one; several by the clock. The table gives medians of the original, how
-many times faster the others are, the largest spread (interquartile range over median), the errors of all at batch 1
-against float64 (largest and root mean square, over the RMS of the output), the peak resident memory of a process
-of its own for the original and both of ours that loads the model and runs it twice, and at last geometric means.
+The runtimes are those of .venv and .venv-ort; scripts/setup makes missing ones. The compared sides are the original,
+ours in float32, ours in bfloat16 and, if the package openvino is installed, the original in OpenVINO, in float32 and by
+default (bfloat16 if the machine has it). They run interleaved in one process with the same number of threads; ours and
+the original use ORT_ENABLE_ALL. With one thread the process's CPU time is measured, which equals wall time on an idle
+machine and ignores other load on a busy one; with several threads wall time.
 
-The floors of the rows are those of a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on another
-ours in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1
-times as long as its original.
+The table gives medians of the original, the speedups of the other sides, and the largest spread (interquartile range
+over median). It also gives the errors of all sides at batch 1 against float64 (largest and root mean square, over the
+RMS of the output). For the original and both of ours it gives the peak resident memory of a separate process that loads
+the model and runs it twice. Geometric means come last.
 
-Several threads of one side must not meet those of another, which look for work for a while after their run. So a side
-begins when no thread of the process runs any more; its first runs, in which its threads wake and find their processors,
-do not count; and then it runs for a while, whose median run is one measurement. As many threads as processors have one
-each, which is what the runtime does by default: two on one processor would wait for each other until the system moves
-one, which takes longer than many a model. A spread of more than a tenth is measured again, up to three times in all;
-the table has the try of the smallest spread.
+The floors of the rows are for a processor with AVX512-BF16, which gains by bfloat16 (`bfloat16_gain`); on others ours
+in float32 must not be slower than the original. A file made for another target has no bfloat16 and may take 1.1 times
+as long as its original.
+
+Threads of one side must not compete with those of another, which spin for a while after their run. A side therefore
+begins when all threads of the process sleep. Its first runs, while threads wake up and migrate, do not count. Then
+it runs for a fixed time, and its median run is one measurement. If there are as many threads as processors, each thread
+is pinned to one, as ONNX Runtime does by default: two threads on one processor would wait for each other until the
+system migrates one, which takes longer than a run of many models. Measurements with a spread above 10 % are repeated,
+up to three times in all; the table has the try with the smallest spread.
 """
 
 from __future__ import annotations
@@ -62,31 +64,32 @@ from tests.verification.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
 
-RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # scripts/setup's names for the two
+RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # runtime name of scripts/setup -> environment
 MIN_REPEATS = 7
-PAUSE = 0.002  # seconds: threads that have not run for so long sleep
-LEAST = 0.2  # seconds of the original in all: many repeats of a small model
-WARM, BLOCK = 0.1, 0.1  # seconds of one side at a time, before they count and when they do
-SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, so many times in all
+PAUSE = 0.002  # seconds; a thread that has not run for this long is asleep
+LEAST = 0.2  # seconds of the original in total: many repeats of a small model
+WARM, BLOCK = 0.1, 0.1  # seconds of one side at a time, before and during the measurement
+SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, with at most this many tries
 FILES = ORIGINAL, OURS, BF16 = "original", "ours", "ours bf16"
 SPED_UP = (OURS, BF16, "OpenVINO f32", "OpenVINO")  # the columns of ratios
-NOISE = 0.95  # "never slower": below this is a bug, not noise
+NOISE = 0.95  # lower than this means slower, not noise
 FOREIGN = 1 / 1.1  # the floor of a file made for another target
-MEMORY = 1.5  # the most of the original's peak resident memory
+MEMORY = 1.5  # the maximum of peak resident memory, relative to the original
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Floors are of one thread and AVX512-BF16; several must not be slower than the runtime.
+    """One line of the table.
 
-    `feeds` are what a model with symbolic dimensions is run on.
+    Floors are for one thread and AVX512-BF16; with several threads ours must not be slower than the original. `feeds`
+    returns inputs for a model with symbolic dimensions.
     """
 
     name: str
     floor: float
     build: Callable[[int], onnx.ModelProto]
     batches: tuple[int, ...] = (1, 8)
-    bf16: float = NOISE  # the floor with products in bfloat16
+    bf16: float = NOISE  # the floor with bfloat16 GEMMs
     feeds: Callable[[], dict[str, Any]] | None = None
 
 
@@ -141,11 +144,11 @@ ROWS = {
 }
 
 
-Side = Callable[[dict[str, Any]], list[np.ndarray]]  # runs a model
+Side = Callable[[dict[str, Any]], list[np.ndarray]]  # a function that runs a model
 
 
 def _processors(threads: int) -> list[int]:
-    """For each thread one of its own, where they are all that this process may use; else none."""
+    """Returns one processor for each thread if the process may use exactly as many; otherwise none."""
     usable = sorted(os.sched_getaffinity(os.getpid()))
     return usable if len(usable) == threads else []
 
@@ -154,7 +157,7 @@ def _runtime(model: Path, threads: int) -> Side:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     if threads > 1 and (processors := _processors(threads)):
-        # Counted from 1; the thread that calls run is not among them.
+        # Processors are counted from 1; the thread that calls run is not in the list.
         places = ";".join(str(processor + 1) for processor in processors[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", places)
     options.log_severity_level = 3
@@ -178,7 +181,7 @@ def _openvino(model: Path, threads: int, **options: Any) -> Side:
 
 
 def _write(before: onnx.ModelProto, target: str, folder: Path) -> dict[str, Path]:
-    """Files of the original and of what `optimize` makes of it, by the names of their columns."""
+    """Writes the original and the optimized models; returns column name -> file."""
     models = {ORIGINAL: before, OURS: graphopt.optimize(before, target=target)[0]}
     if parse_target(target).device == "cpu":
         models[BF16] = graphopt.optimize(before, target=target, precision="bf16")[0]
@@ -189,7 +192,7 @@ def _write(before: onnx.ModelProto, target: str, folder: Path) -> dict[str, Path
 
 
 def _sides(models: Mapping[str, Path], threads: int) -> dict[str, Side]:
-    """What runs in turn, by the name of its column."""
+    """Returns column name -> a function that runs that side."""
     sides = {name: _runtime(path, threads) for name, path in models.items()}
     original = models[ORIGINAL]
     if importlib.util.find_spec("openvino") is not None:
@@ -198,7 +201,7 @@ def _sides(models: Mapping[str, Path], threads: int) -> dict[str, Side]:
     return sides
 
 
-# A process of its own, which knows as little as possible beside the runtime. VmHWM, since ru_maxrss survives exec.
+# Runs in a separate process that imports as little as possible. VmHWM is used since ru_maxrss survives exec.
 _PEAK = """
 import re, sys
 import numpy as np
@@ -226,7 +229,7 @@ def _largest_spread(times: Mapping[str, Times]) -> float:
 
 @dataclass(frozen=True)
 class Errors:
-    """The worst output's, over the RMS of the output."""
+    """Errors of the worst output, over the RMS of the output."""
 
     largest: float
     rms: float
@@ -245,7 +248,7 @@ class Errors:
 
 
 def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: Path) -> list[np.ndarray]:
-    """Takes up to a minute, so the second runtime reads what the first one left."""
+    """Returns float64 outputs; the second runtime reads the first one's file, since this takes up to a minute."""
     path = cache / f"{row.name.replace('/', ' ')}.npz"
     if not path.exists():
         np.savez(path, *run_in_float64(model, feeds))
@@ -254,7 +257,7 @@ def _reference(row: Row, model: onnx.ModelProto, feeds: dict[str, Any], cache: P
 
 
 def _rest() -> None:
-    """Waits until no thread of this process runs, half a second at most."""
+    """Waits until no thread of this process runs, for at most half a second."""
     for _ in range(int(0.5 / PAUSE)):
         before = time.process_time()
         time.sleep(PAUSE)
@@ -263,7 +266,7 @@ def _rest() -> None:
 
 
 def _block(run: Side, feeds: dict[str, Any], seconds: float) -> list[float]:
-    """Seconds of each run of so many seconds, one at least."""
+    """Returns the duration of each run during this many seconds, of at least one."""
     times: list[float] = []
     while not times or sum(times) < seconds:
         start = time.perf_counter()
@@ -290,7 +293,7 @@ def _several_threads(sides: dict[str, Side], feeds: dict[str, Any], threads: int
 
 
 def _times(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats: int) -> dict[str, Times]:
-    """Of each side so many times; with several threads those of the try of the smallest spread."""
+    """Measures each side `repeats` times; with several threads, returns the try with the smallest spread."""
     if threads == 1:
         works = {name: partial(run, feeds) for name, run in sides.items()}
         return interleaved(works, rounds=repeats, total=LEAST, clock=time.process_time)
@@ -305,7 +308,7 @@ def _tries(sides: dict[str, Side], feeds: dict[str, Any], threads: int, repeats:
 
 
 def _floors(row: Row, target: str, threads: int) -> dict[str, float]:
-    """What each of ours must reach, by the names of their columns."""
+    """Returns the minimum speedups by column name."""
     if parse_target(target).device != "cpu":
         return {OURS: FOREIGN}
     if (bfloat16_gain() or 0.0) < LEAST_GAIN:
@@ -316,7 +319,7 @@ def _floors(row: Row, target: str, threads: int) -> dict[str, float]:
 def _too_slow(floors: Mapping[str, float], gains: Mapping[str, float]) -> list[str]:
     slow = []
     for name, floor in floors.items():
-        # OpenVINO's default multiplies in bfloat16, too.
+        # OpenVINO's default also uses bfloat16.
         least = max(floor, gains.get("OpenVINO", 0.0)) if name == BF16 else floor
         if gains[name] < least:
             slow.append(f"{name} under {least:.2f}x")
@@ -336,14 +339,14 @@ def _table(title: str, *columns: str) -> Table:
 
 
 class Bench:
-    """Measures rows on the runtime of this interpreter and prints what it found."""
+    """Measures rows on the runtime of this interpreter and prints the results."""
 
     def __init__(self, target: str, repeats: int, skip_errors: bool, cache: Path) -> None:
         self.target = target
         self.repeats = repeats
         self.skip_errors = skip_errors
         self.cache = cache
-        self.failures = 0  # limits that are not kept
+        self.failures = 0  # number of exceeded limits
         self._rows: list[tuple[str, int, int, dict[str, float]]] = []  # model, batch, threads, ratios
         self._gains: dict[tuple[str, int, int], list[dict[str, float]]] = {}  # by group, batch and threads
         title = f"onnxruntime {ort.__version__}, CPU, files for {target}"
@@ -387,7 +390,7 @@ class Bench:
             faults = []
 
     def results(self, threads: int) -> list[dict[str, Any]]:
-        """For each model its ratios at batch 1."""
+        """Returns the ratios at batch 1 for each model."""
         kinds = {"float32": OURS, "bfloat16": BF16}
         return [
             {"model": name, **{kind: round(gains[side], 2) for kind, side in kinds.items() if side in gains}}
@@ -406,7 +409,7 @@ class Bench:
 
 
 def _write_results(place: Path, bench: Bench, threads: int) -> None:
-    """Writes the ratios of batch 1; machine, note and page of an existing file stay."""
+    """Writes the ratios of batch 1; machine, note and page of an existing file are kept."""
     kept = json.loads(place.read_text()) if place.exists() else {}
     described = {
         "machine": kept.get("machine", cpu_name()),
@@ -428,15 +431,15 @@ def _write_results(place: Path, bench: Bench, threads: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--target", default="cpu", help="what the files are made for")
+    parser.add_argument("--only", default="", help="only rows with this in their name")
+    parser.add_argument("--target", default="cpu", help="the target of the optimized files")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
-    parser.add_argument("--batch", type=int, nargs="*", help="only these of the row's batch sizes")
+    parser.add_argument("--batch", type=int, nargs="*", help="only these batch sizes")
     parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
-    parser.add_argument("--skip-errors", action="store_true", help="no run in float64, which takes a minute a model")
-    parser.add_argument("--here", action="store_true", help="this interpreter's runtime alone")
-    parser.add_argument("--write", type=Path, help="a JSON file for scripts/pages.py; needs --here")
-    parser.add_argument("--cache", type=Path, help="where the float64 results are kept from run to run")
+    parser.add_argument("--skip-errors", action="store_true", help="skip the float64 run (a minute a model)")
+    parser.add_argument("--here", action="store_true", help="use only this interpreter's runtime")
+    parser.add_argument("--write", type=Path, help="write a JSON file for scripts/pages.py; needs --here")
+    parser.add_argument("--cache", type=Path, help="a folder that keeps the float64 results between runs")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cache = arguments.cache or Path(folder)

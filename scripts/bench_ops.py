@@ -1,15 +1,16 @@
-"""Times single operators on a CPU: ONNX Runtime's own nodes and what `optimize` makes of them, in turn in one process.
+"""Times single operators on a CPU: ONNX Runtime's nodes and their optimized form, interleaved in one process.
 
     .venv-ort/bin/python scripts/bench_ops.py winograd linear [--only 64x56x64] [--threads 1] [--rounds 21]
     .venv-ort/bin/python scripts/bench_ops.py linear --library OTHER/libgraphopt.so      # two builds of the library
     python scripts/bench_ops.py --list
 
-A case is a small model, mostly a chain of equal operators, so that weights and tensors come from the cache or from
-memory as they do in a network. Ours is the file with every legal rewrite, whether it pays or not; "becomes" names its
-operators, and "default" says whether `optimize` writes them by itself. Both sides run under ORT_ENABLE_ALL with inputs
-and outputs bound. Times are milliseconds of one operator of the chain, lower quartiles. Ratios are the runtime's time
-over ours by lower quartiles and medians, and over ours in bfloat16 where there is such an operator. One thread is timed
-by the process's own time, several by the clock. The error is the largest difference, over the RMS of the output.
+A case is a small model, mostly a chain of equal operators, with weights and tensors in cache or in memory as in a real
+network. Ours is the file with every legal rewrite, regardless of the cost model; "becomes" names its operators, and
+"default" tells whether `optimize` writes them by default. Both sides run under ORT_ENABLE_ALL with bound inputs and
+outputs. Times are in milliseconds for one operator of the chain, lower quartiles. Ratios are ONNX Runtime's time over
+ours by lower quartiles and medians, and over ours in bfloat16 if there is such an operator. With one thread the CPU
+time of the process is measured, with several wall time. The error is the largest difference, over the RMS of the
+output.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def normal(*shape: int, over: float = 1.0) -> Array:
-    """Drawn float32 over the root of `over`, the number of terms that are added up."""
+    """Draws float32 values divided by the square root of `over`, the number of summed terms."""
     drawn: Array = (rng.standard_normal(shape) / over**0.5).astype(np.float32)
     return drawn
 
@@ -50,15 +51,15 @@ class Case:
     """A model to time.
 
     Attributes:
-        name: of the row.
-        graph: in ONNX's text form.
+        name: name of the row.
+        graph: the graph in ONNX's text form.
         weights: its constants.
-        feeds: inputs with a meaning; the others are drawn.
-        parts: equal operators in it; times are of one.
-        skip: passes that are left out, so that another one takes the operator.
+        feeds: inputs that need particular values; the others are drawn.
+        parts: number of equal operators; times are for one.
+        skip: passes to skip, which lets another pass rewrite the operator.
         bfloat16: adds the column of ours in bfloat16.
-        contrib: nodes of com.microsoft, whose definitions are optimized.
-        opset: of standard ONNX.
+        contrib: the nodes are of com.microsoft, and their definitions are optimized.
+        opset: version of standard ONNX.
     """
 
     name: str
@@ -112,7 +113,7 @@ def act(name: str, x: str, y: str) -> str:
 
 
 def winograd() -> Iterator[Case]:
-    """CxHxM: chains of 3x3 convolutions with Relu from C to M channels, M to C, ..., on H x H pixels."""
+    """CxHxM: chains of 3x3 convolutions with Relu from C to M channels, back to C, ..., on H x H pixels."""
     shapes = (
         "64x224x64 64x112x64 128x112x128 64x56x64 256x56x256 128x28x128 512x28x512 256x14x256 512x14x512 512x7x512 "
         "320x64x320 640x32x640 1280x16x1280 3x224x64 8x112x8 16x112x16 32x112x32 32x56x32 32x28x32 64x28x64 64x14x64 "
@@ -148,7 +149,7 @@ def conv_chain(name: str, widths: list[int], H: int, k: int, group: int, activat
 
 
 def inverted_residual() -> Iterator[Case]:
-    """Blocks of three convolutions between 1x1 convolutions of the runtime: channels of X, between, of Y; size."""
+    """Inverted residual blocks between 1x1 convolutions of ONNX Runtime: channels of X, inside, of Y; size."""
     shapes = (
         *(
             (16, 96, 24, 112, 3, 2, 1),
@@ -223,7 +224,7 @@ def conv_transpose() -> Iterator[Case]:
 
 
 def linear() -> Iterator[Case]:
-    """ROWSxKxN: layers of one input with weights of their own, more bytes than caches hold; float32 and bfloat16."""
+    """ROWSxKxN: layers with a common input and different weights, larger than the caches; float32 and bfloat16."""
     shapes = (
         "128x3072x768 197x3072x768 512x3072x768 256x4096x1024 512x2048x512 64x3072x768 16x3072x768 4x3072x768 "
         "1x3072x768 1x2048x1000 128x768x3072 512x768x3072 16x768x3072 1x768x3072 128x768x768 512x768x768 197x768x2304 "
@@ -240,7 +241,7 @@ def linear() -> Iterator[Case]:
 
 
 def matmul() -> Iterator[Case]:
-    """BATCHxMxKxN of two activations, in bfloat16; with T behind it B is stored as [N, K]."""
+    """BATCHxMxKxN: products of two activations, in bfloat16; with the suffix T, B is stored as [N, K]."""
     shapes = (
         "12x512x64x512T 12x512x512x64 12x128x64x128T 12x128x128x64 12x512x64x1024T 1x512x512x512 1x1024x1024x1024 "
         "8x4096x64x64 256x64x32x64T 256x64x64x32 1x64x256x64 1x16x64x4096 12x32x64x32T 12x64x16x64"
@@ -255,7 +256,7 @@ def matmul() -> Iterator[Case]:
 
 
 def attention() -> Iterator[Case]:
-    """MatMul, Mul, mask, Softmax, MatMul with the heads first ("bare"), or with the Transposes of split heads."""
+    """MatMul, Mul, mask, Softmax, MatMul with heads first ("bare"), or with the Transposes of split heads."""
     shapes = [(1, 8, 512, 512, D, mask, "bare") for D in (40, 64, 128) for mask in ("none", "add", "bool", "causal")]
     shapes += [(1, 4, 4096, 4096, D, "none", "bare") for D in (40, 64, 128)] + [(64, 3, 49, 49, 32, "bias", "bare")]
     shapes += [(1, 8, 1024, 77, 40, "none", "heads"), (1, 8, 4096, 4096, 40, "none", "heads")]
@@ -313,7 +314,7 @@ STANDARD = "y = LayerNormalization <axis = -1, epsilon = 0.00001> (x, gamma, bet
 
 
 def norms() -> Iterator[Case]:
-    """GroupNorm with SiLU as in Stable Diffusion, row norms written out and as nodes, with a residual sum or not."""
+    """GroupNorm with SiLU as in Stable Diffusion; row norms decomposed and as nodes, some with a residual sum."""
     shapes = ((1, 320, 64), (2, 320, 64), (1, 640, 32), (1, 1280, 16), (1, 1280, 8), (1, 128, 256))
     for N, C, H in shapes:
         graph = f"g ({tensor(N, C, H, H)} x) => ({tensor(N, C, H, H)} y) {{ {GROUP_NORM} }}"
@@ -333,7 +334,7 @@ def norms() -> Iterator[Case]:
 
 
 def planes() -> Iterator[Case]:
-    """Softmax over another axis than the last, MaxPool between nodes of ours, scale and shift with activations."""
+    """Softmax over another axis than the last, MaxPool between our nodes, scale and shift with activations."""
     for shape, axis in (
         *(((1, 16, 4, 2100), 1), ((1, 21, 64, 64), 1), ((1, 21, 256, 256), 1), ((1, 80, 20, 20), 1), ((4, 512, 64), 1)),
         *(((2, 8, 128, 128), 2), ((2, 12, 197, 197), 2), ((1, 16, 16), 1), ((1, 1000, 4), 1)),
@@ -353,7 +354,7 @@ def planes() -> Iterator[Case]:
 
 
 def contrib() -> Iterator[Case]:
-    """Nodes of com.microsoft and their definitions, of the sizes of BERT-base, GPT-2 and ResNet-50."""
+    """Nodes of com.microsoft and their definitions, with the sizes of BERT-base, GPT-2 and ResNet-50."""
     x, D = tensor(1, 128, 768), 768
     norm = {"g": normal(D), "b": normal(D)}
     step = {"s": np.float32(0.05), "z": np.uint8(120), "t": np.float32(0.06), "o": np.uint8(128)}
@@ -423,7 +424,7 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def bound(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int, library: Path) -> tuple[Any, Any]:
-    """A session and its binding with inputs and outputs in place."""
+    """Returns a session and a binding with its inputs and outputs."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -451,7 +452,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 
 def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str:
-    """The row of a case."""
+    """Measures a case and returns its row."""
     model = case.model()
     standard, refused = lowered(model) if case.contrib else (model, [])
     assert not refused, refused
@@ -485,10 +486,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help="all by default")
     parser.add_argument("--list", action="store_true", help="print groups and cases")
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--only", default="", help="only cases with this in their name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--library", type=Path, help="another libgraphopt.so, whose ratio is one more column")
+    parser.add_argument("--library", type=Path, help="another libgraphopt.so to compare in an additional column")
     options = parser.parse_args()
     libraries = [Path(graphopt.library_path()), *([options.library] if options.library else [])]
     for group in options.groups or GROUPS:
@@ -503,7 +504,7 @@ def main() -> None:
         for case in cases:
             try:
                 print(measure(case, options.threads, options.rounds, libraries), flush=True)
-            except Exception as error:  # mostly a node that this runtime has no kernel for
+            except Exception as error:  # mostly a node without a kernel in this runtime
                 print(line([case.name, " ".join(str(error).split())[:90]]), flush=True)
 
 

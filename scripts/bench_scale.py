@@ -1,11 +1,11 @@
-"""Seconds and memory of optimizing large graphs and a model of 2.35 GB, ours and the peers'.
+"""Measures time and memory of optimizing large graphs and a model of 2.35 GB, with graphopt and with its peers.
 
     .venv/bin/python scripts/bench_scale.py                    # ours
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
-Each cell, `seconds of CPU / peak MB`, is measured in a process of its own that reads a file, optimizes it and writes a
-file; imports are not counted. Peers are installed into throw-away environments, so this is no part of CI.
+Each cell, `seconds of CPU / peak MB`, is measured in a separate process that reads a file, optimizes it and writes a
+file; imports are not counted. Peers are installed into temporary environments, hence CI does not run this.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).grou
 print(cpu, time.perf_counter() - wall, peak)
 """
 
-# Optimizes once, then once more for each line that it is sent, and answers with seconds of CPU.
+# Optimizes once, then again for each line received, and answers with CPU seconds.
 TURN = """
 import sys, time, graphopt
 source, out = sys.argv[1:]
@@ -50,7 +50,7 @@ for _ in sys.stdin:
     print(time.process_time() - start, flush=True)
 """
 
-# Name -> packages, imports, and what optimizes `source` into `out`.
+# Name -> packages, imports, and code that optimizes `source` into `out`.
 TOOLS = {
     "graphopt": ("", "import graphopt; graphopt.optimize", "graphopt.optimize(source, out, target='cpu')"),
     "onnxruntime 1.31.1, basic": (
@@ -71,7 +71,7 @@ TOOLS = {
 
 
 def interpreter(tool: str, folder: Path) -> Path:
-    """Python with the tool installed; ours runs it from this tree."""
+    """Returns the Python of an environment with the tool; ours runs from this tree."""
     packages = TOOLS[tool][0]
     if not packages:
         return Path(sys.executable)
@@ -84,7 +84,7 @@ def interpreter(tool: str, folder: Path) -> Path:
 
 
 def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> str:
-    """One cell of the table."""
+    """Measures one cell of the table."""
     _, imports, optimize = TOOLS[tool]
     script = MEASURE.format(imports=imports, optimize=optimize, seconds=seconds)
     done = subprocess.run([python, "-c", script, model, out], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -97,7 +97,7 @@ def measure(tool: str, python: Path, model: Path, out: Path, seconds: int) -> st
 
 
 def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]]:
-    """Seconds of CPU for each tree and turn; a process each, one running at a time, the first turn not counted."""
+    """Returns CPU seconds for each tree and turn; one process for each tree, one at a time, without the first turn."""
     command = [sys.executable, "-c", TURN, str(model), str(model.with_suffix(".out.onnx"))]
     processes = [
         subprocess.Popen(
@@ -124,7 +124,7 @@ def turn_by_turn(trees: list[Path], model: Path, turns: int) -> list[list[float]
 
 
 def compare(commit: str, nodes: list[int], turns: int) -> None:
-    """Both trees on the same graphs, one after the other in each turn."""
+    """Compares both trees on the same graphs, alternating in each turn."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before = folder / "before"
@@ -148,8 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 10_000, 50_000, 100_000])
     parser.add_argument("--peers", action="store_true")
-    parser.add_argument("--no-large", action="store_true", help="leave out the model of 2.35 GB")
-    parser.add_argument("--timeout", type=int, default=300, help="seconds of CPU for one cell")
+    parser.add_argument("--no-large", action="store_true", help="skip the model of 2.35 GB")
+    parser.add_argument("--timeout", type=int, default=300, help="CPU seconds for one cell")
     parser.add_argument("--against", metavar="COMMIT", help="compare this tree with a commit")
     parser.add_argument("--turns", type=int, default=7, help="with --against")
     arguments = parser.parse_args()
@@ -179,7 +179,7 @@ def main() -> None:
             for tool in tools:
                 out = path.with_suffix(".out.onnx")
                 shape = title.split(",")[0]
-                # Who was too slow for a graph is not asked about a larger one of its kind.
+                # A tool that exceeded the limit for a graph is not measured on a larger one of its kind.
                 cell = "-" if (tool, shape) in gone else measure(tool, pythons[tool], path, out, arguments.timeout)
                 if cell.startswith("over"):
                     gone.add((tool, shape))

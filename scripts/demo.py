@@ -1,4 +1,4 @@
-"""What scripts/demo runs: optimize, verify and time two models, and print what was done."""
+"""The program behind scripts/demo: optimizes, verifies and times two models, and prints the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def graphopt_command(*arguments: object) -> None:
 
 
 def milliseconds(before: Path, after: Path, feeds: dict[str, np.ndarray]) -> tuple[float, float]:
-    """Medians of interleaved runs under the runtime's own full optimization, one thread each."""
+    """Returns medians of interleaved runs with ONNX Runtime's full optimization, one thread each."""
     plain = ort.SessionOptions()
     plain.intra_op_num_threads = 1
     sessions = [

@@ -1,12 +1,12 @@
-"""Does what a stranger does on a machine with only Python: installs the wheel, optimizes, verifies, serves and asks.
+"""Follows a new user's steps on a machine with only Python: installs the wheel, optimizes, verifies, serves, queries.
 
     .venv/bin/python scripts/empty_machine.py release/graphopt-*.whl [model.onnx] [--dim 224 ...]
 
-A new virtual environment, beside which nothing is on the PATH (no compiler, no shell), gets the wheel and MLServer;
-only the tests' client is taken from this repository. 1,008 requests of one to three rows by 16 clients; after
-a quarter of them one of the two workers is killed. Every answer must be what the original file gives in a plain
-session; a client asks again where it got none. Without a model: NudeNet, a trained YOLOv8 out of a wheel on PyPI, at
-64x64. Any other with a free batch axis and float inputs will do; --dim is the size of each further free axis.
+A new virtual environment with nothing else on the PATH (no compiler, no shell) gets the wheel and MLServer; only the
+tests' client comes from this repository. 16 clients send 1,008 requests of one to three rows; after a quarter of them
+one of the two workers is killed. Every answer must equal the original file's result in a plain session; a client
+repeats a request without an answer. The default model is NudeNet, a trained YOLOv8 from a PyPI wheel, at 64x64. Other
+models need a dynamic batch axis and float inputs; --dim is the size of each further dynamic axis.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ with Engine("mlserver", Path("served").absolute()) as engine:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--dim", action="append", help="the size of a free axis behind that of the batch")
+    parser.add_argument("--dim", action="append", help="the size of a dynamic axis after the batch axis")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder)
         python = machine / "venv" / "bin" / "python"
-        # Nothing of this environment, and no compiler: a wheel needs none.
+        # Nothing of this environment, and no compiler, which a wheel does not need.
         environment = {"PATH": str(python.parent), "HOME": folder, "LANG": "C.UTF-8"}
         kept = ("PIP_", "SSL_", "REQUESTS_")
         environment |= {name: value for name, value in os.environ.items() if name.startswith(kept)}

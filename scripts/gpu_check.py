@@ -1,8 +1,8 @@
-"""Every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
+"""Checks every GPU kernel on an NVIDIA GPU against float64: the cases of tests/hip and larger shapes.
 
-Builds the kernels with nvcc first. Names in the command line pick cases. With --sanitize it runs itself under
-compute-sanitizer (memcheck, racecheck), without the larger shapes where no name picks them, as many processes as there
-are cores, each with its part of the cases (--part I/N: every Nth one from the Ith on).
+Builds the kernels with nvcc first. Names on the command line select cases. With --sanitize it runs itself under
+compute-sanitizer (memcheck, racecheck), without the larger shapes unless a name selects them, in as many processes as
+there are cores. Each process runs a part of the cases (--part I/N: every Nth one from the Ith on).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.hip.registry import all_cases
 
 def open_device() -> tuple[Harness, Device]:
     torch.cuda.init()
-    torch.zeros(1, device="cuda")  # makes the context that the loader then finds
+    torch.zeros(1, device="cuda")  # creates the context that the loader then uses
     harness = Harness(build_for_cuda("gpu_harness"))
     return harness, harness.open("cuda")
 
@@ -59,7 +59,7 @@ LAST_NORMS = (
 
 
 def large_cases() -> Iterator[Case]:
-    """Shapes of many work-groups, where the plan's own choice is taken."""
+    """Yields shapes with many work-groups and the plan's default choice."""
     for dtype in (np.float32, np.float16):
         suffix = "f32" if dtype == np.float32 else "f16"
         for act in ("", "Relu", "Gelu"):
@@ -82,9 +82,9 @@ def large_cases() -> Iterator[Case]:
             Problem(700, 700, 256, heads=2, causal=True, guard=True, bad=5),
             Problem(200, 3000, 160, heads=2, mask="ST", guard=True, hidden_rows=7),
         )):  # fmt: skip
-            # Rows that see few keys are many times the RMS of all, and rounded in proportion.
+            # Rows that attend to few keys have many times the overall RMS, and rounding errors in proportion.
             yield replace(fused_attention_cases.case(f"large_attention_{np.dtype(dtype)}-{i}", dtype, p), by_row=True)
-    # Keys shared by teams of waves, which the CPU does not have.
+    # Keys shared by waves (split-K within a work-group), which the CPU does not support.
     teams = 2
     for i, p in enumerate((*fused_attention_cases.BY_HEAD[64], *fused_attention_cases.BY_HEAD[128],
                            *fused_attention_cases.SPLIT)):  # fmt: skip
@@ -98,7 +98,7 @@ def large_cases() -> Iterator[Case]:
             name = f"large_conv_{algorithm}-{sizes}"
             yield winograd_conv_cases.case(name, np.float32, sizes, (1, 1, 1, 1), "Relu", True, algorithm)
 
-    # The tiles that the CPU does not have.
+    # The tiles that the CPU does not support.
     for tile in tiles.DENSE_COPYING:
         for i, product in enumerate((*product_cases.PANELS, *product_cases.TURNED)):
             yield product_cases.gemm(f"{tile.size}_gemm_panels-{i}", np.float16, product, tile.number)
@@ -108,7 +108,7 @@ def large_cases() -> Iterator[Case]:
     for tile in tiles.HALO_COPYING:
         for i, sizes in enumerate(channels_last_cases.SHARED):
             yield channels_last_cases.product(f"{tile.size}_conv_halo-{i}", sizes, False, tile.number, halo=True)
-    # Whole rounds of compute units and smaller tiles of the rest.
+    # Whole rounds of compute units, and smaller tiles for the rest.
     many = (22, 8, 160, (40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), "Relu", True, True)
     yield channels_last_cases.product("rounds_conv_halo", many, False, -1, halo=True)
 
@@ -154,9 +154,9 @@ def run(case: Case, harness: Harness, device: Device) -> list[np.ndarray]:
 
 
 def sanitize(tool: str, arguments: Sequence[str]) -> bool:
-    """Whether a tool of compute-sanitizer finds nothing in any part of the cases."""
+    """Whether a tool of compute-sanitizer finds no errors in any part of the cases."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    # A kernel is looked for in one module after the other: "not found" is no error.
+    # A kernel is searched in one module after the other: "not found" is not an error.
     options = ["--report-api-errors", "no"] if tool == "memcheck" else []
     command = [sanitizer, "--tool", tool, *options, "--error-exitcode", "9", sys.executable, __file__, *arguments]
     parts = os.cpu_count() or 1
@@ -182,11 +182,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--sanitize", action="store_true")
-    parser.add_argument("--few", action="store_true", help="without the larger shapes")
+    parser.add_argument("--few", action="store_true", help="skip the larger shapes")
     parser.add_argument("--part", default="0/1", metavar="I/N")
     options = parser.parse_args()
     if options.sanitize:
-        build_for_cuda("gpu_harness")  # once, and not by each of the processes
+        build_for_cuda("gpu_harness")  # once, not in each process
         arguments = options.names or ["--few"]
         clean = [sanitize(tool, arguments) for tool in ("memcheck", "racecheck")]
         return int(not all(clean))
@@ -202,13 +202,13 @@ def main() -> int:
         count += 1
         try:
             message = case.check(run(case, harness, device))
-        except RuntimeError as error:  # no plan, or the device's error, which the cases behind it meet, too
+        except RuntimeError as error:  # no plan, or a device error, which also fails all later cases
             message = str(error)
         if message:
             failures += 1
             print(f"FAILED {case.op} {case.name}: {message}")
     print(f"{count} cases, {failures} failures")
-    return int(failures > 0 or (not count and parts == 1))  # names that pick no case check nothing
+    return int(failures > 0 or (not count and parts == 1))  # names that select no case check nothing
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Checks two GPUs in one process: sessions on both beside PyTorch, and a batch split between them.
+"""Checks two GPUs in one process: sessions on both together with PyTorch, and a batch split between them.
 
     python scripts/gpu_data_parallel.py
 
 Builds the library with nvcc into graphopt/lib first and prints a line for each check:
 
 - a session on the second device while the first is current for the caller and PyTorch computes there;
-- sessions of one model on both devices, one of which is closed first;
+- sessions of one model on both devices, one of them closed first;
 - `graphopt.DataParallel` over all devices against a session on one, for ResNet-50 and BERT-base in float32 from host
   memory, with the medians of interleaved runs;
 - an input and an output bound on the wrong device: an error that names both devices.
 
-The exit code is 1 when a check fails: other bits, or an error above rounding; a speedup of ResNet-50 below 1.7; fewer
+The exit code is 1 if a check fails: different bits, or an error above rounding; a speedup of ResNet-50 below 1.7; fewer
 than two devices. scripts/gpu_soak.py is the soak test on both.
 """
 
@@ -151,7 +151,7 @@ def beside_pytorch() -> str:
 
 
 def kept_apart() -> str:
-    """Runs sessions of one model on both devices by turns, and one of them after the other is closed."""
+    """Runs sessions of one model alternately on both devices, and one of them after the other is closed."""
     model = optimized("resnet50")
     before = [in_use(device) for device in range(2)]
     sessions = [session_on(model, device) for device in range(2)]
@@ -195,7 +195,7 @@ def wrong_device() -> str:
     for input_on, output_on in ((0, 1), (1, 0)):
         try:
             bind(input_on, output_on)
-        except Exception as error:  # the runtime's exception classes share no public base
+        except Exception as error:  # ONNX Runtime's exception classes have no public base
             messages.append(str(error).strip().splitlines()[-1])
         else:
             raise AssertionError(f"no error for an input on device {input_on} and an output on device {output_on}")
@@ -229,7 +229,7 @@ def split_batch(name: str) -> str:
 
 
 def main() -> int:
-    # The vendor libraries that PyTorch has loaded serve us, too.
+    # Our library uses the vendor libraries that PyTorch has loaded.
     torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")
     torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
     library = build_for_cuda("graphopt")

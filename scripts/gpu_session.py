@@ -1,29 +1,30 @@
-"""Whole models on an NVIDIA GPU through stock ONNX Runtime and the provider, beside the best that PyTorch has.
+"""Runs whole models on an NVIDIA GPU with ONNX Runtime and the provider, against the fastest variant of PyTorch.
 
     python scripts/gpu_session.py [--only MODEL[:BATCH[:DTYPE]] ...] [--json PATH] [--without-libraries] [--no-compile]
     python scripts/gpu_session.py --trace [--kernels COUNT] [--only ...]
     python scripts/gpu_session.py --sizes [COUNT]
 
-A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the model as
-exported, what ran on the CPU, copies between the CPU and the device (Memcpy nodes), what its regions did, and medians
-of interleaved runs with inputs and outputs on the device: ours, PyTorch eager, eager captured in a CUDA graph, and
-torch.compile(mode="reduce-overhead"), all in one process; float16 convolutional models of PyTorch are channels last.
+A row is a model at a batch size in float32 or float16: outputs against the float32 CPU provider on the exported model,
+the nodes on the CPU, copies between the CPU and the device (Memcpy nodes), the events of its regions, and medians of
+interleaved runs with inputs and outputs on the device: ours, PyTorch eager, eager captured in a CUDA graph, and
+torch.compile(mode="reduce-overhead"), all in one process. PyTorch's convolutional models in float16 are channels last.
 Builds the library with nvcc first.
 
-With `--json` rows are added to the file one by one, and those that it holds are not measured again: a table may join
-several runs on the same kind of device. Ends with the table of the file, and fails when a row misses its floor: nothing
-on the CPU, no copy, errors within the limit, and our time at most the row's multiple of the best of the three, where it
-has a floor. A side of PyTorch that failed is named and is a miss, too: the best of two is no best of three.
-`--no-compile` leaves torch.compile out: its rows say "of 2", and without the option they are measured again.
+With `--json` rows are added to the file one by one, and rows that it already has are not measured again: a table may
+combine several runs on the same kind of device. Prints the table of the file at the end, and fails if a row misses its
+floor: nothing on the CPU, no copy, errors within the limit, and our time at most the row's multiple of the best of the
+three, if the row has one. A variant of PyTorch that fails is named and also counts as a miss, since the best of two is
+not the best of three. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
+again.
 
 `--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
-`--trace`: host and device time of a run side by side, without regions, without capture, and with both; and the host's
-time for a node of a long chain. With `--kernels` also the kernels that take the device longest in a captured run, ours
-and those of PyTorch's captured graph.
-`--sizes COUNT`: so many different random image sizes through a detector with dynamic height and width: the first run of
-a size against the second, with a memory limit that plans have to leave for, and with one that has room for all that are
-kept. Fails when the ratio is above its floor, when a session held more of the device than its limit, and when the
-memory that is not the library's own (the driver's for graphs, the vendor's libraries') grew over the sizes.
+`--trace`: host and device time of a run, without regions, without capture, and with both; and the host time for each
+node of a long chain. With `--kernels` also the kernels with the most device time in a captured run, ours and those of
+PyTorch's captured graph.
+`--sizes COUNT`: runs a detector with dynamic height and width on this many different random image sizes, and compares
+the first run of a size with the second, with a memory limit that makes plans be dropped, and with one that fits all
+kept plans. Fails if the ratio is above its floor, if a session held more device memory than its limit, or if memory
+outside of the library (the driver's for graphs, the vendor's libraries') grew over the sizes.
 GRAPHOPT_BUILT names the folder of another build of the library.
 """
 
@@ -64,7 +65,7 @@ MODELS = tuple(ZOO)
 BATCHES = (1, 8, 32)
 DTYPES = ("float32", "float16")
 ERROR_LIMIT = {"float32": 1e-4, "float16": 2e-2}
-# Ours over the best of PyTorch, at most; without a floor of a row's own it is shown alone.
+# Our time over the best of PyTorch, at most; a row without a floor is only shown.
 FLOORS = {
     "float32": dict.fromkeys(MODELS, 1.0)
     | dict.fromkeys(("mobilenet_v2", "unet", "yolo", "chess", "vgg16_bn", "gpt2"), 1.1),
@@ -72,14 +73,14 @@ FLOORS = {
     | dict.fromkeys(("sd_block", "unet"), 1.1)
     | dict.fromkeys(("resnet18", "resnet50", "mobilenet_v2", "yolo"), 1.3),
 }
-# Without vendor libraries, in float16.
+# In float16 without vendor libraries.
 FLOORS_ALONE = dict.fromkeys(CONVOLUTIONAL, 2.0) | dict.fromkeys(("bert", "gpt2", "vit", "chess"), 1.6)
 SIDES = ("eager", "graph", "compile")
-# Of --sizes: the first run of a size over the second, and by how much memory of the driver's and the vendor's libraries
-# may grow meanwhile, graphs above all.
+# For --sizes: the first run of a size over the second, and the maximum growth of memory of the driver and the vendor's
+# libraries meanwhile, mainly for graphs.
 SIZES_RATIO = 1.3
 MOST_GROWTH = 128 << 20
-# Most sets of shapes that a region keeps plans of (kMostPlans of native/runtime/provider/region_cache.h).
+# The number of sets of shapes with plans that a region keeps (kMostPlans of native/runtime/provider/region_cache.h).
 PLANS = 32
 
 
@@ -94,7 +95,7 @@ class Row:
     device: str
     error: float = 0.0
     on_cpu: dict[str, int] = field(default_factory=dict)
-    copies: int | None = None  # Memcpy nodes; none: a row of a file that was written before they were counted
+    copies: int | None = None  # Memcpy nodes; None for a row of a file written before they were counted
     regions: dict[str, int] = field(default_factory=dict)
     ours: float = 0.0
     peers: dict[str, float] = field(default_factory=dict)
@@ -115,11 +116,11 @@ class Row:
         return FLOORS_ALONE.get(self.model) if self.dtype == "float16" else None
 
     def left_out(self) -> list[str]:
-        """Sides of PyTorch that were neither measured nor failed."""
+        """Returns the variants of PyTorch that were neither measured nor failed."""
         return [side for side in SIDES if side not in self.peers and side not in self.failed]
 
     def failures(self, sides: Sequence[str]) -> list[str]:
-        """What the row misses, where the best of these sides of PyTorch was asked for."""
+        """Returns the misses of the row, with these variants of PyTorch required."""
         found = [f"{side} failed" for side in self.failed if side in sides]
         found += [f"{side} left out" for side in self.left_out() if side in sides]
         if not self.error <= ERROR_LIMIT[self.dtype]:
@@ -151,7 +152,7 @@ HEAD = (
 
 
 def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Every float tensor and type of the model as float16."""
+    """Converts every float tensor and type of the model to float16."""
     half = onnx.ModelProto()
     half.CopyFrom(model)
 
@@ -161,7 +162,7 @@ def to_float16(model: onnx.ModelProto) -> onnx.ModelProto:
             limit = np.finfo(np.float16).max
             tensor.CopyFrom(numpy_helper.from_array(np.clip(array, -limit, limit).astype(np.float16), tensor.name))
 
-    scales = {node.input[2] for node in half.graph.node if node.op_type == "Resize"}  # float32 whatever X is
+    scales = {node.input[2] for node in half.graph.node if node.op_type == "Resize"}  # float32 for any type of X
     for tensor in half.graph.initializer:
         if tensor.name not in scales:
             convert(tensor)
@@ -191,7 +192,7 @@ def session_of(model: onnx.ModelProto, library: Path, profile: str = "", **optio
 
 
 def placed(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tuple[dict[str, int], int]:
-    """What ran elsewhere than on the provider in a run of the model, and how many copies (Memcpy nodes) did."""
+    """Runs the model; returns the nodes on other providers, and the number of copies (Memcpy nodes)."""
     with tempfile.TemporaryDirectory() as folder:
         session = session_of(model, library, profile=str(Path(folder) / "profile"))
         session.run(None, feeds)
@@ -202,7 +203,7 @@ def placed(model: onnx.ModelProto, feeds: dict[str, Any], library: Path) -> tupl
 
 
 def told(library: Path, function: str) -> dict[str, Any]:
-    """What a function of the library that takes nothing and gives JSON says (docs/native_library.md)."""
+    """Calls a function of the library without arguments that returns JSON (docs/native_library.md)."""
     describe = getattr(ctypes.CDLL(str(library)), function)
     describe.restype = ctypes.c_char_p
     found: dict[str, Any] = json.loads(describe())
@@ -214,13 +215,13 @@ def region_counts(library: Path) -> dict[str, int]:
 
 
 def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Medians of pieces of work that take turns; each call ends with everything done."""
+    """Returns medians of interleaved calls; each call must wait for its work."""
     times = interleaved(works, warm_up=4, least=0.02, most_calls=50)
     return {name: 1e3 * found.median for name, found in times.items()}
 
 
 def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
-    """Inputs and outputs on the device."""
+    """Returns a binding with inputs and outputs on the device."""
     binding = session.io_binding()
     for key, array in feeds.items():
         binding.bind_ortvalue_input(key, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
@@ -231,7 +232,7 @@ def bound(session: Any, feeds: dict[str, Any], outputs: list[Any]) -> Any:
 
 
 def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, Any]]:
-    """As exported in float32, optimized in `dtype`, and feeds for the latter."""
+    """Returns the exported float32 model, the model optimized in `dtype`, and feeds for the latter."""
     exported = ZOO[name](batch=batch)
     feeds = feeds_of(exported)
     if dtype == "float32":
@@ -244,7 +245,7 @@ def model_of(name: str, batch: int, dtype: str) -> tuple[onnx.ModelProto, onnx.M
 
 
 def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Callable[[], object]]:
-    """Ways to run the model in PyTorch; each call ends with everything done. What fails is noted in the row."""
+    """Returns the variants of the model in PyTorch; each call waits for its work. Failures are noted in the row."""
     module, names = twin(row.model)
     module = module.eval().cuda().to(getattr(torch, row.dtype))
     arguments = [torch.from_numpy(feeds[name]).cuda() for name in names]
@@ -273,7 +274,7 @@ def peers_of(row: Row, feeds: dict[str, Any], compiled: bool) -> dict[str, Calla
             torch.cuda.synchronize()
 
         works["graph"] = replay
-    except Exception as error:  # PyTorch's exceptions share no base
+    except Exception as error:  # PyTorch's exceptions have no common base
         row.failed["graph"] = str(error)[:200]
     if compiled:
         try:
@@ -322,7 +323,7 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
 
 
 def kernels_of(run: Callable[[], object], rounds: int = 20) -> dict[str, tuple[float, float]]:
-    """What the device does in one run: microseconds and launches of each kernel and copy, by name."""
+    """Returns microseconds and launches of each kernel and copy in one run, by name."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as found:
@@ -368,7 +369,7 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
             peers = peers_of(row, feeds, compiled=False)
             print_kernels("PyTorch, captured", kernels_of(peers.get("graph", peers["eager"])), most_kernels)
             sys.stdout.flush()
-    # A chain of nodes that take the device no time.
+    # A chain of nodes with negligible device time.
     nodes = 400
     names = ["x", *(f"t{i}" for i in range(nodes - 1)), "y"]
     graph = helper.make_graph(
@@ -392,12 +393,12 @@ def trace(rows: list[tuple[str, int, str]], library: Path, most_kernels: int) ->
 
 
 def sizes_of_images(count: int) -> list[tuple[int, int]]:
-    """Different heights and widths that the detector takes, multiples of 32, of at most 1,572,864 pixels.
+    """Returns different heights and widths for the detector: multiples of 32, with at most 1,572,864 pixels.
 
-    The largest need some 120 MiB between their nodes, beside 29 of weights: 256 have room for each, but not for two.
+    The largest need about 120 MiB between their nodes, and 29 MiB of weights: 256 MiB fit one such size, but not two.
 
     Raises:
-        ValueError: when there are not so many.
+        ValueError: there are fewer sizes than `count`.
     """
     sides = range(4, 65)
     each = [(32 * h, 32 * w) for h in sides for w in sides if h * w <= 48 * 32]
@@ -406,26 +407,25 @@ def sizes_of_images(count: int) -> list[tuple[int, int]]:
 
 @dataclass
 class SizesRun:
-    """Many sizes through one session: times in milliseconds, memory of the device in bytes."""
+    """Many sizes in one session: times in milliseconds, device memory in bytes."""
 
     limit: int
     first: list[float] = field(default_factory=list)
     second: list[float] = field(default_factory=list)
     replayed: list[float] = field(default_factory=list)
-    # What the device's memory holds, whoever has it: before there is a session, with the session, after the first size,
-    # and at most from then on.
+    # Device memory in use by all: before the session, with it, after the first size, and the maximum afterwards.
     before: int = 0
     made: int = 0
     began: int = 0
     most: int = 0
-    # Of that, what is not the library's own: after the first size, and at most from then on.
+    # Memory outside of our library: after the first size, and the maximum afterwards.
     others_began: int = 0
     others_most: int = 0
-    held: int = 0  # at most by the session, as the library counts it
-    beside: int = 0  # by the library beside it: weights that sessions share, workspaces
-    recordings: int = 0  # at most
-    fewest: int = 0  # plans kept, once there were as many as a region keeps
-    planning: float = 0.0  # milliseconds of a plan, on the host
+    held: int = 0  # maximum of the session, as counted by the library
+    beside: int = 0  # by the library outside of the session: shared weights, workspaces
+    recordings: int = 0  # maximum
+    fewest: int = 0  # minimum of kept plans, once there were as many as a region keeps
+    planning: float = 0.0  # milliseconds of planning on the host
     events: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -433,7 +433,7 @@ class SizesRun:
         return statistics.median(a / b for a, b in zip(self.first, self.second, strict=True))
 
     def misses(self, bites: bool) -> list[str]:
-        """What is missed. `bites`: the limit is so small that plans must leave, and times are not judged."""
+        """Describes the missed limits. With `bites` the limit makes plans be dropped, and times are not judged."""
         found = []
         if self.held > self.limit:
             found.append(f"the session held {mib(self.held)}, above its limit of {mib(self.limit)}")
@@ -466,13 +466,13 @@ def mib(size: int) -> str:
 
 
 def device_memory(library: Path) -> tuple[int, dict[str, Any]]:
-    """Bytes of the device that are taken, whoever has them, and what our library says of its own."""
+    """Returns the bytes of device memory in use by all, and our library's statistics."""
     free, total = torch.cuda.mem_get_info()
     return total - free, told(library, "GraphoptMemory")
 
 
 def random_sizes(count: int, library: Path) -> bool:
-    """Whether different sizes run within the memory that was given, and the first run of each about as the second."""
+    """Whether different sizes run within the memory limit, and each first run takes about as long as the second."""
     model, _ = graphopt.optimize(dynamic_detector(), target="cuda")
     fine = True
     for limit, bites in ((256 << 20, True), (1 << 30, False)):
@@ -490,7 +490,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
     rng = np.random.default_rng(0)
     begin = told(library, "GraphoptRegions")
     for i, (h, w) in enumerate(sizes):
-        # The first and the second run each come behind the drawing of their image: what a pause costs, both pay.
+        # The first and the second run both follow the drawing of their image, and so have the same pause before them.
         for kept, is_drawn in ((run.first, True), (run.second, True), (run.replayed, False)):
             if is_drawn:
                 feeds = {"images": rng.standard_normal((1, 3, h, w), dtype=np.float32)}
@@ -515,7 +515,7 @@ def run_sizes(sizes: list[tuple[int, int]], model: onnx.ModelProto, library: Pat
 
 
 def dynamic_detector() -> onnx.ModelProto:
-    """The zoo's detector for images of any size."""
+    """Returns the zoo's detector for images of any size."""
     model = ZOO["yolo"]()
     for value, rows in ((model.graph.input[0], "h"), *((o, f"h{i}") for i, o in enumerate(model.graph.output))):
         dims = value.type.tensor_type.shape.dim
@@ -525,7 +525,7 @@ def dynamic_detector() -> onnx.ModelProto:
 
 
 def rows_of(only: list[str]) -> list[tuple[str, int, str]]:
-    """All rows, or those that MODEL, MODEL:BATCH or MODEL:BATCH:DTYPE names."""
+    """Returns all rows, or those named by MODEL, MODEL:BATCH or MODEL:BATCH:DTYPE."""
     found = []
     for name in MODELS:
         for batch in BATCHES:
@@ -549,7 +549,7 @@ def main() -> int:
     if options.without_libraries:
         os.environ["GRAPHOPT_LIBRARIES"] = "cublas=off,cublaslt=off,cudnn=off"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # cuBLAS and cuDNN are loaded now
+    torch.zeros(1, device="cuda") @ torch.zeros(1, device="cuda")  # loads cuBLAS and cuDNN
     torch.nn.functional.conv2d(torch.zeros(1, 1, 3, 3, device="cuda"), torch.zeros(1, 1, 3, 3, device="cuda"))
     library = build_for_cuda("graphopt").resolve()
     ort.register_execution_provider_library("graphopt", str(library))

@@ -459,7 +459,7 @@ class Worker(threading.Thread):
         self.soak.begin(f"close two of {model.name} {precision}")
 
     def together(self, *works: Callable[[], None]) -> None:
-        """Runs each function on a thread of its own and raises the first error."""
+        """Runs each function on a new thread and raises the first error."""
         errors: list[BaseException] = []
 
         def do(work: Callable[[], None]) -> None:
@@ -644,7 +644,7 @@ def main() -> int:
         result = f"failed, {soak.failure}" if soak.failure else f"0 failures, {said}"
         print(f"soak: {time.monotonic() - begin:.0f} s, seed {options.seed}, {len(models)} models, {kinds}: {result}")
         sys.stdout.flush()
-        if soak.failure:  # a device that is lost may hold up destructors for ever
+        if soak.failure:  # a lost device may block destructors forever
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(1)
     return 0

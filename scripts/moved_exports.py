@@ -1,4 +1,4 @@
-"""Fresh exports with external data, optimized in their folder and moved alone to another one: are they equal?
+"""Optimizes fresh exports with external data in their folder, moves the results alone, and compares them.
 
 venv-torch/bin/python scripts/export.py FOLDER --exporters dynamo20 --external-data
 .venv/bin/python scripts/moved_exports.py FOLDER
@@ -20,7 +20,7 @@ import graphopt
 
 
 def check(file: Path) -> bool:
-    """Whether the optimized file is complete with its own data file, and equal without those of the input."""
+    """Whether the optimized file is complete with its data file, and equal without those of the input."""
     with tempfile.TemporaryDirectory() as temporary:
         fresh, alone = Path(temporary) / "fresh", Path(temporary) / "alone"
         fresh.mkdir()

@@ -1,20 +1,20 @@
-"""Optimizes every .onnx file under some folders for every target, and holds the results against the originals.
+"""Optimizes every .onnx file under some folders for every target, and compares the results with the originals.
 
     .venv/bin/python scripts/outside_files.py FOLDER... [--targets cpu,rocm,...] [--log results.jsonl]
 
-Made for files that nobody here wrote, such as test suites of other projects (docs/measurements/outside_files.md).
-A file fails where `optimize` ends with anything but a result or a line of its own, where ONNX's checker or the runtime
-at its default level refuses a result and not the original, or where outputs differ, with the library or without it,
-with the runtime's own optimizations or without them. Inputs are those of onnx's test data layout beside the model, else
-made from the declared types and shapes; where the original runs on none of those, inputs that `graphopt verify`
-finds. What runs at the default level alone is compared there. A log has one line of JSON for each file; a run leaves
-out the files that its log has. With --seed the files come in a random order in which each project (a folder of FOLDER),
-operator and opset comes early, so that a run that is ended early is a sample that lacks none of them. Files are written
-to TMPDIR: a folder in memory saves most of a run's time.
+Made for third-party files, such as test suites of other projects (docs/measurements/outside_files.md). A file fails if
+`optimize` ends without a result and without one of its error messages. It also fails if ONNX's checker, or ONNX Runtime
+at its default level, refuses a result but not the original, or if outputs differ, with and without the library, with
+and without ONNX Runtime's optimizations. Inputs are those of onnx's test data layout next to the model, or are made
+from the declared types and shapes; if the original runs on none of those, inputs that `graphopt verify` finds. Files
+that only run at the default level are compared there. A log has one line of JSON for each file; a run skips the files
+that its log has. With --seed the files come in a random order with each project (a folder of FOLDER), operator and
+opset early, which makes an interrupted run a representative sample. Files are written to TMPDIR: a folder in memory
+saves most of a run's time.
 
-Outcomes: agrees; amplified (beyond a fixed limit, and not further than rounding alone moves the original, as `graphopt
-verify` measures it); unchanged; refused with a line that says why; random; NaN (of the original alone); not run (the
-runtime refuses the original, or ends the process with it); slow; FAILED. Exit code 0: no file failed.
+Outcomes: agrees; amplified (beyond a fixed limit, but not more than rounding alone changes the original, as measured by
+`graphopt verify`); unchanged; refused with a line that gives the reason; random; NaN (of the original only); not run
+(ONNX Runtime refuses the original, or crashes); slow; FAILED. Exit code 0: no file failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TARGETS = "cpu,rocm,cuda,migraphx,portable"
 
 
 def _holds(path: Path, folders: list[Path]) -> set[object]:
-    """What a sample should not lack: the project, each operator, each opset of ONNX's own."""
+    """Returns the properties that a sample should cover: the project, each operator, each opset of standard ONNX."""
     held: set[object] = {path.relative_to(f).parts[0] for f in folders if path.is_relative_to(f) and path != f}
     try:
         model = onnx.load(path, load_external_data=False)
@@ -54,7 +54,7 @@ def _holds(path: Path, folders: list[Path]) -> set[object]:
 
 
 def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
-    """Each round takes, in the order of `paths`, what holds something that the round has not seen."""
+    """Sorts paths into rounds; each takes, in the order of `paths`, files with a property not yet in the round."""
     left = [(path, _holds(path, folders)) for path in paths]
     ordered: list[Path] = []
     while left:
@@ -66,14 +66,14 @@ def _in_rounds(paths: list[Path], folders: list[Path]) -> list[Path]:
             else:
                 ordered.append(path)
                 seen |= held
-        if len(later) == len(left):  # files that hold nothing
+        if len(later) == len(left):  # files without properties
             return ordered + [path for path, _ in left]
         left = later
     return ordered
 
 
 class _Worker:
-    """A process that examines files one after the other, whatever they do to it."""
+    """A process that examines files one after the other, and is restarted if it dies."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -113,12 +113,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--targets", default=TARGETS + ",cpu+fp16,rocm+fp16")
-    parser.add_argument("--log", type=Path, help="where results are kept as they come, and read from at the start")
-    parser.add_argument(
-        "--seconds", type=float, default=120, help="of a CPU; a file that takes longer at a target is left"
-    )
+    parser.add_argument("--log", type=Path, help="a file of results: read at the start, appended to")
+    parser.add_argument("--seconds", type=float, default=120, help="limit of CPU seconds for a file and target")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, help="of the order; without it they come by name")
+    parser.add_argument("--seed", type=int, help="seed of a random order; without it files are sorted by name")
     options = parser.parse_args()
     targets = options.targets.split(",")
     paths = sorted({p.resolve() for f in options.folders for p in ([f] if f.is_file() else f.rglob("*.onnx"))})

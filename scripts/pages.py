@@ -1,4 +1,4 @@
-"""Writes what pages of docs/ repeat of the code and of each other: operators, activations, architectures and codes.
+"""Writes the parts of docs/ that repeat code or other pages: operators, activations, architectures and codes.
 
 .venv/bin/python scripts/pages.py      # tests/test_docs.py fails where it would change a page
 """
@@ -24,17 +24,16 @@ from graphopt.remarks import Code  # noqa: E402
 from tests.hip.architectures import own_code  # noqa: E402
 
 DOCS = ROOT / "docs"
-# What scripts/bench_cpu.py wrote on each processor: the columns of the table of results.
+# Results of scripts/bench_cpu.py by processor: the columns of the table of results.
 RESULTS = {"Zen 3": "cpu_zen3.json", "Zen 4": "cpu_zen4.json", "Sapphire Rapids": "cpu_amx.json"}
 CHART = DOCS / "results.svg"
 
 
 def with_rows(text: str, heading: str, rows: Sequence[str]) -> str:
-    """The page with other rows in the table whose first column is called so.
+    """Returns the page with new rows in the table that has this heading in its first column.
 
     Raises:
-        ValueError: no table of the page is, or several are.
-
+        ValueError: the page has no such table, or several.
     """
     head = re.compile(rf"(^\| {heading} \|.*\n\|[-:|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
     if len(head.findall(text)) != 1:
@@ -51,7 +50,7 @@ def attributes_of(types: Mapping[str, ir.AttributeType]) -> str:
 
 
 def operators() -> list[str]:
-    """Names that differ in their activation are one row, with the attributes and the opset of the one without."""
+    """Returns one row for names that differ in their activation, with attributes and opset of the one without."""
     families: dict[tuple[str, ...], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")
@@ -71,7 +70,7 @@ def operators() -> list[str]:
 
 
 def activations(text: str) -> list[str]:
-    """The last cell, the equation, is the page's own."""
+    """Returns the rows of activations; the last cell, the equation, is kept from the page."""
     equations = dict(re.findall(r"^\| ([\w()]+) \| .* \| \d+ \| (.*) \|$", text, re.MULTILINE))
     rows = []
     for activation in ACTIVATIONS.values():
@@ -82,13 +81,13 @@ def activations(text: str) -> list[str]:
 
 
 def passes_that_say(code: Code) -> list[str]:
-    """By the tables of codes on the pages of passes."""
+    """Returns the passes with this code in the tables of their pages."""
     codes = {page.stem: re.findall(r"\b[A-Z][A-Z0-9_]+\b", page.read_text()) for page in DOCS.glob("passes/*.md")}
     return [name for name in sorted(codes) if code.name in codes[name]]
 
 
 def refusal(text: str, code: Code) -> str:
-    """The page with the code's meaning and the passes that use it; whatever else says so stays behind them."""
+    """Returns the page with the code's meaning and the passes that use it; further links are kept after them."""
     text = re.sub(r"^Meaning: .*\.$", lambda _: f"Meaning: {code.meaning}.", text, count=1, flags=re.MULTILINE)
     said = re.search(r"^Passes that say so: (.*)\.$", text, re.MULTILINE)
     if said is None:
@@ -99,12 +98,12 @@ def refusal(text: str, code: Code) -> str:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Processor -> its measurements."""
+    """Returns processor -> its measurements."""
     return {name: json.loads((DOCS / "measurements" / file).read_text()) for name, file in RESULTS.items()}
 
 
 def result_rows() -> list[str]:
-    """A row for each model: its ratio on each processor, in float32 and, where it was measured, in bfloat16."""
+    """Returns a row for each model: its ratio on each processor, in float32 and, if measured, in bfloat16."""
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for name, data in results().items():
         for kind in ("float32", "bfloat16"):
@@ -118,7 +117,7 @@ def result_rows() -> list[str]:
 
 
 def conditions() -> list[str]:
-    """A row for each processor: where and when its column was measured."""
+    """Returns a row for each processor: place and time of its measurements."""
     rows = []
     for name, data in results().items():
         when = f"{data['date']}" + (f", commit {data['commit']}" if data["commit"] else "")
@@ -129,7 +128,7 @@ def conditions() -> list[str]:
 
 
 def chart() -> str:
-    """The ratios on Zen 4 as bars, in one SVG that follows the reader's light or dark theme."""
+    """Returns the ratios on Zen 4 as bars, in one SVG that follows the reader's light or dark theme."""
     zen4 = results()["Zen 4"]
     scale, left, step = 150.0, 190, 40
     height = step * len(zen4["models"]) + 64
@@ -156,7 +155,7 @@ def chart() -> str:
 
 
 def pages() -> dict[Path, str]:
-    """What each page that repeats something is to be."""
+    """Returns page -> its new text, for all pages with generated parts."""
     texts = {page: page.read_text() for page in (DOCS / name for name in ("ops.md", "gpu.md", "contrib.md"))}
     ops, gpu, contribs = texts
     texts[ops] = with_rows(texts[ops], "name", operators())

@@ -1,13 +1,13 @@
-"""Makes the tables of what other providers take, for `graphopt explain --provider`, out of their published lists.
+"""Makes the tables of operators that other providers support, for `graphopt explain --provider`, from published lists.
 
 python scripts/peer_operators.py MIGRAPHX HIP_EP ONNXRUNTIME
 
 with checkouts of github.com/ROCm/AMDMIGraphX, of github.com/ROCm/hip-ep and of github.com/ROCm/onnxruntime.
 
-Only facts are taken: names of operators, the types that are listed for them, and limits. For MIGraphX they come from
-the table of docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the parsers
-register; and from the names and types that ONNX Runtime's MIGraphX provider hands on, which are fewer. For hip-ep they
-come from its list and from the patterns that its conversions register; what these refuse was read by hand.
+Only facts are taken: names of operators, their listed types, and limits. For MIGraphX they come from the table of
+docs/dev/onnx_operators.rst and, for operators that it lacks or denies, from the names that the parsers register; and
+from the names and types that ONNX Runtime's MIGraphX provider accepts, which are fewer. For hip-ep they come from its
+list and from the patterns that its conversions register; their limits were read by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HANDED_ON = (
     "onnxruntime/core/providers/migraphx/migraphx_execution_provider.cc",
 )
 TYPES = {"FP8": "float8e4m3fnuz", "FP16": "float16", "FP32": "float", "FP64": "double", "BFLOAT16": "bfloat16"}
-# Which forms of an operator hip-ep's conversions take or read alone, of those that ONNX has, at this commit.
+# The forms of an operator that hip-ep's conversions accept or implement, if not all of ONNX's, at this commit.
 HIP_EP_READ_AT = "6f3347267aa7bb3a3373485df2e42ebe2d306640"
 _HEADS = "known numbers of heads and a known size of the cos cache"
 _POOLED = "1 to 3 spatial dimensions; auto_pad SAME with known sizes"
@@ -64,7 +64,7 @@ HIP_EP_FORMS = {
     "com.microsoft::SkipLayerNormalization": "no bias of the input",
     "com.microsoft::SkipSimplifiedLayerNormalization": "epsilon is written",
 }
-# Types of the data, where the compiler refuses others that ONNX has.
+# Types of the data, if the compiler refuses some of ONNX's.
 HIP_EP_TYPES = {
     "MaxPool": ["bfloat16", "float16", "float", "double"],
     "NonZero": ["bool", "int8", "uint8", "int32", "int64", "float16", "float"],
@@ -93,7 +93,7 @@ def migraphx(checkout: Path) -> dict[str, Any]:
         if first and not name:
             name = first.removesuffix(" (deprecated)")
             table[name] = {"taken": supported == "✅", "types": [], "limits": ""}
-        elif first:  # a name of two lines
+        elif first:  # a name split over two lines
             table[name + first] = table.pop(name)
             name += first
         if name:
@@ -106,14 +106,14 @@ def migraphx(checkout: Path) -> dict[str, Any]:
         text = git(checkout, "show", f"HEAD:{path}") if re.search(r"/parse_\w+\.cpp$", path) else ""
         for body in re.findall(r"operators\(\)\s*const[^{]*\{\s*return\s*\{(.*?)\};", text, re.S):
             parsed |= set(re.findall(r'\{\s*"(\w+)"', body))
-    # The table knows less than the parsers: what it says no of may be read all the same.
+    # The table is incomplete: a parser may support an operator that the table denies.
     for operator in sorted(o for o in parsed if not table.get(o, {"taken": False})["taken"]):
         table[operator] = {"taken": True, "types": [], "limits": ""}
     return {**source(checkout, *MIGRAPHX), "any_domain": True, "operators": dict(sorted(table.items()))}
 
 
 def handed_on(checkout: Path) -> dict[str, Any]:
-    """The names and types that the provider lets through, and the operators of which it refuses forms."""
+    """Returns the names and types that the provider accepts, and the operators with unsupported forms."""
     text = git(checkout, "show", f"HEAD:{HANDED_ON[1]}")
 
     def words(function: str, pattern: str) -> list[str]:
@@ -132,7 +132,7 @@ def handed_on(checkout: Path) -> dict[str, Any]:
 
 
 def converted(text: str) -> list[str]:
-    """The operators that the patterns of a file are rooted at; of another domain than ONNX's as DOMAIN::NAME."""
+    """Returns the root operators of the patterns in a file; those outside of ONNX's domain as DOMAIN::NAME."""
     names = re.findall(r'RewritePattern\("onnx\.(\w+)"', text) + re.findall(r'\(ctx, "onnx\.(\w+)"', text)
     compared = [c for c in re.findall(r'getValue\(\) [!=]= "([\w.]+)"', text) if "Custom" in names]
     for name, after in itertools.pairwise([*compared, ""]):

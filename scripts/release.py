@@ -1,7 +1,7 @@
-"""Makes a release, or shows what it would be: version, changelog, tag, sdist, wheel, checksums, SBOM.
+"""Makes a release, or shows its steps: version, changelog, tag, sdist, wheel, checksums, SBOM.
 
 The wheel is built from the sdist and checked: auditwheel's policy, device code of every architecture, its size, and
-that it has no files but ours.
+that it contains only our files.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent
 INIT, CHANGELOG = ROOT / "graphopt" / "__init__.py", ROOT / "CHANGELOG.md"
 ARCHITECTURES = ROOT / "native" / "device" / "architectures.h"
 PLATFORM = "manylinux_2_34_x86_64"
-# PyPI takes 100 MB a file; people take less kindly.
+# PyPI allows 100 MB for each file; these limits are stricter, for users.
 MOST_BYTES = {"wheel": 40_000_000, "sdist": 2_000_000}
 LIBRARY = "graphopt/lib/libgraphopt.so"
 
 
 def fail(message: str) -> None:
-    """Ends with one line."""
+    """Exits with a message of one line."""
     sys.exit(f"scripts/release: {message}")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    """Output of a command; its messages where it fails."""
+    """Returns the output of a command; exits with its messages if it fails."""
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
     )
@@ -49,18 +49,18 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
 
 
 def current_version() -> Version:
-    """The version of the sources."""
+    """Returns the version of the sources."""
     return Version(re.findall(r'^__version__ = "(.*)"$', INIT.read_text(), re.M)[0])
 
 
 def release_notes() -> str:
-    """What stands under [Unreleased]."""
+    """Returns the text under [Unreleased]."""
     section = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## \[|\Z)", CHANGELOG.read_text(), re.M | re.S)
     return section.group(1).strip() if section else ""
 
 
 def with_version(version: Version, day: date) -> dict[Path, str]:
-    """The files that a release changes."""
+    """Returns the files that a release changes, with their new text."""
     init = re.sub(r'^__version__ = ".*"$', f'__version__ = "{version}"', INIT.read_text(), flags=re.M)
     heading = f"## [Unreleased]\n\n## [{version}] - {day.isoformat()}"
     changelog = CHANGELOG.read_text().replace("## [Unreleased]", heading, 1)
@@ -68,7 +68,7 @@ def with_version(version: Version, day: date) -> dict[Path, str]:
 
 
 def check_version(text: str) -> Version:
-    """The version to release: newer than any tag, and the changelog says what is new."""
+    """Returns the version to release: newer than any tag, and with changes in the changelog."""
     try:
         version = Version(text)
     except InvalidVersion:
@@ -82,7 +82,7 @@ def check_version(text: str) -> Version:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """The sdist and the wheel of HEAD; equal sources and tools give equal bytes wherever this runs."""
+    """Builds the sdist and the wheel of HEAD; equal sources and tools give equal bytes on every machine."""
     epoch = run("git", "log", "-1", "--format=%ct").strip()
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -107,12 +107,12 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def architectures() -> list[str]:
-    """The AMD architectures that the library is to have code for."""
+    """Returns the AMD architectures that the library must have code for."""
     return re.findall(r'^ {4}\{"(gfx[^"]*)", Code::kOwn', ARCHITECTURES.read_text(), re.M)
 
 
 def check_wheel(wheel: Path, *, wanted: set[str]) -> str:
-    """What is in a wheel, in a line; ends where it is not as it has to be, with code for the `wanted` architectures."""
+    """Describes a wheel in a line; exits if it is invalid or lacks code for one of the `wanted` architectures."""
     policy = " ".join(run("auditwheel", "show", wheel).split())
     if "manylinux" not in policy:
         fail(f"{wheel.name}: auditwheel finds no policy for it: {policy}")
@@ -135,7 +135,7 @@ def check_wheel(wheel: Path, *, wanted: set[str]) -> str:
 
 
 def check_sdist(sdist: Path) -> str:
-    """Likewise of a source distribution."""
+    """Describes a source distribution in a line; exits if it is invalid."""
     with tarfile.open(sdist) as content:
         names = {name.partition("/")[2] for name in content.getnames()}
     folders = {name.split("/")[0] for name in names if "/" in name}
@@ -148,7 +148,7 @@ def check_sdist(sdist: Path) -> str:
 
 
 def bill_of_materials(version: Version, files: list[Path]) -> str:
-    """CycloneDX: the files with their digests, what they depend on, and what is linked into the library."""
+    """Returns the CycloneDX document: files with digests, their dependencies, and libraries linked into ours."""
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
@@ -191,7 +191,7 @@ def bill_of_materials(version: Version, files: list[Path]) -> str:
 
 
 def finish(version: Version, files: list[Path], out: Path) -> None:
-    """Writes the checksums and the bill of materials beside the files."""
+    """Writes the checksums and the bill of materials next to the files."""
     bom = out / f"graphopt-{version}.cdx.json"
     bom.write_text(bill_of_materials(version, files))
     lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in [*files, bom]]
@@ -200,7 +200,7 @@ def finish(version: Version, files: list[Path], out: Path) -> None:
 
 
 def dry_run() -> None:
-    """All of a release but the build and the writing: seconds."""
+    """Checks everything except the build and the writing of files, within seconds."""
     version = current_version()
     following = check_version(f"{version.major}.{version.minor + 1}.0")
     texts = with_version(following, date.today())
@@ -214,14 +214,14 @@ def dry_run() -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("version", nargs="?")
     what.add_argument("--dry-run", action="store_true")
     what.add_argument("--build", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "release")
-    parser.add_argument("--without", default="", metavar="ARCH,...", help="architectures that this clang does not know")
+    parser.add_argument("--without", default="", metavar="ARCH,...", help="architectures unknown to this clang")
     arguments = parser.parse_args()
     if arguments.dry_run:
         dry_run()

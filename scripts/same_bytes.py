@@ -1,13 +1,13 @@
-"""Optimizes the same models with two checkouts and compares the bytes: does a change leave every output file the same?
+"""Optimizes the same models with two checkouts and compares the output files byte by byte.
 
     .venv/bin/python scripts/same_bytes.py main              # this tree against a commit
     .venv/bin/python scripts/same_bytes.py main --verify     # and runs the files that differ against their originals
     .venv/bin/python scripts/same_bytes.py main --models DIR # models of DIR; they are made there when it is empty
 
-The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all that
-the tests of passes and the conformance tests hand to graphopt. The zoo and the trained models are optimized in every
-way of WAYS, the others at all sites and in one way more. What a commit writes is kept beside DIR's models. Files that
-differ are listed with the sites that one side has and the other has not. The exit code is 1 when there are any.
+The models: the zoo, trained models (those that can be downloaded), graphs of 2,000 nodes, random graphs, and all models
+that the tests of passes and the conformance tests pass to graphopt. The zoo and the trained models are optimized with
+all option sets of WAYS, the others at all sites and with one more set. A commit's results are kept with DIR's models.
+Files that differ are listed with the rewrites that only one side has. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HARVESTED_TESTS = ("tests/passes", "tests/conformance/test_conformance.py", "tes
 # The largest model taken from a test: larger ones are in the zoo.
 MAX_HARVESTED_BYTES = 4_000_000
 
-# Takes a list of [path, way, arguments]; one JSON line for each: model, way, digest of the output, and what was done.
+# Reads a list of [path, way, arguments]; prints one JSON line for each: model, way, digest of the output, and rewrites.
 WORKER = """
 import hashlib, json, sys
 from collections import Counter
@@ -68,12 +68,12 @@ for path, way, arguments in json.load(sys.stdin):
 """
 
 
-# (model, way) -> digest, sites
+# (model, way) -> digest, rewrites
 Results = dict[tuple[str, str], tuple[str, Counter[str]]]
 
 
 class Harvest:
-    """Keeps each model that tests hand to graphopt, but for those that it has made itself."""
+    """Keeps each model that tests pass to graphopt, except for graphopt's own outputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class Harvest:
 def make_models(folder: Path, random: int) -> None:
     """Writes all models to a folder."""
     Harvest(folder).collect()
-    # Imports what the tests import, so only now.
+    # After the harvest, since this import loads modules that the tests import.
     from tests.fuzz.generator import generate
 
     for name, build in ZOO.items():
@@ -117,7 +117,7 @@ def make_models(folder: Path, random: int) -> None:
 
 
 def work_list(folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """Path of a model, name of a way, arguments of `optimize`."""
+    """Returns path of a model, name of a way, arguments of `optimize`."""
     work = []
     first, *others = [way for way in WAYS if way != "cpu"]
     for i, path in enumerate(sorted(folder.glob("*.onnx"))):
@@ -143,7 +143,7 @@ def optimize_all(tree: Path, folder: Path, scratch: Path) -> Results:
 
 
 def optimized_by(commit: str, folder: Path, work: Path) -> Results:
-    """What a commit makes of all models, kept in the folder."""
+    """Returns a commit's results for all models, which are kept in the folder."""
     kept = folder / f"{commit}.json"
     if kept.exists():
         return {(model, way): (digest, Counter(sites)) for model, way, digest, sites in json.loads(kept.read_text())}
@@ -157,7 +157,7 @@ def optimized_by(commit: str, folder: Path, work: Path) -> Results:
 
 
 def verdict(path: Path, way: str, out: Path) -> str:
-    """Whether this tree's file still computes what the original computes."""
+    """Verifies that this tree's file computes the same as the original."""
     try:
         graphopt.optimize(path, out, **WAYS[way])
         return graphopt.verify(path, out).summary
@@ -167,10 +167,10 @@ def verdict(path: Path, way: str, out: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commit", help="what to compare this tree with")
-    parser.add_argument("--models", type=Path, help="where the models are, or are to be kept")
-    parser.add_argument("--random", type=int, default=200, help="how many random graphs")
-    parser.add_argument("--verify", action="store_true", help="run what differs against its original")
+    parser.add_argument("commit", help="the commit to compare this tree with")
+    parser.add_argument("--models", type=Path, help="the folder of the models; they are made there if it is empty")
+    parser.add_argument("--random", type=int, default=200, help="number of random graphs")
+    parser.add_argument("--verify", action="store_true", help="run files that differ against their originals")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)

@@ -1,4 +1,4 @@
-"""For mkdocs: links to files that are no pages become their names, and the reports of build/gallery get links."""
+"""Hooks for mkdocs: replace links to files outside of docs/ by names, and link the reports of build/gallery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GALLERY = Path(__file__).resolve().parent.parent / "build" / "gallery"
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Called first: a pattern in the navigation becomes the pages that are not named beside it."""
+    """Expands patterns in the navigation to the pages that are not named explicitly. Called first."""
     docs = Path(config["docs_dir"])
     for part in config["nav"]:
         if isinstance(part, dict):
@@ -25,14 +25,14 @@ def on_config(config: Any, **_: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:
-    """Called with what lies in docs/: the reports go beside their page."""
+    """Adds the reports to the files of docs/."""
     for report in sorted(GALLERY.glob("*.html")):
         files.append(File.generated(config, f"gallery/{report.name}", abs_src_path=str(report)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Called with each page before it is rendered."""
+    """Edits each page before it is rendered."""
     docs, place = Path(config["docs_dir"]), Path(page.file.abs_src_path).parent
 
     def plain(link: re.Match[str]) -> str:

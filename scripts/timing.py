@@ -1,4 +1,4 @@
-"""What the benchmark programs share: timing in turn, results in a JSON file, tables in Markdown."""
+"""Functions shared by the benchmark programs: interleaved timing, results in a JSON file, tables in Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one call, from each round."""
+    """Seconds of one call, in each round."""
 
     seconds: tuple[float, ...]
 
@@ -27,12 +27,12 @@ class Times:
 
     @property
     def lower(self) -> float:
-        """The lower quartile, which other work on the machine changes least."""
+        """The lower quartile, which is the least sensitive to other load."""
         return sorted(self.seconds)[len(self.seconds) // 4]
 
     @property
     def spread(self) -> float:
-        """The distance of the quartiles over the median."""
+        """The interquartile range over the median."""
         low, _, high = statistics.quantiles(self.seconds, n=4)
         return (high - low) / self.median
 
@@ -47,16 +47,16 @@ def interleaved(
     total: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
-    """Times pieces of work that take turns, so that what else happens on the machine meets all of them.
+    """Times functions in turns, which spreads other load of the machine evenly over them.
 
     Args:
-        works: name -> a call, which ends with everything done.
+        works: name -> a function that returns when its work is complete.
         rounds: measurements of each; at least two.
-        warm_up: calls of each that do not count.
+        warm_up: calls of each before the measurements.
         least: seconds; a shorter call is repeated within one measurement, at most `most_calls` times.
         most_calls: see `least`.
-        total: seconds; rounds go on until the first piece of work has taken so long in all.
-        clock: `time.process_time` is blind to other processes, but adds up what several threads take.
+        total: seconds; rounds are added until the first function has taken this long in total.
+        clock: `time.process_time` ignores other processes, but adds up the time of several threads.
     """
     calls = {}
     for name, work in works.items():
@@ -78,12 +78,12 @@ def interleaved(
 
 
 class Store(Generic[Row]):
-    """Rows of a table, which are dataclasses, in a JSON file: a run that ends early is continued by the next one.
+    """Rows of a table, which are dataclasses, in a JSON file: the next run continues an interrupted one.
 
     Args:
-        path: the file; None keeps the rows in memory alone.
-        read: makes a row of the members of a JSON object.
-        key: rows of equal keys replace each other.
+        path: the file; None keeps the rows only in memory.
+        read: makes a row from the members of a JSON object.
+        key: a row replaces a row with an equal key.
     """
 
     def __init__(self, path: Path | None, read: Callable[..., Row], key: Callable[[Row], Hashable]) -> None:
@@ -92,7 +92,7 @@ class Store(Generic[Row]):
         self.rows: list[Row] = [read(**members) for members in found]
 
     def add(self, row: Row) -> None:
-        """Replaces the row of the same key, and writes the file."""
+        """Replaces the row with the same key, and writes the file."""
         self.rows = [*(r for r in self.rows if self.key(r) != self.key(row)), row]
         if self.path is not None:
             rows: list[Any] = [asdict(r) for r in self.rows]  # type: ignore[call-overload]
@@ -100,7 +100,10 @@ class Store(Generic[Row]):
 
 
 def heading(columns: Iterable[str]) -> str:
-    """The first two lines of a table; the first column is text, and so is a last one that is called so."""
+    """Returns the first two lines of a table.
+
+    The first column is text, and so are columns named "becomes" and "misses".
+    """
     names = list(columns)
     kinds = ["---" if i == 0 or name in ("becomes", "misses") else "--:" for i, name in enumerate(names)]
     return f"| {' | '.join(names)} |\n|{'|'.join(kinds)}|"

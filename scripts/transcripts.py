@@ -1,4 +1,4 @@
-"""Writes docs/transcripts.md: what each command prints on a terminal of 80 columns, and how long the start takes.
+"""Writes docs/transcripts.md: the output of each command on a terminal of 80 columns, and the start-up time.
 
     .venv/bin/python scripts/transcripts.py [MODEL...]
 
@@ -39,7 +39,7 @@ COMMANDS = (
 
 
 def on_a_terminal(arguments: list[str], folder: Path) -> list[str]:
-    """The lines that the command prints on a terminal of 80 columns without colours."""
+    """Returns the lines that the command prints on a terminal of 80 columns without colours."""
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)}
@@ -62,9 +62,9 @@ def on_a_terminal(arguments: list[str], folder: Path) -> list[str]:
 
 
 def cpu_seconds(starts: list[list[str]], folder: Path) -> list[float]:
-    """Medians for arguments of Python, taken in turns, user and system time together.
+    """Returns medians of user plus system seconds for arguments of Python, interleaved.
 
-    Compiled files are there, as after an install.
+    Compiled files exist, as after an installation.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
