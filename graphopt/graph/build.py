@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphopt.graph import inference
 from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.arguments import signature
 from graphopt.graph.view import use_count
@@ -89,6 +90,8 @@ class Builder:
             y.type, y.shape = _like.type, _like.shape
         if _dtype is not None:
             y.type = ir.TensorType(_dtype)
+        if _like is not None:
+            inference.declare(self.editor.model, y)
         return y
 
     def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:

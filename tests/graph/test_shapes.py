@@ -328,3 +328,11 @@ def test_a_second_look_invents_no_name_twice() -> None:
     flat, found = made["y"], made["found"]
     assert flat is not None and found is not None
     assert flat[0] != found[1]
+
+
+def test_no_invented_name_is_written() -> None:
+    """A file whose two sizes share a name that inference made up would claim that they are equal."""
+    model, _ = graphopt.optimize(tensorflow_blocks(150), target="cuda", all_sites=True, precision="fp16")
+    written = [*model.graph.value_info, *model.graph.input, *model.graph.output]
+    names = {dim.dim_param for info in written for dim in info.type.tensor_type.shape.dim}
+    assert not {name for name in names if name.startswith("unk__")}
