@@ -207,25 +207,29 @@ class Editor(GraphView):
             graph.insert_before(anchor, fresh)
         neighbours: dict[ir.Node, None] = dict.fromkeys(new)
         for old_value, new_value in outputs.items():
-            neighbours.update(dict.fromkeys(old_value.consumers()))
-            producer = new_value.producer()
-            ours = producer is not None and producer.domain == DOMAIN and producer in new
-            # The output of a node of ours gets the type and shape of the old value, and no more.
-            as_before = ours and old_value.type is not None and old_value.shape is not None
-            self.shapes_may_follow |= not (as_before or inference.is_certain(old_value.shape))
-            if producer is not None and producer in new:
+            uses, producer = old_value.uses(), new_value.producer()
+            neighbours.update([(use.node, None) for use in uses])
+            made_anew = producer is not None and producer in new
+            ours = producer is not None and producer.domain == DOMAIN and made_anew
+            if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
+                # The output of a node of ours gets the type and shape of the old value, and no more.
+                as_before = ours and old_value.type is not None and old_value.shape is not None
+                alike = not made_anew and inference.says_the_same(old_value.shape, new_value.shape)
+                self.shapes_may_follow = not (as_before or alike)
+            if made_anew:
                 new_value.type = old_value.type or new_value.type
                 new_value.shape = old_value.shape or new_value.shape
                 new_value.doc_string = old_value.doc_string
-                new_value.metadata_props.update(old_value.metadata_props)
+                if old_value.metadata_props:
+                    new_value.metadata_props.update(old_value.metadata_props)
                 if ours and not old_value.is_graph_output():
                     # onnx's inference does not follow shapes through the Reshapes of our bodies.
                     inference.declare(self.model, new_value)
                 else:
                     inference.declare_like(self.model, new_value, old_value)
                 new_value.name, old_value.name = old_value.name, new_value.name
-            self.shapes.replaced(old_value, new_value, made_anew=producer is not None and producer in new)
-            kept = [use for use in old_value.uses() if use.node in new]
+            self.shapes.replaced(old_value, new_value, made_anew=made_anew)
+            kept = [use for use in uses if use.node in new]
             old_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
             for use in kept:
                 use.node.replace_input_with(use.idx, old_value)
@@ -319,8 +323,10 @@ class Editor(GraphView):
                 continue
             if bodies(node):
                 continue  # its bodies read values too; clean-up takes them apart
-            inputs = dict.fromkeys(v for v in node.inputs if v is not None)
-            node.graph.remove(node, safe=True)
+            inputs = [v for v in dict.fromkeys(node.inputs) if v is not None]
+            for i in range(len(node.inputs)):
+                node.replace_input_with(i, None)
+            node.graph.remove(node)
             self.removed.append(node)
             work += self._released(inputs, neighbours)
 

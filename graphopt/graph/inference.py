@@ -258,6 +258,15 @@ def is_certain(shape: ir.Shape | None) -> bool:
     )
 
 
+def says_the_same(a: ir.Shape | None, b: ir.Shape | None) -> bool:
+    """Whether two shapes say the same, where all of inference's own symbols stand for an unknown dimension."""
+    return (a if a is None else _without_made(a)) == (b if b is None else _without_made(b))
+
+
+def _without_made(shape: ir.Shape) -> tuple[int | str | None, ...]:
+    return tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in _dims(shape)])
+
+
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
     """Lets `forget` leave the type and shape that the model declared for `old` on `new`, which takes its place."""
     declared = model.meta.get(_DECLARED, {})
@@ -271,9 +280,8 @@ def declare(model: ir.Model, value: ir.Value) -> None:
     """Lets `forget` leave on a value what is known of it now, for those who cannot find it out by themselves."""
     shape = value.shape
     if shape is not None:
-        dims = _dims(shape)
-        known = tuple([None if isinstance(d, str) and d.startswith(_MADE) else d for d in dims])
-        shape = shape if known == dims else ir.Shape(known)
+        known = _without_made(shape)
+        shape = shape if known == _dims(shape) else ir.Shape(known)
     model.meta.get(_DECLARED, {})[value] = (value.type, shape)
 
 

@@ -30,9 +30,12 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and the bodies in it, at any depth."""
     yield graph
     for node in graph:
-        if node.attributes.data:
-            for body in bodies(node):
-                yield from with_subgraphs(body)
+        # Asked of every node of a large graph several times: no call for those that have no body.
+        for attribute in node.attributes.data.values():
+            if (kind := attribute.type) is _GRAPH or kind is _GRAPHS:
+                for body in bodies(node):
+                    yield from with_subgraphs(body)
+                break
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:

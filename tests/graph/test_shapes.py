@@ -20,9 +20,11 @@ from graphopt.graph.shapes.facts import Rule
 from graphopt.graph.shapes.sizes import Size, product
 from graphopt.graph.view import GraphView
 from graphopt.passes.clean_up import CleanUp
+from graphopt.passes.clean_up.constants import Constants
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets.target import Target
-from models.scale import tensorflow_blocks, transformer_blocks
+from models.scale import SHAPES, tensorflow_blocks, transformer_blocks
+from tests.fuzz.generator import generate
 from tests.rewriting import Array, model_from_text, run
 
 TEXT = """g (float[B, S, 24] x, float[T, 24] z, float[U, 1, 4] w) => (float[N] y) {
@@ -310,24 +312,28 @@ def test_sizes() -> None:
     assert str(n(2) * a * b + n(1) + a) == "1 + a + 2*a*b"
 
 
-def test_a_second_look_invents_no_name_twice() -> None:
-    """Two sizes that nothing tells stay two, when clean-up computes a constant and shapes are inferred once more."""
-    text = """g (float[N, M] x, float[Z] z) => (float[K] out, int64[1, L] places) {
-      axes = Neg(zero)
-      target = Squeeze(minus, axes)
+def reshaped_to_a_computed_constant() -> onnx.ModelProto:
+    text = """g (float[N, M] x, float[Z] z) => (float[J, K] out, int64[1, L] places) {
+      target = Max(a, b)
       y = Reshape(x, target)
       found = NonZero(z)
-      out = Neg(y)
+      gate = Sigmoid(y)
+      silu = Mul(y, gate)
+      out = Neg(silu)
       places = Neg(found)
     }"""
-    constants: dict[str, Array] = {"zero": np.asarray([0]), "minus": np.asarray([[-1]])}
-    work = load(model_from_text(text, constants)).model
+    return model_from_text(text, {"a": np.asarray([2, -1]), "b": np.asarray([1, -1])})
+
+
+def test_a_second_look_invents_no_name_twice() -> None:
+    """Two sizes that nothing tells stay two, when clean-up computes a constant and shapes are inferred once more."""
+    work = load(reshaped_to_a_computed_constant()).model
     inference.infer(work)
     CleanUp().run(Editor(work, Target("cpu")))
     made = {str(node.outputs[0].name): node.outputs[0].shape for node in work.graph}
     flat, found = made["y"], made["found"]
     assert flat is not None and found is not None
-    assert flat[0] != found[1]
+    assert flat[0] == 2 and flat[1] != found[1]
 
 
 def test_no_invented_name_is_written() -> None:
@@ -336,3 +342,20 @@ def test_no_invented_name_is_written() -> None:
     written = [*model.graph.value_info, *model.graph.input, *model.graph.output]
     names = {dim.dim_param for info in written for dim in info.type.tensor_type.shape.dim}
     assert not {name for name in names if name.startswith("unk__")}
+
+
+@pytest.mark.parametrize("graph", [*SHAPES, "reshaped", *range(12)])
+def test_inference_is_left_out_only_where_it_finds_nothing(graph: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(graph, int):
+        model = generate(graph).model
+    else:
+        model = SHAPES[graph](400) if graph in SHAPES else reshaped_to_a_computed_constant()
+
+    def optimized() -> bytes:
+        data: bytes = graphopt.optimize(model, target="cpu", all_sites=True)[0].SerializeToString(deterministic=True)
+        return data
+
+    once = optimized()
+    monkeypatch.setattr(Constants, "tell_more", True)
+    monkeypatch.setattr(inference, "says_the_same", lambda a, b: False)
+    assert optimized() == once

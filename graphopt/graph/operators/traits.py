@@ -8,6 +8,8 @@ RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUn
 PRODUCTS = frozenset(("MatMul", "Einsum"))
 # Their results are numbers of their first operand as they are, or copies of these.
 MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
+# The shapes of their results depend on elements of floating point operands.
+READ_FLOATS = frozenset(("Range", "Resize", "Upsample"))
 # They map numbers to whole ones of few bits, and back.
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 # They hold bodies.

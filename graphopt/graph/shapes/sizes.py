@@ -7,6 +7,7 @@ it is never negative.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Size:
     terms: tuple[tuple[Product, int], ...] = ()
 
     @staticmethod
+    @functools.lru_cache(4096, typed=True)
     def of(number: int) -> Size:
         return Size((((), number),)) if number else Size()
 

@@ -46,16 +46,16 @@ class CleanUp(ModelPass):
     def run(self, editor: Editor) -> list[str]:
         done: Counter[str] = Counter()
         contents: dict[ir.Value, Hashable] = {}
-        computed = False
+        tells_more = False
         for graph in list(editor.graphs()):
-            computed |= _simplify(graph, editor, contents, done)
+            tells_more |= _simplify(graph, editor, contents, done)
         for graph in list(editor.graphs()):
             remove_unread(graph, editor, done)
         if cast := cast_before_transposing(editor):
             done["Cast before a product, moved before its Transpose"] += cast
         if unread := remove_unread_definitions(editor):
             done["definition of an operator that no node uses, removed"] += unread
-        if computed:
+        if tells_more:
             # A shape that has become a constant tells inference more, as a second run would find out.
             editor.infer_afresh()
         editor.touched.clear()
@@ -63,15 +63,14 @@ class CleanUp(ModelPass):
 
 
 def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable], done: Counter[str]) -> bool:
-    """Simplifies a graph in one walk, in topological order; returns whether a value became constant."""
-    constants, equal, computed = Constants(editor), EqualNodes(editor, contents), False
+    """Simplifies a graph in one walk, in topological order; returns whether inference may find more afterwards."""
+    constants, equal, inlined = Constants(editor), EqualNodes(editor, contents), False
     for node in graph:
         if constants.compute(node):
             done[f"{node.op_type} of constants, computed"] += 1
-            computed = True
         elif is_op(node, "If") and take_branch(node, editor):
             done["If of a constant condition, its branch put in its place"] += 1
-            computed = True
+            inlined = True
         else:
             if is_op(node, "Range") and constants.read_scalars(node):
                 done["constants of a Range, made scalars"] += 1
@@ -80,4 +79,4 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
                 done[f"{node.op_type} that changes nothing, removed"] += 1
             elif equal.merge(node):
                 done[f"{node.op_type} that repeats another, merged"] += 1
-    return computed
+    return inlined or constants.tell_more

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from graphopt.graph.editor import Editor
+from graphopt.graph.inference import is_certain
 from graphopt.graph.operators.elements import ELEMENTS
 from graphopt.graph.operators.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.graph.operators.traits import READ_FLOATS
+from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import tensor_dims
 from graphopt.graph.view import is_op, use_count
 from graphopt.ops.schema import Array
@@ -25,6 +28,21 @@ class Constants:
     """Computes nodes of constants, and of dimensions."""
 
     editor: Editor
+    # The computed constants, and whether their type and shape were known before.
+    _computed: list[tuple[ir.Value, bool]] = field(default_factory=list)
+
+    @property
+    def tell_more(self) -> bool:
+        """Whether inference may find more with the constants that were computed and are read."""
+        return any(use_count(v) and not (known and self._is_operand(v)) for v, known in self._computed)
+
+    def _is_operand(self, value: ir.Value) -> bool:
+        """Whether the shapes that the readers of a value give depend on its shape, and not on its elements."""
+        readers = value.consumers()
+        values = (value, *(output for node in readers for output in node.outputs))
+        return all(r.domain == "" and r.op_type not in READ_FLOATS for r in readers) and all(
+            self.editor.dtype(v) in EXACT_BITS for v in values
+        )
 
     def compute(self, node: ir.Node) -> bool:
         """Puts a constant in the place of the node's output."""
@@ -39,6 +57,7 @@ class Constants:
         if array is None:
             return False
         constant = self.editor.initializer(node, array, str(output.name))
+        self._computed.append((constant, output.type is not None and is_certain(output.shape)))
         self.editor.replace([node], [], {output: constant}, anchor=node)
         return True
 
