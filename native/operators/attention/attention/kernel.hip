@@ -17,7 +17,7 @@
 // keys, the output and the table of kernels are here.
 //
 // 4 S T D FLOPs a head (half for causal) against (2 S + 2 T) D elements: bound by arithmetic beyond a few
-// hundred keys. Reached on an H200 (docs/measurements/gpu_h200.md): float16 376 of the 745 TFLOP/s of a large
+// hundred keys. Reached on an H200 (docs/measurements/gpu_attention_h200.md): float16 376 of the 745 TFLOP/s of a large
 // product, float32 42 of 51. When there are fewer work-groups than the device needs, the keys are split among
 // work-groups and fused_attention_combine_* merges their results.
 //

@@ -3,7 +3,7 @@
 //
 // Bound by memory. row_norm_* keeps a row in the registers of one work-group: X (and R) are read once, Y (and
 // S) written once; about 8 FLOPs an element. row_norm_any_* is for rows that do not fit or are not aligned
-// and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 79 to 98 % of
+// and reads them three times. Reached on an H200 by row_norm_* (docs/measurements/gpu_h200.md): 80 to 99 % of
 // a copy's bandwidth. row_norm_windows_* reads X in the order of images and writes windows, or reads R in that of
 // windows. Launch: operators/normalization/row_norm/plan.cpp.
 #include "blocks/gpu/reduce.h"
