@@ -1,4 +1,4 @@
-// A library as users have: operator Doubled of the domain acme, y = 2 x, for float tensors.
+// A user's custom operator library: operator Doubled of the domain acme, y = 2 x, for float tensors.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -1,9 +1,9 @@
-"""Puts random files of ONNX's own test corpus through every command: no traceback, each failure one line with the file.
+"""Runs every command on random files of ONNX's test corpus: no traceback, and each failure is one line with the file.
 
     .venv/bin/python -m tests.cli.every_command [COUNT [SEED]]
 
-The files are the models of ONNX's backend tests: those that the package onnx brings along, and those that it makes. The
-page of `view` is read once before its Ctrl-C; `optimize-all` takes all files in one run.
+The files are the models of ONNX's backend tests: those in the package onnx, and those that it generates. The page of
+`view` is read once before its Ctrl-C; `optimize-all` gets all files in one run.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ COMMANDS = (
     "view {model} --target cpu --no-open",
     "serve-config {out} {served} --for kserve",
 )
-# Once over all files.
+# Runs once over all files.
 OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --all-sites"
-# The exit codes of failures that people can meet; 1 is a difference, which would be a finding of its own.
+# The exit codes of documented failures; 1 is a difference, which would be a finding in this test.
 DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
 INTERRUPTED = 130
-# No model of the corpus needs as much; a command that takes more has drawn a size that nobody asked for.
+# No model of the corpus needs as much; a command that exceeds it has drawn an unreasonable size.
 MOST_MEMORY = 2 << 30
 
 
 def run(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command in this process."""
+    """Runs a command in this process; returns exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["graphopt", *arguments]
-    # A command leaves it ignored, and so does a shell that starts this in the background.
+    # A command leaves the signal ignored, as does a shell that starts this process in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     over, wrong = threading.Event(), list[str]()
     if arguments[0] == "view":
@@ -72,12 +72,12 @@ def run(arguments: list[str]) -> tuple[int, str, str]:
             code = int(exit_.code or 0)
         finally:
             over.set()
-    gc.collect()  # the command line leaves that to the end of its process
+    gc.collect()  # the command line leaves garbage to the end of its process
     return (-1 if wrong else code), out.getvalue(), "\n".join([err.getvalue(), *wrong])
 
 
 def look(out: io.StringIO, over: threading.Event, wrong: list[str]) -> None:
-    """Reads the page whose address a command prints, and sends Ctrl-C; notes what is wrong with the page."""
+    """Reads the page at the address that a command prints, sends Ctrl-C, and records errors of the page."""
     while not over.wait(0.02):
         if found := re.search(r"http://\S+", out.getvalue()):
             try:
@@ -91,17 +91,17 @@ def look(out: io.StringIO, over: threading.Event, wrong: list[str]) -> None:
 
 
 def kind(line: str, folder: str) -> str:
-    """A message without the names and numbers of one model."""
+    """Returns a message without the names and numbers of one model."""
     return re.sub(r"'[^']*'", "'...'", re.sub(r"\d+", "0", line.replace(f"{folder}/", "")))
 
 
 def peak() -> int:
-    """The most bytes that this process has held."""
+    """Returns the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def over_all(models: dict[str, bytes], codes: Counter[tuple[str, int]]) -> Iterator[str]:
-    """What `optimize-all` says that it should not: each file is done or fails alone, with one line that names it."""
+    """Yields the faults of `optimize-all`: each file must succeed, or fail alone with one line that names it."""
     with tempfile.TemporaryDirectory() as folder:
         places = {what: Path(folder) / what for what in ("models", "outs")}
         places["models"].mkdir()

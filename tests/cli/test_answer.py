@@ -1,4 +1,4 @@
-"""The answer comes first and in one line; at 80 columns nothing folds, and nothing is cut on its way to a file."""
+"""The answer is the first line; at 80 columns nothing is folded, and output to a file is not truncated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compared(verdict: Verdict, rel_rms: float) -> VerifyReport:
 
 
 def test_an_output_of_rounding_alone_is_not_the_worst() -> None:
-    """A detector's map of 1e-9 differs by its own size: far inside its limit, which is measured too."""
+    """A detector's map of values about 1e-9 may differ by its whole magnitude, and is still far within its limit."""
     row = compared(Verdict.EQUAL, 1.2e-6).rows[0]
     near = replace(row, slice_error=1.2e-6, slice_limit=1e-5)
     noise = replace(row, rel_rms=33.6, limit=602.0, slice_error=33.6, slice_limit=602.0)
@@ -105,13 +105,13 @@ def test_repeated_layers_are_said_once() -> None:
     assert where(names[::2]) == "/encoder/layer.{0-11}/attention/MatMul_1"
     assert where(names) == "/encoder/layer.{0-11}/attention/MatMul_{1-2}"
     assert where(["node_7", "node_9"]) == "node_{7,9}"
-    assert where(["a1b2", "a3b4"]) == "a1b2 ... a3b4"  # a{1,3}b{2,4} would name four
+    assert where(["a1b2", "a3b4"]) == "a1b2 ... a3b4"  # a{1,3}b{2,4} would stand for four names
     kinds = grouped(names, kind=lambda n: n[-1], name=lambda n: n)
     assert [(g.kind, len(g.members)) for g in kinds] == [("1", 12), ("2", 12)]
 
 
 def on_a_terminal(folder: Path, *arguments: object) -> str:
-    """What the command prints in a folder, on a terminal of 80 columns."""
+    """Returns the output of a command in a folder, on a terminal of 80 columns."""
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(graphopt.__file__).parents[1])}
@@ -134,7 +134,7 @@ def on_a_terminal(folder: Path, *arguments: object) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """A model whose names are longer than a line, and where to put its rewrite."""
+    """Writes a model with names longer than a line; returns its path and the path for its rewrite."""
     model = ZOO["resnet18"](small=True)
     for node in model.graph.node:
         node.name = f"{node.name}_{'long' * 40}"
@@ -162,7 +162,7 @@ def test_nothing_is_cut_in_a_pipe(files: tuple[Path, Path], graphopt_command: Ca
 
 
 class Terminal(io.StringIO):
-    """Stdout where a window shows it."""
+    """Stdout that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -184,7 +184,7 @@ NET = """g (float[N, 4, 9, 9] x) => (float[N, 4, 9, 9] y) {
 
 @pytest.fixture(scope="module")
 def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model whose names are longer than a line, its rewrite, and a folder of models."""
+    """A folder with a model that has names longer than a line, its rewrite, and a folder of models."""
     folder = tmp_path_factory.mktemp("long_names")
     rng = np.random.default_rng(0)
     weights = {"w": rng.normal(size=(4, 4, 3, 3)), **{n: rng.uniform(0.5, 1.5, 4) for n in "sbmv"}}
@@ -199,14 +199,14 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_fits(piped: str, shown: str) -> None:
-    """At 80 columns no line is longer, no row folds, no word is broken in two; in a pipe nothing is cut."""
+    """Asserts that at 80 columns no line is longer, no row folds, no word is broken; and that a pipe gets all text."""
     assert piped and "…" not in piped and not re.search(r"\w\.\.\.$", piped, re.MULTILINE)
     lines = [line for line in shown.splitlines() if line.strip()]
     assert not [line for line in lines if len(line) > 80]
-    # Times, and what follows from them, differ from run to run; a word of which something is left out says so.
+    # Times and their derived text differ from run to run; an abbreviated word contains an ellipsis.
     words = {*piped.split(), *"faster slower as fast within noise written to".split()}
     assert not [w for w in shown.split() if re.search("[A-Za-z]{2}", w) and "…" not in w and w not in words]
-    # What goes on from the line above is indented: a line that is not begins as one does in the pipe.
+    # Continuation lines are indented: any other line must begin as it does in the pipe.
     starts = {line.split()[0] for line in piped.splitlines() if line.strip() and line[0] != " "} | {"as", "written"}
     rows = [line.split()[0] for line in lines if line[0] != " " and "…" not in line.split()[0]]
     assert not [w for w in rows if w not in starts and not re.fullmatch(r"[\d.x]+", w)]
@@ -243,7 +243,7 @@ def test_80_columns(
 
 
 def test_doctor_fits() -> None:
-    """With a GPU, its libraries, and a path that is longer than a line."""
+    """Doctor with a GPU, its libraries, and a path longer than a line."""
     path = f"/opt/{'long/' * 30}lib.so"
     mend = Reason("no_access", "this process may not open /dev/kfd, which the driver gives to a group", "usermod -a")
     device = Gpu(
@@ -303,14 +303,14 @@ def test_usage_is_one_line(graphopt_command: Callable[..., Any]) -> None:
 def test_options_that_nothing_asks_for(
     given: tuple[str, str], mend: str, files: tuple[Path, Path], graphopt_command: Callable[..., Any]
 ) -> None:
-    """Who gives --dim for a size of the model would wait for it in vain."""
+    """Without --tune or --bench, --dim would have no effect, so it is refused."""
     result = graphopt_command("optimize", *files, *given)
     assert result.exit_code == 5 and f"{given[0]} says what to tune and time for" in result.stderr
     assert mend in result.stderr and not files[1].exists()
 
 
 def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
-    """A model through a pipe; what is printed goes elsewhere."""
+    """Reads a model from a pipe and writes one to stdout; printed text goes to stderr."""
     path, out = files
     command = [sys.executable, "-m", "graphopt", "optimize", "-", "-", "--target", "cpu", "--all-sites"]
     done = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=True)
@@ -323,7 +323,7 @@ def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
 
 
 def test_a_model_out_of_a_pipe(tmp_path: Path) -> None:
-    """What is read a second time waits forever for who writes to a named pipe, and is empty out of <(...)."""
+    """A pipe can only be read once: a second read of a named pipe blocks, and of <(...) finds nothing."""
     pipe, path, out = (tmp_path / name for name in ("pipe", "in.onnx", "out.onnx"))
     os.mkfifo(pipe)
     onnx.save(model_from_text("g (float[N] x) => (float[N] y) { y = Relu(x) }"), path)

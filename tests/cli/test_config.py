@@ -25,7 +25,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, below the one in which the configuration lies."""
+    """Changes to a folder below the one with the configuration; returns the latter."""
     onnx.save(ZOO["resnet18"](small=True), tmp_path / "in.onnx")
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path / "models")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_options_from_a_file(folder: Path, graphopt_command: Command) -> None:
-    """Options of one command, options of all commands, and the command line, which wins."""
+    """Options of one command, options of all commands, and the command line, which takes precedence."""
     (folder / "pyproject.toml").write_text(
         '[tool.graphopt]\ntarget = "cpu"\n[tool.graphopt.optimize]\nall-sites = true\nskip = ["fuse_epilogue"]\n'
     )
@@ -47,7 +47,7 @@ def test_options_from_a_file(folder: Path, graphopt_command: Command) -> None:
     data = tomllib.loads(config)
     assert data["optimize"] == {"target": "cpu", "all-sites": True, "skip": ["fuse_epilogue"]}
     assert data["explain"] == {"target": "cpu"} and data["verify"] == {}
-    # A command's name that is no table is an option of others.
+    # A command's name with a value that is not a table is an option of other commands.
     (folder / "models" / "graphopt.toml").write_text("verify = true\n")
     data = tomllib.loads(graphopt_command("--show-config").stdout)
     assert data["optimize"] == data["lower"] == {"verify": True} and data["verify"] == {}

@@ -1,4 +1,4 @@
-"""`graphopt docs`: every page by its name, without a network."""
+"""`graphopt docs`: every page by name, without a network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_pages(graphopt_command: Callable[..., CommandResult]) -> None:
 
 
 def test_a_wheel_has_the_pages_of_codes_where_they_are_looked_for() -> None:
-    """`explain NO_GAIN` failed in wheels: it looked in a folder that pyproject.toml named, and that no wheel had."""
+    """`explain NO_GAIN` failed in wheels, since it searched the pages in a folder that wheels do not have."""
     installed = {str(path) for path in importlib.metadata.files("graphopt") or ()}
     place = PLACES[0].relative_to(DOCS.parent)
     assert {f"{place}/refusals/{code.name}.md" for code in Code} <= installed

@@ -1,4 +1,4 @@
-"""`explain` accounts for every node, and its numbers are those of the shapes."""
+"""`explain` covers every node, and computes its numbers from the shapes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_multiply_adds_and_bytes() -> None:
 
 
 def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
-    """The paddings of torch's F.pad, turned around in the graph, as TorchScript exports them."""
+    """Sizes after the paddings of torch's F.pad, which TorchScript exports as a computation in reverse order."""
     text = """g (float[1, 2, 8] x) => (float[N, C, L] y) {
         a = Reshape (given, pairs)
         b = Slice (a, last, first, rows, back)
@@ -65,7 +65,7 @@ def test_sizes_behind_what_an_exporter_left_to_compute() -> None:
     integers |= {"last": [-1], "first": [-9], "rows": [0], "back": [-1]}
     constants = {name: np.array(values) for name, values in integers.items()}
     found = account(model_from_text(text, {**constants, "w": np.ones((4, 2, 3), np.float32)}), target="cpu")
-    assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 and 3 more, less 2 at the borders
+    assert found.multiply_adds == 4 * 2 * 3 * 9 and found.unknown == 0  # 8 and 3 more, minus 2 at the borders
 
 
 def test_lengths_grow_until_a_kernel_fits() -> None:
@@ -115,7 +115,7 @@ def test_options(graphopt_command: Command, tmp_path: Path) -> None:
     everything = graphopt_command("explain", path, "--target", "cpu").stdout
     attribute = graphopt_command("explain", path, "--target", "cpu", "--code", "ATTRIBUTE").stdout
     assert ": NO_GAIN" in everything and "ATTRIBUTE" in attribute
-    # A group is shown whole: other refusals of its nodes, too.
+    # A group is shown completely, with other refusals of its nodes.
     assert attribute.count("refused winograd_conv") == attribute.count(": ATTRIBUTE") > 0
     assert "winograd_conv" not in graphopt_command("explain", path, "--target", "cpu", "--skip", "winograd_conv").stdout
     assert "there is no code 'NO'" in graphopt_command("explain", path, "--code", "NO").stderr

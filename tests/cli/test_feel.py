@@ -1,4 +1,4 @@
-"""What people notice without being told: quick starts, no surprises, messages that name the right form."""
+"""Usability: quick start-up, no surprises, messages that name the right form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Command = Callable[..., Any]
 
 
 def loaded_by(*arguments: str) -> set[str]:
-    """Modules of graphopt, and packages of others, that are executed by `graphopt ARGUMENTS`."""
+    """Returns the modules of graphopt and the packages of others that `graphopt ARGUMENTS` executes."""
     code = textwrap.dedent(
         """
         import sys
@@ -112,8 +112,8 @@ def test_work_starts_with_what_it_needs(tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_ctrl_c_says_so(tmp_path: Path) -> None:
-    """In the middle of a command, where typer would end without a word."""
-    # A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
+    """Ctrl-C during a command prints a message; typer would exit silently."""
+    # A shell's background job starts with SIGINT ignored, and so do its child processes.
     code = "import signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from graphopt import cli\nfrom graphopt.cli.root import app\n"
     code += "@app.command()\ndef wait() -> None:\n    print('ready', flush=True)\n    time.sleep(600)\n"
@@ -155,7 +155,7 @@ def test_shell_completion() -> None:
 
 @pytest.mark.once
 def test_an_output_that_takes_no_more() -> None:
-    """A full disk is one line, a reader that has gone none, and where nobody listens nothing fails."""
+    """A full disk gives one line of error, a closed reader none, and a closed stdout no failure."""
     full = "graphopt: [Errno 28] No space left on device\n"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for command, codes, said in (
@@ -250,7 +250,7 @@ def test_a_text_where_a_list_is_meant() -> None:
 @pytest.mark.once
 def test_a_graphsurgeon_graph_keeps_metadata_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     graph = gs.import_onnx(ZOO["resnet18"](small=True))
-    graph.nodes[1].name = graph.nodes[0].name  # of which graphsurgeon warns
+    graph.nodes[1].name = graph.nodes[0].name  # graphsurgeon warns about equal names
     capfd.readouterr()
     optimized, _ = graphopt.optimize(graph, target="cpu", all_sites=True)
     assert optimized.metadata_props["graphopt.numerics"] == "approximate"
@@ -259,12 +259,12 @@ def test_a_graphsurgeon_graph_keeps_metadata_and_prints_nothing(capfd: pytest.Ca
     assert capfd.readouterr() == ("", "")
 
 
-# The ends of what is supported, where stubs and syntax differ most; scripts/sweep types takes those between.
+# The oldest and the newest supported version, where stubs and syntax differ most; scripts/sweep types adds the others.
 PYTHONS = os.environ.get("GRAPHOPT_TEST_PYTHONS", "3.10 3.14").split()
 
 
 def examples() -> dict[str, str]:
-    """Python blocks of the documentation, each as a file of its own."""
+    """Returns the Python blocks of the documentation as separate files."""
     docs = Path(graphopt.__file__).parents[1] / "docs"
     found = {}
     for page in ("../README.md", *(f"{name}.md" for name in ("usage", "guide", "measuring", "recipes"))):
@@ -276,7 +276,7 @@ def examples() -> dict[str, str]:
 
 @pytest.mark.once
 def test_the_documented_calls_are_typed(tmp_path: Path) -> None:
-    """A user's project, and the examples of the documentation, under mypy --strict."""
+    """A user's project, and the examples of the documentation, pass mypy --strict."""
     pytest.importorskip("mypy", reason="the environment of the newest runtime has no development tools")
     (tmp_path / "user.py").write_text(
         textwrap.dedent(

@@ -1,4 +1,4 @@
-"""`optimize` prints the state of the result first, at most five lines below it, and ends with a documented code."""
+"""`optimize` prints the state of the result first and at most five lines after it, and exits with a documented code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNCHANGED = "g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { y = Conv <pads =
 
 @pytest.fixture
 def run(graphopt_command: Command, tmp_path: Path) -> Command:
-    """Optimizes a model for the CPU; what is printed, with the paths as NAME alone."""
+    """Optimizes a model for the CPU; returns exit code, stdout and stderr, with paths reduced to names."""
 
     def optimize(model: onnx.ModelProto, *options: str) -> tuple[int, list[str], str]:
         onnx.save(model, tmp_path / "in.onnx")
@@ -46,7 +46,7 @@ def unchanged() -> onnx.ModelProto:
 
 
 def test_unchanged(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is timed: both files are the same."""
+    """Equal files are not timed."""
     monkeypatch.delattr("graphopt.measure.bench.bench")
     code, lines, _ = run(unchanged(), "--bench")
     assert (code, lines[0]) == (0, "unchanged: nothing pays here (2 candidates cost more)")
@@ -83,7 +83,7 @@ def test_rewritten(run: Command) -> None:
 
 
 def test_not_verified(run: Command) -> None:
-    """The runtime refuses the model on whatever input: OUT is there, and nothing was compared."""
+    """ONNX Runtime refuses the model with any input: OUT is written without a comparison."""
     text = "g (float[N, 4] x) => (float[N, 4] y) { z = Identity(x) t = Add(z, z) y = Neg(t) }"
     model = model_from_text(text)
     model.graph.node[-1].op_type, model.graph.node[-1].domain = "Mystery", "other"
@@ -95,7 +95,7 @@ def test_not_verified(run: Command) -> None:
 
 
 def test_partly_verified(run: Command) -> None:
-    """One branch is never taken, whatever the input."""
+    """One branch is not taken with any input."""
     text = """g (float[N, 4] x) => (float[N, 4] y) {
         z = Identity(x)
         n = Constant <value = float {-1.0}> ()
@@ -115,7 +115,7 @@ def slower() -> BenchReport:
 
 
 def test_slower(capsys: pytest.CaptureFixture[str]) -> None:
-    """One ratio, and no estimate beside a measurement."""
+    """A measurement is shown as one ratio, without an estimate."""
     report = Report("cpu", before=ModelStats({"Conv": 3}, 0, None), after=ModelStats({"Conv": 2}, 0, None))
     report.doubt = "maybe slower (--all-sites also rewrites where it does not pay)"
     report.remarks = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")[1].remarks
@@ -139,7 +139,7 @@ def test_notes_take_the_room_that_is_left() -> None:
 
 
 def test_at_most_five_lines_with_everything() -> None:
-    """A file with its data beside it, other weights, times in several settings, refusals and notes."""
+    """Data file, different weights, times in several settings, refusals and notes."""
     _, report = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")
     report.notes = ["a", "b"]
     report.files = {"out.onnx": 10, "out.onnx.data": 1 << 20}
@@ -160,7 +160,7 @@ def test_codes_are_documented() -> None:
 @pytest.mark.parametrize(("precision", "all_sites"), [(None, True), ("bf16", False), ("bf16", True)])
 @pytest.mark.parametrize("name", ["mobilenet_v2", "gpt2", "chess", "yolo"])
 def test_multiply_adds_stay_what_they_are(name: str, precision: Any, all_sites: bool) -> None:
-    """A rewrite saves passes over memory, no multiply-adds; where a size is unknown, there is no count."""
+    """A rewrite saves memory traffic, not multiply-adds; with an unknown size there is no count."""
     before = ZOO[name](small=True)
     _, report = graphopt.optimize(before, target="cpu", precision=precision, all_sites=all_sites)
     assert report.before is not None and report.after is not None and report.changed

@@ -1,4 +1,4 @@
-"""`explain --provider`: which nodes a provider will take, and why not the others."""
+"""`explain --provider`: the nodes that a provider will run, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.rewriting import model_from_text
 
 Command = Callable[..., Any]
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
-# Models of one node each; some of them have no kernel in some runtime.
+# Models of one node each; some runtimes lack a kernel for some of them.
 NODES = {
     "Relu": "y = Relu (x)",
     "Gelu": "y = Gelu (x)",
@@ -38,14 +38,14 @@ NODES = {
 }
 
 
-# onnxruntime-rocm tells which kernels it has where ROCm is installed.
+# onnxruntime-rocm only lists its kernels if ROCm is installed.
 tells = pytest.mark.skipif("ROCMExecutionProvider" in ort.get_available_providers(), reason="the runtime does not tell")
 
 
 @tells
 @pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32", "bfloat16"])
 def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
-    """A node that nobody takes is one for which no session can be made, and the other way round."""
+    """A node without a provider makes creating a session fail, and vice versa."""
     for name, text in NODES.items():
         model = model_from_text(f"g ({dtype}[1, 4, 2, 2] x) => ({dtype}[a, b, c, d] y) {{ {text} }}", {}, opset=20)
         said = forecast(model, "cpu")
@@ -55,18 +55,18 @@ def test_cpu_has_what_its_sessions_say(dtype: str) -> None:
         try:
             onnx.checker.check_model(model, full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
-            continue  # the operator has no such type at all
+            continue  # the operator does not support the type
         try:
             ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             made = True
-        except Exception:  # the runtime's exception classes share no public base
+        except Exception:  # ONNX Runtime's exception classes have no public base
             made = False
         assert made == (said.counts["none"] == 0), (name, dtype, said.groups())
 
 
 @tells
 def test_what_has_no_kernel_is_not_computed_beforehand() -> None:
-    """CastLike is put in as its definition after the runtime has computed what never changes."""
+    """ONNX Runtime expands CastLike into its definition after constant folding."""
     text = """g (float[4] x) => (float[4] y) {
         c = CastLike (k, x)  d = Neg (c)  e = Neg (k)  s = Add (x, d)  y = Div (s, e) }"""
     model = model_from_text(text, {"k": np.ones(4, np.float32)}, opset=20)
@@ -96,7 +96,7 @@ def test_our_provider_answers_by_its_own_table() -> None:
 
 
 def test_a_constant_that_a_file_describes_without_a_type() -> None:
-    """Dynamo's exports have metadata on constants, and their types go when the file is written again."""
+    """Dynamo's exports have metadata on constants, which lose their types when the file is written again."""
     text = "g (float[N, 2, 8] x) => (float[N, a, b] y) { t = Conv (x, w)  y = Relu (t) }"
     model = model_from_text(text, {"w": np.ones((4, 2, 3), np.float32)})
     model.graph.value_info.append(onnx.ValueInfoProto(name="w"))
@@ -113,10 +113,10 @@ def test_what_peers_publish() -> None:
     assert said.counts["migraphx"] > 20 and "AMDMIGraphX at" in said.source
     wide = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { t = Det (x)  y = Add (x, t) }", {})
     assert [n.provider for n in forecast(wide, "migraphx").nodes] == ["cpu", "migraphx"]
-    # MIGraphX has it, and ONNX Runtime's provider does not hand it on.
+    # MIGraphX supports it, but ONNX Runtime's provider does not pass it on.
     grid = model_from_text("g (float[N, 4] x) => (bool[N, 4] y) { y = IsInf (x) }", {})
     assert "does not hand the operator on" in forecast(grid, "migraphx").nodes[0].reason
-    # The provider asks for no operator's own types, and the list says that there may be others than it names.
+    # The provider does not check types per operator, and the list is possibly incomplete.
     product = model_from_text("g (int32[N, 4] x) => (int32[N, 4] y) { y = Mul (x, x) }", {})
     placed = forecast(product, "migraphx").nodes[0]
     assert placed.provider == "migraphx" and placed.reason == "limits: its list names no int32 for the operator"
@@ -148,13 +148,13 @@ def test_command(graphopt_command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_name_operators_as_files_do(name: str) -> None:
-    """Tables hold what nodes are called, and no remarks beside it."""
+    """Tables use the operator names of files, without remarks."""
     table = read(name).operators
     assert [k for k in table if not re.fullmatch(r"((?!ai\.onnx::)[\w.]+::)?\w+", k)] == []
 
 
 def _checkout(folder: Path, files: dict[str, str]) -> Path:
-    """A repository with one commit, as scripts/peer_operators.py takes them."""
+    """Creates a repository with one commit, as scripts/peer_operators.py reads it."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -165,7 +165,7 @@ def _checkout(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_lists_are_read_as_they_are_meant(tmp_path: Path) -> None:
-    """A list's "Any" is no type; what a pattern is rooted at is taken; a provider has types and forms of its own."""
+    """In a list "Any" is not a type; the root of a pattern is supported; a provider restricts types and forms."""
     rule = "+----------+---+--------+--------+\n"
     cells = [("Operator", "", "Types", "Limits"), ("Einsum", "✅", "Any", ""), ("Resize", "✅", "FP16,", "no roi")]
     listed = (
@@ -207,7 +207,7 @@ static std::set<std::string> mgx_supported_ops = {"Abs", "ArgMax"};"""
 def test_types_and_forms_of_peers() -> None:
     sums = model_from_text('g (float[N, 4] x) => (float[a, b] y) { y = Einsum <equation = "ij->ji"> (x) }', {})
     assert [n.provider for n in forecast(sums, "migraphx").nodes] == ["migraphx"]
-    # MIGraphX's own table lists no types for what its parsers alone know; ONNX Runtime's provider has a list of all.
+    # MIGraphX's table has no types for operators that only its parsers list; ONNX Runtime's provider has a global list.
     text = "g (bfloat16[N, 4] x, bfloat16[4] s) => (bfloat16[N, 4] y) { y = SimplifiedLayerNormalization (x, s) }"
     norm = model_from_text(text, check=False)
     assert "hands on no bfloat16" in forecast(norm, "migraphx").nodes[0].reason

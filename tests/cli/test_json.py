@@ -1,4 +1,4 @@
-"""What commands print with --json: whole, strict, and as docs/report.schema.json says."""
+"""The output with --json: complete, strict JSON, and valid by docs/report.schema.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "report.schema.json"
 
 
 def strict(text: str) -> Any:
-    """Raises where there is a token that JSON has not."""
+    """Parses JSON; raises an error for tokens outside of the standard."""
 
     def refuse(token: str) -> Any:
         raise ValueError(token)
@@ -67,7 +67,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
         data = strict(graphopt_command(*command, "--json").stdout)
         assert data["command"] == command[0]
         check(data)
-    # With or without a GPU here, as the library's own bytes have it: wheels are made for other machines.
+    # Read from the library's bytes, with or without a GPU here: wheels are made for other machines.
     code = set(re.findall(rb"amdgcn-amd-amdhsa--(gfx[0-9a-z-]+)", library_path().read_bytes()))
     kernels = data["findings"]["AMD GPU kernels"]
     assert {arch.encode() for arch in kernels.split(", ")} == code if code else kernels.startswith("none: there was no")
@@ -77,7 +77,7 @@ def test_every_command(graphopt_command: Command, tmp_path: Path, check: Callabl
 def test_what_cannot_be_timed_is_told_after_the_rest(
     graphopt_command: Command, tmp_path: Path, check: Callable[[Any], None]
 ) -> None:
-    """The answer of `--verify` is not lost when `--bench` is given a size that the model refuses."""
+    """The result of `--verify` is not lost when `--bench` gets a size that the model refuses."""
     path, out, report = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "report.json"
     text = "g (float[N, H] x) => (float[N, 1] y) { z = Add(x, k) t = Identity(z) y = MatMul(t, w) }"
     onnx.save(model_from_text(text, {"k": np.ones((1, 32), np.float32), "w": np.ones((32, 1), np.float32)}), path)

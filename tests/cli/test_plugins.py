@@ -1,4 +1,4 @@
-"""Passes of other packages: the one of docs/recipes.md, installed as a package would be."""
+"""Passes of other packages: the one of docs/recipes.md, installed like a package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "g (float[N] x) => (float[N] y) { a = Neg (x)  y = Abs (a) }"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages with the recipe's in it."""
+    """A folder of installed packages that contains the recipe's package."""
     (tmp_path / "my_passes.py").write_text(re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[-1])
     about = tmp_path / "my_passes-1.0.dist-info"
     about.mkdir()

@@ -24,7 +24,7 @@ LAYERS, NODES = 100, 50
 
 
 def model() -> onnx.ModelProto:
-    """A chain of layers, each with one thing to rewrite: the Identity at its end."""
+    """Returns a chain of layers, each with one possible rewrite: the Identity at its end."""
     names = [f"v{i}" for i in range(LAYERS * NODES)]
     nodes = []
     for i, (a, b) in enumerate(pairwise(["x", *names])):
@@ -48,14 +48,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 
 def seen(address: tuple[str, int], search: str, folder: Path) -> str:
-    """The page as it stands once it has its data."""
+    """Returns the page after it has received its data."""
     page = dom(f"http://{address[0]}:{address[1]}/#{quote(search)}", folder, milliseconds=20000)
     assert "data-ready=" in page
     return page
 
 
 def llama(layers: int) -> onnx.ModelProto:
-    """Layers as exporters name them, and constants beside them under names of their own."""
+    """Returns layers with exporter-style names, and constants with names outside of the layers."""
     nodes, value = [], "x"
     for i in range(layers):
         for j, op in enumerate(("Mul", "Neg", "Add", "Tanh")):
@@ -119,7 +119,7 @@ def test_what_was_rewritten_says_so(address: tuple[str, int], tmp_path: Path) ->
 
 
 def test_what_the_browser_is_given_at_first(address: tuple[str, int], tmp_path: Path) -> None:
-    """Of 5,000 nodes the layers alone, and the browser asks nobody else for anything."""
+    """The browser gets only the layers of the 5,000 nodes, and sends no request to other hosts."""
     page = visit(f"http://{address[0]}:{address[1]}/", tmp_path)
     assert {url.rpartition("/")[0] for url in page.requests if not url.startswith("data:")} == {
         f"http://{address[0]}:{address[1]}"

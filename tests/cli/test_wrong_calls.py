@@ -1,4 +1,4 @@
-"""Wrong calls: one line that says what is wrong, where, and what to do, and never a traceback."""
+"""Wrong calls give one line with the error, the place, and the fix, and never a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that are no models, and two that are."""
+    """Files that are not models, and two that are."""
     place = tmp_path_factory.mktemp("wrong")
     for name, member in (("a.pt", "a/data.pkl"), ("a.zip", "a.txt"), ("a.keras", "config.json")):
         with zipfile.ZipFile(place / name, "w") as archive:
@@ -125,7 +125,7 @@ def test_one_line_with_a_remedy(
 def test_a_missing_device_is_explained(
     folder: Path, graphopt_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As doctor does, with the reason and, where there is one, the remedy."""
+    """The message equals doctor's: the reason and, if there is one, the remedy."""
     if graphopt.session(folder / "ok.onnx").get_providers()[0] != "CPUExecutionProvider":
         pytest.skip("there is a GPU")
     monkeypatch.chdir(folder)
