@@ -1,4 +1,4 @@
-"""Drawn nodes of contrib operators, and their references."""
+"""Random nodes of contrib operators, and their references."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from graphopt.ops.schema import Array
 
 @dataclass
 class Case:
-    """A drawn node, for tests of the definition.
+    """A random node, for tests of the definition.
 
     Attributes:
-        inputs: formal name -> array, in the types that the node has.
-        attributes: those that the node writes.
+        inputs: formal name -> array, in the node's types.
+        attributes: the attributes that the node has.
         outputs: the formal outputs that it has.
         constants: inputs that are initializers.
-        dims: what the model declares of inputs' dimensions; symbols of their own where it says nothing.
-        tolerance: relative to the RMS of each output, where the operator rounds more than float32 does.
-        steps: of a quantized output: how far it may be off (its rounding is where the last bits of the sum decide).
-        kernel: the first release known to compute it as the schema says; None where the runtime's own kernel reads what
-            is not there, and is not asked.
-        valid: output -> which of its elements mean something; all where nothing is said.
+        dims: dimensions that the model declares for inputs; by default unique symbols.
+        tolerance: relative to the RMS of each output, for operators with more rounding than float32.
+        steps: allowed difference of a quantized output, since the last bits of the sum decide its rounding.
+        kernel: the first release known to compute it as the schema says; None if ONNX Runtime's kernel reads out of
+        bounds, and is not run.
+        valid: output -> mask of its meaningful elements; by default all.
     """
 
     inputs: dict[str, Array]
@@ -45,8 +45,8 @@ class Reference:
     """The reference of an operator.
 
     Attributes:
-        compute: the outputs in float64 with numpy, from the schema's text.
-        draw: a random node, with odd sizes, and optional inputs and attributes there or not.
+        compute: computes the outputs in float64 with numpy, from the schema's text.
+        draw: draws a random node, with odd sizes, with and without optional inputs and attributes.
     """
 
     compute: Callable[[Call[Array]], Mapping[str, Array]]
@@ -54,7 +54,7 @@ class Reference:
 
 
 def call_of(op: ContribOp, case: Case) -> Call[Array]:
-    """A drawn node as the reference reads it: floats in float64."""
+    """Returns a random node as the reference reads it: floats in float64."""
     inputs = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in case.inputs.items()}
     attributes = {k: v for k, v in op.attributes.items() if v is not REQUIRED} | case.attributes
     return Call(inputs, attributes, frozenset(case.outputs))
@@ -65,6 +65,6 @@ def either(rng: np.random.Generator, *choices: Any) -> Any:
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Array:
-    """Signed numbers of float32, some of them zero."""
+    """Draws signed float32 values, some of them zero."""
     array = rng.normal(size=shape) * scale
     return np.where(rng.random(shape) < 0.02, 0.0, array).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A drawn node of a contrib operator as a model: with the node, and lowered to standard ONNX."""
+"""A random node of a contrib operator as a model: with the node, and lowered to standard ONNX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.contrib.case import Case
 from tests.contrib.references import draw, reference
 
 RUNTIME = tuple(int(n) for n in ort.__version__.split(".")[:2])
-# What a session says of an operator, or of types or inputs of it, for which this runtime has no kernel.
+# Parts of the error messages for operators, types or inputs without a kernel in this runtime.
 NO_KERNEL = (
     "NOT_IMPLEMENTED",
     "NotImplemented",
@@ -39,7 +39,7 @@ NO_KERNEL = (
 
 
 def model_of(op: ContribOp, case: Case, opset: int) -> onnx.ModelProto:
-    """One node, its inputs of declared ranks and unknown sizes."""
+    """Returns a model of one node, with inputs of declared ranks and unknown sizes."""
     names = [n for n in map(formal, op.inputs) if n in case.inputs or not variadic(op, n)]
     names += [n for n in case.inputs if n not in names]
     while names[-1] not in case.inputs:
@@ -80,7 +80,7 @@ def variadic(op: ContribOp, name: str) -> bool:
 
 
 def type_of(case: Case, name: str, wanted: Array) -> int:
-    """Floats have the type of the first float input, a norm's statistics are float32."""
+    """Returns the type of an output: floats have the type of the first float input, a norm's statistics are float32."""
     if wanted.dtype.kind != "f" or name in ("mean", "inv_std_var"):
         return int(helper.np_dtype_to_tensor_dtype(wanted.dtype))
     floats = [x.dtype for x in case.inputs.values() if x.dtype.kind == "f"]
@@ -88,7 +88,7 @@ def type_of(case: Case, name: str, wanted: Array) -> int:
 
 
 def lowered(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """In standard ONNX as far as there are definitions, and a line for each node that has none."""
+    """Lowers a model to standard ONNX where definitions exist; returns a line for each node without one."""
     work = load(model).model
     inference.infer(work)
     result = pipeline.run(Editor(work, Target("portable"), EveryLegalSite()), [Contrib()])
@@ -108,7 +108,7 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def run_node(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array] | str:
-    """What this runtime's own kernel computes, or why it has none for the node."""
+    """Returns the results of ONNX Runtime's kernel, or the error message if there is no kernel for the node."""
     try:
         return run(model, feeds)
     except Exception as error:
@@ -118,9 +118,9 @@ def run_node(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Ar
 
 
 def movement(op: ContribOp, case: Case, want: Mapping[str, Array]) -> dict[str, float]:
-    """Output -> how far the reference moves when floats of the inputs take a step up or down, at most of a few draws.
+    """Returns output -> change of the reference when float inputs change by one unit, the maximum of a few draws.
 
-    A sum that cancels is no better known than this, by whatever kernel.
+    No kernel can compute a cancelling sum more accurately than this.
     """
     rng = np.random.default_rng(0)
     moved = dict.fromkeys(case.outputs, 0.0)
@@ -140,7 +140,7 @@ def movement(op: ContribOp, case: Case, want: Mapping[str, Array]) -> dict[str, 
 def disagreement(
     case: Case, want: Mapping[str, Array], got: Mapping[str, Array], moved: Mapping[str, float] | None = None
 ) -> str:
-    """What of the outputs differs by more than the case allows, and twice more than it has moved; "" where nothing."""
+    """Describes an output that differs by more than the tolerance and twice the change of `moved`; "" if none does."""
     for name in case.outputs:
         if want[name] is None:
             continue  # a kernel of an old release that leaves it out
@@ -164,7 +164,7 @@ def disagreement(
 
 
 def inferred_wrongly(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Mapping[str, Array]) -> str:
-    """What is claimed of the node's outputs before it runs, held against what came out; "" where that is true."""
+    """Describes a claim of shape inference about the outputs that the run contradicts; "" if there is none."""
     work = load(model).model
     for output in work.graph.outputs:
         output.shape = output.type = None
@@ -194,11 +194,11 @@ def inferred_wrongly(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Ma
 
 @dataclass
 class Verdict:
-    """What came of one drawn node.
+    """The comparison of one random node.
 
     Attributes:
-        fault: a line for people where something differs; "" where all agree.
-        kernel: whether the runtime's own kernel was asked.
+        fault: a description of a difference; "" if all agree.
+        kernel: whether ONNX Runtime's kernel was run.
     """
 
     fault: str
@@ -207,7 +207,7 @@ class Verdict:
 
 
 def judge(op: ContribOp, seed: int, opset: int) -> Verdict:
-    """The definition against the reference, and both against the runtime's own kernel."""
+    """Compares the definition with the reference, and both with ONNX Runtime's kernel."""
     case = draw(op, seed)
     model = model_of(op, case, opset)
     feeds = {n: x for n, x in case.inputs.items() if n not in case.constants}

@@ -1,4 +1,4 @@
-"""A decoder of com.microsoft operators generates the same tokens as it is, optimized, and in standard ONNX."""
+"""A decoder of com.microsoft operators generates the same tokens unchanged, optimized, and in standard ONNX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = [[5, 17, 80, 3], [44, 2, 2, 61]]
 
 
 def generate(model: onnx.ModelProto, steps: int = TOKENS) -> list[list[int]]:
-    """The tokens of a session on the CPU."""
+    """Returns the tokens of a session on the CPU."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.register_custom_ops_library(str(library_path()))
@@ -31,7 +31,7 @@ def generate(model: onnx.ModelProto, steps: int = TOKENS) -> list[list[int]]:
 
 
 def tokens_of(session: Any, steps: int = TOKENS) -> list[list[int]]:
-    """Greedily, with the cache from step to step."""
+    """Generates greedily, with the cache passed from step to step."""
     outputs = [o.name for o in session.get_outputs()]
     ids = np.array(PROMPT)
     B = len(ids)
@@ -55,7 +55,7 @@ NEW = pytest.mark.skipif(RUNTIME < (1, 31), reason="no kernel")
 def test_same_tokens(bits: int, tmp_path: Path) -> None:
     model = decoder(bits=bits)
     wanted = generate(model)
-    assert len({tuple(t) for t in wanted}) > 8  # it does not repeat itself
+    assert len({tuple(t) for t in wanted}) > 8  # the tokens do not just repeat
     onnx.save(model, tmp_path / "in.onnx")
     done = lower(tmp_path / "in.onnx", tmp_path / "standard.onnx", to="standard")
     assert done.kept == []
@@ -64,5 +64,5 @@ def test_same_tokens(bits: int, tmp_path: Path) -> None:
     optimized, report = graphopt.optimize(model, target="cpu")
     assert "FusedRmsNormAddSum" in [n.op_type for n in optimized.graph.node]
     stay = {r.detail for r in report.remarks if r.pass_name == "contrib" and not r.applied}
-    assert len(stay) == 2  # each operator that stays says why
+    assert len(stay) == 2  # each remaining operator has a reason
     assert generate(optimized) == wanted

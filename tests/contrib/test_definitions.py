@@ -1,4 +1,4 @@
-"""Definitions and references of contrib operators, against the kernels and schemas of the runtime that knows them."""
+"""Definitions and references of contrib operators, against the kernels and schemas of a supporting runtime."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]
 
 @pytest.mark.parametrize("op", ALL)
 def test_definition_reference_and_kernel_agree(op: ContribOp) -> None:
-    """Over attributes, optional inputs and optional outputs; `scripts/sweep` walks many more of them.
+    """Over attributes, optional inputs and optional outputs; `scripts/sweep` tests many more nodes.
 
-    The runtime's kernel is asked wherever the table says that it has one.
+    ONNX Runtime's kernel is run if the table says that it has one.
     """
     verdicts = [judge(op, seed, OPSETS[seed % len(OPSETS)]) for seed in range(6)]
     assert [v.fault for v in verdicts if v.fault] == []
@@ -32,7 +32,7 @@ def test_definition_reference_and_kernel_agree(op: ContribOp) -> None:
 
 
 def test_definitions_in_half_precision() -> None:
-    """Their constants and casts follow the type of the node; quantized operators have none, and two refuse it."""
+    """Constants and casts follow the node's type; quantized operators have no float16, and two refuse it."""
     for op in CONTRIB.values():
         if op.quantized or op.name in ("CropAndResize", "Inverse"):
             continue
@@ -66,7 +66,7 @@ def test_facts_are_those_of_the_runtime_s_schemas() -> None:
 
 
 def test_a_window_of_no_tokens_has_no_definition() -> None:
-    """A query sees one key through it in onnxruntime 1.22 and none in 1.32, and neither says which is meant."""
+    """Such a query attends to one key in onnxruntime 1.22 and to none in 1.32; neither documents the intention."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(100))
     case = next(c for c in draws if c.attributes.get("local_window_size") == 1)
@@ -78,7 +78,7 @@ def test_a_window_of_no_tokens_has_no_definition() -> None:
 
 @pytest.mark.parametrize("axis", [3, -4, -(2**63)])
 def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
-    """The runtime's QLinearSoftmax computes something all the same."""
+    """The runtime's QLinearSoftmax computes a result anyway."""
     op = CONTRIB["com.microsoft", "QLinearSoftmax"]
     case = draw(op, 0)
     case.inputs["X"] = case.inputs["X"].reshape(-1)[:6].reshape(1, 2, 3)
@@ -109,7 +109,7 @@ def test_verify_names_the_key_that_windows_differ_by() -> None:
 @pytest.mark.skipif(RUNTIME < (1, 31), reason="its kernel reads memory that was never written")
 @pytest.mark.parametrize("attributes", [{}, {"local_window_size": 2}, {"local_window_size": 2, "softcap": 2.0}])
 def test_queries_in_the_padding_of_a_prompt_see_the_keys_of_their_sequence(attributes: dict[str, float]) -> None:
-    """[5 tokens, 2 tokens and 3 of padding, 1 and 4]: every row as the runtime's kernel computes it, zeros included."""
+    """[5 tokens, 2 tokens and 3 of padding, 1 and 4]: each row equals that of ONNX Runtime's kernel, zeros included."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     rng = np.random.default_rng(0)
     inputs = {n: rng.standard_normal((3, 5, heads * 16)) for n, heads in (("query", 2), ("key", 1), ("value", 1))}

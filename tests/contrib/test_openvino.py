@@ -1,4 +1,4 @@
-"""What `lower --to standard` writes loads in OpenVINO and agrees; runs where openvino is installed (scripts/sweep)."""
+"""Models written by `lower --to standard` load in OpenVINO and agree; needs openvino (scripts/sweep)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def compute(model: onnx.ModelProto, feeds: Mapping[str, Array], folder: Path) ->
     path = folder / "model.onnx"
     onnx.save(model, path)
     core = openvino.Core()
-    # Its default on some machines is bfloat16.
+    # On some machines the default is bfloat16.
     compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     results = compiled({name: np.array(x, order="C") for name, x in feeds.items()})
     return [results[i] for i in range(len(model.graph.output))]
 
 
 def computed_wrongly(op: ContribOp, case: Case, opset: int) -> bool:
-    """What OpenVINO 2026.4 is wrong about in standard ONNX."""
-    if op.name == "QLinearAveragePool":  # it pads with the integer 0, which stands for another number
+    """Whether OpenVINO 2026.4 computes a wrong result for this standard ONNX."""
+    if op.name == "QLinearAveragePool":  # it pads with the integer 0 instead of the zero point
         return bool(case.attributes.get("count_include_pad"))
-    if op.name == "NhwcConv":  # one channel, a window of one number, padding: what lies in its memory, now and then
+    if op.name == "NhwcConv":  # one channel, a window of one element, padding: sometimes it reads uninitialized memory
         return case.inputs["W"].size == 1
-    # Scales of each output channel are taken for those of input channels.
+    # It applies scales of output channels to input channels.
     return op.name == "QLinearConv" and opset < 13 and case.inputs["w_scale"].ndim == 1
 
 
@@ -57,7 +57,7 @@ def test_zoo(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-3 * rms)
 
 
-# Weights of 4 bits, Gelu and norms are written otherwise from 20 and 21 on, axes of reductions from 13 and 18 on.
+# The form of 4-bit weights, Gelu and norms changes at opsets 20 and 21, that of reduction axes at 13 and 18.
 @pytest.mark.parametrize("opset", [12, 17, 21])
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in CONTRIB.values()])
 def test_contrib_operators(op: ContribOp, opset: int, tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_contrib_operators(op: ContribOp, opset: int, tmp_path: Path) -> None:
     assert held
 
 
-# OpenVINO does not read silero_vad as it is published either: ranks inside of its If are not known.
+# OpenVINO does not read the original silero_vad either: ranks in its If are unknown.
 @pytest.mark.parametrize("name", [n for n in TRAINED if n != "silero_vad"])
 def test_trained_models(name: str, tmp_path: Path) -> None:
-    """What optimize made of them, in standard ONNX."""
+    """Optimized trained models, lowered to standard ONNX."""
     path = fetch(name)
     graphopt.optimize(path, tmp_path / "after.onnx", target="cpu", all_sites=True)
     done = lower(tmp_path / "after.onnx", tmp_path / "plain.onnx", to="standard")

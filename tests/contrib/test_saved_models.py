@@ -1,4 +1,4 @@
-"""Files that ONNX Runtime itself has fused and saved are read as what they were made of."""
+"""Files that ONNX Runtime has fused and saved are read as the original operators."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_same_operators_of_ours(name: str, fused: str, becomes: tuple[str, ...],
         assert not [n.op_type for n in after.graph.node if n.domain == "com.microsoft"]
     assert ends[0] == ends[1]
     assert all(any(op.startswith(b) for op in ends[1]) for b in becomes), ends[1]
-    # Not all that onnxruntime 1.22 saves loads there again at the default level (gemm_input_shape exists twice).
+    # onnxruntime 1.22 cannot load all of its saved models at the default level (gemm_input_shape exists twice).
     assert_same_outputs(before, after, feeds_of(model, 2), tolerance=1e-4)

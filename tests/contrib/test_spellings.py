@@ -1,4 +1,4 @@
-"""A decoder's block of com.microsoft operators ends as the graph that the same block in standard ONNX ends as."""
+"""A decoder's block of com.microsoft operators becomes the same graph as the same block in standard ONNX."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def block(body: str, *, bias: bool, symbolic: bool = False) -> onnx.ModelProto:
 
 
 def operators(model: onnx.ModelProto, target: str, all_sites: bool) -> tuple[Counter[str], Counter[str], list[str]]:
-    """Those of ours and of others, without constants, and why com.microsoft's stay."""
+    """Returns our operators, others without constants, and the reasons against lowering com.microsoft nodes."""
     after, report = graphopt.optimize(model, target=target, all_sites=all_sites)
     ours = Counter(n.op_type for n in after.graph.node if n.domain == "com.graphopt")
     others = Counter(n.op_type for n in after.graph.node if n.domain != "com.graphopt" and n.op_type != "Constant")
@@ -99,7 +99,7 @@ def operators(model: onnx.ModelProto, target: str, all_sites: bool) -> tuple[Cou
 @pytest.mark.parametrize(("kind", "symbolic"), [("bias", False), ("bias", True), ("causal", False)])
 @pytest.mark.parametrize(("target", "all_sites"), [("cuda", False), ("rocm", False), ("cpu", True)])
 def test_same_graph(target: str, all_sites: bool, kind: str, symbolic: bool) -> None:
-    """But for the cache of half a head's angles, which is put beside itself for all rotary embeddings of the model."""
+    """Except for the cache of half a head's angles, which is concatenated with itself for all rotary embeddings."""
     bias = kind == "bias"
     ours, others, stay = operators(
         block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias, symbolic=symbolic), target, all_sites
@@ -112,7 +112,7 @@ def test_same_graph(target: str, all_sites: bool, kind: str, symbolic: bool) -> 
 
 
 def test_what_differs_on_cpus() -> None:
-    """Where the runtime's own kernels were measured to be better they stay, and nothing else does."""
+    """com.microsoft nodes are kept only where ONNX Runtime's kernels were measured to be faster."""
     ours, others, stay = operators(block(CONTRIB.format(attention=ATTENTION["causal"]), bias=False), "cpu", False)
     assert ours == {"FusedRmsNormAddSum": 2}
     assert others == {"MatMul": 4, "RotaryEmbedding": 2, "MultiHeadAttention": 1}
@@ -121,7 +121,7 @@ def test_what_differs_on_cpus() -> None:
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
 def test_an_attention_with_a_cache_stays(target: str) -> None:
-    """GroupQueryAttention, whose definition copies the cache; the norms beside it are the same nodes of ours."""
+    """GroupQueryAttention, since its definition copies the cache; the norms around it become our nodes."""
     ours, others, stay = operators(block(CONTRIB.format(attention=ATTENTION["grouped"]), bias=False), target, False)
     assert ours["FusedRmsNormAddSum"] == 2 and others["GroupQueryAttention"] == 1
     assert any("cache" in why for why in stay)

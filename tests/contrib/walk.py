@@ -1,4 +1,4 @@
-"""Draws many nodes of each contrib operator, and compares definition, reference and the runtime's own kernel.
+"""Draws many nodes of each contrib operator, and compares definition, reference and ONNX Runtime's kernel.
 
 python -m tests.contrib.walk NODES [OPERATOR...]
 """

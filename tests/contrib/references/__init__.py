@@ -1,4 +1,4 @@
-"""The references of all contrib operators, one module for each of graphopt/contrib."""
+"""The references of all contrib operators, one module for each one of graphopt/contrib."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ for _module in iter_modules(__path__):
 
 
 def draw(op: ContribOp, seed: int) -> Case:
-    """A random node of the operator."""
+    """Draws a random node of the operator."""
     return REFERENCES[op.identifier].draw(np.random.default_rng(seed))
 
 
 def reference(op: ContribOp, case: Case) -> Mapping[str, Array]:
-    """The outputs of a drawn node in float64."""
+    """Computes the outputs of a random node in float64."""
     return REFERENCES[op.identifier].compute(call_of(op, case))

@@ -1,4 +1,4 @@
-"""The activations that FusedConv and FusedGemm end with."""
+"""The activations of FusedConv and FusedGemm."""
 
 from __future__ import annotations
 

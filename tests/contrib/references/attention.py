@@ -1,4 +1,4 @@
-"""Float64 references of attention.py and the nodes that are drawn of it."""
+"""Float64 references of attention.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def softmax(x: Array) -> Array:
 
 
 def is_kept(mask: Array, b: int, s: int, t: int, B: int) -> bool:
-    """Whether sequence b's query s may see its key t, by a mask of any of the schema's forms."""
+    """Whether sequence b's query s may attend to its key t, by a mask of any form in the schema."""
     if mask.ndim == 1:
         start = mask[B + b] if len(mask) == 2 * B else 0
         return bool(start <= t < mask[b])
@@ -30,7 +30,7 @@ def is_kept(mask: Array, b: int, s: int, t: int, B: int) -> bool:
 
 
 def attention_reference(q: Array, k: Array, v: Array, call: Call[Array], mask: Array | None) -> tuple[Array, Array]:
-    """Query by query: q [B, N, S, H], k and v [B, N, T, ..]; gives [B, S, N Hv] and the scores."""
+    """Computes each query separately: q [B, N, S, H], k and v [B, N, T, ..]; returns [B, S, N Hv] and the scores."""
     (B, N, S, H), T = q.shape, k.shape[2]
     scale = call.attribute("scale", 0.0) or 1.0 / math.sqrt(H)
     filtered = call.attribute("mask_filter_value", MASK_FILTER)
@@ -124,7 +124,7 @@ def _multi_head_reference(call: Call[Array]) -> Mapping[str, Array]:
 def draw_mask(
     rng: np.random.Generator, B: int, S: int, T: int, past: int
 ) -> tuple[Array, tuple[int | str, ...]] | None:
-    """A mask of any form, and its declared dimensions; every query sees a key."""
+    """Draws a mask of any form, and its declared dimensions; every query attends to some key."""
     kind = either(rng, None, "keys", "queries", "lengths", "ends")
     if kind is None:
         return None
@@ -132,7 +132,7 @@ def draw_mask(
         end = rng.integers(1, T + 1, B)
         if kind == "lengths":
             return end.astype(np.int32), ("B",)
-        # Both are static where twice the batch has to be told from the batch.
+        # Both are static if twice the batch must be distinguished from the batch.
         return np.concatenate([end, rng.integers(0, end)]).astype(np.int32), (2 * B,)
     kept = (rng.random((B, T) if kind != "queries" else (B, S, T)) < 0.7).astype(np.int32)
     kept[..., 0] = 1
@@ -164,7 +164,7 @@ def _draw_attention(rng: np.random.Generator) -> Case:
         outputs = ("output", "present")
     if rng.random() < 0.4:
         inputs["attention_bias"] = normal(rng, int(either(rng, 1, B)), int(either(rng, 1, N)), S, T)
-    # A query before the first key of its sequence would see none.
+    # A query before the first key of its sequence would attend to none.
     _draw_attributes(rng, attributes, causal=dims.get("mask_index") != (2 * B,))
     constants = frozenset({"weights", "bias"})
     return Case(inputs, attributes, outputs, constants, dims=dims, kernel=(0, 0) if "bias" in inputs else None)

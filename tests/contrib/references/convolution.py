@@ -1,4 +1,4 @@
-"""Float64 references of convolution.py and the nodes that are drawn of it."""
+"""Float64 references of convolution.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contrib.references import activation
 
 
 def conv_reference(x: Array, call: Call[Array]) -> Array:
-    """Conv of any number of spatial axes, from the ONNX operator specification."""
+    """Computes Conv with any number of spatial axes, by ONNX's operator specification."""
     W, group = call["W"], call.attribute("group")
     axes = x.ndim - 2
     strides: Sequence[int] = call.attribute("strides", [1] * axes)

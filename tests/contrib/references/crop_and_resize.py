@@ -1,4 +1,4 @@
-"""Float64 references of crop_and_resize.py and the nodes that are drawn of it."""
+"""Float64 references of crop_and_resize.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contrib.case import Case, Reference, either, normal
 
 
 def _reference(call: Call[Array]) -> Mapping[str, Array]:
-    """Pixel by pixel."""
+    """Computes each pixel separately."""
     X, rois = call["X"], call["rois"]
     crop = [int(n) for n in call["crop_size"]]
     y = np.full((len(rois), X.shape[1], *crop), float(call.attribute("extrapolation_value")))

@@ -1,4 +1,4 @@
-"""Float64 references of gelu.py and the nodes that are drawn of it."""
+"""Float64 references of gelu.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _reference(x: Array) -> Array:
 
 
 def _fast_reference(x: Array) -> Array:
-    # The schema's two numbers are sqrt(2 / pi) and 0.044715 times it, rounded.
+    # The schema's two constants are sqrt(2 / pi) and 0.044715 times it, rounded.
     return np.asarray(0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))))
 
 

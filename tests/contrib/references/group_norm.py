@@ -1,4 +1,4 @@
-"""Float64 references of group_norm.py and the nodes that are drawn of it."""
+"""Float64 references of group_norm.py and its random nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float64 references of group_query_attention.py and the nodes that are drawn of it."""
+"""Float64 references of group_query_attention.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.contrib.references.rotary import draw_caches, rotate_reference
 
 
 def _reference(call: Call[Array]) -> Mapping[str, Array]:
-    """Sequence by sequence, head by head, token by token."""
+    """Computes each sequence, head and token separately."""
     N, G, query = call.attribute("num_heads"), call.attribute("kv_num_heads"), call["query"]
     B, S = query.shape[:2]
     if "key" in call:
@@ -55,7 +55,7 @@ def _reference(call: Call[Array]) -> Mapping[str, Array]:
         query_at = min(positions[b, s], ends[b] - 1) if _ends_at_last_key(call) else positions[b, s]
         last = min(query_at if call.attribute("causal", 1) else ends[b] - 1, ends[b] - 1)
         seen = slice(max(0, query_at - window + 1) if window > 0 else 0, last + 1)
-        if seen.start >= seen.stop:  # the window lies in the padding
+        if seen.start >= seen.stop:  # the window is in the padding
             continue
         row = scale * (keys[b, n * G // N, seen] @ q[b, s, n])
         if cap := call.attribute("softcap", 0.0):
@@ -98,7 +98,7 @@ def _draw(rng: np.random.Generator) -> Case:
     ends = np.full(B, past + S)
     if B > 1:
         ends[1] -= int(rng.integers(0, 3 if not prompt else S))
-    held = past + int(either(rng, 0, 4))  # the cache may be longer than what it holds
+    held = past + int(either(rng, 0, 4))  # the cache may be longer than its contents
     if not prompt or rng.random() < 0.5:
         for name in ("past_key", "past_value"):
             cache = normal(rng, B, G, held if not prompt else int(either(rng, 0, S + 2)), H)
@@ -125,12 +125,12 @@ def _draw(rng: np.random.Generator) -> Case:
         inputs["head_sink"] = normal(rng, N)
         attributes.pop("smooth_softmax", None)
     outputs = ("output", "present_key", "present_value")
-    # The kernel of 1.22 knows no head_sink.
+    # The kernel of 1.22 does not support head_sink.
     newer = "local_window_size" in attributes or "head_sink" in inputs or (prompt and ends.min() < S)
     kernel: tuple[int, int] | None = WINDOW_AS_DEFINED if newer else (0, 0)
     if rng.random() < 0.25:
         inputs["q_norm_weight"], inputs["k_norm_weight"] = normal(rng, H), normal(rng, H)
-        kernel = None  # the runtime norms heads on GPUs alone
+        kernel = None  # ONNX Runtime normalizes heads only on GPUs
         if rng.random() < 0.5:
             attributes["q_norm_epsilon"], attributes["k_norm_epsilon"] = 0.1, 0.01
     constants = frozenset({"cos_cache", "sin_cache", "head_sink"})

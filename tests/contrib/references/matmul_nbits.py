@@ -1,4 +1,4 @@
-"""Float64 references of matmul_nbits.py and the nodes that are drawn of it."""
+"""Float64 references of matmul_nbits.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contrib.case import Case, Reference, either, normal
 
 
 def _reference(call: Call[Array]) -> Mapping[str, Array]:
-    """Number by number."""
+    """Computes each element separately."""
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks, per_byte = -(-K // size), 8 // bits
     B, scales = call["B"].reshape(N, blocks, -1), call["scales"].reshape(N, blocks)
@@ -55,7 +55,7 @@ def _draw(rng: np.random.Generator) -> Case:
         inputs["bias"] = normal(rng, N)
     attributes: dict[str, Any] = {"K": K, "N": N, "bits": bits, "block_size": size}
     constants = frozenset(set(inputs) - {"A"}) if rng.random() < 0.7 else frozenset()
-    # The kernel of 1.22 knows 4 bits only; none takes floats as zero points of 8 bits.
+    # The kernel of 1.22 supports only 4 bits; no kernel supports float zero points with 8 bits.
     kernel = (0, 0) if bits == 4 else None if bits == 8 and kind == "floats" else (1, 31)
     dims: dict[str, tuple[int | str, ...]] = {"bias": (N,)}
     return Case(inputs, attributes, ("Y",), constants, kernel=kernel, dims=dims)

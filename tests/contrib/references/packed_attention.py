@@ -1,4 +1,4 @@
-"""Float64 references of packed_attention.py and the nodes that are drawn of it."""
+"""Float64 references of packed_attention.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.contrib.references.attention import softmax
 
 
 def _reference(call: Call[Array], q: Array, k: Array, v: Array) -> Mapping[str, Array]:
-    """Sequence by sequence, token by token."""
+    """Computes each sequence and token separately."""
     N, ends = call.attribute("num_heads"), call["cumulative_sequence_length"]
     scale = call.attribute("scale", 0.0) or 1.0 / math.sqrt(q.shape[1] // N)
     y = np.zeros((len(q), v.shape[1]))

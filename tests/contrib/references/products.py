@@ -1,4 +1,4 @@
-"""Float64 references of products.py and the nodes that are drawn of it."""
+"""Float64 references of products.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _draw_gemm(rng: np.random.Generator) -> Case:
         attributes["beta"] = float(either(rng, 1.0, -0.5))
     attributes["alpha"] = float(either(rng, 1.0, 0.25))
     name, parameters = activation.draw(rng)
-    # Clip has no place in its two numbers; the runtime's Gemm fusion never writes it.
+    # The two parameters cannot represent Clip; ONNX Runtime's Gemm fusion never writes it.
     attributes["activation"] = name if name and name != "Clip" else "Relu"
     if name != "Clip":
         attributes |= {f"activation_{n}": p for n, p in zip(("alpha", "beta"), parameters)}

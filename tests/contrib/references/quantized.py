@@ -1,4 +1,4 @@
-"""Float64 references of quantized.py and the nodes that are drawn of it."""
+"""Float64 references of quantized.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contrib.case import Case, Reference, either
 
 
 def less_zero_point(call: Call[Array], x: str, zero: str) -> Array:
-    """An input less its zero point, 0 where there is none, in float64."""
+    """Returns an input minus its zero point, or 0 if there is none, in float64."""
     return np.asarray(call[x].astype(np.float64) - call.inputs.get(zero, np.zeros(())).astype(np.float64))
 
 
@@ -62,7 +62,7 @@ def _average_reference(call: Call[Array]) -> Mapping[str, Array]:
 
     def pool(x: Array) -> Array:
         spread = [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])]
-        if call.attribute("ceil_mode"):  # a last window that begins inside what is padded ends outside
+        if call.attribute("ceil_mode"):  # a last window that begins inside the padded input may end outside
             for axis, (k, stride) in enumerate(zip(kernel, strides), start=2):
                 before, after = spread[axis]
                 left = (x.shape[axis] + before + after - k) % stride

@@ -1,4 +1,4 @@
-"""Float64 references of quantized_products.py and the nodes that are drawn of it."""
+"""Float64 references of quantized_products.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _to_float_reference(call: Call[Array]) -> Mapping[str, Array]:
 
 
 def _dynamic_reference(call: Call[Array]) -> Mapping[str, Array]:
-    """ONNX's DynamicQuantizeLinear: the range of A with 0 in it, on 0 to 255."""
+    """Computes ONNX's DynamicQuantizeLinear: maps the range of A including 0 to 0 to 255."""
     A = call["A"]
     low, high = min(A.min(), 0.0), max(A.max(), 0.0)
     scale = (high - low) / 255.0 or 1.0
@@ -64,7 +64,7 @@ def _draw_conv(rng: np.random.Generator) -> Case:
     group, M = int(either(rng, 1, 2)), 4
     C = 2 * group
     last = bool(rng.random() < 0.5)
-    # Signed inputs have no kernel with unsigned weights.
+    # There is no kernel for signed inputs with unsigned weights.
     inputs: dict[str, Array] = {"x": whole(rng, np.uint8, *((2, 6, 5, C) if last else (2, C, 6, 5)))}
     inputs["x_scale"], inputs["x_zero_point"] = parameters(rng, np.uint8, 0.03)
     inputs["w"] = weights(rng, np.int8, M, C // group, 3, 2)

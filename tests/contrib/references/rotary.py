@@ -1,4 +1,4 @@
-"""Float64 references of rotary.py and the nodes that are drawn of it."""
+"""Float64 references of rotary.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contrib.case import Case, Reference, either, normal
 
 
 def rotate_reference(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """The same for arrays, as products of complex numbers: x [B, S, N, H], cos and sin [B, S, dim / 2]."""
+    """Rotates arrays by complex multiplication: x [B, S, N, H], cos and sin [B, S, dim / 2]."""
     half = cos.shape[-1]
     turn = (cos + 1j * sin)[:, :, None]
     y: Array = x.copy()

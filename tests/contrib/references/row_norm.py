@@ -1,4 +1,4 @@
-"""Float64 references of row_norm.py and the nodes that are drawn of it."""
+"""Float64 references of row_norm.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _normalized(s: Array, gamma: Array, epsilon: float, rms: bool) -> tuple[Arra
     mean = np.zeros_like(s[..., :1]) if rms else s.mean(axis=-1, keepdims=True)
     centred = s - mean
     inverse = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
-    # Statistics are float32 whatever the data is.
+    # Statistics are float32 for any data type.
     return centred * inverse * gamma, mean.astype(np.float32), inverse.astype(np.float32)
 
 
