@@ -1,4 +1,4 @@
-"""Each defect of a written model is refused, unless the model came with it."""
+"""Each defect of a written model is refused, unless the input model had it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
-# With these a model is read, and stays as it was.
+# Models with these defects are read and left unchanged.
 KEPT = """a size below zero, a size below zero in a body, a size below zero of an input, element type 0,
     element type 0 in a body, two inputs of a name, two nodes of a name, an operand in a body that comes later,
     an attribute that a function has not, an IR version without functions, no opset of a domain, no opset of ONNX,

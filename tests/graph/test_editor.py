@@ -1,4 +1,4 @@
-"""What the editor says of a graph; asking changes nothing."""
+"""Queries of the editor, which change nothing."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_weights_become_constants(legacy: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("sites", [1, 2, 3])
 def test_the_summary_says_how_many_sites_it_frees(sites: int) -> None:
-    """As many as are held, however many passes say so of one; each of them is rewritten then, and none is held."""
+    """Counts each candidate once, however many passes refuse it; after freezing all are rewritten, none is counted."""
     rng = np.random.default_rng(0)
     shapes = {"s": [4], "b": [4], "m": [4], "v": [4], "w": [4, 4, 3, 3], "u": [4, 4, 1, 1]}
     arrays = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -74,7 +74,7 @@ def test_the_summary_says_how_many_sites_it_frees(sites: int) -> None:
     ],
 )
 def test_a_bias_alone_is_no_site(producer: str, target: str, site: bool) -> None:
-    """Keras's exporter listed every bias as an input: only where a constant would be folded the note counts it."""
+    """Keras's exporter listed every bias as an input: the note counts it only if a constant would be folded."""
     shapes = {"w": (4, 4), "s": (4, 1, 1), "k": (4, 4, 1, 1), "b": (4, 1, 1)}
     model = model_from_text(
         f"g (float[N, 4, 2, 4] x) => (float[a, c, d, e] y) {{ t = {producer}  y = Add (t, b) }}",

@@ -1,4 +1,4 @@
-"""What must hold of a model that passes have changed: each invariant refuses a result that one careless pass broke."""
+"""Invariants of a model changed by passes: each refuses a result that one careless pass broke."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_each_invariant_refuses(break_it: Callable[[ir.Model], None], words: str
 
 @pytest.mark.parametrize("declared", [onnx.TensorProto.UINT8, onnx.TensorProto.UNDEFINED])
 def test_a_wrong_type_that_the_model_declares_of_its_output_is_no_fault_of_ours(declared: int) -> None:
-    """The runtime says so better."""
+    """ONNX Runtime has a better error message for it."""
     model = model_from_text(
         "g (float[N, 8, 9, 9] x) => (float[N, 8, 9, 9] y) { c = Conv <pads = [1, 1, 1, 1]> (x, W)  y = Relu(c) }",
         {"W": np.ones((8, 8, 3, 3), np.float32)},

@@ -1,4 +1,4 @@
-"""What is asked of a model's message is what onnx_ir reads in it."""
+"""Queries on a protobuf message agree with onnx_ir's reading of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphopt.graph import messages, traversal
 
 
 def test_bodies_are_those_that_onnx_ir_reads() -> None:
-    """A malformed attribute is what its type says, one that refers to a function's holds nothing, the last counts."""
+    """A malformed attribute counts by its type, a reference to a function's attribute is empty, the last one counts."""
 
     def body(name: str) -> onnx.GraphProto:
         return helper.make_graph([], name, [], [])

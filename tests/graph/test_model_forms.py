@@ -1,4 +1,4 @@
-"""Every form of a model goes in unchanged and comes out as what it was."""
+"""Every form of a model is not modified as an argument, and is returned in the same form."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_model_proto(model: onnx.ModelProto) -> None:
 
 
 def test_initializers_are_declared_once() -> None:
-    """By their tensors: onnx_ir would repeat them in value_info, as it does for one that is an output."""
+    """By their tensors: onnx_ir would repeat them in value_info, even if one is an output."""
     text = """g (float[N, 3, 4] x) => (float[N, 3, 4] y, float[3, 1] scale) {
         t = Mul (x, scale)
         y = Add (t, shift) }"""
@@ -75,7 +75,7 @@ def test_initializers_are_declared_once() -> None:
 
 
 def test_a_described_initializer_keeps_its_type(model: onnx.ModelProto) -> None:
-    """A text or a property of it needs a declaration, which names the type and shape, too."""
+    """A doc string or a property of an initializer needs a declaration, which includes type and shape."""
     described = [w.name for w in model.graph.initializer if w.name.startswith("fc")]
     for name in described:
         weight = next(w for w in model.graph.initializer if w.name == name)
@@ -98,7 +98,7 @@ def test_onnx_ir(model: onnx.ModelProto) -> None:
 
 
 def test_export_program(model: onnx.ModelProto) -> None:
-    """Torch is no dependency: anything whose `.model` is an onnx_ir.Model will do."""
+    """Torch is not a dependency: any object with an onnx_ir.Model as `.model` is accepted."""
 
     class Program:
         def __init__(self, inner: ir.Model) -> None:
@@ -150,7 +150,7 @@ def test_input_shape_is_fixed_in_the_result() -> None:
 
 
 def test_ir_version_3_initializers_leave_the_inputs() -> None:
-    """There every initializer is listed as an input too, and runtimes treat it as a constant."""
+    """In IR version 3 every initializer is also listed as an input, and runtimes treat it as a constant."""
     model = ZOO["resnet18"](small=True)
     model.ir_version = 3
     for tensor in model.graph.initializer:
@@ -218,7 +218,7 @@ def test_session_and_configure(model: onnx.ModelProto) -> None:
     session = graphopt.session(after.SerializeToString(), ["CPUExecutionProvider"], intra_op_num_threads=1)
     feeds = feeds_of(model, 4)
     assert np.isfinite(session.run(None, feeds)[0]).all()
-    # Beside a provider that compiles graphs the library stays out, so registering it later is no second registration.
+    # With a provider that compiles graphs the library is not registered, so registering it later works.
     options = ort.SessionOptions()
     assert graphopt.configure(options, ["MIGraphXExecutionProvider"]) == ["MIGraphXExecutionProvider"]
     options.register_custom_ops_library(str(graphopt.library_path()))

@@ -1,4 +1,4 @@
-"""Every rule against what others say: recorded results of ONNX's node tests, ONNX's inference, and real runs."""
+"""Compares every rule with other sources: results recorded in ONNX's node tests, ONNX's inference, and real runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.conformance.test_onnx_node_tests import CASES
 from tests.fuzz.generator import generate
 from tests.rewriting import Array, run
 
-# Operators whose results' shapes are data, or that onnx's node tests have in no form that a rule speaks of.
+# Operators with result shapes that depend on data, or without node tests in a form that a rule supports.
 WITHOUT_CASES = {"Mish", "Scatter", "SimplifiedLayerNormalization", "GlobalLpPool", "RandomNormal", "RandomUniform"} | {
     "RandomNormalLike", "RandomUniformLike",
 }  # fmt: skip
 
 
 def tensor(given: object) -> Array | None:
-    """What a case gives as an input or output; None where it is no tensor."""
+    """Returns an input or output of a case as an array; None if it is not a tensor."""
     if isinstance(given, onnx.TensorProto):
         return onnx.numpy_helper.to_array(given)
     return np.asarray(given) if isinstance(given, np.ndarray | np.generic) else None
 
 
 def without_shapes(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> ir.Model:
-    """The model with symbols for the inputs' dimensions, one for each, and nothing declared of other values."""
+    """Returns the model with a unique symbol for each input dimension, and no declarations for other values."""
     work = load(model).model
     for value in work.graph.inputs:
         if value.name in inputs and not value.is_initializer():
@@ -45,7 +45,7 @@ def without_shapes(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> ir.Mo
 
 
 def evaluated(size: Size, known: Mapping[str, int]) -> int | None:
-    """The number that a size is in a run, where it is made of the inputs' dimensions."""
+    """Returns the value of a size in a run, if it consists of input dimensions."""
     result = 0
     for symbols, coefficient in size.terms:
         for symbol in symbols:
@@ -65,7 +65,7 @@ def evaluated(size: Size, known: Mapping[str, int]) -> int | None:
 
 
 def check(view: GraphView, results: Mapping[str, Array], known: Mapping[str, int]) -> tuple[int, int]:
-    """Holds each claim about the values of a graph against a run; how many dimensions and elements were told."""
+    """Compares claims about values with a run; returns the numbers of claimed dimensions and elements."""
     dims_told = elements_told = 0
     shapes = view.shapes
     for node in view.model.graph:
@@ -98,7 +98,7 @@ def check(view: GraphView, results: Mapping[str, Array], known: Mapping[str, int
 @pytest.mark.once
 @pytest.mark.parametrize("symbolic", [False, True], ids=["numbers", "symbols"])
 def test_node_tests_of_onnx(symbolic: bool) -> None:
-    """Whole numbers among the inputs are constants, as the shapes and axes of files are, or inputs."""
+    """Integer inputs are constants, as shapes and axes usually are, or inputs."""
     told: dict[str, int] = {}
     silent: dict[str, list[str]] = {}
     for name, case in CASES.items():
@@ -146,15 +146,15 @@ def test_node_tests_of_onnx(symbolic: bool) -> None:
                     silent.setdefault(node.op_type, []).append(f"{name}: {numbers} for {shape}")
     if symbolic:
         return
-    # tests/contrib holds those of com.microsoft.
+    # tests/contrib tests those of com.microsoft.
     assert {op for op in DIMS if not told.get(op) and "." not in op} <= {*WITHOUT_CASES, "Resize", "Size", "Upsample"}
-    # Where onnx knows all of an output's dimensions, so do we, but for these operators and windows that are rounded up.
+    # Where onnx knows all dimensions of an output, so do we, except for these operators and ceil_mode windows.
     assert silent.keys() <= {"Einsum", "Resize", "Upsample"}, silent
 
 
 @pytest.mark.parametrize("first", [0, 20, 40])
 def test_random_graphs(first: int) -> None:
-    """Every value of the graph is an output of the run, at the sizes that came with it and at other batches."""
+    """Every value of the graph is an output of the run, at the drawn sizes and with other batches."""
     told = 0
     for seed in range(first, first + 20):
         generated = generate(seed)
@@ -174,7 +174,7 @@ def test_random_graphs(first: int) -> None:
                 feeds = {n: np.resize(a, (batch, *a.shape[1:])) if a.ndim else a for n, a in feeds.items()}
             try:
                 results = dict(zip(names, run(every, feeds), strict=True))
-            except Exception:  # not a graph that this runtime can run, or not at this batch
+            except Exception:  # this runtime cannot run the graph, or not with this batch
                 continue
             known = {
                 d.dim_param: feeds[v.name].shape[axis]

@@ -1,4 +1,4 @@
-"""What is claimed of dimensions and small tensors holds in every run."""
+"""Claims about dimensions and small tensors hold in every run."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def test_claims_hold(model: onnx.ModelProto, sizes: tuple[int, int, int, int]) -
 
 
 def assert_size(size: Size, real: int, found: Mapping[str, int]) -> None:
-    """A size over known symbols is a number for each run; atoms of values are only equal to themselves."""
+    """Asserts that a size over known symbols has its value in a run; other sizes can only equal themselves."""
     if all(symbol in found for symbols, _ in size.terms for symbol in symbols):
         assert sum(c * np.prod([found[s] for s in p], initial=1) for p, c in size.terms) == real
 
 
 def test_what_is_found(model: onnx.ModelProto) -> None:
-    """Not only right but also known: chains as exporters write them come out as products of the inputs' symbols."""
+    """Results are not only right but also complete: exporters' chains become products of the inputs' symbols."""
     view = claims(model)
     shapes = view.shapes
     value = {n.outputs[0].name: n.outputs[0] for n in view.model.graph}
@@ -155,7 +155,7 @@ def dims_of(model: onnx.ModelProto) -> dict[str, tuple[Size, ...] | None]:
 
 
 def test_negative_dimensions_are_unknown() -> None:
-    """Several exporters write -1 for any size: it is no number, and no two of them are the same one."""
+    """Several exporters write -1 for any size: it is not a number, and no two are equal."""
     model = model_from_text(
         """g (float[8, 4] x, float[8, 4] z) => (float[M, 4] y, int64[1] n) {
           a = Relu(x)  b = Relu(z)  y = Add(a, b)  s = Shape <start = 0, end = 1> (x)  n = Mul(s, ten) }""",
@@ -178,7 +178,7 @@ def test_negative_dimensions_are_unknown() -> None:
 
 
 def test_unknown_sizes_are_never_equal() -> None:
-    """Each dimension that nothing tells is a symbol of its own, in a question mark's name or in none."""
+    """Each unknown dimension is a unique symbol, whether it is named with a question mark or not named."""
     text = (
         "g (float[N, 4] x, float[N, 4] z) => (float[A, 4] y) { a = Abs(x)  b = Abs(z)  y = Concat <axis = 0> (a, b) }"
     )
@@ -194,7 +194,7 @@ def test_unknown_sizes_are_never_equal() -> None:
 
 
 def test_an_if_returns_what_its_branches_agree_on() -> None:
-    """Of each output: here by a computed Reshape, which inference does not follow, at two depths."""
+    """For each output: here through a computed Reshape, which onnx's inference does not follow, at two depths."""
     model = model_from_text(
         """g (bool c, float[B, 6] x) => (float[P] p, float[Q] q) {
           shape = Shape(x)
@@ -227,14 +227,14 @@ def test_an_if_returns_what_its_branches_agree_on() -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("layers", [24, 120])
 def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
-    """TensorFlow's BERT: every shape is computed from the layer before, here without anything that inference finds."""
+    """TensorFlow's BERT: every shape is computed from the preceding layer, here without onnx's inference."""
     nodes = len(tensorflow_blocks(1).graph.node)
     work = load(tensorflow_blocks(nodes * layers)).model
     for node in work.graph:
         if node.op_type == "MatMul":
             node.outputs[0].dtype = ir.DataType.FLOAT
     editor = Editor(work, Target("cpu"))
-    # The last question first: it needs the answers to all others.
+    # The last query first: it depends on the answers to all others.
     B, S = Size.symbol("batch"), Size.symbol("sequence")
     assert editor.shapes.dims(list(work.graph)[-1].outputs[0]) == (B, S, Size.of(16))
     result = pipeline.run(editor, [FuseAttention()])
@@ -244,7 +244,7 @@ def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
 
 @pytest.mark.once
 def test_every_attention_of_a_deep_model_is_fused() -> None:
-    """The whole optimizer on 110 layers as torch exports them."""
+    """The whole optimizer on 110 layers as exported by torch."""
     nodes = len(transformer_blocks(1).graph.node)
     _, report = graphopt.optimize(transformer_blocks(110 * nodes), target="cpu", all_sites=True)
     attention = [r for r in report.remarks if r.pass_name == "fuse_attention"]
@@ -253,7 +253,7 @@ def test_every_attention_of_a_deep_model_is_fused() -> None:
 
 @pytest.mark.once
 def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts are found once, whoever asks, and a rewrite leaves those about other values."""
+    """Facts are computed once for all callers, and a rewrite keeps those about other values."""
     work = load(tensorflow_blocks(2000)).model
     shapes = Editor(work, Target("cpu")).shapes
     asked = Counter[tuple[str, int]]()
@@ -276,7 +276,7 @@ def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_only_close_decides_no_size() -> None:
-    """Shape arithmetic in floats is followed as far as it is exact."""
+    """Shape arithmetic in floats is only followed if it is exact."""
     model = model_from_text(
         """g (float[6, 7] x) => (int64[2] half, int64[2] third) {
           s = Shape(x)  f = Cast <to = 1> (s)  h = Mul(f, h5)  hf = Floor(h)  half = Cast <to = 7> (hf)
@@ -326,7 +326,7 @@ def reshaped_to_a_computed_constant() -> onnx.ModelProto:
 
 
 def test_a_second_look_invents_no_name_twice() -> None:
-    """Two sizes that nothing tells stay two, when clean-up computes a constant and shapes are inferred once more."""
+    """Two unknown sizes stay different when clean-up computes a constant and shapes are inferred again."""
     work = load(reshaped_to_a_computed_constant()).model
     inference.infer(work)
     CleanUp().run(Editor(work, Target("cpu")))

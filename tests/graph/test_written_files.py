@@ -1,4 +1,4 @@
-"""A written model is OUT and at most one OUT.data, and needs no file of the input any more."""
+"""A written model consists of OUT and at most one OUT.data, and does not depend on the input's files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def weight(rng: np.random.Generator) -> np.ndarray:
 
 
 def outside(tensor: TensorProto, folder: Path, location: str, *, at: int | None = None) -> TensorProto:
-    """The tensor with its bytes appended to a file, or with those that are there."""
+    """Returns the tensor with its bytes appended to a file, or referring to existing bytes at `at`."""
     moved = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     path = folder / location
     path.parent.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ def made(nodes: list[onnx.NodeProto], weights: list[TensorProto]) -> onnx.ModelP
 
 
 def chain(count: int) -> list[onnx.NodeProto]:
-    """Products with w0, w1, ..., an Identity that is removed, and a Relu."""
+    """Returns GEMMs with w0, w1, ..., an Identity that is removed, and a Relu."""
     nodes = [
         helper.make_node("MatMul", [f"t{i}" if i else "x", f"w{i}"], [f"t{i + 1}"], name=f"product{i}")
         for i in range(count)
@@ -83,7 +83,7 @@ def inline_too(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
 
 
 def in_attributes(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
-    """As `onnx.save(convert_attribute=True)` writes Constants."""
+    """Constants as `onnx.save(convert_attribute=True)` writes them."""
     nodes = [
         helper.make_node("Constant", [], [w.name], value=outside(w, folder, "w")) if i else None
         for i, w in enumerate(weights)
@@ -109,7 +109,7 @@ def in_branches(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
 
 
 def sparse(folder: Path, weights: list[TensorProto]) -> onnx.ModelProto:
-    """w1 and w2 have few elements, one by the number of each and one by its coordinates."""
+    """w1 and w2 are sparse, one with linear indices and one with coordinates."""
     model = made(chain(3), [outside(weights[0], folder, "w")])
     places = np.array([[3, 1], [7, 39], [39, 0]])
     for name, indices in (("w1", places @ [SIDE, 1]), ("w2", places)):
@@ -147,7 +147,7 @@ X = np.random.default_rng(9).normal(size=(3, SIDE)).astype(np.float32)
 
 
 def run(path: Path) -> np.ndarray:
-    """By ONNX Runtime alone, with nothing of ours."""
+    """Runs a file with ONNX Runtime, without our library."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -187,7 +187,7 @@ def test_every_form_of_input(form: Form, place: str, write: Callable[..., Any], 
 
 @pytest.mark.parametrize("form", [one_file, in_attributes])
 def test_lower_to_another_opset(form: Form, tmp_path: Path) -> None:
-    """The converter of ONNX knows no folder."""
+    """ONNX's converter does not know the folder."""
     path, out = model(tmp_path / "in", form), tmp_path / "out.onnx"
     lower(path, out, opset=18)
     np.testing.assert_array_equal(run_alone(out, tmp_path / "alone"), run(path))
@@ -200,7 +200,7 @@ def test_what_is_shared_in_a_file_is_copied_once(tmp_path: Path) -> None:
 
 
 def test_only_weights_in_use_are_copied(tmp_path: Path) -> None:
-    """Of 3 MiB in the file between two weights nothing is needed."""
+    """The 3 MiB between two weights in the file are not needed."""
     path = model(tmp_path / "in")
     proto = onnx.load(path, load_external_data=False)
     data = path.with_name("m.onnx.data").read_bytes()
@@ -223,14 +223,14 @@ def test_the_copy_is_no_second_name(tmp_path: Path) -> None:
     assert data.stat().st_nlink == 1 and not data.is_symlink()
     assert data.stat().st_ino != (tmp_path / "m.onnx.data").stat().st_ino
     want = run(path)
-    with (tmp_path / "m.onnx.data").open("r+b") as file:  # as an export over it
+    with (tmp_path / "m.onnx.data").open("r+b") as file:  # an export overwrites it
         file.write(bytes(4 * SIDE * SIDE))
     assert not np.array_equal(run(path), want)
     np.testing.assert_array_equal(run(tmp_path / "fast.onnx"), want)
 
 
 class Program:
-    """As `torch.onnx.export` returns it."""
+    """A stand-in for the result of `torch.onnx.export`."""
 
     def __init__(self, inner: ir.Model) -> None:
         self.model = inner
@@ -248,7 +248,7 @@ IN_MEMORY: dict[str, Callable[[Path], Any]] = {
 def test_models_in_memory(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model(tmp_path / "in")
     want = run(path)
-    monkeypatch.chdir(path.parent)  # where the files of a ModelProto are
+    monkeypatch.chdir(path.parent)  # the folder of the ModelProto's files
     given = IN_MEMORY[form](path)
     out = tmp_path / "fast.onnx"
     returned, report = graphopt.optimize(given, out)
@@ -310,7 +310,7 @@ def test_the_input_keeps_weights_where_those_of_out_would_go(
 
 
 def test_out_data_of_an_earlier_out(tmp_path: Path) -> None:
-    """It is removed with the model that had it, and left where no model of that name had it."""
+    """It is removed with the model that owned it, and kept if no model of that name owned it."""
     path, out = model(tmp_path / "in"), tmp_path / "out.onnx"
     graphopt.optimize(path, out)
     graphopt.optimize(path, out, external_data=False)
@@ -347,7 +347,7 @@ def test_the_old_pair_or_the_new_one_at_every_moment(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_the_old_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the renames fails."""
+    """The old pair survives a failure of any rename."""
     first, second = (model(tmp_path / name, seed=seed) for seed, name in enumerate(("a", "b")))
     want, new, out = run(first), run(second), tmp_path / "out.onnx"
     graphopt.optimize(first, out)
@@ -383,7 +383,7 @@ def test_the_output_lists_the_files(tmp_path: Path, graphopt_command: Callable[.
 
 def shared(tmp_path: Path) -> tuple[Path, Path]:
     path, out = model(tmp_path), tmp_path / "fast.onnx"
-    graphopt.optimize(path, out)  # whose OUT.data is of no use afterwards
+    graphopt.optimize(path, out)  # its OUT.data is unused after the next call
     graphopt.optimize(path, out, share_weights=True)
     return path, out
 
@@ -398,7 +398,7 @@ def test_sharing_weights(tmp_path: Path, graphopt_command: Callable[..., Any]) -
     done = graphopt_command("lower", path, again, "--share-weights")
     assert "shares the weights of" in done.stdout
     assert "again.onnx.data" not in listing(tmp_path)
-    # A copy that is made of it shares nothing, and says nothing of it.
+    # A copy of the model shares no weights and has no record of shared ones.
     copy = tmp_path / "copy.onnx"
     graphopt.optimize(out, copy)
     assert "graphopt.shared_weights" not in {p.key for p in onnx.load(copy).metadata_props}
