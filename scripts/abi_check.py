@@ -60,7 +60,7 @@ template <class Ours, class Theirs> constexpr bool pointees() {
   if constexpr (std::is_void_v<O> || std::is_void_v<T>) return true;
   else if constexpr (is_number<O> || is_number<T> || std::is_pointer_v<O> || std::is_pointer_v<T>)
     return agree<O, T>::value;
-  else return true;    // tables of functions grow; structs that we read are compared separately
+  else return true;  // tables of functions grow; structs that we read are compared separately
 }
 template <class Ours, class Theirs> constexpr bool values() {
   using O = std::remove_cv_t<std::remove_reference_t<Ours>>;

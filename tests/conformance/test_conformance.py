@@ -1,6 +1,6 @@
-"""T1 to T40: what other optimizers get wrong, one test for each case (docs/conformance.md has the table).
+"""T1 to T40: known errors of other optimizers, one test for each case (docs/conformance.md has the table).
 
-Every case runs all passes at all legal sites, and the numbers must stay, with the library and without it.
+Every case runs all passes at all legal sites, with and without the library, and the results must stay equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def op_types(model: onnx.ModelProto) -> list[str]:
 
 
 def same(model: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-4) -> tuple[onnx.ModelProto, Report]:
-    """Optimizes at all sites, runs both, compares; a second optimization must change nothing."""
+    """Optimizes at all sites, runs and compares both models; a second optimization must change nothing."""
     after, report = optimized(model)
     assert_same_outputs(model, after, feeds, tolerance)
     again, _ = optimized(after)
@@ -119,7 +119,7 @@ def test_t05_half_precision_input_with_float_statistics() -> None:
     assert "BatchNormalization" not in op_types(after)
     onnx.checker.check_model(after)
     assert {numpy_helper.to_array(t).dtype for t in after.graph.initializer} == {np.dtype(np.float16)}
-    # The runtimes refuse the mixed types of the original, so a float32 model with the same weights is the reference.
+    # ONNX Runtime refuses the mixed types of the original, so a float32 model with the same weights is the reference.
     x = normal(2, 3, 6, 5).astype(np.float16)
     wide = onnx.parser.parse_model(onnx.printer.to_text(model).replace("float16[", "float["))
     for i, tensor in enumerate(wide.graph.initializer):
@@ -199,7 +199,7 @@ def test_t08_softmax_along_another_axis() -> None:
 
 
 def test_t09_transposed_k_where_sequence_equals_heads() -> None:
-    """q, k, v are [B, S, H, D] with S == H, and K's last two dims are exchanged: no attention over the sequence."""
+    """q, k, v are [B, S, H, D] with S == H, and K's last two dims are swapped: no attention over the sequence."""
     shape = (2, 4, 4, 4)
     model, feeds = attention(shape=shape, outputs="float[2, 4, 4, 4] y", k_perm="0, 2, 3, 1")
     same(model, feeds)
@@ -314,7 +314,7 @@ def test_t15_decoder_with_cross_attention_keeps_its_numbers() -> None:
 @pytest.mark.parametrize("op", ["Mul", "Add", "Sub", "Div"])
 @pytest.mark.parametrize("shape", [(4,), (4, 1, 1), (1, 4, 1, 1), (1,), (2, 1, 1, 1), (1, 1, 4, 4), (1, 4, 4, 4)])
 def test_t16_conv_and_a_constant(op: str, shape: tuple[int, ...]) -> None:
-    """C == H == W == 4, so that a constant along W looks like one along C."""
+    """C == H == W == 4 makes a constant along W look like one along C."""
     conv = "t = Conv <pads: ints = [1, 1, 1, 1]> (x, w)"
     text = f"g (float[2, 3, 4, 4] x) => (float[2, 4, 4, 4] y) {{ {conv}\n y = {op}(t, c) }}"
     after, _ = same(model_from_text(text, {"w": normal(4, 3, 3, 3), "c": normal(*shape)}), {"x": normal(2, 3, 4, 4)})
@@ -593,7 +593,7 @@ def test_t38_files_for_compiling_providers_hold_standard_nodes_only() -> None:
 
 
 def test_t39_folded_batch_norm_keeps_a_detectors_decisions() -> None:
-    """Statistics of very different sizes, as detectors have: float64 folding keeps the scores and their order."""
+    """Statistics of very different magnitudes, as detectors have: float64 folding preserves scores and their order."""
     model = conv_bn()
     scale = np.array([1e-3, 10.0, 1.0, 300.0], np.float32)
     variance = np.array([1e-8, 1e4, 1e-3, 5.0], np.float32)

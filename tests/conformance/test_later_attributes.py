@@ -1,4 +1,7 @@
-"""What operators of ONNX have got since opset 22. A runtime that does not know it yet hides that we do not read it."""
+"""Inputs and attributes added to ONNX's operators since opset 22.
+
+A runtime that ignores an addition hides that we ignore it as well.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import onnx
 
 from graphopt.optimizer import NEWEST_KNOWN_OPSET
 
-# Operator, attribute or input -> what becomes of it here.
+# Operator, attribute or input -> its treatment here.
 CONSIDERED = {
     ("Attention", "nonpad_kv_seqlen"): "refused by passes and by the provider",
     ("Attention", "left_window_size"): "Window of FusedAttention; read by the provider",
     ("Attention", "right_window_size"): "as on the left",
-    ("Cast", "round_mode"): "for float8e8m0, of which nothing is computed here",
+    ("Cast", "round_mode"): "for float8e8m0, which nothing here computes",
     ("CastLike", "round_mode"): "as of Cast",
     ("DequantizeLinear", "output_dtype"): "read by the provider; passes leave quantized numbers",
     ("QuantizeLinear", "precision"): "refused by the provider but for float; passes leave quantized numbers",
@@ -21,7 +24,7 @@ CONSIDERED = {
 
 
 def test_what_operators_have_got_is_considered() -> None:
-    """Whoever raises NEWEST_KNOWN_OPSET finds here what must be read, refused, or shown not to matter."""
+    """Before raising NEWEST_KNOWN_OPSET, classify each addition as read, refused, or irrelevant."""
     versions: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.since_version <= NEWEST_KNOWN_OPSET:

@@ -1,6 +1,6 @@
-"""ONNX's own node tests: every model is optimized at all sites and must still give the outputs that ship with it.
+"""ONNX's node tests: every model is optimized at all sites and must still give the outputs that ship with it.
 
-A model that the runtime cannot run before optimization, or runs to other numbers, counts as the runtime's; every other
+A model that ONNX Runtime cannot run before optimization, or runs to different results, does not count; every other
 failure is ours.
 """
 
@@ -59,14 +59,14 @@ def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
     after, _ = graphopt.optimize(model, target="cpu", all_sites=True, check=True)
     try:
         before = session(model)
-    except Exception:  # the runtime has no kernel for it: optimizing must not have raised, and no more can be said
+    except Exception:  # ONNX Runtime has no kernel for it; only the absence of an exception in optimize was tested
         return
     after_session = session(after)
     for inputs, outputs in case.data_sets or ():
         feeds = {v.name: x for v, x in zip(model.graph.input, inputs, strict=True)}
         try:
             plain = before.run(None, feeds)
-        except Exception:  # types that the runtime's Python interface cannot take
+        except Exception:  # types that ONNX Runtime's Python interface does not support
             return
         if agrees(plain, list(outputs), case.rtol, case.atol):
             assert agrees(after_session.run(None, feeds), list(outputs), case.rtol, case.atol)
@@ -74,7 +74,7 @@ def test_optimized_model_gives_the_shipped_outputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["test_affine_grid_2d_expanded", "test_affine_grid_2d_align_corners_expanded"])
 def test_what_loads_at_the_default_level_still_loads(name: str) -> None:
-    """Once constants are computed the runtime goes on by itself, from the If of a constant condition to a Range."""
+    """After constant folding ONNX Runtime continues, for example from an If with a constant condition to a Range."""
     model = onnx.ModelProto()
     model.CopyFrom(CASES[name].model)
     model.ir_version = min(model.ir_version, NEWEST_IR_VERSION)
@@ -84,7 +84,7 @@ def test_what_loads_at_the_default_level_still_loads(name: str) -> None:
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The light models make constant weights at run time, under which a wrong fold would not show."""
+    """Replaces the constant weights that the light models generate at run time, which would hide a wrong fold."""
     rng = np.random.default_rng(0)
     shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     kept = []
@@ -104,7 +104,7 @@ def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-# With fully connected layers of 240 to 500 MB: one of three, on one runtime; scripts/sweep has them all on both.
+# Fully connected layers of 240 to 500 MB: one of three models, on one runtime; scripts/sweep runs all on both.
 LARGE = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
 if not os.environ.get("GRAPHOPT_TEST_EVERYTHING"):
     LIGHT = [path for path in LIGHT if path.stem not in LARGE[1:]]

@@ -1,4 +1,4 @@
-"""`bench`: its statistics, what it refuses to measure, and one real run of each kind."""
+"""`bench`: its statistics, its refusals, and one real run of each kind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def matmuls(count: int, width: int = 64) -> onnx.ModelProto:
 
 @pytest.mark.once
 def test_inputs_that_are_no_numbers() -> None:
-    """A sequence, and texts, as a folder of inputs may hold them; memory is measured in a process of its own."""
+    """A sequence, and strings, as a folder of inputs may contain; memory is measured in a separate process."""
     text = "g (seq(float[N, 4]) s, string[N] t) => (float[M, 4] y, bool[N] z) { y = SequenceAt(s, at) z = Equal(t, t) }"
     model = model_from_text(text, {"at": np.array(1)}, opset=19)
     feeds = {"s": [np.ones((n, 4), np.float32) for n in (2, 3)], "t": np.array(["a", "b", "c"], object)}
@@ -64,7 +64,7 @@ def test_interval_of_the_ratio_holds_the_truth_19_times_in_20() -> None:
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(400):
-        drift = np.exp(rng.normal(0, 0.3, 21))  # of the machine: it hits both sides of a round alike
+        drift = np.exp(rng.normal(0, 0.3, 21))  # drift of the machine, which affects both sides of a round equally
         before = drift * np.exp(rng.normal(np.log(1.5), 0.1, 21))
         after = drift * np.exp(rng.normal(0, 0.1, 21))
         speedup, low, high = ratio(before.tolist(), after.tolist())
@@ -85,8 +85,8 @@ def test_more_rounds_narrow_the_interval() -> None:
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ((1.2, 0.95, 1.4), "within noise"),  # the interval holds 1
-        ((1.01, 1.005, 1.015), "within noise"),  # sure, but too small to mean anything
+        ((1.2, 0.95, 1.4), "within noise"),  # the interval contains 1
+        ((1.01, 1.005, 1.015), "within noise"),  # certain, but too small to be relevant
         ((1.2, 1.1, 1.3), "faster"),
         ((0.8, 0.7, 0.9), "slower"),
     ],
@@ -185,7 +185,7 @@ def test_comparison_of_a_rewritten_model() -> None:
         assert row.before.median_ms <= row.before.p95_ms
     (profile,) = report.profiles
     assert profile.after is not None
-    # Every node that ran, those that the runtime made included, belongs to a place in the file.
+    # Every executed node, including those that ONNX Runtime created, is assigned to a place in the file.
     assert all(node.site for node in [*profile.before, *profile.after])
     winograd = [s for s in profile.sites if "WinogradConv" in s.after_ops]
     assert len(winograd) == sum("WinogradConv" in n.op_type for n in after.graph.node) > 0
@@ -205,7 +205,7 @@ def test_a_narrow_terminal_breaks_no_interval() -> None:
 
 
 def test_more_work_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In seconds of this process on a processor, which no other process takes."""
+    """Measured in CPU seconds of this process, which other processes do not affect."""
     monkeypatch.setattr(time, "perf_counter", time.process_time)
     report = bench(matmuls(1), matmuls(12), batch=(256,), threads=(1,), seconds=0.3, memory=False, profile=False)
     (row,) = report.rows
@@ -237,13 +237,13 @@ def test_inputs_of_the_caller(tmp_path: Path) -> None:
 
 
 def test_inputs_that_a_model_takes_are_looked_for(tmp_path: Path) -> None:
-    """An axis is 0 or 1 here, where an integer that nothing limits is first tried as any."""
+    """The axis must be 0 or 1; an unconstrained integer is first tried with any value."""
     text = "g (float[2, 3] x, int64[1] a) => (float[N, M] y) { y = ReduceSum <keepdims = 1> (x, a) }"
     bench(model_from_text(text, {}), threads=(1,), seconds=0.0, memory=False, profile=False)
 
 
 def test_sizes_that_a_model_takes_are_looked_for() -> None:
-    """A recognizer of text lines knows one height alone; what it takes of the other sizes stays."""
+    """A text line recognizer accepts only one height; accepted values of the other sizes are kept."""
     text = (
         "g (float[N, 3, H, W] x) => (float[M, 1, L] y) { r = ReduceMean <axes = [1], keepdims = 0> (x) y = Mul (r, k) }"
     )
@@ -255,7 +255,7 @@ def test_sizes_that_a_model_takes_are_looked_for() -> None:
 
 
 def test_a_state_has_as_many_rows_as_the_batch() -> None:
-    """As recurrent models have it, in the middle of its shape."""
+    """The batch axis of a recurrent state is in the middle of its shape."""
     text = "g (float[N, L] x, float[2, M, 4] s) => (float[N, 2] y) { a = ReduceMean <axes = [1], keepdims = 1> (x) "
     text += "b = ReduceMean <axes = [0], keepdims = 0> (s) c = ReduceMean <axes = [1], keepdims = 1> (b) "
     text += "y = Concat <axis = 1> (a, c) }"
@@ -264,7 +264,7 @@ def test_a_state_has_as_many_rows_as_the_batch() -> None:
 
 
 def test_what_does_not_run_is_named(tmp_path: Path) -> None:
-    """By its file, also where the profile needed a copy with names, by its node, and with what to do."""
+    """The error names the file, even if the profile needed a copy with names, the node, and the fix."""
     text = "g (float[2, 3] x, int64[1] s) => (float[A] y) { t = Neg(x) y = Reshape(t, s) }"
     onnx.save(model_from_text(text, {}), tmp_path / "net.onnx")
     with pytest.raises(GraphoptError) as caught:
@@ -334,7 +334,7 @@ def test_sizes_that_the_model_refuses() -> None:
 
 
 def test_no_silent_fallback_to_the_cpu() -> None:
-    """onnxruntime-rocm without a GPU says that it has the provider and then runs on the CPU."""
+    """onnxruntime-rocm without a GPU lists the provider and then runs on the CPU."""
     if Path("/dev/kfd").exists():
         pytest.skip("there is a GPU")
     with pytest.raises(GraphoptError, match=r"was asked for, but the session runs on|no provider 'rocm'|cannot load"):

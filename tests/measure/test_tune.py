@@ -1,4 +1,4 @@
-"""`tune`: what it measures is the site, what it decides follows from the numbers, and a cache carries it elsewhere."""
+"""`tune` measures candidates, decides by the measurements, and a cache transfers its decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_a_measurement_says() -> None:
     assert WIN.pays is True
     assert LOSS.pays is False
     assert UNCLEAR.pays is None
-    assert Measurement(1.0, 0.99, 1.01).pays is False  # no win, for certain
+    assert Measurement(1.0, 0.99, 1.01).pays is False  # certainly not faster
 
 
 def test_class_of_a_site() -> None:
@@ -94,7 +94,7 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
 
 
 def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
-    """Options for `tune` with a cache that says the same of every class of the model."""
+    """Returns options for `tune` with a cache that has one measurement for every class of the model."""
     work = _Work(path.parent, model, Target("cpu"), "CPUExecutionProvider", 1, {})
     sites = {s.site_class(work.sizes): measurement for s in work.candidates.values()}
     options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
@@ -111,7 +111,7 @@ def test_cache_decides_without_measuring(tmp_path: Path) -> None:
     assert sum(decided(model, graphopt.tune(model, measure=False, **options)).values()) == convolutions
     options = cached(path, model, LOSS)
     assert decided(model, graphopt.tune(model, measure=False, **options)) == {}
-    # Measurements of another machine say nothing here; the estimates leave convolutions of this size alone.
+    # Measurements of another machine do not apply here; by the estimates convolutions of this size are not rewritten.
     options = cached(path, model, WIN, device="another")
     elsewhere = graphopt.tune(model, measure=False, **options)
     assert (elsewhere.sites, decided(model, elsewhere)) == ({}, {})

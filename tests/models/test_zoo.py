@@ -1,4 +1,4 @@
-"""The zoo is valid, runs, computes something, and is the same each time."""
+"""The zoo is valid, runs, computes non-trivial results, and is deterministic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numpy references plug into onnx's ReferenceEvaluator."""
+"""The numpy references are usable in onnx's ReferenceEvaluator."""
 
 from __future__ import annotations
 

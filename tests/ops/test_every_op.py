@@ -18,11 +18,11 @@ from graphopt.ops.schema import Array
 from graphopt.runtime.discovery import CPU
 from graphopt.runtime.sessions import configure
 
-NODES_IN_A_SESSION = 50  # Creating a session takes more than linear time in the nodes that bodies are inlined into.
+NODES_IN_A_SESSION = 50  # The time to create a session grows superlinearly with the number of nodes in inlined bodies.
 
 
 def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> list[Array]:
-    """Every output of every case: with the library and no bodies in the model, or with bodies and no library."""
+    """Returns all outputs of all cases: with the library and no bodies in the model, or with bodies and no library."""
     outputs: list[Array] = []
     for begin in range(0, len(cases), NODES_IN_A_SESSION):
         model, feeds = model_of(cases[begin : begin + NODES_IN_A_SESSION], opset, bodies=not kernels)
@@ -37,7 +37,7 @@ def run(cases: list[Case], opset: int, *, kernels: bool, threads: int = 2) -> li
 
 
 def disagreements(cases: list[Case], outputs: list[Array], dtype: str) -> list[str]:
-    """A line for each case that is off."""
+    """Returns a line for each case with an error above its tolerance."""
     found = []
     remaining = iter(outputs)
     for case in cases:
@@ -56,7 +56,7 @@ def test_kernels(dtype: str, threads: int) -> None:
     cases = all_cases(dtype=dtype)
     outputs = run(cases, 17, kernels=True, threads=threads)
     assert disagreements(cases, outputs, dtype) == []
-    # Each that says that it keeps its first input's shape does, and no other.
+    # Operators keep the shape of their first input if and only if they declare it.
     at = itertools.accumulate((len(case.spec.outputs) for case in cases), initial=0)
     others = {case.spec.name for case, i in zip(cases, at) if outputs[i].shape != case.inputs[0].shape}
     assert others == {case.spec.name for case in cases if not case.spec.keeps_shape}
@@ -68,7 +68,7 @@ def test_bodies(dtype: str) -> None:
     assert disagreements(cases, run(cases, 17, kernels=False), dtype) == []
 
 
-# What a body is written with changes with the opset, and not with the runtime: the ends on both.
+# A body depends on the opset, not on the runtime: the lowest and the highest opset run on both runtimes.
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("opset", [7, *(pytest.param(n, marks=pytest.mark.once) for n in (9, 11, 12, 13, 15, 18)), 21])
 def test_bodies_in_models_of_other_opsets(opset: int, dtype: str) -> None:
@@ -108,7 +108,7 @@ def test_activations_of_large_values_and_nan(dtype: str, kernels: bool) -> None:
 @pytest.mark.parametrize("name", ["FusedAttention", "FusedAttentionBiasGqa"])
 @pytest.mark.parametrize("opset", [13, 17])
 def test_scores_beyond_float16_are_numbers(name: str, opset: int) -> None:
-    """Of float16 pixels; by ONNX's own reference, which rounds each result where a runtime may leave that out."""
+    """Float16 pixels; computed by ONNX's reference, which rounds each result, while a runtime may skip that."""
     case = cases_of(OPS[name])[0].cast("float16")
     rng = np.random.default_rng(0)
     pixels = [rng.integers(0, 4000, x.shape).astype(x.dtype) if i < 2 else x for i, x in enumerate(case.inputs)]

@@ -1,4 +1,4 @@
-"""The HTML report: what stands in it, that no name becomes markup, and how it behaves in Chromium."""
+"""The HTML report: its contents, that no name becomes markup, and its behaviour in Chromium."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "<script>document.title='owned'</script>&\"'\x1b[31m\u202e\n{{ 7 * 7 }
 
 
 def renamed(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
-    """All names start with `prefix`."""
+    """Prefixes all names with `prefix`."""
     names = {v.name for v in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
     names |= {o for n in model.graph.node for o in n.output}
     for node in model.graph.node:
@@ -42,7 +42,7 @@ def renamed(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    """Everything that a report can hold, over a model with hostile names."""
+    """A report with every possible part, for a model with hostile names."""
     before = renamed(ZOO["resnet18"](small=True, dynamic=True), HOSTILE)
     after, report = graphopt.optimize(before, target="cpu", all_sites=True)
     times = bench(before, after, providers=["cpu"], threads=(1,), seconds=0.05, memory=False)
@@ -59,14 +59,14 @@ def page() -> str:
 
 
 def in_chromium(document: str, folder: Path) -> str:
-    """The document after its scripts have run."""
+    """Returns the document after its scripts have run."""
     path = folder / "page.html"
     path.write_text(document, encoding="utf-8")
     return dom(path.as_uri(), folder, milliseconds=5000)
 
 
 def driven(page: str, script: str, folder: Path, *, width: int = 1000) -> Any:
-    """What `script` finds in the page, shown in a frame `width` pixels wide; it has `doc` and sets `found`."""
+    """Runs `script` in the page, in a frame `width` pixels wide; it reads `doc` and sets `found`, which is returned."""
     wrapper = f"""<body><iframe width={width} height=800 style="border:0" srcdoc="{html.escape(page)}"></iframe>
         <script>onload = () => {{ const doc = document.querySelector("iframe").contentDocument; let found;
         {script}
@@ -111,14 +111,14 @@ def test_tables_and_drawings(page: str, tmp_path: Path) -> None:
     ]
     assert found["accuracy"][0][-1] == "equal"
     assert len(found["times"]) == 1
-    # Both sides of each kind of site; how many kinds ran depends on what pays with the processor's instructions.
+    # Both sides of each kind of site; the number of kinds depends on the processor's instructions.
     assert len(found["bars"]) >= 6 and len(found["bars"]) % 2 == 0
     assert max(found["bars"]) > 500
     assert "WinogradConvAddRelu" in found["drawn"]
 
 
 def test_ranges_of_half_precision(tmp_path: Path) -> None:
-    weights = {  # the large ones last: activations behind them are beyond float16 themselves
+    weights = {  # the large ones last: activations after them exceed float16 as well
         "small": np.array([[1e-6, 1e-9], [3, 4]], np.float32),
         "plain": np.eye(2, dtype=np.float32),
         HOSTILE + "large": np.array([[1e5, -2e5], [1, 2]], np.float32),
@@ -167,7 +167,7 @@ def test_filter(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
-    """On phones, tablets and screens: nothing runs off, the answer stands above, columns are readable."""
+    """On phones, tablets and screens: nothing overflows, the answer is at the top, columns are readable."""
     script = """
         const look = width => new Promise(done => {
             const frame = document.createElement("iframe"); frame.width = width; frame.height = 900;
@@ -202,7 +202,7 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
-    """The browser's own answers to both questions, asked of a page whose rules hold on a light screen instead."""
+    """Renders a page with swapped media queries, which makes a light screen use the rules for dark mode and print."""
     dark = page.replace("(prefers-color-scheme: dark)", "(prefers-color-scheme: light)")
     paper = page.replace("@media print", "@media screen")
     assert page not in (dark, paper)
@@ -237,7 +237,7 @@ def test_in_the_dark_and_on_paper(page: str, tmp_path: Path) -> None:
         assert least <= ground <= most and fits and texts > 50
         assert contrast >= 4.5  # WCAG 2.1, 1.4.3
         assert controls
-    assert any(seen[0][3]) and not any(seen[2][3])  # nobody types on paper
+    assert any(seen[0][3]) and not any(seen[2][3])  # no controls on paper
 
 
 def test_noise_looks_like_noise() -> None:
@@ -262,7 +262,7 @@ def test_stages_are_the_model_in_order() -> None:
 
 
 def crossings(svg: str) -> int:
-    """How many pairs of a drawing's lines cross, as they stand in the page."""
+    """Returns the number of crossing pairs of lines in a drawing."""
     lines = [
         [tuple(map(float, point.split(","))) for point in points.split()]
         for points in re.findall(r'<polyline [^>]*points="([^"]*)"', svg)

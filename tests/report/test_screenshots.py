@@ -1,7 +1,7 @@
-"""The pictures in docs: what the report and the view look like on a phone, a tablet and a screen.
+"""The pictures in docs: the report and the view on a phone, a tablet and a screen.
 
-GRAPHOPT_SCREENSHOTS=1 makes them afresh, of a ResNet-18 and its rewrite; without it one is made, and those in docs are
-held to their sizes.
+GRAPHOPT_SCREENSHOTS=1 renders them again, from a ResNet-18 and its rewrite; without it one is rendered, and the sizes
+of those in docs are checked.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from models import ZOO
 from tests.browser import dom, screenshot
 from tests.report.test_html import page
 
-assert page  # a fixture: the report of a small model with all that a report can hold
+assert page  # a fixture: the report of a small model with every possible part
 
 pytestmark = pytest.mark.once
 
 PICTURES = Path(__file__).parents[2] / "docs" / "screenshots"
 SIZES = ((390, 1200), (800, 1100), (1600, 1100))
-# Rows: 87 less a block of the compression, which blurs its border. Our pages leave less between one thing and the next.
+# Rows: 87 minus a block of the compression, which blurs its border. Gaps in our pages are smaller.
 BLANK = 64
-# Bytes of one picture: docs are read over slow lines, too.
+# Bytes of one picture, small enough for slow connections.
 LARGEST = 90_000
 AFRESH = os.environ.get("GRAPHOPT_SCREENSHOTS") == "1"
 
@@ -97,8 +97,8 @@ def test_pictures_in_docs(tmp_path: Path) -> None:
 
 
 def shapes(pictures: list[Path], folder: Path) -> list[tuple[int, int, bool]]:
-    """Width, height, and whether the last rows are blank: whether the last BLANK rows have one colour alone."""
-    # As data: a page may not look at the pixels of another file.
+    """Returns width, height, and whether the last BLANK rows have a single colour."""
+    # As data: a page may not read the pixels of another file.
     images = "".join(
         f'<img src="data:image/webp;base64,{base64.b64encode(p.read_bytes()).decode()}">' for p in pictures
     )

@@ -1,4 +1,4 @@
-"""A model with more conditions than products stays on the CPU by default, and that is said."""
+"""A model with more conditions than GEMMs stays on the CPU by default, with a message."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_nodes_are_read_without_weights(tmp_path: Path) -> None:
     expected.graph.node.extend(model.graph.node)
     expected.functions.extend(model.functions)
     model.graph.initializer.append(numpy_helper.from_array(np.ones(100_000, np.float32), "w"))
-    model.model_version = -1  # a number of ten bytes
+    model.model_version = -1  # a varint of ten bytes
     serialized = model.SerializeToString()
-    (tmp_path / "model.json").write_bytes(serialized)  # whatever it is called
+    (tmp_path / "model.json").write_bytes(serialized)  # the file name does not matter
     assert read_nodes(serialized) == expected
     assert read_nodes(tmp_path / "model.json") == expected
-    # A field that comes twice is one, as protobuf reads it.
+    # Protobuf merges a repeated field.
     both = expected.SerializeToString() * 2
     assert read_nodes(both) == onnx.ModelProto.FromString(both)
 
@@ -66,7 +66,7 @@ def test_what_is_no_model_is_left_to_the_runtime(tmp_path: Path) -> None:
     (tmp_path / "empty.onnx").touch()
     for unread in (b"no", b"\x00", b"\x0b", b"\xff" * 11, tmp_path / "nothing.onnx", tmp_path, tmp_path / "empty.onnx"):
         assert read_nodes(unread) is None
-    for size in range(len(serialized)):  # cut off
+    for size in range(len(serialized)):  # truncated
         read = read_nodes(serialized[:size])
         try:
             whole = onnx.ModelProto.FromString(serialized[:size])

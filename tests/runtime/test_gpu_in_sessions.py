@@ -1,4 +1,4 @@
-"""The GPU part of the library inside real sessions: kernels through the CPU header stand in for a GPU."""
+"""The GPU part of the library in real sessions: kernels compiled for the CPU replace a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.hip import fused_attention_cases, row_norm_cases, scale_shift_cases, 
 from tests.hip.case import Case, compare
 from tests.hip.harness import build_for_tests
 
-# op, its attributes, a case with inputs and a float64 reference, and which inputs are constants
+# op, its attributes, a case with inputs and a float64 reference, and indices of constant inputs
 NODES: tuple[tuple[str, Mapping[str, Any], Case, tuple[int, ...]], ...] = (
     (
         "ScaleShiftAddRelu",
@@ -112,7 +112,7 @@ def model(op: str, attributes: Mapping[str, Any], case: Case, constants: tuple[i
 def run_twice(
     folder: Path, serialized: bytes, feeds: Mapping[str, Any], kernels: Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, since the library decides once which device it has; outputs to outputs.npz."""
+    """Runs a model in a separate process, since the library chooses its device once; writes outputs.npz."""
     script = textwrap.dedent("""
         import sys
         import numpy as np
@@ -161,7 +161,7 @@ def test_missing_kernels_are_one_warning_and_the_cpu_takes_over() -> None:
 
 
 def two_nodes() -> bytes:
-    """A ScaleShift called before and a FusedLayerNorm called after."""
+    """Returns a ScaleShift called before and a FusedLayerNorm called after."""
     vector = np.ones(6, np.float32)
     graph = helper.make_graph(
         [

@@ -1,4 +1,4 @@
-"""The native library inside real sessions: errors instead of crashes, sharing, threads, memory, what it exports."""
+"""The native library in real sessions: errors instead of crashes, sharing, threads, memory, exported symbols."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(
     bodies: bool = False,
     outputs: int = 1,
 ) -> bytes:
-    """A model of one node called `the_node`; its inputs are x0, x1, ... and its outputs y0, ..."""
+    """Returns a model of one node called `the_node`; its inputs are x0, x1, ... and its outputs y0, ..."""
     types = types or [TensorProto.FLOAT] * len(shapes)
     constants = constants or {}
     names = [f"x{i}" for i in range(len(shapes))]
@@ -87,7 +87,7 @@ WINDOW: dict[str, Any] = {"pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1
 TRANSPOSED: dict[str, Any] = {**WINDOW, "output_padding": [0, 0]}
 POOL: dict[str, Any] = {"kernel_shape": [2, 2], "pads": [0] * 4, "strides": [1, 1], "dilations": [1, 1]}
 
-# op, input shapes, attributes, what the message must say
+# op, input shapes, attributes, pattern of the message
 MALFORMED: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("ScaleShift", [(3,), (3,), (3,)], {}, r"X must have rank 2 or more, got \[3\]"),
     ("ScaleShift", [(2, 3, 4), (4, 1), (3, 1)], {}, r"scale must be \[3,1\], got \[4,1\]"),
@@ -198,7 +198,7 @@ def test_two_registrations_on_one_options_object_are_an_error_and_no_crash() -> 
 
 
 def test_operators_of_the_model_alone_are_described() -> None:
-    """The runtime makes a schema of each that is registered, in each session. Names of a newer library are not ours."""
+    """ONNX Runtime makes a schema of each registered operator in each session. Newer libraries' names are not ours."""
     script = """
         import onnx
         import onnx.parser
@@ -288,7 +288,7 @@ def test_symbolic_shapes_pass_through() -> None:
 
 
 def test_unknown_dims_do_not_confuse_the_memory_planner() -> None:
-    """Two intermediate tensors with unknown dims must not be taken for equally large."""
+    """Two intermediate tensors with unknown dims must not be assumed equally large."""
     nodes = [
         helper.make_node("Reshape", ["x", "wide"], ["a"]),
         helper.make_node("ScaleShift", ["a", "one", "zero"], ["b"], domain=DOMAIN),
@@ -316,7 +316,7 @@ def test_unknown_dims_do_not_confuse_the_memory_planner() -> None:
 
 
 def test_results_written_over_inputs() -> None:
-    """The runtime may give an output the memory of input 0; graph inputs and values that live on stay untouched."""
+    """ONNX Runtime may let an output reuse the memory of input 0; graph inputs and live values must be unchanged."""
     nodes, previous = [], "x"
     for i in range(6):
         op = ["ScaleShiftSilu", "FusedGroupNorm", "FusedLayerNorm"][i % 3]
@@ -368,7 +368,7 @@ def test_weights_that_change_between_runs_are_not_remembered() -> None:
 
 @pytest.mark.parametrize("op", ["WinogradConvSilu", "FusedAttentionMask", "FusedGroupNormMish", "FusedLayerNorm"])
 def test_concurrent_runs(op: str) -> None:
-    """Many threads in one session get what each would get alone."""
+    """Many threads in one session get the same results as a single one."""
     constants: dict[int, Array] = {}
     attributes: dict[str, Any]
     if op.startswith("WinogradConv"):
@@ -409,7 +409,7 @@ def test_concurrent_runs(op: str) -> None:
 
 
 def test_no_work_is_lost_among_threads() -> None:
-    """One processor for all: threads that are woken run first, so that those which nobody counts on take tasks."""
+    """On one processor, woken threads run first, which makes unexpected threads take tasks."""
     layers, width = 40, 256
     nodes = [
         helper.make_node("FusedLayerNorm", [f"x{i}", "scale", "shift"], [f"x{i + 1}"], domain=DOMAIN, epsilon=1e-5)
@@ -442,7 +442,7 @@ def test_no_work_is_lost_among_threads() -> None:
 
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with this module's helpers imported, in a process of its own."""
+    """Runs Python with this module's helpers imported, in a separate process."""
     prelude = "from tests.runtime.test_native_library import *\n"
     return subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(script)],
@@ -467,9 +467,9 @@ def test_a_limit_of_shared_weights_that_is_no_number_is_named(limit: str, tmp_pa
 
 
 def megabytes() -> float:
-    """What this process has written to, wherever the system keeps it; pages of files may come and go.
+    """Returns the anonymous memory of this process in MiB, resident or swapped; file pages are not counted.
 
-    Without what malloc keeps of freed memory, 2 MiB or none by the order in which threads free.
+    Excludes freed memory kept by malloc, which is 0 or 2 MiB depending on the order of frees.
     """
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/status", encoding="ascii") as status:
@@ -497,18 +497,18 @@ def test_sessions_share_transformed_weights_and_free_them() -> None:
         gc.collect()
         print(one, two - one, megabytes() - base)
     """
-    result = run_script(script, MALLOC_MMAP_THRESHOLD_="65536")  # free() then gives large blocks back at once
+    result = run_script(script, MALLOC_MMAP_THRESHOLD_="65536")  # makes free() return large blocks immediately
     assert result.returncode == 0, result.stderr
     one, second, left = map(float, result.stdout.split())
     raw = 512 * 512 * 9 * 4 / 2**20
-    assert one > 2.5 * raw  # the session's weights, the bytes to compare with, and their transform
-    assert second < 1.8 * raw  # its own copy of the weights, no transform
+    assert one > 2.5 * raw  # the session's weights, a copy to compare with, and their transform
+    assert second < 1.8 * raw  # another copy of the weights, no transform
     assert left < 1.8 * raw
 
 
 def test_sessions_come_and_go_without_growth() -> None:
-    """By a line through what stays of equal parts of them; and then, with 4 KiB lost in each, that it would be seen."""
-    counted = 10000 if os.environ.get("GRAPHOPT_TEST_EVERYTHING") else 300  # what scripts/sweep asks
+    """Fits a line through the memory after equal parts of the sessions; checks that a leak of 4 KiB would be found."""
+    counted = 10000 if os.environ.get("GRAPHOPT_TEST_EVERYTHING") else 300  # number for scripts/sweep
     result = run_script(f"""
         import gc
 
@@ -532,7 +532,7 @@ def test_sessions_come_and_go_without_growth() -> None:
     """)
     assert result.returncode == 0, result.stderr
     kept, leaking = map(float, result.stdout.split())
-    assert kept < 2 < leaking  # KiB of each session
+    assert kept < 2 < leaking  # KiB for each session
 
 
 def test_disabled_kernels_run_their_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,8 +587,8 @@ def test_exports_and_system_requirements() -> None:
     assert "RegisterCustomOps" in exported
     versions = {tuple(map(int, v.split("."))) for line in symbols for v in re.findall(r"GLIBC_([0-9.]+)", line)}
     assert max(versions) <= (2, 34)
-    assert not [line for line in symbols if "GLIBCXX_" in line]  # libstdc++ is inside
-    # libgcc's unwinder as of GCC 4.2: nothing newer is asked for.
+    assert not [line for line in symbols if "GLIBCXX_" in line]  # libstdc++ is linked statically
+    # At most the version of libgcc's unwinder in GCC 4.2.
     gcc = {tuple(map(int, v.split("."))) for line in symbols for v in re.findall(r"GCC_([0-9.]+)", line)}
     assert max(gcc) <= (4, 2, 0)
     needed = subprocess.run(["objdump", "-p", str(library_path())], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Every reason why a GPU is not used is told apart, with what mends it."""
+"""The reasons why a GPU is not used are distinguished, each with its fix."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_device_is_ready() -> None:
 
 
 def test_why_a_route_has_no_devices() -> None:
-    """In the native library's words (tests/native/test_amd_system.cpp has each reason)."""
+    """The text comes from the native library (tests/native/test_amd_system.cpp tests each reason)."""
     why = reason(shown(problem=("not_in_kfd", "left out", "sudo dmesg")))
     assert why == Reason("not_in_kfd", "left out", "sudo dmesg")
 
@@ -159,7 +159,7 @@ def test_the_rocm_provider_has_reasons_of_its_own(tmp_path: Path) -> None:
 
 
 def test_libraries_that_the_loader_does_not_find(tmp_path: Path) -> None:
-    """A library that needs another that is nowhere."""
+    """A library that depends on a missing one."""
     source, other, needing = (tmp_path / name for name in ("x.c", "libnowhere_at_all.so", "libneeding.so"))
     source.write_text("int f(void) { return 1; }")
     assert os.system(f"gcc -shared -o {other} {source}") == 0

@@ -1,4 +1,4 @@
-"""`doctor --selftest` passes with the right library and names a kernel that is not there."""
+"""`doctor --selftest` passes with the right library and names a missing kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphopt.runtime import selftest
 
 def test_a_missing_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHOPT_DISABLE", "FusedLayerNorm")
-    some = ("FusedLayerNorm", "FusedRmsNorm", "ScaleShift")  # the others pass in the test of every kernel
+    some = ("FusedLayerNorm", "FusedRmsNorm", "ScaleShift")  # the test of every kernel runs the others
     monkeypatch.setattr(selftest, "OPS", {name: spec for name, spec in OPS.items() if name.startswith(some)})
     result = CliRunner().invoke(app, ["doctor", "--selftest", "--json"])
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""The formula that decides where WinogradConv pays, against the measurements that it was fitted to."""
+"""The formula that decides about WinogradConv, against the measurements that it was fitted to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZEN_5, ZEN_4, ZEN_3 = "## One thread, batch 1", "## Small planes, on Zen 4", "##
 
 
 def measured(heading: str = ZEN_5) -> list[tuple[int, int, int, float]]:
-    """C, H, M and the ratio of medians of each row at one thread and batch 1."""
+    """Returns C, H, M and the ratio of medians of each row at one thread and batch 1."""
     section = MEASUREMENTS.read_text().split(heading)[1].split("##")[0]
     rows = []
     for line in section.splitlines():
@@ -44,7 +44,7 @@ def test_every_shape_was_measured() -> None:
 
 @pytest.mark.parametrize("heading", [ZEN_5, ZEN_4])
 def test_what_it_takes_was_faster_on_both_machines(heading: str) -> None:
-    """The planes of 7x7 that ResNets end with among them."""
+    """Including the 7x7 planes at the end of ResNets."""
     taken = {(C, H, M): ratio for C, H, M, ratio in measured(heading) if winograd_pays(Target("cpu"), C, M, H, H)}
     assert {(512, 7, 512), (256, 7, 256)} <= taken.keys() and min(taken.values()) >= 1.1
     assert not winograd_pays(Target("cpu"), 16, 16, 80, 80)
@@ -56,7 +56,10 @@ def test_what_it_takes_is_not_slower_where_vectors_are_half_as_long() -> None:
 
 
 def test_channels_that_the_runtime_does_not_pad() -> None:
-    """With AVX2 it computes 24 as three vectors and 8 as one, where AVX-512 needs two and one of twice the length."""
+    """For 24 and 8 channels ONNX Runtime needs three and one vectors with AVX2, but two and one with AVX-512.
+
+    The vectors of AVX-512 are twice as long.
+    """
     assert not winograd_pays(Target("cpu"), 16, 24, 80, 80) and not winograd_pays(Target("cpu"), 32, 8, 80, 80)
     assert winograd_pays(Target("cpu"), 64, 24, 56, 56)
 
