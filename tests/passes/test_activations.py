@@ -1,4 +1,4 @@
-"""Written-out activations become standard operators; look-alikes stay."""
+"""Decomposed activations become standard operators; similar graphs are not rewritten."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_forms(body: str, op: str | None, dtype: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "n = Mul(x, two)\n y = Max(n, x)",  # alpha > 1 turns the branches around
+        "n = Mul(x, two)\n y = Max(n, x)",  # alpha > 1 swaps the branches
         "n = Mul(x, zero)\n y = Max(n, x)",
         "t = Greater(x, a)\n n = Mul(x, a)\n y = Where(t, x, n)",
         "t = Greater(x, zero)\n n = Mul(x, a)\n y = Where(t, n, x)",
@@ -150,7 +150,7 @@ def test_look_alikes(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 def test_mish_where_exp_overflows(dtype: str) -> None:
-    """ln(1 + exp(x)) is Inf there and its tanh 1, as that of softplus(x): no value turns into Inf or NaN, or back."""
+    """Where exp overflows, ln(1 + exp(x)) is Inf and its tanh 1, like softplus(x): results do not gain Inf or NaN."""
     numpy_type = np.float32 if dtype == "float" else np.float16
     x = np.full((2, 5, 40), 1.0, numpy_type)
     largest = float(np.finfo(numpy_type).max)
@@ -208,7 +208,7 @@ def test_refused(code: str, text: str, opset: int, device: str) -> None:
 
 
 def test_cost_on_a_long_chain() -> None:
-    """What a gate looks at is bounded, however long the arithmetic before it."""
+    """The number of nodes that a gate inspects is bounded, however long the arithmetic before it."""
     chain = "\n".join(f"t{i + 1} = Add(t{i}, t{i})" for i in range(3000))
     text = f"g (float[2] t0) => (float[2] y) {{ {chain}\n e = Erf(t3000)\n p = Add(e, one)\n y = Mul(p, t3000) }}"
     assert rewrite(model_from_text(text, {"one": np.float32(0.5)}), [Activations()]).remarks == []

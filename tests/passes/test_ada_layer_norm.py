@@ -1,4 +1,4 @@
-"""Scale and shift of each image behind a LayerNorm, and what is refused; test_exported_forms.py has exported models."""
+"""Scale and shift per image after a LayerNorm, and refusals; test_exported_forms.py has exported models."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_images() -> None:
 
 
 def test_the_sum_has_readers_in_front_of_the_scale() -> None:
-    """The fused node stands where the norm stood: the sum is read before the Add of the shift."""
+    """The fused node takes the norm's place, since the sum is read before the Add of the shift."""
     text = f"""g (float[N, S, {D}] x, float[N, S, {D}] r, float[N, 1, {D}] scale, float[N, 1, {D}] shift)
                => (float[N, S, {D}] y, float[N, S, {D}] z) {{
         s = Add(x, r)
@@ -92,8 +92,8 @@ def test_refuses_a_sum_that_the_scale_is_made_of() -> None:
 @pytest.mark.parametrize(
     ("scale", "shift", "x"),
     [
-        ("N, S, 8", "N, 1, 8", "N, S, 8"),  # of each row
-        ("N, 1, 1", "N, 1, 8", "N, S, 8"),  # one number
+        ("N, S, 8", "N, 1, 8", "N, S, 8"),  # one scale per row
+        ("N, 1, 1", "N, 1, 8", "N, S, 8"),  # a single element
         ("1, 8", "1, 8", "N, S, 8"),  # of another rank
         ("N, 1, 8", "1, 1, 8", "N, S, 8"),  # of different numbers of images
         ("2, 1, 8", "2, 1, 8", "3, S, 8"),
@@ -136,7 +136,7 @@ def test_a_value_that_others_read_is_no_modulation(more: str) -> None:
 
 
 def test_refuses_an_old_opset() -> None:
-    """Nodes of ours that an older file brings along: their operator cannot be written below opset 11."""
+    """Nodes of ours in an older file: this operator cannot be written below opset 11."""
     model = rewrite(modulated(), [FuseRowNorm()]).proto
     model.opset_import[0].version = 10
     assert [r.code for r in rewrite(model, [AdaLayerNorm()]).remarks] == ["OPSET"]

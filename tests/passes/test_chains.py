@@ -1,4 +1,4 @@
-"""Chains of convolution, batch norm, activation and sum through all passes: what is left, and float64 numbers."""
+"""Chains of convolution, batch norm, activation and sum through all passes: remaining operators, float64 results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bn(y: str, x: str, i: int) -> str:
 
 
 K3 = "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"
-# name -> (graph, operators left).
+# name -> (graph, remaining operators).
 CHAINS: dict[str, tuple[str, dict[str, int]]] = {
     "ResNet-v2 block": (
         bn("n0", "x", 0)
@@ -107,7 +107,7 @@ CHAINS: dict[str, tuple[str, dict[str, int]]] = {
 
 
 def float64(model: onnx.ModelProto, x: Array) -> Array:
-    """The chain node by node in double precision."""
+    """Computes the chain node by node in double precision."""
     values = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
     values["x"] = x.astype(np.float64)
 
@@ -149,7 +149,7 @@ def test_chain(name: str) -> None:
         assert np.abs(run(after, {"x": x}, library=library)[0] - want).max() <= 1e-5 * rms
     plain, refused = graphopt.optimize(model, target="migraphx")
     assert all(n.domain == "" for n in plain.graph.node)
-    # Each affine node that is left says why.
+    # Each remaining affine node has a reason.
     norms = sum(n.op_type == "BatchNormalization" for n in plain.graph.node)
     assert norms == sum(n.op_type.startswith("ScaleShift") for n in after.graph.node)
     assert norms == sum(r.code == "TARGET" and r.pass_name == "scale_shift" for r in refused.remarks)

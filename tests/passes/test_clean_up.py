@@ -1,4 +1,4 @@
-"""What clean-up computes, removes and merges; and what it must leave alone."""
+"""Values that clean-up computes, nodes that it removes and merges, and nodes that it must not change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(*shape: int, dtype: type = np.float32) -> Array:
 
 
 def clean(model: onnx.ModelProto, feeds: dict[str, Array] | None = None, tolerance: float = 0.0) -> list[str]:
-    """Operators that are left; the outputs are the same bits, and the interface is the same."""
+    """Returns the remaining operators; asserts bit-identical outputs and an unchanged interface."""
     after = rewrite(model, [CleanUp()])
     assert rewrite(after.proto, [CleanUp()]).proto == after.proto
     check_against(Interface.of(load(model).model), load(after.proto).model, "clean_up")
@@ -161,14 +161,14 @@ BACK = """g (float[N, L, 4, 6] x) => (float[A, B, C, D] y) {
 @pytest.mark.parametrize("flat", [[0, 0, 24], [0, -1, 24], [0, 0, -1]])
 @pytest.mark.parametrize("back", [[0, 0, 4, 6], [0, 0, 4, -1], [0, -1, 4, 6]])
 def test_a_shape_that_comes_back(flat: list[int], back: list[int]) -> None:
-    """Heads that are joined by one node and split by the next, of any batch and length."""
+    """Heads that are merged by one node and split by the next, with any batch and length."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Neg"]
 
 
 @pytest.mark.parametrize(("flat", "back"), [([0, 0, 24], [0, 0, 6, 4]), ([3, 2, 24], [0, 0, 4, 6])])
 def test_a_shape_that_does_not_come_back(flat: list[int], back: list[int]) -> None:
-    """A 0 stands for the size of what the node itself reads."""
+    """A 0 stands for a size of the node's own input."""
     model = model_from_text(BACK, {"a": np.array(flat), "b": np.array(back)})
     assert clean(model, {"x": draw(2, 3, 4, 6)}) == ["Relu", "Reshape", "Reshape", "Neg"]
 
@@ -193,7 +193,7 @@ def test_graph_outputs_keep_their_names() -> None:
 
 
 def test_the_known_part_of_a_dynamic_shape() -> None:
-    """How tracers flatten: Shape, Gather, Unsqueeze, Concat, where only the channel count is static."""
+    """Flattening as tracers write it: Shape, Gather, Unsqueeze, Concat, with only the channel count static."""
     text = """g (float[N, 3, H, W] x) => (float[P, Q, R] y) {
         s = Shape(x)
         n = Gather(s, i0)
@@ -250,7 +250,7 @@ def test_a_reshape_to_its_own_dynamic_shape() -> None:
 
 
 def test_a_zero_bias_made_at_run_time() -> None:
-    """How torch's exporter writes an absent bias."""
+    """An absent bias as written by torch's exporter."""
     text = """g (float[N, 4] x) => (float[N, 6] y) {
         z = CastLike(zero, x)
         s = Shape <start = 0, end = 1> (W)
@@ -321,7 +321,7 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
     model = onnx.shape_inference.infer_shapes(model)
     inferred = next(v.type for v in model.graph.value_info if v.name == "t")
     model.graph.output[0].type.CopyFrom(inferred)
-    # The Identity in front of the output keeps a node to put the constant behind.
+    # The Identity before the output provides a node to insert the constant.
     after = rewrite(model, [CleanUp()])
     assert after.op_types == ["Identity"]
     (want,), (got,) = run(model, {}), run(after.proto, {})
@@ -349,7 +349,7 @@ def test_computed_as_the_runtime_does(node: str, inputs: dict[str, Array]) -> No
         ("Mul(a, b)", {"a": draw(300, 1), "b": draw(1, 300)}),
         ("Cast <to = 11> (a)", {"a": draw(200, 200)}),
         ("Range(a, b, c)", {"a": np.array(0), "b": np.array(2**40), "c": np.array(1)}),
-        # Runtimes begin the first with element 0, and read the end of the second as "to the beginning".
+        # Runtimes start the first one at element 0, and read the end of the second as "to the beginning".
         ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [-9], [-10], [0], [-1])))),
         ("Slice(a, b, c, d, e)", dict(zip("abcde", (draw(3), [2], [2**63 - 1], [0], [-1])))),
     ],
@@ -367,7 +367,7 @@ def test_a_shared_weight_is_not_stored_twice() -> None:
         z = MatMul(x, W) }"""
     assert clean(model_from_text(text, {"W": draw(200, 200)}), {"x": draw(2, 200)}) == ["Transpose", "MatMul", "MatMul"]
     text = "g (float[N, 200] x) => (float[N, 300] y) { t = Transpose(W)\n y = MatMul(x, t) }"
-    # The runtime multiplies by a constant in another order.
+    # ONNX Runtime multiplies by a constant in a different order.
     assert clean(model_from_text(text, {"W": draw(300, 200)}), {"x": draw(2, 200)}, 1e-5) == ["MatMul"]
 
 
@@ -377,7 +377,7 @@ def test_an_overridable_initializer_is_no_constant() -> None:
     assert clean(model, {"x": draw(3), "w": draw(3)}) == ["Neg", "Add"]
 
 
-# -- equal nodes, and nodes that nobody reads ----------------------------------------------------------------------
+# -- equal nodes, and nodes without readers ----------------------------------------------------------------------------
 
 
 def test_equal_nodes_are_merged() -> None:
@@ -491,7 +491,7 @@ def test_a_branch_that_gives_one_value_twice() -> None:
     after = rewrite(model_from_text(text, {"c": np.array(True)}), [CleanUp()])
     assert after.op_types == ["Neg", "Identity"]
     x = draw(3)
-    # Not the runtime: 1.22.2 leaves one of the two outputs as it found the memory.
+    # Not ONNX Runtime: 1.22.2 leaves one of the two outputs uninitialized.
     for got in onnx.reference.ReferenceEvaluator(after.proto).run(None, {"x": x}):
         np.testing.assert_array_equal(got, -x)
 
@@ -534,7 +534,7 @@ def test_a_branch_in_a_function_of_the_user() -> None:
 
 
 def test_a_range_of_constants_reads_scalars() -> None:
-    """The runtimes read tensors of one element there, and refuse them once they are constants."""
+    """Runtimes accept tensors of one element there, but refuse them as constants."""
     text = """g (float[3] x) => (float[n] y) {
         last = Sqrt(nine)
         r = Range(first, last, step)
@@ -574,7 +574,7 @@ def test_metadata_and_doc_strings_stay() -> None:
 
 @pytest.mark.once
 def test_cost_is_linear() -> None:
-    """A chain of 20,000 nodes, a third of which go; a pass that rescans would take minutes."""
+    """A chain of 20,000 nodes with a third to remove; a pass that rescans would take minutes."""
     graph = "\n".join(f"t{i + 1} = {('Identity', 'Relu', 'Neg')[i % 3]}(t{i})" for i in range(20_000))
     model = model_from_text(f"g (float[2] t0) => (float[2] y) {{ {graph}\n y = Neg(t20000) }}", check=False)
     work = load(model).model

@@ -1,4 +1,4 @@
-"""Forms as PyTorch's exporters write them (scripts/export.py --forms made the files): what fuses and is right."""
+"""Forms as PyTorch's exporters write them (scripts/export.py --forms): they fuse, and results are right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rewriting import Array, assert_same_outputs
 
 FOLDER = Path(__file__).parent / "exported"
 SIZES = {"batch": 2, "length": 5, "height": 6, "width": 8}
-# The nodes of ours that each model gets, whoever exported it, for which target.
+# Our nodes for each model, with any exporter and the given target.
 FORMS = {
     "layer_norm_2d_sam": ["FusedLayerNorm2d"],
     "layer_norm_2d_sam_hf": ["FusedLayerNorm2d"],
@@ -32,7 +32,7 @@ FORMS = {
     "geglu_gemma": ["GatedGeluTanh"],
     "glu": ["GatedHalvesSigmoid"],
 }
-# What is left of a form that did not fuse; Sigmoid is also part of what makes AdaLN's scale.
+# Remains of an unfused form; Sigmoid is also part of the computation of AdaLN's scale.
 LEFT = {"ReduceMean", "Sqrt", "LayerNormalization", "Neg", "Sigmoid", "Gelu", "Erf", "Tanh"}
 EXPORTERS = ("torchscript", "dynamo")
 # TorchScript writes a shape that no runtime can run.
@@ -46,7 +46,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, Array]:
     feeds = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
-        # dynamo names its symbols itself: the first axis is the batch.
+        # dynamo chooses its own symbols: the first axis is the batch.
         shape = [d.dim_value or SIZES.get(d.dim_param, 2 if i == 0 else 5) for i, d in enumerate(dims)]
         feeds[value.name] = rng.standard_normal(shape).astype(np.float32)
     return feeds

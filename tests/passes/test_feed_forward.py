@@ -1,4 +1,4 @@
-"""Fully connected layers on GPU targets, and the remark that they get elsewhere."""
+"""Fully connected layers on GPU targets, and their remark on other targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.rewriting import assert_same_outputs, model_from_text, rewrite
 RNG = np.random.default_rng(0)
 W = {"w": RNG.normal(size=(4, 6)).astype(np.float32), "b": RNG.normal(size=6).astype(np.float32)}
 FEEDS = {"x": RNG.normal(size=(2, 3, 4)).astype(np.float32), "r": RNG.normal(size=(2, 3, 6)).astype(np.float32)}
-# body, what it becomes, what the remark of other targets starts with
+# body, resulting operator, beginning of the remark on other targets
 LAYERS = [
     ("m = MatMul(x, w)  t = Add(m, b)  y = Relu(t)", "LinearRelu", "MatMul, bias, Relu"),
     ("m = MatMul(x, w)  t = Add(b, m)  s = Sigmoid(t)  y = Mul(t, s)", "LinearSilu", "MatMul, bias, Silu"),
@@ -45,7 +45,7 @@ def test_a_layer_on_a_gpu(body: str, op: str, parts: str, device: str) -> None:
 
 @pytest.mark.parametrize("opset", [17, 20])
 def test_gelu(opset: int) -> None:
-    """Written out, and as the operator that the pass `activations` makes of it."""
+    """Decomposed, and as the operator that the pass `activations` makes of it."""
     model = model_from_text(f"g (float[2, 3, 4] x) => (float[2, 3, 6] y) {{ {GELU} }}", W, opset)
     result = rewrite(model, PASSES, device="cuda")
     assert result.op_types == ["LinearGelu"]
@@ -63,7 +63,7 @@ def test_shapes_of_a_bias(bias: tuple[int, ...]) -> None:
 
 
 def test_a_product_of_constants_is_left_to_be_computed_once() -> None:
-    """Runtimes fold MatMul and Add when they make a session, and no node of ours: positions of DeBERTa, Swin v2."""
+    """Runtimes fold MatMul and Add when they create a session, but no node of ours: positions of DeBERTa, Swin v2."""
     text = "g (float[2, 3, 6] r) => (float[2, 3, 6] y) { m = MatMul(c, w)  t = Add(m, b)  a = Relu(t)  y = Add(a, r) }"
     result = rewrite(model_from_text(text, {**W, "c": FEEDS["x"]}), [FeedForward()], device="cuda")
     assert result.op_types == ["MatMul", "Add", "Relu", "Add"]
@@ -164,7 +164,7 @@ def test_no_candidates(body: str) -> None:
 @pytest.mark.parametrize("body", ["a = Add(m, b)  y = Relu(a)", "y = Relu(m)", "y = Add(m, r)"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_weight_that_is_an_input(product: str, body: str, device: str) -> None:
-    """With its bias, too: a layer that somebody could make constant."""
+    """Also with a bias input: a layer that a user could make constant."""
     inputs = "float[2, 4] x, float[4, 6] w, float[6, 4] v, float[6] b, float[2, 6] r"
     text = f"g ({inputs}) => (float[2, 6] y) {{ t = Transpose<perm = [1, 0]>(v)  m = {product}  {body} }}"
     (remark,) = rewrite(model_from_text(text, {}), [FeedForward()], device=device).remarks
@@ -173,7 +173,7 @@ def test_a_weight_that_is_an_input(product: str, body: str, device: str) -> None
 
 
 def test_a_product_of_two_activations() -> None:
-    """Keys that a cache hands in are no weight."""
+    """Keys that come from a cache are not a weight."""
     text = "g (float[2, 3, 4] x, float[2, 4, 5] k) => (float[2, 3, 5] y) { m = MatMul(x, k)  y = Relu(m) }"
     for device in ("cpu", "cuda"):
         assert rewrite(model_from_text(text, {}), [FeedForward()], device=device).remarks == []
@@ -185,7 +185,7 @@ def test_a_product_of_two_activations() -> None:
 )
 @pytest.mark.parametrize("product", ["m = MatMul(x, w)  t = Add(m, b)", "t = Gemm<transB = 1>(x, w, b)"])
 def test_a_large_layer_on_a_cpu(K: int, N: int, op: str, product: str) -> None:
-    """Where a product of ours is the faster one."""
+    """Layers for which our GEMM is faster."""
     w = RNG.normal(size=(K, N)).astype(np.float32) / np.float32(K**0.5)
     weights = {"w": np.ascontiguousarray(w.T) if "Gemm" in product else w, "b": RNG.normal(size=N).astype(np.float32)}
     text = f"g (float[M, {K}] x) => (float[M, {N}] y) {{ {product}  y = Relu(t) }}"
@@ -238,7 +238,7 @@ def test_a_large_product_without_a_bias_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("body", [LAYERS[0][0], LAYERS[2][0], GELU, "m = MatMul(x, w)  y = Add(m, b)"])
 def test_the_runtime_fuses_a_body_as_it_fuses_the_layer(body: str, tmp_path: object) -> None:
-    """Without our library, where the body runs, nothing is lost."""
+    """Without our library the body runs, and must not be slower."""
     model = three_axes(body)
     result = rewrite(model, PASSES, device="cuda")
     assert [op.startswith("Linear") for op in result.op_types] == [True]

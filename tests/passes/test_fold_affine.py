@@ -1,4 +1,4 @@
-"""Constant Mul, Add, Sub and Div next to linear operators: what folds, and the broadcasts that must not."""
+"""Constant Mul, Add, Sub and Div next to linear operators: folding, and broadcasts that must not fold."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ CONV = "t = Conv <pads = [1, 1, 1, 1]> (x, W)\n"
 @pytest.mark.parametrize(
     ("code", "body", "outputs"),
     [
-        # The width equals the number of channels: [C] lies along the width all the same.
+        # The width equals the number of channels, but [C] is along the width.
         ("WRONG_AXIS", CONV + "y = Mul(t, c1)", "IMAGE y"),
         ("WRONG_AXIS", CONV + "y = Add(t, c1)", "IMAGE y"),
         ("WRONG_AXIS", CONV + "y = Mul(t, n)", "IMAGE y"),
@@ -167,7 +167,7 @@ def test_the_halving_of_gelu_stays_for_the_runtime_to_fuse() -> None:
     constants = {"r": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5), "W": draw(4, 5)}
     text = f"g (float[2, 3, 4] x) => (float[2, 3, 5] y) {{ {body} }}"
     assert rewrite(model_from_text(text, constants), [FoldAffine()]).codes() == ["NO_GAIN"]
-    # The same multiplication behind a plain sum is nobody's part.
+    # Without Erf the same multiplication is not part of a Gelu.
     text = text.replace("e = Erf(z)", "e = Exp(z)")
     assert rewrite(model_from_text(text, constants), [FoldAffine()]).codes() == ["APPLIED"]
 
@@ -204,7 +204,7 @@ def test_scale_and_shift_of_a_norm_stay_for_the_runtime_to_fuse(device: str) -> 
 
 
 def test_the_runtime_still_fuses_a_norm_that_stays(tmp_path: Path) -> None:
-    """Of opset 9, which cannot express ours."""
+    """In opset 9, which cannot express our operator."""
     model, _ = optimize(norm_before_gemm(NORM), target="cpu")
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
@@ -220,7 +220,7 @@ def test_the_scale_of_an_rms_norm_stays_for_the_runtime_to_fuse() -> None:
 @pytest.mark.parametrize(
     ("device", "body"),
     [
-        ("migraphx", NORM),  # it knows a norm by what comes before its scale
+        ("migraphx", NORM),  # it recognizes a norm without its scale
         ("cpu", NORM.replace("s = Sqrt(e)", "s = Exp(e)")),
         ("cpu", NORM.replace("q = Pow(d, two)", "q = Mul(d, x)")),
         ("cpu", NORM.replace("axes = [-1]", "axes = [0]")),

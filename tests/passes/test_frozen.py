@@ -1,4 +1,4 @@
-"""No pass keeps state in what it matched: matches and plans are frozen all the way down to the graph's own objects."""
+"""Passes keep no state in their matches: matches and plans are frozen recursively, down to the graph's objects."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from graphopt.passes.registry import bfloat16_passes
 
 ALL = {p.name: p for p in (*installed(), *bfloat16_passes(()))}
 LOCAL = [p for p in ALL.values() if isinstance(p, Pass)]
-# Whose dataclasses are made for one site; those of operators, targets and shapes are tables or known to be frozen.
+# Packages with dataclasses for single candidates; those of operators, targets and shapes are tables or known to be
+# frozen.
 OWN = ("graphopt.passes", "graphopt.forms", "graphopt.precision")
 MUTABLE = (list, set, dict, bytearray)
 
 
 def classes(hint: Any) -> Iterator[type]:
-    """The dataclasses of a type hint, and those of their fields, and every container that can be changed."""
+    """Yields the dataclasses of a type hint and of their fields, and every mutable container."""
     for part in get_args(hint):
         yield from classes(part)
     kind = getattr(hint, "__origin__", hint)
@@ -36,7 +37,7 @@ def classes(hint: Any) -> Iterator[type]:
 @pytest.mark.parametrize("p", LOCAL, ids=lambda p: str(p.name))
 def test_matches_and_plans_are_frozen(p: Pass[Any, Any]) -> None:
     seen = set(classes(get_type_hints(p.match)["return"])) | set(classes(get_type_hints(p.legal)["return"]))
-    assert seen, "what a pass hands on is a dataclass"
+    assert seen, "matches and plans of a pass are dataclasses"
     for kind in seen:
         assert kind not in MUTABLE, f"{p.name} hands on a {kind.__name__}"
         assert kind.__dataclass_params__.frozen, f"{kind.__name__} of {p.name} can be changed"  # type: ignore[attr-defined]

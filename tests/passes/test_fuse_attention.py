@@ -1,4 +1,4 @@
-"""Attention as exporters write it becomes one node; what only looks like it is refused with its code."""
+"""Attention as exporters write it becomes one node; similar graphs are refused with their code."""
 # ruff: noqa: E501  graphs and tables of traps read best a line a node or case
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check(
     tolerance: float = 1e-5,
     rest: Sequence[str] | None = None,
 ) -> Rewritten:
-    """One node named `op` takes the place of the attention, and nothing but `rest` stays beside it."""
+    """Asserts that one node named `op` replaces the attention, and that only `rest` remains."""
     after = fuse(model)
     fused = [t for t in after.op_types if t.startswith("FusedAttention")]
     assert fused == [op], after.remarks
@@ -72,7 +72,8 @@ def refuse(model: onnx.ModelProto, code: str) -> Rewritten:
     return after
 
 
-# -- the frame of most models: Q, K, V [B, H, S, D] given, K transposed, something between the products ----------------
+# -- the frame of most models: Q, K, V [B, H, S, D] given, K transposed, operations between the products
+# ----------------
 
 
 def core(
@@ -89,7 +90,7 @@ def core(
     pv: str = "o = MatMul(p, v)",
     dtype: str = "float",
 ) -> onnx.ModelProto:
-    """Scores `s`, probabilities `p`: `between` makes p of s."""
+    """Returns a model with scores `s` and probabilities `p`: `between` computes p from s."""
     t = dtype
     text = (
         f"g ({t}[{dims}, {rows}, 8] q, {t}[{dims}, {keys}, 8] k, {t}[{dims}, {keys}, 6] v{extra}) "
@@ -195,7 +196,7 @@ def test_softmax_versions(opset: int) -> None:
 
 
 def test_no_shapes_at_all() -> None:
-    """Types come from the graph's inputs; ranks from perms."""
+    """Types come from the graph's inputs, ranks from perms."""
     model = core(SOFTMAX)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
@@ -229,7 +230,7 @@ def test_bias_shapes(dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("value", [-math.inf, LOWEST, -1e4])
 @pytest.mark.parametrize("inverted", [False, True])
 def test_mask_shapes(dims: tuple[int, ...], value: float, inverted: bool) -> None:
-    """Whole rows are hidden too: -inf gives NaN, the lowest float the average, as before."""
+    """Fully masked rows are included: -inf gives NaN, the lowest float the average, as in the original."""
     text = f"[{', '.join(map(str, dims))}]" if dims else ""
     order = "m, c, s" if inverted else "m, s, c"
     model = core(
@@ -244,7 +245,7 @@ def test_mask_shapes(dims: tuple[int, ...], value: float, inverted: bool) -> Non
 
 
 def test_inverted_mask_of_a_negation() -> None:
-    """masked_fill(~keep): the Not goes instead of getting a second one."""
+    """masked_fill(~keep): the Not is removed instead of adding a second one."""
     between = "n = Not(m)\n a = Where(n, c, s)\n p = Softmax <axis = -1> (a)"
     model = core(between, {"c": np.float32(-np.inf)}, extra=", bool[B, 1, 1, T] m")
     check(model, {**operands(), "m": RNG.random((2, 1, 1, 7)) < 0.7}, "FusedAttentionMask", rest=[])
@@ -259,7 +260,7 @@ def test_mask_value_as_a_whole_tensor() -> None:
 
 
 def test_several_terms() -> None:
-    """Scale before and after biases, a difference, several biases: summed outside, where they are small."""
+    """Scale before and after biases, a difference, several biases: they are summed outside, where they are small."""
     between = """
       a = Mul(s, c)  b = Add(b1, a)  d = Sub(b, b2)  e = Div(d, two)  f = Add(e, b3)
       p = Softmax <axis = -1> (f)"""
@@ -281,7 +282,7 @@ def test_two_masks_and_a_bias() -> None:
 
 
 def test_padding_after_a_causal_mask() -> None:
-    """GPT-2 as it was: Where(causal, s, lowest), then the padding is added; the mask becomes a bias."""
+    """The first GPT-2: Where(causal, s, lowest), then the padding is added; the mask becomes a bias."""
     between = "a = Where(m, s, c)\n b = Add(a, pad)\n p = Softmax <axis = -1> (b)"
     model = core(between, {"c": np.float32(LOWEST)}, extra=", bool[1, 1, S, T] m, float[B, 1, 1, T] pad")
     pad = np.zeros((2, 1, 1, 7), np.float32)
@@ -290,7 +291,7 @@ def test_padding_after_a_causal_mask() -> None:
     check(model, feeds, "FusedAttentionBias", rest=["Where", "Add"])
 
 
-# s m + c (1 - m), by what m is made of and how the second term is written.
+# s m + c (1 - m), by the origin of m and the form of the second term.
 FACTORS = {
     "buffer": ("m = Slice(tri, zero, size, rows)", "h = Sub(one, m)\n g = Mul(h, c)\n b = Sub(a, g)"),
     "booleans": ("m = Cast <to = 1> (keep)", "h = Sub(one, m)\n g = Mul(c, h)\n b = Sub(a, g)"),
@@ -305,7 +306,7 @@ FACTORS = {
 
 @pytest.mark.parametrize("form", FACTORS)
 def test_mask_as_a_factor(form: str) -> None:
-    """Megatron, GLM, the first GPT-2: to the bit what a mask does, in rows that hide every key too."""
+    """Megatron, GLM, the first GPT-2: bit-identical to a mask, also in rows that hide every key."""
     mask, term = FACTORS[form]
     tri = np.tri(7, dtype=np.float32)
     constants = {
@@ -358,7 +359,7 @@ def test_soft_cap_of_two_numbers() -> None:
 
 
 def test_nan_guard() -> None:
-    """Torch's exporter: rows that the mask hides wholly give 0."""
+    """Torch's exporter: fully masked rows give 0."""
     between = """
       a = Add(s, m)  x = Softmax <axis = -1> (a)  nan = IsNaN(x)  p = Where(nan, zero, x)"""
     model = core(between, {"zero": np.float32(0.0)}, extra=", float[S, T] m")
@@ -401,7 +402,7 @@ def test_constant_causal_mask(rows: int, value: float, kind: str) -> None:
 
 
 def test_masks_that_are_not_causal_for_sure() -> None:
-    """Another diagonal, or the lowest float beside a padding mask, which could hide all that a row sees."""
+    """Another diagonal, or the lowest float together with a padding mask that could hide all other keys of a row."""
     top_left = np.where(np.tri(5, 7) > 0, 0, -np.inf).astype(np.float32)
     between = "a = Add(s, m)\n p = Softmax <axis = -1> (a)"
     check(core(between, {"m": top_left}, rows="5", keys="7"), operands(), "FusedAttentionBias")
@@ -417,7 +418,7 @@ def test_masks_that_are_not_causal_for_sure() -> None:
 
 
 def test_many_tokens_take_no_memory() -> None:
-    """A static image of 512 x 512 has 2^36 scores, so no array of their size may be made."""
+    """A static image of 512 x 512 has 2^36 scores, so no array of their size may be created."""
     after = fuse(core(SOFTMAX, rows=str(1 << 18), keys=str(1 << 18)))
     assert after.op_types == ["FusedAttention"], after.remarks
 
@@ -453,7 +454,7 @@ def test_bert(k_perm: str) -> None:
 
 
 def test_flattened_key_transpose() -> None:
-    """Torch's dynamo exporter transposes K with its leading dimensions flattened; their sizes come from Shape."""
+    """Torch's dynamo exporter transposes K with flattened leading dimensions; their sizes come from Shape."""
     qk = """
       b = Shape <start = 0, end = 1> (k)
       t = Shape <start = 2, end = 3> (k)
@@ -470,7 +471,7 @@ def test_flattened_key_transpose() -> None:
 
 
 def test_keys_that_are_also_cached() -> None:
-    """The concatenated cache is an output of the model; it stays, the attention goes."""
+    """The concatenated cache is an output of the model; it is kept, and the attention is fused."""
     text = """g (float[B, 4, 1, 8] q, float[B, 4, 1, 8] k, float[B, 4, 1, 6] v, float[B, 4, P, 8] pk, float[B, 4, P, 6] pv)
       => (float[B, 4, 1, 6] o, float[B, 4, T, 8] k2, float[B, 4, T, 6] v2) {
       k2 = Concat <axis = 2> (pk, k)  v2 = Concat <axis = 2> (pv, v)  kt = Transpose <perm = [0, 1, 3, 2]> (k2)
@@ -482,7 +483,7 @@ def test_keys_that_are_also_cached() -> None:
 
 @pytest.mark.parametrize("tile", [False, True])
 def test_grouped_heads(tile: bool) -> None:
-    """Llama: 2 key/value heads serve 4 query heads each; the repetition goes, BSNH stays."""
+    """Llama: 2 key/value heads serve 4 query heads each; the repetition is removed, BSNH is kept."""
     repeat = "Tile(xu, times)" if tile else "Expand(xu, wide)"
     repeated = "".join(
         f"{n}h = Transpose <perm = [0, 2, 1, 3]> ({n})  {n}u = Unsqueeze({n}h, two)  "
@@ -592,7 +593,7 @@ def test_transposed_probabilities() -> None:
     assert attributes(after)["o_perm"] == [0, 2, 1]
 
 
-# -- scores under other shapes -----------------------------------------------------------------------------------------
+# -- scores with other shapes ------------------------------------------------------------------------------------------
 
 
 def test_softmax_over_a_matrix() -> None:
@@ -608,7 +609,7 @@ def test_softmax_over_a_matrix() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_swin_windows(dynamic: bool) -> None:
-    """Relative bias, then the shift mask of each window under a view of [image, window, head, row, key]."""
+    """Relative bias, then the shift mask of each window in the shape [image, window, head, row, key]."""
     N = "N" if dynamic else "6"
     text = f"""g (float[{N}, 4, 9, 8] q, float[{N}, 4, 9, 8] k, float[{N}, 4, 9, 8] v) => (float[{N}, 4, 9, 8] o) {{
       kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  c = Mul(s, scale)  a = Add(c, bias)
@@ -621,7 +622,7 @@ def test_swin_windows(dynamic: bool) -> None:
         "tail": np.asarray([4, 9, 9]),
     }  # fmt: skip
     if dynamic:
-        # Known to be a multiple of the windows only where the partition into windows is seen.
+        # Known to be a multiple of the windows only if the partition into windows is visible.
         text = text.replace(f"(float[{N}, 4, 9, 8] q", "(float[B, 4, 9, 8] q0").replace(
             "kt =", "q = Tile(q0, by)  kt ="
         )
@@ -634,7 +635,7 @@ def test_swin_windows(dynamic: bool) -> None:
 
 
 def test_decomposed_relative_positions() -> None:
-    """SAM: terms for the rows and the columns of an image, under a view that splits rows and keys."""
+    """SAM: terms for the rows and the columns of an image, in a shape that splits rows and keys."""
     between = """
       w = Reshape(s, there)  a = Add(w, bh)  b = Add(a, bw)  r = Reshape(b, back)  p = Softmax <axis = -1> (r)"""
     model = core(
@@ -646,7 +647,7 @@ def test_decomposed_relative_positions() -> None:
 
 
 def test_mask_over_heads_folded_into_the_batch() -> None:
-    """BART as it was: bmm scores seen as [B, H, S, T] for the padding mask."""
+    """The original BART: bmm scores reshaped to [B, H, S, T] for the padding mask."""
     text = """g (float[8, 5, 6] q, float[8, 7, 6] k, float[8, 7, 6] v, float[2, 1, 5, 7] m) => (float[8, 5, 6] o) {
       kt = Transpose <perm = [0, 2, 1]> (k)  s = MatMul(q, kt)  w = Reshape(s, there)  a = Add(w, m)  r = Reshape(a, back)
       p = Softmax <axis = -1> (r)  o = MatMul(p, v) }"""
@@ -656,7 +657,7 @@ def test_mask_over_heads_folded_into_the_batch() -> None:
 
 
 def test_readers_of_the_shape_of_the_scores() -> None:
-    """Tracers ask intermediate values for their sizes, here to cut a causal mask out of a larger one."""
+    """Tracers query sizes of intermediate values, here to slice a causal mask from a larger one."""
     between = """
       shape = Shape(s)  n = Gather(shape, two)  t = Gather(shape, three)  nu = Unsqueeze(n, zero)  tu = Unsqueeze(t, zero)
       begin = Sub(tu, nu)  rows = Slice(all, begin, tu, zero)  causal = Slice(rows, zero, tu, one)
@@ -683,7 +684,7 @@ def test_half_precision(casts: bool) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13, 14])
 def test_half_precision_in_old_models(opset: int) -> None:
-    """Before CastLike a body is written for one type: the second type in a model keeps its form."""
+    """Before CastLike a body has one type: nodes of the second type in a model are not rewritten."""
     text = """g (T[B, 4, S, 8] q, T[B, 4, 8, T] k, T[B, 4, T, 6] v) => (T[B, 4, S, 6] o) {
       s = MatMul(q, k)  p = Softmax <axis = 3> (s)  o = MatMul(p, v) }"""
     model = model_from_text(text.replace("T[B", "float16[B"), opset=opset)
@@ -703,7 +704,7 @@ def test_half_precision_in_old_models(opset: int) -> None:
 
 
 def test_half_precision_scores_in_a_float_attention() -> None:
-    """Scores in float16, mask, softmax and values in float: the node works in float."""
+    """Scores in float16, mask, softmax and values in float: the node computes in float."""
     text = """g (float16[B, 4, S, 8] q, float16[B, 4, T, 8] k, float[B, 4, T, 6] v, float[S, T] m) => (float[B, 4, S, 6] o) {
       kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, kt)  f = Cast <to = 1> (s)  a = Add(f, m)
       p = Softmax <axis = -1> (a)  o = MatMul(p, v) }"""
@@ -734,7 +735,7 @@ def attention_node(
 
 
 def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, causal: bool = False) -> Array:
-    """The function body of Attention-23 in float64: rows that are hidden wholly give 0."""
+    """Computes the function body of Attention-23 in float64: fully masked rows give 0."""
     q, k, v = (feeds[n].astype(np.float64) for n in "qkv")
     past = feeds["pk"].shape[2] if "pk" in feeds else 0
     if past:
@@ -754,7 +755,7 @@ def specified(feeds: Mapping[str, Array], scale: float, softcap: float = 0.0, ca
 
 
 def run_anywhere(proto: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> list[Array]:
-    """Runs on runtimes that load no opset above 22 too: nothing in the rewritten model needs one."""
+    """Also runs on runtimes that load no opset above 22: the rewritten model does not need one."""
     for holder in (proto, *proto.functions):
         for opset in holder.opset_import:
             opset.version = min(opset.version, 21)
@@ -827,7 +828,7 @@ def cached_node(
     opset: int = 23,
     window: tuple[int, int] = (-1, -1),
 ) -> onnx.ModelProto:
-    """Attention over new keys and, with `past`, cached ones; the caches grow into outputs."""
+    """Returns a model with attention over new keys and, with `past`, cached ones; the extended caches are outputs."""
     new = {
         "q": f"float[B, {rows}, 32] q" if packed else f"float[B, 4, {rows}, 8] q",
         "k": f"float[B, {rows}, {heads * 8}] k" if packed else f"float[B, {heads}, {rows}, 8] k",
@@ -900,7 +901,7 @@ def test_packed_heads_and_caches(packed: bool, heads: int, past: int, causal: bo
 @pytest.mark.parametrize("window", [(2, 0), (1, 3), (-1, 2), (0, -1), (300, 0)])
 @pytest.mark.parametrize(("causal", "mask", "past", "heads"), [(0, 0, 0, 4), (1, 0, 3, 2), (0, 1, 3, 4), (1, 1, 0, 2)])
 def test_windows(window: tuple[int, int], causal: int, mask: int, past: int, heads: int) -> None:
-    """Against ONNX's own reference, and this runtime where it knows the opset."""
+    """Against ONNX's reference, and this runtime if it supports the opset."""
     model = cached_node(
         packed=heads == 2, heads=heads, past=past, causal=bool(causal), mask=bool(mask), opset=25, window=window
     )
@@ -948,7 +949,7 @@ def test_attention_nodes_that_have_no_words(text: str, opset: int, code: str) ->
 
 
 def test_not_a_candidate() -> None:
-    """A Softmax that does not stand between two products leaves no remark."""
+    """A Softmax that is not between two products leaves no remark."""
     for body in (
         "h = MatMul(x, w)  y = Softmax <axis = -1> (h)",
         "p = Softmax <axis = -1> (x)  y = MatMul(p, w)",
@@ -1027,7 +1028,7 @@ def test_target_without_our_operators() -> None:
 
 
 def test_keys_transposed_over_rows_where_rows_equal_heads() -> None:
-    """K [B, S, H, D] transposed by [0, 1, 3, 2] multiplies only because S = H."""
+    """K [B, S, H, D] transposed by [0, 1, 3, 2] can be multiplied only because S = H."""
     text = """g (float[2, 4, 32] x) => (float[2, 4, 4, 8] o) {
       qp = MatMul(x, wq)  qr = Reshape(qp, split)  qt = Transpose <perm = [0, 2, 1, 3]> (qr)
       kp = MatMul(x, wk)  kr = Reshape(kp, split)  kt = Transpose <perm = [0, 1, 3, 2]> (kr)
@@ -1042,7 +1043,7 @@ def test_inputs_stacked_over_rows_where_rows_equal_heads() -> None:
       qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 1, 3, 2]> (k)
       vt = Transpose <perm = [0, 2, 1, 3]> (v)  s = MatMul(qt, kt)  p = Softmax <axis = -1> (s)  o = MatMul(p, vt) }"""
     refuse(model_from_text(text), "WRONG_PERM")
-    # Other sizes tell the layouts apart: K came as [B, H, S, D].
+    # Different sizes distinguish the layouts: K came as [B, H, S, D].
     model = model_from_text(text.replace("4, 4, 8] k", "4, 7, 8] k").replace("[2, 4, 4, 8] v", "[2, 7, 4, 8] v"))
     check(model, {"q": draw(2, 4, 4, 8), "k": draw(2, 4, 7, 8), "v": draw(2, 7, 4, 8)}, rest=[])
 
@@ -1078,7 +1079,7 @@ def test_inside_a_branch() -> None:
 
 
 def layers(count: int) -> Editor:
-    """So many layers of BERT, each among 400 other nodes."""
+    """Returns this number of BERT layers, each among 400 other nodes."""
     body, current = [], "x"
     for layer in range(count):
         p = f"l{layer}_"
@@ -1109,14 +1110,14 @@ def test_work_grows_linearly_with_the_layers() -> None:
         )
 
     applied: list[int] = []
-    calls(1)  # what is cached for good
+    calls(1)  # fills permanent caches
     small, large = calls(12), calls(24)
     assert applied == [1, 12, 24]
     assert large < 2.2 * small
 
 
 def doubled(op: str, first: str, last: str) -> str:
-    """A value that thirty nodes in a row read twice each: 2^30 paths lead from the last to the first."""
+    """Returns thirty nodes in a row that each read a value twice: 2^30 paths lead from the last to the first."""
     names = [first, *(f"{last}{i}" for i in range(29)), last]
     return "\n ".join(f"{after} = {op}({before}, {before})" for before, after in itertools.pairwise(names))
 
@@ -1136,7 +1137,7 @@ def test_a_value_is_looked_at_once_however_many_paths_lead_to_it(form: str) -> N
 
 
 def test_packed_heads_that_are_split_apart() -> None:
-    """SAM: one projection, Split and Squeeze; who asks for the shape of the scores asks Q and K."""
+    """SAM: one projection, Split and Squeeze; the shape of the scores is computed from Q and K."""
     text = """g (float[B, S, 72] x) => (float[M, S, 6] o, int64[3] shape) {
       r = Reshape(x, packed)  t = Transpose <perm = [2, 0, 3, 1, 4]> (r)  n = Shape <start = 0, end = 1> (x)
       heads = Mul(n, four)  flat_shape = Concat <axis = 0> (three, heads, rows)  f = Reshape(t, flat_shape)

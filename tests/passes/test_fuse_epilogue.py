@@ -1,4 +1,4 @@
-"""Activations and residual sums behind nodes of ours."""
+"""Activations and residual sums after nodes of ours."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_behind_a_group_norm(body: str, suffix: str) -> None:
 
 
 def test_two_residual_branches_become_one_each() -> None:
-    """A downsampling block: the sum of two convolutions goes into one of them."""
+    """A downsampling block: the sum of two convolutions is fused into one of them."""
     body = "u = Conv <pads = [1, 1, 1, 1]> (r, W)\n a = Add(t, u)\n y = Relu(a)"
     before = model("WinogradConv", body)
     after = rewrite(before, PASSES, all_sites=True)
@@ -175,7 +175,7 @@ def test_refused(node: str, code: str, body: str, outputs: str) -> None:
     ],
 )
 def test_a_residual_around_convolutions_of_any_size(attributes: str, fused: bool) -> None:
-    """Nobody knows H and W, but a convolution that pads by what it takes away keeps them."""
+    """H and W are unknown, but a convolution with as much padding as it removes keeps them."""
     text = f"""g (float[N, 6, H, K] x) => (float[P, 6, Q, S] y) {{
         i = Relu(x)
         d = Conv <{attributes}> (i, W, b)
@@ -214,7 +214,7 @@ def test_prelu_of_each_channel(node: str, slope: str, dtype: str, add: str) -> N
 
 
 def test_what_is_not_below_zero_has_no_slope() -> None:
-    """Were it multiplied by one all the same, an infinite one would make NaN of 0."""
+    """A multiplication by an infinite slope would turn 0 into NaN."""
     text = (
         "g (float[1, 3, 5, 4] x) => (float[1, 3, 5, 4] y) { t = Conv <pads = [1, 1, 1, 1]> (x, W)\n y = PRelu(t, s) }"
     )

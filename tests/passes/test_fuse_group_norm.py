@@ -1,4 +1,4 @@
-"""GroupNorm in every exported form, and what is refused."""
+"""GroupNorm in every exported form, and refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def standard(opset: int) -> onnx.ModelProto:
     text = f"""g (float[N, {C}, H, W] x) => (float[N, {C}, H, W] y) {{
         y = GroupNormalization <num_groups: int = {G}, epsilon: float = 0.01> (x, scale, bias)
     }}"""
-    # The checker calls version 18 deprecated; files that have it exist all the same.
+    # The checker calls version 18 deprecated, but such files exist.
     return model_from_text(text, {"scale": scale, "bias": scale[::-1].copy()}, opset=opset, check=opset >= 21)
 
 
@@ -107,7 +107,7 @@ def test_becomes_one_node(form: str) -> None:
 
 
 def test_opset_18_scale_per_group() -> None:
-    """Version 18 has one scale a group; the older runtime cannot run it, so the numpy definition is the oracle."""
+    """Version 18 has one scale per group; the older runtime cannot run it, so the numpy definition is the reference."""
     model = standard(18)
     result = rewrite(model, [FuseGroupNorm()])
     assert result.op_types == ["FusedGroupNorm"]

@@ -1,4 +1,4 @@
-"""Rotary embeddings beside those of test_exported_forms.py, and what is refused."""
+"""Rotary embeddings in forms that test_exported_forms.py does not have, and refusals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_transpose_that_others_read_stays() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        TURN.replace("(n, p)", "(p, n)"),  # the other way round
+        TURN.replace("(n, p)", "(p, n)"),  # operands swapped
         TURN.replace("Neg(q)", "Neg(p)").replace("(n, p)", "(n, q)"),
         TURN.replace("Mul(x, cos)", "Mul(cos, cos)"),
     ],

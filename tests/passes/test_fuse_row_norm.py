@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, written out and standard, with and without a residual; and what is refused."""
+"""LayerNorm and RMSNorm, decomposed and standard, with and without a residual; and refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rms_norm(divide: str = "n = Div(x, std)") -> onnx.ModelProto:
 
 
 def rms_norm_half() -> onnx.ModelProto:
-    """As large language models export it: statistics in float32, everything else in float16."""
+    """As exported by large language models: statistics in float32, everything else in float16."""
     body = RMS_NORM.format(divide="n32 = Div(x, std)\n n = Cast <to: int = 10> (n32)")
     text = f"""g (float16[N, S, {D}] x16) => (float16[N, S, {D}] y) {{
         x = Cast <to: int = 1> (x16) {body} y = Mul(gamma, n) }}"""
@@ -101,7 +101,7 @@ def test_layer_norm_becomes_standard(square: str, divide: str) -> None:
     result = rewrite(model, [FuseRowNorm()], device="portable", all_sites=True)
     assert [t for t in result.op_types if t != "Constant"] == STANDARD
     assert_same_outputs(model, result.proto, {"x": feed(2, 5, D)})
-    # With our operators the mean in front goes again.
+    # With our operators the preceding mean is removed again.
     again = rewrite(result.proto, [FuseRowNorm()])
     assert [t for t in again.op_types if t != "Constant"] == ["FusedLayerNorm"]
     assert_same_outputs(model, again.proto, {"x": feed(2, 5, D)})
@@ -152,7 +152,7 @@ NEARLY_CONSTANT = {
 @pytest.mark.parametrize("device", ["cpu", "rocm", "portable"])
 @pytest.mark.parametrize("spelling", ["written out", "Keras"])
 def test_rows_that_are_nearly_constant(spelling: str, device: str, rows: str) -> None:
-    """LayerNormalization of onnxruntime 1.22 takes the variance as E[x^2] - E[x]^2: 4e-3 of RMS off here, or NaN."""
+    """LayerNormalization of onnxruntime 1.22 computes the variance as E[x^2] - E[x]^2, and is off by 4e-3, or NaN."""
     model = factored(f"r = Reciprocal(std)\n {SCALED}\n c = Sub(beta, b)\n y = Add(a, c)")
     if spelling == "written out":
         model = layer_norm()
@@ -198,7 +198,7 @@ def factored(tail: str, parameters: dict[str, Array] | None = None, *, mean_firs
     ],
 )
 def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
-    for mean_first in (False, True):  # TensorFlow's own optimizer sorts the operands of squared_difference
+    for mean_first in (False, True):  # TensorFlow's optimizer sorts the operands of squared_difference
         model = factored(f"{inverse}\n {tail}", mean_first=mean_first)
         result = rewrite(model, [FuseRowNorm()], device="portable")
         assert [t for t in result.op_types if t != "Constant"] == STANDARD
@@ -206,7 +206,7 @@ def test_layer_norm_as_keras_writes_it(inverse: str, tail: str) -> None:
 
 
 def test_the_mean_first_where_the_difference_is_divided() -> None:
-    """There its sign counts: -(X - mean(X)) / deviation is no LayerNorm."""
+    """If the difference is divided, its sign matters: -(X - mean(X)) / deviation is not a LayerNorm."""
     model = factored("y = Div(d, std)", mean_first=True)
     result = rewrite(model, [FuseRowNorm()], all_sites=True)
     assert "FusedLayerNorm" not in result.op_types
@@ -388,7 +388,7 @@ def test_refuses_result_that_stays_wide() -> None:
 
 
 def test_leaves_a_sum_of_two_element_types() -> None:
-    """No runtime takes such a model; a graph input may be declared wrongly all the same."""
+    """No runtime accepts such a model, but a graph input may be declared wrongly."""
     text = f"""g (float[N, S, {D}] x, uint8[N, S, {D}] r) => (float[N, S, {D}] y) {{
         s = Add(x, r)
         y = LayerNormalization <axis: int = -1> (s, gamma, beta)
@@ -456,7 +456,7 @@ def test_the_last_dimension_is_followed_through_a_lost_rank(made: str) -> None:
 
 
 def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None:
-    # ReduceMean takes its axes as an input from opset 18 on.
+    # From opset 18 on, ReduceMean has its axes as an input.
     body = RMS_NORM.format(divide="n = Div(x, std)").replace(
         "ReduceMean <axes: ints = [-1]> (q)", "ReduceMean (q, axes)"
     )
@@ -475,7 +475,7 @@ def test_rms_norm_becomes_standard_for_a_runtime_without_our_operators() -> None
 
 
 def test_a_rank_that_only_the_centred_value_shows() -> None:
-    """Inference may lose the rank of X, and not the declared one of X - mean(X): it is a LayerNorm all the same."""
+    """Inference may lose the rank of X while X - mean(X) has a declared rank: it is still a LayerNorm."""
     body = LAYER_NORM.format(square="q = Mul(d, d)", divide="y = Div(d, std)")
     text = f"g (float[N] z, int64[K] s) => (float[2, 3, {D}] y, float[2, 3, {D}] d) {{ x = Reshape(z, s) {body} }}"
     result = rewrite(model_from_text(text, {}), [FuseRowNorm()])

@@ -1,4 +1,4 @@
-"""Which convolutions become FusedConv, and which do not."""
+"""Convolutions that become FusedConv, and refusals."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_half_precision() -> None:
     ("inputs", "conv", "code"),
     [
         ("", "Conv <pads = [0, -1, 0, 0]> (x, W)", "ATTRIBUTE"),
-        ("", 'Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, W)', "ATTRIBUTE"),  # H is not known
+        ("", 'Conv <auto_pad = "SAME_UPPER", strides = [2, 2]> (x, W)', "ATTRIBUTE"),  # H is unknown
         (", float[4, 4, 1, 1] F", "Conv (x, F)", "NOT_CONSTANT"),
         (", float[4, 4, K, 1] F", "Conv (x, F)", "UNKNOWN_SHAPE"),
         (", float F", "Conv (x, F)", "WRONG_RANK"),

@@ -1,4 +1,4 @@
-"""Gates that no exporter of test_exported_forms.py writes, and what is refused."""
+"""Gates that no exporter of test_exported_forms.py writes, and refusals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_halves_that_others_read_are_two_values() -> None:
 
 
 def test_unequal_parts_are_no_halves() -> None:
-    """Parts of one size from a tensor of three are two values."""
+    """Two of three equal parts of a tensor are two values."""
     body = "p, q, r = Split <axis: int = -1, num_outputs: int = 3> (x) t = Relu(p) y = Mul(t, q) z = Neg(r)"
     result = rewrite(gate(body, "float[N, 6] x", "float[N, 2] y, float[N, 2] z"), [Gate()])
     assert "GatedRelu" in result.op_types

@@ -1,4 +1,4 @@
-"""Rolls, windows and patches: what moves rows becomes one Gather, and what stays."""
+"""Rolls, windows and patches: row movements become one Gather, and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def moves(
     T: str = "float",
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """A graph from x to y."""
+    """Returns a graph from x to y."""
     text = f"g ({T}[{dims}] x) => ({T} y) {{ {body} }}"
     return model_from_text(text, NUMBERS | {k: np.array(v, np.int64) for k, v in (constants or {}).items()}, opset)
 
@@ -44,7 +44,7 @@ def shifted_windows(dims: str = "N, 8, 12, 16", T: str = "float") -> onnx.ModelP
 
 
 def reverse(dims: str, crop: bool) -> onnx.ModelProto:
-    """Of `shifted_windows`, behind what computes with windows; of images that were padded, what was there before."""
+    """Returns the inverse of `shifted_windows`, after an operation on windows; `crop` removes the padding of images."""
     back = """u = Reshape(x, tokens) v = Relu(u) w = Reshape(v, windows)
         t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (w) xr = Reshape(t, image) """
     roll = ROLL.format("r", "c", "one", 1) + ROLL.format("c", "d", "two", 2)
@@ -93,7 +93,7 @@ def test_reverse(dims: str, crop: bool) -> None:
 
 
 def test_merging_patches() -> None:
-    """Swin's between two stages: every second row and column, and those beside them, joined over channels."""
+    """Swin's between two stages: every second row and column, and their neighbours, concatenated over channels."""
     parts = [
         f"a{i}{j} = Slice(x, {'one' if i else 'zero'}, many, one, two) "
         f"b{i}{j} = Slice(a{i}{j}, {'one' if j else 'zero'}, many, two, two) "
@@ -150,7 +150,7 @@ def test_in_a_branch_and_in_a_function() -> None:
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def test_exported_swin(exporter: str, target: str) -> None:
-    """A shape that TorchScript asks for stands between roll and partition."""
+    """TorchScript's query of a shape is between roll and partition."""
     before = onnx.load(FOLDER / f"swin-{exporter}.onnx")
     after, _ = optimize(before, target=target, skip=["norm_windows"])
     assert [n.attribute[0].i for n in after.graph.node if n.op_type == "Gather"].count(1) == 2
@@ -161,7 +161,7 @@ def test_exported_swin(exporter: str, target: str) -> None:
 
 
 def test_moves_drawn_at_random() -> None:
-    """Three to six of them in turn, each of any kind."""
+    """Three to six movements in a row, each of any kind."""
     applied = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def test_what_others_read_stays() -> None:
         text = f"g (float[N, 8, 12, 16] x) => (float y, float z) {{ {body} }}"
         model = model_from_text(text, NUMBERS)
         result = rewrite(model, [GatherRows()])
-        assert "Transpose" in result.op_types  # the roll alone
+        assert "Transpose" in result.op_types  # only the roll
         assert_same_outputs(model, result.proto, {"x": draw(2, 8, 12, 16)}, tolerance=0)
 
 
@@ -217,7 +217,7 @@ def test_indices_of_an_input_stay() -> None:
 
 
 def test_long_chains_are_cut() -> None:
-    """In time that grows with their length; the results are the same."""
+    """In time linear in their length; the results are the same."""
     names = ["x", *(f"v{i}" for i in range(2 * MOST_NODES)), "y"]
     body = " ".join(f"{b} = Transpose <perm = [0, 2, 1, 3]> ({a})" for a, b in itertools.pairwise(names))
     assert check(moves(body), draw(2, 8, 12, 16)).count("Gather") == 1
@@ -226,15 +226,15 @@ def test_long_chains_are_cut() -> None:
 # Each token changes its place twice.
 TURNS = "t = Transpose <perm = [0, 2, 1, 3]> (x) u = Concat <axis = 1> (t, t) y = Transpose <perm = [0, 2, 1, 3]> (u)"
 REFUSED = {
-    # A pixel row of an image whose width is not known.
+    # A pixel row of an image of unknown width.
     "UNKNOWN_SHAPE": moves(ROLL.format("", "c", "one", 1) + "y = Identity(xc)", "N, 8, W, 16"),
     "UNSUPPORTED_OP": moves(
-        # ONNX Runtime and the specification say different things of a start before the first element.
+        # ONNX Runtime and the specification differ for a start before the first element.
         "a = Slice(x, before, end, one, back) y = Transpose <perm = [0, 2, 1, 3]> (a)",
         constants={"before": [-20], "end": [-30], "back": [-1]},
     ),
     "WRONG_SHAPE": moves(TURNS, f"N, 2, {MAX_ROWS // 2 + 1}, 16"),
-    # Rows that go round once more at both ends.
+    # A movement that repeats rows at both ends.
     "NO_GAIN": moves("a = Slice(x, three, many, one) y = Concat <axis = 1> (a, x)"),
 }  # fmt: skip
 
@@ -247,7 +247,7 @@ def test_refused(code: str) -> None:
 
 
 def test_the_batch_of_windows_is_not_cut() -> None:
-    """Along an axis of unknown length nothing is known of where elements go."""
+    """Along an axis of unknown length the positions of elements are unknown."""
     body = "t = Transpose <perm = [0, 2, 1, 3]> (x) y = Slice(t, zero, one, zero)"
     assert rewrite(moves(body), [GatherRows()]).codes() == ["UNKNOWN_SHAPE"]
 

@@ -1,6 +1,4 @@
-"""Three convolutions of an inverted residual block become one node: every form, sizes that are not known, and what is
-refused.
-"""
+"""Three convolutions of an inverted residual block become one node: every form, unknown sizes, and refusals."""
 
 from __future__ import annotations
 
@@ -107,7 +105,7 @@ def test_refusals(text: str, code: str) -> None:
 
 
 def test_windows_of_other_sizes() -> None:
-    """5x5 has a filter of its own; 7x7, and 3x3 with Relu, are taken with `--all-sites`."""
+    """5x5 has a separate condition; 7x7, and 3x3 with Relu, are rewritten with `--all-sites`."""
     for kernel, act, name in ((5, "Relu", "InvertedResidualRelu"), (7, "Clip", "Conv"), (3, "Relu", "Conv")):
         pad = kernel // 2
         text = block(act=act, window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
@@ -156,6 +154,6 @@ def test_other_targets_have_no_kernel_for_it() -> None:
 
 
 def test_in_bfloat16_the_convolutions_stay_single() -> None:
-    """They lie in pairs of channels there."""
+    """They use the NCHW2c layout there."""
     after, _ = optimize(model_from_text(block(), weights()), target="cpu", precision="bf16")
     assert not any("Inverted" in node.op_type for node in after.graph.node)

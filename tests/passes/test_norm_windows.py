@@ -1,4 +1,4 @@
-"""Norms that write windows and read them: padded, turned, cut into windows and put together again; and what stays."""
+"""Norms that write windows and read them: padding, rotation, partition into windows and back; and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "exported"
 PASSES = [CleanUp(), FuseRowNorm(), GatherRows(), NormWindows()]
 INTO, OUT_OF = "FusedLayerNormIntoWindows", "FusedLayerNormAddSumFromWindows"
 D = 32
-# Of numbers up to eight times their RMS, which either side rounds.
+# For values up to eight times their RMS, which both sides round.
 TOLERANCE = {"float": 1e-5, "float16": 1e-2}
 
 
@@ -31,7 +31,7 @@ def draw(*shape: int, T: str = "float") -> Array:
 
 
 def roll(x: str, y: str, down: int, right: int) -> str:
-    """torch.roll by constants of these names; nothing is written for a shift of 0."""
+    """Returns torch.roll by constants of these names; a shift of 0 adds no nodes."""
     text = ""
     for axis, by in (("one", down), ("two", right)):
         if by:
@@ -105,7 +105,7 @@ def test_into_windows(
     for dims in (f"{batch}, {H}, {W}, {D}", f"{batch}, {H * W}, {D}"):
         before = into(image, window, shift, dims, T)
         after = rewrite(before, PASSES)
-        # The same order may be that of several windows, of which another one's image is put there by a Reshape.
+        # Several window geometries may have the same order; a Reshape then restores the image's shape.
         assert [op for op in after.op_types if op not in ("Identity", "Reshape")] == [INTO, "Relu"]
         for n in (1, 3) if batch == "N" else (int(batch),):
             shape = (n, *(int(d) for d in dims.split(",")[1:]))
@@ -131,7 +131,7 @@ def test_out_of_windows(
 
 
 def sum_into(geometry: tuple[tuple[int, int], ...], dims: str, T: str = "float") -> onnx.ModelProto:
-    """A residual sum, which is read elsewhere too, and the windows of its norm."""
+    """Returns a residual sum with another reader, and the windows of its norm."""
     image, window, shift = geometry
     padded = any(n % m for n, m in zip(image, window))
     body = f"z = Add(x, w) n = {NORM} (z, gamma, beta) i = Reshape(n, as_image) "
@@ -176,7 +176,7 @@ def test_a_residual_that_was_padded() -> None:
 @pytest.mark.parametrize("target", ["cpu", "rocm"])
 @pytest.mark.parametrize("name", ["swin-dynamo", "sam-dynamo"])
 def test_exported(name: str, target: str) -> None:
-    """Nothing is copied between the norm and the product, nor, in Swin, behind the attention."""
+    """No copies between the norm and the GEMM, nor, in Swin, after the attention."""
     before = onnx.load(FOLDER / f"{name}.onnx")
     after, _ = optimize(before, target=target)
     ops = [n.op_type for n in after.graph.node]
@@ -203,7 +203,7 @@ def test_windows_are_found_from_rows() -> None:
 
 
 def test_other_nodes_behind_norms() -> None:
-    """To channels first, in heads: nothing is said of them."""
+    """Channels first, split into heads: no remarks."""
     for moves, numbers in (
         ("y = Transpose <perm = [0, 3, 1, 2]> (n)", {}),
         ("r = Reshape(n, heads) y = Transpose <perm = [0, 3, 1, 2, 4]> (r)", {"heads": [-1, 4, 6, 2, 16]}),
@@ -273,7 +273,7 @@ def test_a_target_without_operators_of_ours() -> None:
 
 @pytest.mark.parametrize("change", ["axis = 1", "stash_type = 16"])
 def test_other_norms(change: str) -> None:
-    """Of GPUs, which keep a LayerNormalization alone."""
+    """For GPUs a LayerNormalization is kept alone."""
     norm = f"LayerNormalization <{change}>"
     before = model(f"n = {norm} (x, gamma, beta) " + CUT, f"N, 4, 6, {D}", FOUR_BY_SIX)
     if change == "axis = 1":

@@ -1,4 +1,4 @@
-"""A MaxPool of planes that an operator of ours made, and pools that stay."""
+"""A MaxPool of planes computed by an operator of ours, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PRelu with a slope for each channel on the CPU, as exported and by hand, and what is refused."""
+"""PRelu with a slope for each channel on the CPU, as exported and by hand, and refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_prelu_behind_a_convolution(exporter: str) -> None:
 
 
 def test_prelu_behind_a_convolution_in_bfloat16() -> None:
-    """Which takes none along."""
+    """A bfloat16 convolution does not fuse it."""
     model = onnx.load(FOLDER / "prelu-dynamo.onnx")
     after, _ = optimize(model, target="cpu", precision="bf16")
     assert [n.op_type for n in after.graph.node] == ["FusedConvBf16", *OURS, "Conv"]
@@ -66,7 +66,7 @@ def test_every_number_is_the_same(x: str, slope: tuple[int, ...], shape: tuple[i
     assert result.op_types == OURS
     feed = draw(*shape)
     feed.flat[:5] = [np.inf, -np.inf, np.nan, 0.0, -1e38]
-    # The definition: PRelu of onnxruntime 1.22 makes NaN of infinities.
+    # By definition: PRelu of onnxruntime 1.22 gives NaN for infinities.
     s = onnx.numpy_helper.to_array(model.graph.initializer[0])
     with np.errstate(over="ignore"):
         want = np.where(feed < 0, s * feed, feed)

@@ -1,4 +1,4 @@
-"""Which convolutions become WinogradConv, and which do not."""
+"""Convolutions that become WinogradConv, and refusals."""
 
 from __future__ import annotations
 
