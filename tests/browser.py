@@ -1,4 +1,4 @@
-"""Pages as a browser shows them."""
+"""Loads pages in a browser."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CHROMIUM = shutil.which("chromium")
 
 
 def _command(folder: Path) -> list[str]:
-    if CHROMIUM is None:  # the README says that these tests want the package chromium
+    if CHROMIUM is None:  # the README says that these tests need the package chromium
         pytest.skip("chromium is not installed")
     return [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
 
 
 def dom(url: str, folder: Path, *, milliseconds: int) -> str:
-    """The document at `url` after its scripts have run for so long, by the browser's own clock.
+    """Returns the document at `url` after its scripts have run for this time of the browser's clock.
 
-    folder: where the browser keeps what it writes.
+    folder: where the browser stores its files.
     """
     command = [*_command(folder), f"--virtual-time-budget={milliseconds}", "--dump-dom", url]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -37,11 +37,11 @@ def dom(url: str, folder: Path, *, milliseconds: int) -> str:
 
 @dataclass(frozen=True)
 class Visit:
-    """What the browser did for a page.
+    """The browser's activity for a page.
 
     Attributes:
-        requests: the URLs that it asked for.
-        elements: what it had to lay out until the page said that it is ready (`data-ready`).
+        requests: the requested URLs.
+        elements: number of elements when the page reported that it was ready (`data-ready`).
     """
 
     requests: list[str]
@@ -58,9 +58,9 @@ def visit(url: str, folder: Path) -> Visit:
 
 
 def screenshot(url: str, picture: Path, folder: Path, *, width: int, height: int, ready: str = "true") -> None:
-    """The page at `url` in so many pixels, once it is loaded and the expression `ready` holds; `picture` is a .webp.
+    """Renders the page at `url` once it is loaded and the expression `ready` holds; `picture` is a .webp file.
 
-    The command line's --screenshot counts a frame of 87 pixels into the window that the page may not fill.
+    The command line's --screenshot includes a frame of 87 pixels in the window, which the page may leave blank.
     """
     with _driven(folder) as browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -73,7 +73,7 @@ def screenshot(url: str, picture: Path, folder: Path, *, width: int, height: int
 
 
 class _Browser:
-    """A page of a browser that is spoken to over its debugging pipe."""
+    """A page of a browser, controlled through the debugging pipe."""
 
     def __init__(self, to: BinaryIO, answers: BinaryIO) -> None:
         self._to, self._answers, self._session = to, answers, ""
@@ -95,7 +95,7 @@ class _Browser:
                 return answer["result"]
 
     def _answer(self) -> bytes:
-        """Up to the byte 0 that ends it."""
+        """Reads an answer up to its terminating byte 0."""
         answer = bytearray()
         while (byte := self._answers.read(1)) != b"\0":
             assert byte, "the browser is gone"
@@ -107,7 +107,7 @@ class _Browser:
         self.call("Page.navigate", url=url)
 
     def wait_for(self, expression: str) -> Any:
-        """The value of an expression of the page once it is one that counts as true."""
+        """Returns the value of an expression of the page once it is truthy."""
         while True:
             result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]
             if value := result.get("value"):
@@ -117,7 +117,7 @@ class _Browser:
 
 @contextmanager
 def _driven(folder: Path) -> Iterator[_Browser]:
-    ours, theirs = os.pipe(), os.pipe()  # what it reads, and what it writes
+    ours, theirs = os.pipe(), os.pipe()  # input and output of the browser
     command = [*_command(folder), "--remote-debugging-pipe", "about:blank"]
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (ours[0], theirs[1])]
 

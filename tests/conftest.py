@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Fixtures shared by several test files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from graphopt import cli
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was collected stays to the end: garbage collections need not visit it, nor copy it in what tests fork."""
+    """Freezes collected objects, which saves garbage collections, and copies of the objects in forked processes."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def draws_of_its_own(request: pytest.FixtureRequest) -> None:
-    """Each test draws the same numbers whichever tests ran before it, in this process or in another."""
+    """Makes each test draw the same values regardless of the tests that ran before it."""
     for name, value in list(vars(request.module).items()):
         if isinstance(value, np.random.Generator):
             seed = zlib.crc32(request.node.nodeid.encode())

@@ -1,11 +1,11 @@
-"""README's section "An AMD GPU", command by command, on a machine with stand-ins in place of ROCm.
+"""README's section "An AMD GPU", command by command, on a machine with stand-ins for ROCm.
 
     .venv-ort/bin/python -m tests.first_run
 
-Prints what the commands print, as docs/guide.md shows it. The machine: an RX 7900 beside a Ryzen's integrated GPU. Its
-HIP runtime (tests/native/stand_ins) lies below $ROCM_PATH and computes in host memory. The package is this source tree
-with a native library whose device code the stand-in can run; all else is what users run. Only what installs something
-is passed over.
+Prints the commands' output, as shown in docs/guide.md. The machine has an RX 7900 and a Ryzen's integrated GPU. Its HIP
+runtime (tests/native/stand_ins) is installed below $ROCM_PATH and computes in host memory. The package is this source
+tree with a native library that contains device code for the stand-in; everything else equals a user's installation.
+Only installation commands are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSTALLS = ("sudo apt install ", "pip install ")
 
 
 def commands() -> list[str]:
-    """The commands of the README's section on AMD GPUs that run something, in order."""
+    """Returns the commands of the README's section on AMD GPUs, in order, without installations."""
     section = re.search(r"^### An AMD GPU\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert section is not None
     return [command for command in section[1].splitlines() if not command.startswith(INSTALLS)]
@@ -38,16 +38,16 @@ def commands() -> list[str]:
 
 @dataclass
 class Machine:
-    """A folder with all of it, and the environment in which it is found."""
+    """A folder with this installation, and the environment variables to find it."""
 
     folder: Path
     environment: dict[str, str]
 
     def run(self, command: str, **more: str) -> str:
-        """What a command prints, with the folders of a usual machine.
+        """Returns the output of a command, with the folder names of a usual machine.
 
         Raises:
-            CalledProcessError: it fails.
+            CalledProcessError: the command fails.
         """
         environment = {**self.environment, **more}
         done = subprocess.run(command, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True)
@@ -59,12 +59,12 @@ class Machine:
 
 
 def stand_in_machine(folder: Path) -> Machine:
-    """Puts ROCm, the package and a model into a folder."""
+    """Installs ROCm, the package and a model into a folder."""
     stand_ins = build_stand_ins()
     rocm, package = folder / "rocm", folder / "site" / "graphopt"
     shutil.copytree(stand_ins.folder("hip"), rocm / "lib", symlinks=True)
     shutil.copytree(stand_ins.folder("blas"), rocm / "lib", symlinks=True, dirs_exist_ok=True)
-    # As ROCm's packages have it: rocBLAS knows the one, and not the other.
+    # As in ROCm's packages: rocBLAS supports the first GPU, but not the second.
     (rocm / "lib" / "rocblas" / "library").mkdir(parents=True)
     (rocm / "lib" / "rocblas" / "library" / "TensileLibrary_lazy_gfx1100.dat").touch()
     (package / "lib").mkdir(parents=True)
@@ -83,7 +83,8 @@ def stand_in_machine(folder: Path) -> Machine:
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(package.parent),
         "ROCM_PATH": str(rocm),
-        "STAND_IN_DRIVER": str(rocm / "lib" / "libamdhip64.so.7"),  # libraries ask it whether a stream is recorded
+        # libraries query it whether a stream is being captured
+        "STAND_IN_DRIVER": str(rocm / "lib" / "libamdhip64.so.7"),
         "STAND_IN_DEVICES": DEVICES,
         "STAND_IN_KERNELS": str(stand_ins.kernels),
         "XDG_CACHE_HOME": str(folder / "cache"),
@@ -93,7 +94,7 @@ def stand_in_machine(folder: Path) -> Machine:
 
 
 def _at_home(line: str, folder: Path) -> str:
-    """The line with the folders of a usual machine, as wide as it was where it belongs to a table."""
+    """Returns the line with the folder names of a usual machine; a table row keeps its width."""
     shown = line.replace(str(folder / "rocm"), "/opt/rocm").replace(str(folder), "~")
     narrower = " " * (len(line) - len(shown))
     return shown.removesuffix("│\n") + narrower + "│\n" if shown.endswith("│\n") else shown

@@ -1,4 +1,4 @@
-"""What the tests of passes share: build a model from text, rewrite it, run it."""
+"""Shared by the tests of passes: build a model from text, rewrite it, run it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rewritten:
 def model_from_text(
     graph: str, initializers: Mapping[str, Array] | None = None, opset: int = 17, *, check: bool = True
 ) -> onnx.ModelProto:
-    """`graph` in ONNX text syntax: `g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }`."""
+    """Parses `graph` in ONNX text syntax: `g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }`."""
     header = f'<ir_version: 8, opset_import: ["" : {opset}]>\n'
     model = onnx.parser.parse_model(header + graph)
     for name, array in (initializers or {}).items():
@@ -61,7 +61,7 @@ def model_from_text(
 def rewrite(
     model: onnx.ModelProto, passes: Sequence[Any], *, device: str = "cpu", all_sites: bool = False
 ) -> Rewritten:
-    """Runs passes as `optimize` would, shapes inferred."""
+    """Runs passes as `optimize` would, after shape inference."""
     work = load(model).model
     inference.infer(work)
     result = pipeline.run(Editor(work, Target(device), EveryLegalSite() if all_sites else None), passes)
@@ -71,11 +71,11 @@ def rewrite(
 
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool = False) -> list[Array]:
-    """Runs a model with all of the runtime's own optimizations off."""
+    """Runs a model without ONNX Runtime's optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    # Threads of thousands of small sessions would spend more time on waiting than on work.
+    # Threads of thousands of small sessions would spend more time spinning than working.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if library:
         configure(options, [CPU], model=model)
@@ -89,10 +89,10 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool = F
 def assert_same_outputs(
     before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 1e-5
 ) -> None:
-    """Every output agrees relative to its RMS, without the library and, where nodes of ours are present, with it.
+    """Asserts that every output agrees relative to its RMS, without the library and, for nodes of ours, with it.
 
-    So does every value in between that kept its name: people look at those by name. And AFTER runs at the runtime's
-    default level.
+    Every intermediate value that keeps its name must agree as well, since users inspect those by name. AFTER must also
+    run at ONNX Runtime's default level.
     """
     assert_runs(before, after, feeds)
     outputs = {o.name for o in before.graph.output}
@@ -112,7 +112,7 @@ def assert_same_outputs(
 
 
 def python_calls(work: Callable[[], object], most: int = 1 << 62) -> int:
-    """Calls of Python functions: a measure of work that depends on no machine, nor on what else it does."""
+    """Counts calls of Python functions: a measure of work that does not depend on the machine or its load."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: Any) -> None:
@@ -129,7 +129,7 @@ def python_calls(work: Callable[[], object], most: int = 1 << 62) -> int:
 
 
 def assert_runs(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
-    """AFTER runs at the default level, with the library and without it, unless BEFORE does not either."""
+    """Asserts that AFTER runs at the default level, with and without the library, unless BEFORE does not either."""
     ours = any(n.domain == DOMAIN for n in after.graph.node)
     for library in (False, True) if ours else (False,):
         why = _why_not(after, feeds, library=library)
@@ -138,7 +138,7 @@ def assert_runs(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[
 
 
 def _why_not(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: bool) -> str:
-    """Why the runtime does not run a model at its default level; "" when it does."""
+    """Returns the reason why ONNX Runtime cannot run a model at its default level, or ""."""
     (outputs,) = run_optimized(model, [Case("the test's", dict(feeds))], library=library, threads=1).values()
     if isinstance(outputs, str):
         return outputs
@@ -146,7 +146,7 @@ def _why_not(model: onnx.ModelProto, feeds: Mapping[str, Array], *, library: boo
 
 
 def _made(model: onnx.ModelProto) -> set[str]:
-    """Names of the values that nodes of the main graph make."""
+    """Returns the names of values that nodes of the main graph produce."""
     return {name for node in model.graph.node for name in node.output if name}
 
 

@@ -1,4 +1,4 @@
-"""scripts/abi_check.py: knows each declaration of native/, and sees one that is wrong."""
+"""scripts/abi_check.py finds every declaration of native/ and detects a wrong one."""
 
 from __future__ import annotations
 

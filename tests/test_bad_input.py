@@ -1,4 +1,4 @@
-"""Bad input gets one clear line on stderr, a documented exit code, and no output file."""
+"""Bad input gives one clear line on stderr, a documented exit code, and no output file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Command = Callable[..., Any]
     ],
 )
 def test_what_the_runtime_says_is_for_people(runtime: str, ours: str) -> None:
-    """Messages of ONNX Runtime 1.22 and 1.31 without its status, the file once more and the place in its sources."""
+    """Messages of ONNX Runtime 1.22 and 1.31 are shown without status, repeated file name and source location."""
     assert runtime_says(RuntimeError(runtime)) == ours
 
 
@@ -71,7 +71,7 @@ def relu_model() -> onnx.ModelProto:
 
 
 def external_model(folder: Path, location: str = "w.data", data_bytes: int = 4096, length: int | None = None) -> Path:
-    """Y = x + w with the 1024 floats of w in a data file."""
+    """Writes Y = x + w with the 1024 floats of w in a data file, and returns its path."""
     (folder / "w.data").write_bytes(np.arange(data_bytes // 4, dtype=np.float32).tobytes())
     w = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1024], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": location, "offset": "0", "length": str(length or 4096)}.items():

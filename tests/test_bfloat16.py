@@ -1,4 +1,4 @@
-"""`--precision bf16`: numbers against rounded factors in float64, what stays in float32 and why, and `verify`."""
+"""`--precision bf16`: results against rounded factors in float64, nodes kept in float32 with reasons, and `verify`."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def names(model: onnx.ModelProto) -> list[str]:
 
 
 def rounded(x: Array) -> Array:
-    """To bfloat16 by halving the distance to its neighbours: by the definition, not by bits."""
+    """Rounds to bfloat16 by comparing distances to the neighbours: by definition, not by bits."""
     exponent = np.where(x == 0, 0.0, np.floor(np.log2(np.abs(np.where(x == 0, 1, x)))))
     unit = 2.0 ** (exponent - 7)
-    return np.asarray(np.rint(x / unit) * unit)  # rint takes ties to even
+    return np.asarray(np.rint(x / unit) * unit)  # rint rounds ties to even
 
 
 def weight_in(after: onnx.ModelProto, name: str, given: Array) -> Array:
-    """What a file has in place of a weight of the original, in float64.
+    """Returns the file's replacement for a weight of the original, in float64.
 
-    Each number is one of the two of bfloat16 around the original's. `given` is [M, terms..]: the sums of the errors of
-    terms are smaller than those of the nearest numbers.
+    Asserts that each element is one of the two bfloat16 neighbours of the original, and, with `given` [M, terms..],
+    that sums of the rounding errors of terms are smaller than with rounding to nearest.
     """
     tensor = next(t for t in after.graph.initializer if t.name.startswith(name) and t.name.endswith("_bf16"))
     got, want = onnx.numpy_helper.to_array(tensor).astype(np.float64), given.astype(np.float64)
@@ -81,7 +81,7 @@ def weight_in(after: onnx.ModelProto, name: str, given: Array) -> Array:
 
 @pytest.mark.parametrize("terms", [1, 2, 9, 300])
 def test_weights_are_rounded_for_their_sums(terms: int) -> None:
-    """No number but one could go to its other neighbour for less of (sum of errors)^2 + sum of their squares."""
+    """At most one element would reduce (sum of errors)^2 + sum of squared errors by changing to its other neighbour."""
     w = np.random.default_rng(terms).standard_normal((70, terms)).astype(np.float32)
     w[w.shape[0] // 2 :] *= 1e-3
     got = to_bfloat16(w).astype(np.float64)
@@ -147,7 +147,7 @@ def test_factors_are_rounded_and_nothing_else(library: bool) -> None:
     W, V, U = (weight_in(after, name, array) for name, array in given.items())
     h = np.maximum(rounded(feeds["x"].astype(np.float64)) @ W.T + b, 0)
     y, z = run(after, feeds, library=library)
-    # What is rounded next is what was computed here, so that a neighbour of bfloat16 more or less is no matter.
+    # The next layer rounds this computed result, hence a difference of one bfloat16 unit here does not matter.
     want = rounded(h.astype(np.float32).astype(np.float64)) @ V.T + b + feeds["r"]
     assert np.abs(y - want).max() < 1e-3 * np.abs(want - feeds["r"]).max()
     want = rounded(y.astype(np.float64)) @ U.T + c
@@ -158,20 +158,21 @@ def test_a_machine_that_gains_nothing_is_told(tmp_path: Path) -> None:
     onnx.save(layers(), tmp_path / "in.onnx")
     command = [sys.executable, "-m", "graphopt", "optimize", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx")]
     command += ["--target=cpu", "--precision=bf16"]
-    slow = {**os.environ, "GRAPHOPT_ISA": "baseline"}  # four numbers at a time, which no runtime is as slow as
+    slow = {**os.environ, "GRAPHOPT_ISA": "baseline"}  # four elements at a time: slower than any runtime
     done = subprocess.run(command, env=slow, capture_output=True, text=True, check=True)
     first = done.stdout.splitlines()[0]
     assert re.fullmatch(
         r"\d+ -> \d+ nodes, slower here \(a layer in bfloat16 takes \d+\.\d\d times as long .*\)", first
     )
-    assert names(onnx.load(tmp_path / "out.onnx"))[0] == "LinearReluBf16"  # written as asked: it may be for others
+    # written as requested: it may be for other machines
+    assert names(onnx.load(tmp_path / "out.onnx"))[0] == "LinearReluBf16"
     start = "import sys, graphopt; graphopt.session(sys.argv[1], ['CPUExecutionProvider'])"
     for name, told in (("out.onnx", True), ("in.onnx", False)):
         done = subprocess.run(
             [sys.executable, "-c", start, str(tmp_path / name)], env=slow, capture_output=True, text=True, check=True
         )
         assert ("this model rounds to bfloat16" in done.stderr) == told, done.stderr
-    # What is measured here agrees with what the self-chosen instruction set makes of it.
+    # The gain measured here agrees with the effect of the default instruction set.
     gain = bfloat16_gain()
     assert gain is not None and gain > 0
     assert bool(bfloat16_warning(gain)) == bool(convert(layers())[1].doubt)
@@ -197,7 +198,7 @@ def test_verify_judges_by_bfloat16() -> None:
     report = verify(before, after, effort="quick")
     assert report, report.summary
     assert report.numerics == "bf16"
-    # The same file without its roundings' share: a weight that is off by an eighth is no rounding.
+    # The same file with a wrong weight: a deviation of an eighth is not rounding.
     for tensor in after.graph.initializer:
         if tensor.name == "V_bf16":
             wrong = onnx.numpy_helper.to_array(tensor) * np.float32(1.125)
@@ -229,16 +230,16 @@ def test_the_costliest_layers_go_back_until_the_limit_holds() -> None:
     after, report = convert(model, keep_float=limit.keep)
     assert sum(n.endswith("Bf16") for n in names(after)) == 3 - len(limit.keep)
     assert refusals(report)["KEPT"] == "--keep-float names it"
-    # All of them: what is left is what float32 moves.
+    # All layers are kept: the remaining error is that of float32.
     assert len(graphopt.limit_error(model, 1e-5).keep) == 3
     graph = """g (float[1, 32, 18, 18] x) => (float[1, 32, 18, 18] y) {
       c = Conv(x, W) y = BatchNormalization(c, s, b, m, v)
     }"""
     numbers = {name: 1 + np.abs(weight(32, seed=i)) for i, name in enumerate("sbmv")}
-    with pytest.raises(GraphoptError, match="with all layers in float32"):  # but for the folded normalization
+    with pytest.raises(GraphoptError, match="with all layers in float32"):  # except for the folded normalization
         graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12)
     kept = graphopt.Options(target="cpu", precision="bf16", keep_float=("Conv",))
-    with pytest.raises(GraphoptError, match="with all layers in float32"):  # where there is no layer to leave out
+    with pytest.raises(GraphoptError, match="with all layers in float32"):  # there is no layer to keep in float32
         graphopt.limit_error(model_from_text(graph, {"W": weight(32, 32, 1, 1), **numbers}), 1e-12, kept)
 
 
@@ -280,7 +281,7 @@ def test_refusals() -> None:
     )
     assert "WRONG_DTYPE" in refusals(convert(half)[1])
     free = model_from_text("g (float[N, 96] x, float[96, 160] W) => (float[N, 160] y) { y = MatMul(x, W) }")
-    after, report = convert(free)  # a weight that callers give is no constant, but a factor
+    after, report = convert(free)  # a weight supplied by callers is not a constant, but a factor
     assert names(after) == ["MatMulBf16"] and not refusals(report)
 
 
@@ -318,7 +319,7 @@ def test_convolutions_take_their_sums_and_activations() -> None:
         },
     )
     after, report = convert(before, all_sites=True)
-    # A depthwise convolution has no pairs of channels: it stays in float32.
+    # The depthwise convolution is not converted to NCHW2c here: it stays in float32.
     assert sorted(names(after)) == ["FusedConvAddReluBf16", "FusedConvBf16", "FusedConvSilu"]
     assert report.numerics == "bf16"
     x = np.random.default_rng(0).standard_normal((2, 20, 9, 11)).astype(np.float32)
@@ -363,7 +364,8 @@ def test_beside_depthwise_convolutions_stays_the_layout_of_the_runtime() -> None
     assert "beside" in [d.split()[0] for d in details]
 
 
-# What MobileNetV2 and ResNet are made of: planes between products, a residual sum, a strided one, grouped ones.
+# The structure of MobileNetV2 and ResNet: depthwise convolutions between GEMMs, a residual sum, a strided and a grouped
+# convolution.
 CHAIN = """g (float[N, 3, 19, 23] x) => (float[N, 24, 10, 12] y, float[N, 13, 10, 12] odd) {
   a = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, A) b = Clip(a, zero, six)
   c = Conv<group = 40, pads = [1, 1, 1, 1]>(b, D) d = Sigmoid(c) e = Mul(c, d)
@@ -384,7 +386,7 @@ def chain() -> onnx.ModelProto:
 
 
 def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
-    after, report = convert(chain(), all_sites=True)  # they are too small to pay
+    after, report = convert(chain(), all_sites=True)  # they are too small to be faster
     assert names(after) == [
         "FusedConvPairsClipBf16",
         "FusedConvPairsSiluBf16",
@@ -394,7 +396,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
         "FusedConvFromPairsBf16",
     ]
     written = [[kind for kind, o in zip(("float32", "pairs"), n.output) if o] for n in after.graph.node]
-    both = ["float32", "pairs"]  # what the interface reads is not rounded
+    both = ["float32", "pairs"]  # outputs of the model are not rounded
     assert written == [["pairs"], ["pairs"], ["pairs"], ["pairs"], both, ["float32"]]
     assert after.graph.node[4].input[3] == after.graph.node[2].output[1]
     assert report.numerics == "bf16"
@@ -405,7 +407,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
 
 @pytest.mark.parametrize("library", [True, False])
 def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
-    """The chain of tensors in float32, each rounded where it is read, and the residual, in float64."""
+    """Computes the chain with float32 tensors, each rounded where it is read, and the residual, in float64."""
     x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
     arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
     after, _ = convert(chain(), all_sites=True)
@@ -420,7 +422,7 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
     f = conv("F", c / (1 + np.exp(-c))) + arrays["f_bias"].reshape(-1, 1, 1)
     y = conv("I", np.maximum(conv("G", f, pad=1, group=3), 0)) + rounded(f.astype(np.float32).astype(np.float64))
     for want, got in zip((y, conv("O", y)), run(after, {"x": x}, library=library), strict=True):
-        # A number next to the middle between two of bfloat16 becomes either.
+        # A value close to the middle between two bfloat16 values may round to either.
         assert np.abs(got - want).max() < 2e-2 * np.sqrt(np.mean(want**2))
         assert np.sqrt(np.mean((got - want) ** 2)) < 1e-3 * np.sqrt(np.mean(want**2))
 
@@ -428,10 +430,10 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
 @pytest.mark.parametrize(
     ("nodes", "kept"),
     [
-        # Y is written for the interface; pairs beside it would be more bytes, and nothing else reads them.
+        # Y is written for the interface; an additional NCHW2c copy would be more bytes, without another reader.
         ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(a)", True),
         ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(x)", False),
-        # The sum is the interface's, and x is no pairs: nothing of that node lies in pairs.
+        # The sum is an output, and x is not NCHW2c: nothing of that node is.
         ("a = Conv(x, V) b = Conv(x, W) y = Add(b, a) z = Neg(x)", True),
         ("a = Conv(x, V) b = Conv(a, W) y = Add(b, a) z = Neg(x)", False),
     ],
@@ -512,8 +514,8 @@ def test_pools_between_convolutions_take_pairs_of_channels(window: str) -> None:
     [
         ("kernel_shape = [2, 2], ceil_mode = 1", 12, "", "ATTRIBUTE"),
         ('kernel_shape = [2, 2], auto_pad = "SAME_UPPER"', 12, "", "ATTRIBUTE"),
-        ("kernel_shape = [2, 2]", 12, "z = Neg(p)", ""),  # which reads it in float32
-        ("kernel_shape = [2, 2]", 12, "z = Neg(b)", "in pairs"),  # while the convolution gives both
+        ("kernel_shape = [2, 2]", 12, "z = Neg(p)", ""),  # it reads float32
+        ("kernel_shape = [2, 2]", 12, "z = Neg(b)", "in pairs"),  # and the convolution writes both layouts
         ("kernel_shape = [2, 2]", 11, "", ""),  # an odd number of channels
     ],
 )
@@ -552,7 +554,7 @@ def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window
     if not refusal:
         assert all(name.endswith("Bf16") for name in names(after)), names(after)
         return
-    # Its neighbours stay in the runtime's blocked layout with it.
+    # Its neighbours keep ONNX Runtime's blocked layout with it.
     assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
     details = [r.detail for r in report.remarks if r.pass_name == "bfloat16_conv" and r.code == "NO_GAIN"]
     assert any(refusal in d for d in details) and any("beside" in d for d in details)
@@ -593,13 +595,13 @@ def test_attention_rounds_what_it_multiplies(library: bool) -> None:
     p = np.exp(s - s.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     (got,) = run(after, feeds, library=library)
-    # The probabilities, or a multiple of them, are rounded, too.
+    # The probabilities, or a multiple of them, are rounded as well.
     bound = 2.0**-8 * (p @ np.abs(rounded(v))) + 1e-5
     assert np.all(np.abs(got - p @ rounded(v)) <= bound)
     exact = np.exp(0.2 * q @ np.swapaxes(k, -1, -2))
-    assert np.abs(got - exact / exact.sum(-1, keepdims=True) @ v).max() > 1e-4  # and something is rounded
+    assert np.abs(got - exact / exact.sum(-1, keepdims=True) @ v).max() > 1e-4  # something is rounded
     assert verify(before, after, effort="quick")
-    # A single key has the probability 1, and V's numbers show their rounding exactly.
+    # A single key has probability 1, so the output shows the rounding of V exactly.
     one, few = attention(**{"33": 1})
     np.testing.assert_array_equal(
         run(convert(one)[0], few, library=library)[0], np.broadcast_to(rounded(few["v"]), (2, 3, 20, 40))
@@ -620,14 +622,14 @@ def test_attention_that_stays() -> None:
 
 
 PRODUCT = "g (float[2, 3, 64, 72] a, float[2, 3, 72, 80] b) => (float[N, M, H, K] y) { y = MatMul(a, b) }"
-# Heads beside their numbers, which Transposes bring to the front, and a scale behind the product.
+# Heads after tokens, moved to the front by Transposes, and a scale after the GEMM.
 SCORES = """g (float[2, 70, 3, 72] q, float[2, 90, 3, 72] k) => (float[2, 3, 70, 90] y) {
   h = Transpose<perm = [0, 2, 1, 3]>(q) t = Transpose<perm = [0, 2, 3, 1]>(k) s = MatMul(h, t) y = Div(s, c)
 }"""
 
 
 def product(text: str = PRODUCT, **replaced: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """A model, and numbers for its inputs: of both signs, with zeros and large ones."""
+    """Returns a model, and inputs of both signs, with zeros and large values."""
     for old, new in replaced.items():
         assert old in text
         text = text.replace(old, new)
@@ -674,10 +676,10 @@ def test_products_of_activations_take_transposes_and_a_factor_along(library: boo
 @pytest.mark.parametrize(
     ("replaced", "kinds"),
     [
-        # A's numbers would not lie one behind another, B's neither by rows nor by columns.
+        # A's rows would not be contiguous, and B neither by rows nor by columns.
         ({"[0, 2, 1, 3]": "[0, 2, 3, 1]", "70, 3, 72": "72, 3, 70"}, ["Transpose", "MatMulBf16"]),
         ({"[0, 2, 3, 1]": "[0, 3, 2, 1]", "90, 3, 72": "90, 72, 3"}, ["Transpose", "MatMulBf16"]),
-        # Others read what is between the nodes.
+        # Intermediate values have other readers.
         ({"=> (": "=> (float[2, 3, 72, 90] t, "}, ["Transpose", "MatMulBf16"]),
         ({"=> (": "=> (float[2, 3, 70, 90] s, "}, ["MatMulBf16", "Div"]),
         ({"Div(s, c)": "Mul(s, s)"}, ["MatMulBf16", "Mul"]),
@@ -696,8 +698,9 @@ def test_what_products_of_activations_leave(replaced: dict[str, str], kinds: lis
     ("a", "b", "y"),
     [
         ("3, 1, 64, 72", "5, 72, 80", "3, 5, 64, 80"),
-        ("64, 72", "7, 72, 80", "7, 64, 80"),  # one A for all
-        ("7, 9, 8, 72", "72, 80", "7, 9, 8, 80"),  # one B for all: few rows of each are many of one product
+        ("64, 72", "7, 72, 80", "7, 64, 80"),  # one A for all matrices
+        # one B for all matrices: the few rows of each combine to many rows of one GEMM
+        ("7, 9, 8, 72", "72, 80", "7, 9, 8, 80"),
         ("N, M, 64, 72", "N, M, 72, 80", "N, M, 64, 80"),
     ],
 )
@@ -748,7 +751,7 @@ def test_products_of_activations_that_are_to_stay() -> None:
     }"""
     after, report = convert(model_from_text(text))
     assert "MatMul" in names(after) and "QUANTIZED" in refusals(report)
-    assert len(graphopt.limit_error(before, 1e-6).keep) == 1  # a layer among others
+    assert len(graphopt.limit_error(before, 1e-6).keep) == 1  # one layer of several
 
 
 def test_angles_of_rotary_positions_stay() -> None:

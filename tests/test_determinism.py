@@ -1,4 +1,4 @@
-"""The same bytes come out for the same input, whatever the hash seed, the threads and the layout of memory."""
+"""The output bytes are the same for the same input, with any hash seed, number of threads and memory layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SCRIPT = """
 import hashlib, os, sys
-# Objects are hashed by where they lie.
+# The hash of an object depends on its address.
 others = [object() for _ in range(int(os.environ.get("OBJECTS", "0")))]
 import graphopt
 from models import ZOO

@@ -1,4 +1,4 @@
-"""What the documentation says is true: its examples run, and its tables list what there is."""
+"""The documentation is true: its examples run, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_example_runs(page: str, example: str) -> None:
 
 
 def test_export_from_torch() -> None:
-    """The recipe in full, where PyTorch is installed."""
+    """Runs the whole recipe if PyTorch is installed."""
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     text = (DOCS / "recipes.md").read_text()
@@ -51,7 +51,7 @@ def test_export_from_torch() -> None:
 
 @pytest.mark.once
 def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
-    """Tables of operators, activations, codes and architectures; meanings, and passes that say so."""
+    """Tables of operators, activations, codes and architectures; meanings of codes, and the passes that use them."""
     written = pages.pages()
     old = [page.name for page, text in written.items() if page.read_text() != text]
     assert len(written) > 30 and not old, "run scripts/pages.py"
@@ -59,7 +59,7 @@ def test_what_pages_repeat_is_as_the_script_writes_it() -> None:
 
 @pytest.mark.once
 def test_operators_that_stay_on_cpus_were_measured() -> None:
-    """Where a runtime has a kernel: in a table of scripts/bench_ops.py, with a size or none."""
+    """Operators with a kernel in some runtime: in a table of scripts/bench_ops.py, with or without a size."""
     rows = (DOCS / "measurements" / "contrib_cpu.md").read_text()
     measured = set(re.findall(r"^\| (\w+)[^|]* \| \d+\.\d+ \|", rows, re.M))
     stay = {op.name for op in CONTRIB.values() if op.stays_on_cpu}
@@ -67,7 +67,7 @@ def test_operators_that_stay_on_cpus_were_measured() -> None:
 
 
 def test_every_operator_has_a_row_that_says_what_it_computes() -> None:
-    """In the table by hand; scripts/pages.py writes the other one."""
+    """The table written by hand; scripts/pages.py writes the other one."""
     (rows,) = re.findall(r"^\| op \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", (DOCS / "ops.md").read_text(), re.M)
     acts = "|".join(filter(None, ACTIVATIONS))
     patterns = set()
@@ -84,7 +84,7 @@ def test_every_refusal_code_has_a_page() -> None:
 
 @pytest.mark.parametrize("code", Code, ids=lambda c: c.name)
 def test_example_of_a_refusal(code: Code, tmp_path: Path) -> None:
-    """The command on the page, over the model on the page, prints the line on the page."""
+    """The command on the page, applied to the model on the page, prints the line on the page."""
     page = DOCS.parent / code.page
     text = page.read_text()
     assert text.startswith(f"# {code.name}\n\nMeaning: {code.meaning}.\n")
@@ -113,7 +113,7 @@ def without_code(text: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What can follow # in a link: the page's headings, as GitHub and the site spell them."""
+    """Returns the possible link fragments of a page: its headings in the spelling of GitHub and of the site."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     headings = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", h) for h in re.findall(r"^#+ +(.*)$", text, re.M)]
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", h).strip().lower()) for h in headings}
@@ -131,11 +131,11 @@ def test_tests_that_are_named_exist() -> None:
 
 @pytest.mark.once
 def test_links_lead_somewhere() -> None:
-    """scripts/sweep builds the site, which checks them once more, and those that it adds itself."""
+    """scripts/sweep builds the site, which checks these links and the links of the site."""
     lost = []
     for page in PAGES:
         text = without_code(page.read_text())
-        # Markdown takes the end of Conv[Add][act] for the name of a link; a name of an operator is code.
+        # In Conv[Add][act] Markdown would read a reference link; names of operators must be code.
         lost += [f"{page.name}: {two}" for two in re.findall(r"\[[^][]*\]\[[^][]*\]", text)]
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             path, _, anchor = target.partition("#")
@@ -148,7 +148,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.once
 def test_only_measurements_say_when() -> None:
-    """No dates, and no commits but those of other projects' sources, on the pages that people look things up in."""
+    """Reference pages contain no dates, and no commits except those of other projects' sources."""
     said, pages = [], [p for p in PAGES if p.parent.name != "measurements" and p.name != "CHANGELOG.md"]
     for page in pages:
         for number, line in enumerate(page.read_text().splitlines(), 1):
@@ -159,7 +159,7 @@ def test_only_measurements_say_when() -> None:
     assert len(pages) > 50 and not said
 
 
-# Times that are set, not measured: verify's budgets, a server's wait for more requests, limits of tests.
+# Configured, not measured, times: verify's budgets, a server's wait for more requests, limits of tests.
 SET_TIMES = {
     "serving.md": ["2 ms"],
     "fuzzing.md": ["20 seconds", "100 seconds"],
@@ -170,7 +170,7 @@ MADE_BY_COMMANDS = {"CHANGELOG.md", "gallery.md", "transcripts.md"}
 
 @pytest.mark.once
 def test_only_measurements_say_how_long() -> None:
-    """A measured time ages; on the pages that people look things up in only what a command printed has some."""
+    """A measured time becomes outdated; on reference pages only printed output of commands may contain one."""
     time = r"\b\d[\d.,]* (?:ns|µs|us|ms|s|CPU s|seconds?|CPU seconds?|minutes?|hours?)\b"
     said = {}
     for page in (p for p in PAGES if p.parent.name != "measurements" and p.name not in MADE_BY_COMMANDS):
@@ -180,8 +180,8 @@ def test_only_measurements_say_how_long() -> None:
     assert said == SET_TIMES
 
 
-# What stands in pages and comments and is no file of this repository: made when it is built or installed, a place for a
-# name, of other projects.
+# Names in pages and comments that are not files of this repository: created by a build or installation, a placeholder,
+# or of other projects.
 MADE = {"graphopt/docs", "graphopt/lib", "graphopt/lib/libgraphopt.so", "graphopt/weights"}
 OTHERS = {
     "docs/ContribOperators.md",
@@ -212,7 +212,7 @@ def test_files_that_are_named_exist() -> None:
             named = re.findall(rf"(?<![\w/.*{{}}<>-])((?:{TREES})/[\w./-]*\w)(?![\w/*{{<(\[-])", line)
             comment = line if text.suffix == ".md" else line.partition("#" if text.suffix == ".py" else "//")[2]
             named += re.findall(r"(?<![\w./*<>-])(\w+\.(?:py|cpp|hip|h|cc))\b(?!\()", comment)
-            if text.suffix in {".h", ".cpp", ".hip"}:  # as its includes name files
+            if text.suffix in {".h", ".cpp", ".hip"}:  # in the form of include directives
                 inside = re.findall(r"(?<![\w./*-])((?:operators|device|blocks|gemm|runtime)/[\w/]+\.\w+)", comment)
                 named += [f"native/{name}" for name in inside]
             wrong = [n for n in named if not {"NAME"} & {*re.findall("[A-Z]+", n)} and not {n, f"{n}.py"} & known]
@@ -226,7 +226,7 @@ COMMAND = re.compile(PROGRAM + r"((?:[ \w./=,<>*$\"{}\[\]|-])*)")
 
 
 def commands() -> list[tuple[str, Path, str]]:
-    """Each command in the pages, in the sweep and in CI: where it is, the program, and its arguments."""
+    """Returns each command in the pages, in the sweep and in CI: its place, the program, and its arguments."""
     root = DOCS.parent
     texts = [root / name for name in ("README.md", "CONTRIBUTING.md", "scripts/sweep", "scripts/test", "scripts/site")]
     texts += [*sorted(DOCS.rglob("*.md")), *sorted((root / ".github").rglob("*.yml"))]
@@ -245,7 +245,7 @@ def commands() -> list[tuple[str, Path, str]]:
 
 @pytest.mark.once
 def test_commands_exist_with_their_options() -> None:
-    """A script that is deleted or renamed, or loses an option or a part, is named by no page."""
+    """Pages do not name deleted or renamed scripts, nor removed options or parts of scripts."""
     found = commands()
     missing = [f"{where}: {path.name}" for where, path, _ in found if not path.is_file()]
     assert len(found) > 80 and not missing
@@ -254,7 +254,7 @@ def test_commands_exist_with_their_options() -> None:
     for where, path, arguments in found:
         text = path.read_text()
         text += path.with_suffix(".py").read_text() if not path.suffix and path.with_suffix(".py").exists() else ""
-        passes_on = "$@" in text and not path.suffix  # to a program of others
+        passes_on = "$@" in text and not path.suffix  # to a third-party program
         for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", arguments):
             if f'"{option}"' not in text and not passes_on:
                 wrong.append(f"{where}: {path.name} {option}")
@@ -265,7 +265,7 @@ def test_commands_exist_with_their_options() -> None:
 
 
 def steps_of_the_architecture() -> list[list[tuple[list[str], list[str]]]]:
-    """Of each table of steps the rows: files and functions."""
+    """Returns the rows of each table of steps: files and functions."""
     text = (DOCS / "architecture.md").read_text()
     tables = re.findall(r"^\| step \| file \| functions \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
     cells = [[row.split(" | ")[1:] for row in rows.splitlines()] for rows in tables]
@@ -286,7 +286,7 @@ def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
 
 
 def called(run: Callable[[], object]) -> list[tuple[str, str]]:
-    """File and name of each function of ours, in the order of first calls; a pass's are also those of its base."""
+    """Returns file and name of our functions in the order of first calls; a pass also counts as its base class."""
     root = str(DOCS.parent)
     first: dict[tuple[str, str], None] = {}
 
@@ -308,7 +308,7 @@ def called(run: Callable[[], object]) -> list[tuple[str, str]]:
 
 @pytest.mark.once
 def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path) -> None:
-    """Into a file in half precision, in memory, and of a file in which nothing is left to do."""
+    """Optimizes into a file in half precision, in memory, and a file that needs no changes."""
     model, paths = ZOO["resnet18"](small=True), [tmp_path / f"{name}.onnx" for name in ("in", "out", "again")]
     onnx.save(model, paths[0])
     named = {
@@ -331,7 +331,7 @@ def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path)
 
 
 def test_the_page_on_gpus_says_how_each_operator_runs() -> None:
-    """But for those that have no GPU kernel: docs/ops.md names them."""
+    """All operators except those without a GPU kernel, which docs/ops.md names."""
     for_cpus = {"AxisSoftmax", "InvertedResidual", "MaxPool"}
     families = {family_of(name) for name in OPS if not name.endswith("Bf16")} - for_cpus
     rows = re.findall(r"^\| (.*?) \| `\w+`", (DOCS / "gpu.md").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""Whatever happens while a model is written, its folder holds the old file or the new one, whole, and nothing else."""
+"""A failure during the writing of a model leaves the complete old or the complete new file, and no other files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CANNOT_BE_WRITTEN = 4
 
 
 def model(folder: Path, *, external: bool, channels: int = 64) -> Path:
-    """Conv and BatchNormalization, whose weights are rewritten; a second Conv keeps its own."""
+    """Writes Conv and BatchNormalization, with weights that are rewritten, and a second Conv with unchanged weights."""
     rng = np.random.default_rng(0)
     arrays = {n: rng.normal(size=(channels, channels, 3, 3)) for n in ("w", "v")}
     arrays |= {n: rng.uniform(0.5, 1, size=channels) for n in ("s", "b", "m", "r")}
@@ -45,7 +45,7 @@ def model(folder: Path, *, external: bool, channels: int = 64) -> Path:
 
 
 def digest(path: Path) -> str:
-    """The digest of a model with its weights; fails where a file that it needs is missing or cut short."""
+    """Returns the digest of a model with its weights; fails if a required file is missing or truncated."""
     onnx.checker.check_model(path)
     loaded = onnx.load(path)
     return hashlib.sha256(loaded.SerializeToString(deterministic=True)).hexdigest()
@@ -70,7 +70,7 @@ while True:
 
 @pytest.mark.parametrize("external", [False, True], ids=["embedded", "external"])
 def test_killed_at_any_moment(external: bool, tmp_path: Path) -> None:
-    """A process that writes over and over is killed at random moments: whoever reads OUT finds a whole model."""
+    """A process that writes repeatedly is killed at random moments: every reader of OUT finds a complete model."""
     path, out = model(tmp_path, external=external), tmp_path / "out.onnx"
     graphopt.optimize(path, out, target="cpu")
     want, rng = digest(out), np.random.default_rng(1)
@@ -97,7 +97,7 @@ def test_two_processes_on_one_output(external: bool, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    """A limit on the size of files fails in the middle of a write, as a full disk does."""
+    """A limit on the file size fails in the middle of a write, as a full disk does."""
     for external in (False, True):
         folder = tmp_path / str(external)
         folder.mkdir()
@@ -128,14 +128,14 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder(tmp_path: Path) -> None:
-    """Nobody may write to /proc/self/fdinfo, root neither."""
+    """No user may write to /proc/self/fdinfo, not even root."""
     path = model(tmp_path, external=False)
     with pytest.raises(ModelSaveError, match=r"cannot be written|not writable"):
         graphopt.optimize(path, "/proc/self/fdinfo/out.onnx", target="cpu")
 
 
 def test_the_input_disappears(tmp_path: Path) -> None:
-    """Data files that go between reading and writing."""
+    """Data files are deleted between reading and writing."""
     path = model(tmp_path, external=True)
     other = tmp_path / "other"
     other.mkdir()
@@ -166,8 +166,8 @@ def test_the_disk_runs_full_while_data_is_copied(tmp_path: Path) -> None:
 
 
 def interrupted_after(moment: float, script: str, *arguments: object) -> tuple[int, str]:
-    """(exit code, stderr) of a script that gets SIGINT so many seconds after it has printed "ready"."""
-    # A shell's background job starts with SIGINT ignored, and so do the processes that it starts.
+    """Returns exit code and stderr of a script that gets SIGINT this many seconds after it has printed "ready"."""
+    # A shell's background job starts with SIGINT ignored, and so do its child processes.
     handler = "import signal\nfrom graphopt.__main__ import leave, main\nsignal.signal(signal.SIGINT, leave)\n"
     command = [sys.executable, "-c", handler + script, *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -204,7 +204,7 @@ def test_interrupted_during_imports() -> None:
     assert interrupted
 
 
-# Sends the signal at one moment of the run, which Python's own profiler tells; MOMENT says when.
+# Sends the signal at the moment of the run that MOMENT defines, found by Python's profiler hook.
 AT_A_MOMENT = """
 import os, signal, sys
 import graphopt.cli
@@ -223,14 +223,14 @@ sys.argv = ["graphopt", *sys.argv[1:]]
 sys.setprofile(send)
 main()
 """
-# Python's code inside the set-up of onnx's compiled module, which takes no exception.
+# Python code inside the initialization of onnx's compiled module, which cannot propagate an exception.
 INSIDE_AN_EXTENSION = """
 def moment(frame, event, _):
     while frame is not None and frame.f_code.co_qualname != "ExtensionFileLoader.exec_module":
         frame = frame.f_back
     return event == "call" and frame is not None and frame.f_locals["module"].__name__.startswith("onnx.")
 """
-# Python tells of an exception in a finalizer and goes on.
+# Python reports an exception in a finalizer and continues.
 IN_A_FINALIZER = """
 class Last:
     def __del__(self):
@@ -241,13 +241,13 @@ def send(frame, event, what):
         print("sent", flush=True)
         Last()
 """
-# The work is done, and its exit code is on its way.
+# The work is done, and the exit code is about to be returned.
 AT_THE_END = """
 import graphopt.cli.run
 def moment(frame, event, _):
     return event == "call" and frame.f_code is signal.signal.__code__ and frame.f_back.f_code.co_name == "run"
 """
-# The file has its name, and the weights that it refers to lie in another.
+# The file has its final name, and the weights that it refers to are still in a temporary file.
 JUST_IN_PLACE = """
 def moment(frame, event, what):
     return event == "c_return" and what is os.replace and str(frame.f_locals.get("target")).endswith("out.onnx")
@@ -277,7 +277,7 @@ def test_interrupted_at(moment: str, stays: bool, number: signal.Signals, tmp_pa
 
 
 def test_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C at any moment of the work: exit code 130, no traceback, nothing half-written left behind."""
+    """Ctrl-C at any moment of the work: exit code 130, no traceback, no incomplete files."""
     path, out = model(tmp_path, external=True, channels=512), tmp_path / "out.onnx"
     before = sorted(os.listdir(tmp_path))
     interrupted = 0
@@ -289,7 +289,7 @@ def test_interrupted(tmp_path: Path) -> None:
             interrupted += 1
             assert len(err.strip().splitlines()) <= 1
             left = set(os.listdir(tmp_path)) - set(before)
-            assert left in (set(), {"out.onnx", "out.onnx.data"})  # nothing, or the whole: it was printing by then
+            assert left in (set(), {"out.onnx", "out.onnx.data"})  # nothing, or both files if it was already printing
             if left:
                 onnx.load(out)
         for written in set(os.listdir(tmp_path)) - set(before):

@@ -1,6 +1,7 @@
-"""What files of other projects broke (docs/measurements/outside_files.md): the smallest model of each, and of its kind.
+"""Faults found by files of other projects (docs/measurements/outside_files.md): the smallest model for each.
 
-Every one ends optimized or refused with a code, is as valid as before, loads at the runtime's default level and agrees.
+Every model is optimized or refused with a code, stays as valid as before, loads at ONNX Runtime's default level and
+agrees.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def check(
     *feeds: dict[str, Array],
     precision: Precision | None = None,
 ) -> dict[str, tuple[onnx.ModelProto, Report]]:
-    """Optimizes for every target and compares on all feeds; what came out."""
+    """Optimizes for every target and compares on all feeds; returns model and report of each target."""
     found = {}
     for target in TARGETS:
         after, report = graphopt.optimize(model, target=target, all_sites=True, check=True, precision=precision)
@@ -52,7 +53,7 @@ def check(
                 assert_same_outputs(model, after, f)
                 continue
             assert_runs(model, after, f)
-            # Values in between have other types.
+            # Intermediate values have other types.
             for want, got in zip(run(model, f), run(after, f), strict=True):
                 np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
         found[target] = after, report
@@ -71,13 +72,13 @@ def operators(model: onnx.ModelProto) -> list[str]:
     return [n.op_type for n in model.graph.node]
 
 
-# -- dimensions that say nothing -------------------------------------------------------------------------------------
+# -- dimensions without information ------------------------------------------------------------------------------------
 
 UNKNOWN_DIMS = ["-1", "-2", "0", "2147483647", "9223372036854775807", "'?'", "'-1'", "'None'", "'unknown'", "''"]
 
 
 def declare(value: onnx.ValueInfoProto, *dims: str) -> None:
-    """Sets dimensions: a number, or a symbol in quotes."""
+    """Sets dimensions: an integer, or a quoted symbol."""
     shape = value.type.tensor_type.shape
     del shape.dim[:]
     for text in dims:
@@ -99,17 +100,17 @@ def test_a_shape_is_not_computed_from_it(dim: str) -> None:
         declare(changed, dim, "4")
         check(model, *[{"x": draw(n, 4)} for n in rows(dim, changed is interface)])
     after, _ = graphopt.optimize(model, target="cpu")
-    assert after.graph.input == model.graph.input  # the interface keeps what it declared
+    assert after.graph.input == model.graph.input  # the interface keeps its declared dimensions
 
 
 def rows(dim: str, of_input: bool) -> tuple[int, ...]:
-    """The sizes that the runtimes take where it is declared; what they compare is the inputs."""
+    """Returns the sizes that runtimes accept for a declared dimension; they only check inputs."""
     return (3, 1) if not of_input or not dim.isdecimal() else (0,) if dim == "0" else ()
 
 
 @pytest.mark.parametrize("dim", UNKNOWN_DIMS)
 def test_two_of_them_are_not_equal(dim: str) -> None:
-    """A residual of one row is no residual of the shape that FusedLayerNormAdd needs."""
+    """A residual of one row does not have the shape that FusedLayerNormAdd requires."""
     model = parse(
         "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
         g=draw(8), b=draw(8),
@@ -141,7 +142,7 @@ def test_an_output_that_declares_it_may_be_ours() -> None:
 
 
 def test_an_output_that_declares_it_in_half_precision() -> None:
-    """What the output was computed as keeps nothing of the interface: it is a value of ours then."""
+    """The computed output is an internal value here, and does not keep the interface's declaration."""
     model = parse(
         "g (float[N,8] x, float[M,8] r) => (float[K,8] y) { s = Add(x, r)  y = LayerNormalization<axis=-1>(s, g, b) }",
         g=draw(8), b=draw(8),
@@ -163,7 +164,7 @@ def test_an_input_shape_fixes_it() -> None:
 
 @pytest.mark.parametrize("batch", ["-1", "'N'", "''", "4"])
 def test_what_is_left_of_an_old_interface(batch: str) -> None:
-    """Whoever changes the batch of the inputs alone leaves the old one on all values in between, and on the outputs."""
+    """A tool that only changes the batch of the inputs leaves the old one on intermediate values and outputs."""
     model = parse(
         "g (float[1,4] x) => (float[1,4] y, int64[2] n) { r = Relu(x)  t = Tanh(r)  n = Shape(t)  y = Reshape(t, n) }"
     )
@@ -173,7 +174,7 @@ def test_what_is_left_of_an_old_interface(batch: str) -> None:
 
 
 def test_what_only_the_file_knows_still_counts() -> None:
-    """Behind an operator that inference does not know, declared shapes are all there is."""
+    """After an operator without inference, declared shapes are the only information."""
     model = parse(
         """g (float[N,4,8] x) => (float[N,4,8] y) {
         q = com.microsoft.Pad(x, none)  s = Add(q, x)  y = LayerNormalization<axis=-1>(s, g, b) }""",
@@ -254,7 +255,7 @@ def test_the_default_domain_in_a_function() -> None:
     )
     usual = onnx.ModelProto()
     usual.CopyFrom(model)
-    usual.functions[0].opset_import[0].domain = ""  # the runtimes do not know the other name in a function
+    usual.functions[0].opset_import[0].domain = ""  # runtimes do not accept the other name in a function
     for target in TARGETS:
         after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
         if report.changed:
@@ -265,7 +266,7 @@ def test_the_default_domain_in_a_function() -> None:
     "header", ['<ir_version: 8, opset_import: ["com.microsoft" : 1]>', '<ir_version: 8, opset_import: ["" : 0]>']
 )
 def test_no_version_of_the_default_domain(header: str) -> None:
-    """Nobody knows what such a model's operators mean."""
+    """The meaning of such a model's operators is undefined."""
     model = parse("g (float[N,4] x) => (float[N,4] y) { a = Identity(x)  b = Squeeze(a)  y = Slice(b) }", header)
     after, report = graphopt.optimize(model, target="cpu", precision="fp16")
     assert after == model
@@ -282,13 +283,13 @@ def test_operators_of_the_default_domain_that_the_model_defines() -> None:
     assert any("left as it is" in note for note in report.notes)
 
 
-# -- bugs of the runtime's own rewrites ------------------------------------------------------------------------------
+# -- bugs of ONNX Runtime's own rewrites ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("perm", ["[1,0,2]", "[0,2,1]"])
 @pytest.mark.parametrize("second", [False, True])
 def test_half_precision_and_the_layout_of_a_product(perm: str, second: bool) -> None:
-    """Transpose of float16, Cast, MatMul ends the process in onnxruntime 1.22.2 and 1.31.1 at its default level."""
+    """Transpose of float16, Cast, MatMul crashes onnxruntime 1.22.2 and 1.31.1 at the default level."""
     weight = draw(4, 3) if second else draw(8, 5)
     operands = "w, t" if second else "t, w"
     text = f"e = Gather(table, ids)  t = Transpose<perm={perm}>(e)  y = MatMul({operands})"
@@ -301,7 +302,7 @@ def test_half_precision_and_the_layout_of_a_product(perm: str, second: bool) -> 
 @pytest.mark.parametrize("end", ["y = MatMul(t, w)", "m = MatMul(t, w)  a = Add(m, b)  y = Relu(a)"])
 @pytest.mark.parametrize(("shape", "perm"), [((4, 3), "1,0,2"), ((2, 4, 3), "1,2,0,3")])
 def test_a_batch_that_moves_behind_the_rows(shape: tuple[int, ...], perm: str, end: str) -> None:
-    """Float16 Transpose, MatMul and no other node ends the process of onnxruntime 1.31.1 on its CPU (tract's LSTMs)."""
+    """Float16 Transpose and MatMul without other nodes crash onnxruntime 1.31.1 on its CPU (tract's LSTMs)."""
     rows = ",".join("NMK"[: len(shape)])
     text = f"e = Gather(table, ids)  t = Transpose<perm=[{perm}]>(e)  {end}"
     model = parse(
@@ -323,9 +324,9 @@ def test_a_batch_that_moves_behind_the_rows(shape: tuple[int, ...], perm: str, e
     ],
 )
 def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, end: str) -> None:
-    """Longer rows, a residual, a batched factor and the second one: the factor that was transposed gets a leading axis.
+    """Longer rows, a residual, a batched factor and the second one: the transposed factor gets a leading axis.
 
-    Behind the product a Transpose would cost more, or be another. Such products end the process of onnxruntime 1.31.1.
+    A Transpose after the GEMM would cost more, or be different. Such GEMMs crash onnxruntime 1.31.1.
     """
     model = parse(
         f"""g (int64[N,M] ids) => (float y) {{
@@ -342,7 +343,7 @@ def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, en
 
 
 def test_attention_whose_heads_lie_behind_the_rows() -> None:
-    """PyTorch 1.8's Transformer: rows first, and sizes that no runtime infers, so that K's rank is not known."""
+    """PyTorch 1.8's Transformer: rows first, with sizes that no runtime infers, hence K's rank is unknown."""
     model = parse(
         """g (int64[S,N] ids) => (float[a,b,c] y) {
         e = Gather(table, ids)  shape = Shape(e)  one = Constant<value_ints=[1]>()  two = Constant<value_ints=[2]>()
@@ -360,7 +361,7 @@ def test_attention_whose_heads_lie_behind_the_rows() -> None:
 
 
 def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
-    """What stood in float32 on the runtime's CPU before, with its Transpose, is float16 behind our kernel."""
+    """A MatMul that ran in float32 on ONNX Runtime's CPU, with its Transpose, is float16 after our kernel."""
     model = parse(
         """g (float16[2,3,4,8] x) => (float16 y) {
         c = Conv(x, f)  a = Add(c, b)  t = Transpose<perm=[1,2,0,3]>(a)  y = MatMul(t, w) }""",
@@ -374,7 +375,7 @@ def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
 
 
 def test_half_precision_kept_behind_a_transpose() -> None:
-    """The same on a GPU's target, where the product stays in float32 for its range, and the model runs on the CPU."""
+    """The same for a GPU target: the GEMM stays in float32 because of its range, and the model runs on the CPU."""
     model = parse(
         "g (float[4,3,8] x) => (float[a,b,c] y) { m = MatMul(x, v)  t = Transpose<perm=[1,0,2]>(m)  y = MatMul(t, w) }",
         v=draw(8, 8), w=draw(8, 5) * np.float32(1e6),
@@ -437,7 +438,7 @@ def test_a_model_with_nothing_to_do_comes_back_as_it_came() -> None:
 @pytest.mark.parametrize("opset", [11, 16])
 @pytest.mark.parametrize("residual", [False, True])
 def test_the_runtimes_own_layer_normalization(opset: int, residual: bool) -> None:
-    """Below opset 17 it is the runtime's own, which takes a float32 scale with float16 data."""
+    """Below opset 17 it is ONNX Runtime's own operator, which accepts a float32 scale with float16 data."""
     first = "s = Add(a, b)" if residual else "s = Mul(a, b)"
     model = parse(
         f"""g (float16[N,4,8] a, float16[N,4,8] b) => (float[N,4,8] y) {{
@@ -454,7 +455,7 @@ def test_the_runtimes_own_layer_normalization(opset: int, residual: bool) -> Non
 
 
 def test_slice_with_scalars() -> None:
-    """Neither the runtimes nor the specification take them: they pass through."""
+    """Neither the runtimes nor the specification allow them: they are left unchanged."""
     model = parse(
         "g (float[4,4] x) => (float[a,b] y) { z = Relu(x)  y = Slice(z, s, e) }", s=np.array(0), e=np.array(2**62)
     )
@@ -482,7 +483,7 @@ def test_no_traceback_for_operands_of_another_rank(op: str, rank: int) -> None:
             graphopt.optimize(m, target=target, all_sites=True, check=True)
 
 
-# -- types without words ---------------------------------------------------------------------------------------------
+# -- element types without names --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -518,7 +519,7 @@ def test_an_output_that_is_half_already() -> None:
 
 @pytest.mark.parametrize("precision", [None, "fp16"])
 def test_what_the_body_of_a_foreign_operator_reads_outside(precision: Precision | None) -> None:
-    """BeamSearch makes a session of its body, and takes the types of what that reads outside from its value_info."""
+    """BeamSearch creates a session of its body, and takes the types of outer values from the body's value_info."""
     body = onnx.parser.parse_graph("b (float[N,8] p) => (float[N,8] q) { t = MatMul(p, w)  q = MatMul(t, r) }")
     for name in ("w", "r"):
         body.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 8]))
@@ -533,12 +534,12 @@ def test_what_the_body_of_a_foreign_operator_reads_outside(precision: Precision 
 
 
 def test_a_declared_type_that_contradicts_the_node() -> None:
-    """ConstantOfShape makes float32, the output says int64: neither runtime loads it, and nothing else may happen."""
+    """ConstantOfShape gives float32, the output declares int64: neither runtime loads it, which must stay so."""
     model = parse("g () => (int64[2,3] y) { y = ConstantOfShape(n) }", n=np.array([2, 3]))
     check(model, precision="fp16")
 
 
-# -- what was lost ---------------------------------------------------------------------------------------------------
+# -- lost information -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("default", [True, False])
@@ -557,7 +558,7 @@ def test_a_product_whose_weight_is_an_input_leaves_a_remark(default: bool) -> No
     ("b", "scales", "zp"), [((4, 2, 8), (4,), (4,)), ((4, 1, 8), (8,), (4,)), ((4, 1, 8), (4, 1), (4, 2))]
 )
 def test_packed_weights_of_another_size(b: tuple[int, ...], scales: tuple[int, ...], zp: tuple[int, ...]) -> None:
-    """MatMulNBits of onnxruntime 1.22 runs on operands that are too long (MIGraphX's tests of what it refuses)."""
+    """MatMulNBits of onnxruntime 1.22 runs with operands that are too long (from MIGraphX's negative tests)."""
     header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
     text = "com.microsoft.MatMulNBits<K = 16, N = 4, bits = 4, block_size = 16>(a, b, s, z)"
     inputs = (("float", "a", (2, 16)), ("uint8", "b", b), ("float", "s", scales), ("uint8", "z", zp))

@@ -1,4 +1,4 @@
-"""What a row of scripts/gpu_session.py says and fails for, without PyTorch and the GPU that it measures with."""
+"""Rows of scripts/gpu_session.py and their failures, without PyTorch and a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script, with a PyTorch that has nothing but the names of what its models are classes of."""
+    """The script, with a PyTorch stand-in that only has the base classes of its models."""
     names = ("torch", "torch.nn", "torch.nn.functional")
     modules = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
@@ -78,7 +78,7 @@ def test_what_many_sizes_miss(script: Any) -> None:
     slow = sizes_run(script, first=[1.2, 1.5])
     assert slow.misses(bites=False) == ["ratio 1.35, above 1.3"] and not slow.misses(bites=True)
     assert "the session held 257 MiB, above" in sizes_run(script, held=257 << 20).misses(bites=True)[0]
-    # What the device held before counts nowhere.
+    # Device memory in use before the run is not counted.
     assert not sizes_run(script, others_began=800 << 20, others_most=900 << 20).misses(bites=False)
     assert "grew by 129 MiB" in sizes_run(script, others_began=1 << 20, others_most=130 << 20).misses(bites=False)[0]
     assert sizes_run(script, fewest=script.PLANS).misses(bites=True) == ["no plan has left for the limit"]

@@ -1,4 +1,4 @@
-"""Half precision: numbers against float32 and float64, what stays in float32 and why, the interface, the report."""
+"""Half precision: results against float32 and float64, nodes kept in float32 and why, the interface, the report."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_interface_becomes_half_when_asked(name: str) -> None:
     compared = verify(before, after)
     assert compared.equal, compared.summary
     assert "interface is float16" in compared.summary
-    # From a model whose interface had been kept.
+    # From a model with a float32 interface.
     kept, _ = convert(before)
     later, _ = convert(kept, keep_io=False)
     assert {o.type.tensor_type.elem_type for o in later.graph.output} == {HALF}
@@ -215,7 +215,7 @@ def test_statistics_and_what_only_they_read_stay(op_type: str) -> None:
     source = producer(after, square.input[0])
     assert source is not None and source.op_type == "Cast" and source.attribute[0].i == FLOAT
     assert producer(after, node(after, op_type).input[0]) == square
-    # 200^2 times 16 is beyond float16.
+    # 200^2 times 16 exceeds float16.
     feeds = {"x": weight(2, 4, seed=1)}
     want, got = run(before, feeds)[0], run(after, feeds)[0]
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
@@ -376,7 +376,7 @@ def test_our_operators_in_old_opsets(opset: int) -> None:
 
 @pytest.mark.parametrize(("opset", "ours"), [(14, FLOAT), (15, HALF)])
 def test_below_opset_15_an_operator_is_converted_everywhere_or_nowhere(opset: int, ours: int) -> None:
-    """Its body is written for one type there: the node whose constant does not fit keeps the others in float32."""
+    """Below opset 15 a function body has one type: a node with an overflowing constant keeps the others in float32."""
     text = """g (float[2, 6, 5, 7] x) => (float[2, 6, 5, 7] y) {
         a = Mul(x, gamma)  b = Add(a, beta)  c = Relu(b)  p = MaxPool<kernel_shape=[1, 1]>(c)
         d = Mul(p, huge)  e = Add(d, beta)  y = Relu(e)
@@ -439,7 +439,7 @@ def test_the_precision_decides_before_products_are_replaced() -> None:
 
 @pytest.mark.parametrize("reader", ["Softmax", "Exp"])
 def test_halves_of_the_model_s_own_keep_their_readers(reader: str) -> None:
-    """What was cast to float16 for a reader that stays as it is: it reads float16 as before, and makes it."""
+    """A value cast to float16 for a reader that is not converted: the reader still gets float16, now directly."""
     graph = f"""g (float[2, 4] x) => (float[2, 4] y) {{
         h = MatMul(x, w)  c = Cast<to=10>(h)  s = {reader}(c)  r = Relu(s)  y = Cast<to=1>(r)
     }}"""
@@ -490,9 +490,9 @@ def test_options() -> None:
         graphopt.optimize(model, keep_io=False)
 
 
-# -- the range of activations ----------------------------------------------------------------------------------------
+# -- the range of activations -----------------------------------------------------------------------------------------
 
-# A pre-norm block twice: a stream of sums, which each norm scales back to 1.
+# A pre-norm block twice: a residual stream, which each norm scales back to 1.
 STREAM = """g (int64[B, S] ids) => (float[B, S, 32] y) {
     h0 = Gather(table, ids)
     s0 = Mul(h0, h0)  v0 = ReduceMean<axes = [-1]>(s0)  e0 = Add(v0, eps)  r0 = Sqrt(e0)  n0 = Div(h0, r0)
@@ -507,13 +507,13 @@ STREAM = """g (int64[B, S] ids) => (float[B, S, 32] y) {
 
 
 def stream(scale: float) -> onnx.ModelProto:
-    """Its sums are some 25 times `scale` at most."""
+    """Returns a model with sums of at most about 25 times `scale`."""
     weights = {f"w{i}": weight(32, 32, seed=i) * (scale if i < 2 else 1.0) for i in range(3)}
     return model_from_text(STREAM, {"table": weight(50, 32, seed=9), "eps": np.float32(1e-6), **weights})
 
 
 def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
-    """Matrix multiplications stay in float16, those into the stream with smaller weights; sums and norms do not."""
+    """GEMMs stay in float16, those that write the stream with smaller weights; sums and norms do not."""
     before = stream(9000)
     after, report = convert(before)
     products = [n for n in after.graph.node if n.op_type == "MatMul"]
@@ -533,7 +533,7 @@ def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
 
 
 def test_a_residual_of_a_fused_layer_is_added_in_float32() -> None:
-    """Linear layers with biases, whose sums graphopt fuses: their products stay in float16."""
+    """Linear layers with biases and sums that graphopt fuses: their GEMMs stay in float16."""
     graph = """g (float[N, 16] x) => (float[N, 16] y) {
         p0 = MatMul(x, w0)  q0 = Add(p0, b0)  h = Add(q0, x)
         n = LayerNormalization(h, one)  p1 = MatMul(n, w1)  q1 = Add(p1, b1)  g = Gelu(q1)
@@ -591,7 +591,7 @@ def test_inputs_of_the_caller_count() -> None:
 
 
 def test_ranges_in_bodies_and_of_empty_values() -> None:
-    """Loop and If: the largest element over all turns and over the branch that runs."""
+    """Loop and If: the largest element over all iterations and over the taken branch."""
     graph = """g (float[N, 4] x, int64 turns, bool which) => (float[N, 4] y, float[M, 4] none) {
         always = Constant<value_int = 1>()
         condition = Cast<to = 9>(always)
@@ -616,7 +616,7 @@ def test_ranges_in_bodies_and_of_empty_values() -> None:
 
 
 def test_a_run_for_ranges_is_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Loop of 2^40 turns."""
+    """A Loop of 2^40 iterations."""
     graph = """g (float[2, 4] x) => (float[2, 4] y) {
         always = Constant<value_int = 1>()
         condition = Cast<to = 9>(always)

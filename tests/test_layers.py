@@ -1,4 +1,4 @@
-"""docs/architecture.md: what may know what."""
+"""Layers of docs/architecture.md: the permitted dependencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYERS = (
     ("ops/", "targets/"),
     ("graph/",),
     ("contrib/", "forms/", "report/data.py", "report/multiply_adds.py", "report/text.py", "report/__init__.py"),
-    # The passes of bfloat16 are in the registry of all passes.
+    # The registry of all passes includes those for bfloat16.
     ("passes/", *PRECISION_PASSES),
     ("pipeline.py", "precision/float16/", "precision/__init__.py", "transposed_products.py", "lower.py", "options.py"),
     ("runtime/", "precision/bfloat16_gain.py"),
@@ -43,15 +43,15 @@ LAYERS = (
 
 
 def layer(path: str) -> int:
-    """The lowest layer that names the file, or its folder."""
+    """Returns the lowest layer that names the file, or its folder."""
     return next(i for i, parts in enumerate(LAYERS) if path.startswith(parts))
 
 
 def imports(path: Path) -> list[str]:
-    """Files of the package that a file imports, relative to it."""
+    """Returns the package's files that a file imports, relative to it."""
     found = []
     if path == ROOT / "__init__.py":
-        return []  # a facade: it imports a public name when it is asked for, and whoever asks has that import
+        return []  # a facade: it imports a public name on first use, which counts as an import of the user
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "graphopt":
             inner = node.module.split(".")[1:]
@@ -62,7 +62,7 @@ def imports(path: Path) -> list[str]:
                 if name.name.startswith("graphopt."):
                     found += files_of(name.name.split(".")[1:])
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "graphopt":
-            # A public name, which is imported when it is asked for.
+            # A public name, imported on first use.
             found += files_of(graphopt._HOMES.get(node.attr, "graphopt").split(".")[1:])
     return found
 
@@ -81,19 +81,19 @@ def test_nothing_imports_from_a_layer_above() -> None:
             above = layer(other)
             assert above <= own, f"{name} imports {other}"
             seen.add((own, above))
-    assert len(seen) > len(LAYERS)  # the walk did find imports
+    assert len(seen) > len(LAYERS)  # imports were found
 
 
 @pytest.mark.once
 def test_no_modules_import_one_another() -> None:
-    """Late imports and those for type checkers alone count, too."""
+    """Late imports and those only for type checkers count as well."""
     graph = {path.relative_to(ROOT).as_posix(): {*imports(path)} for path in ROOT.rglob("*.py")}
     TopologicalSorter({name: others - {name} for name, others in graph.items()}).prepare()  # CycleError
 
 
-# Who may compare opsets: the operators' own arguments, and bodies that are written in the model's opset.
+# Files that may compare opsets: the operators' arguments, and bodies that are written in the model's opset.
 OPSETS = ("graph/operators/", "ops/")
-# Who may change a graph. verify rewrites messages still.
+# Files that may change a graph. verify still rewrites protobuf messages.
 CHANGES = ("graph/", "verification/", "lower.py", "placement/forecast.py", "serving/")
 CHANGING = re.compile(
     r"\.(insert_(before|after)|resize_(in|out)puts|replace_input_with|replace_all_uses_with|register_initializer)\("
@@ -130,9 +130,9 @@ def test_a_concept_of_a_graph_has_one_place() -> None:
 
 
 NATIVE = ROOT.parent / "native"
-# The same for native/: the longest pattern that fits counts.
+# The same for native/: the longest matching pattern counts.
 NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
-    # The words of all: tensors, the contract of a kernel, and what host and device code share.
+    # Shared vocabulary: tensors, the interface of a kernel, and definitions shared by host and device code.
     (
         *("operators/tensor.h", "operators/kernel.h", "operators/activation.h"),
         *("blocks/half.h", "device/integers.h", "device/element_type.h"),
@@ -147,7 +147,7 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime/*",),
     ("runtime/custom_ops/*", "runtime/provider/*"),
 )
-# Folders are closed but for these, which use the header of others (op.h, or one made for it), and for problem.h.
+# Folders that may use the header of others (op.h, or one made for this purpose); problem.h is open to all.
 BUILT_ON = {
     "attention": {"movement"},
     "convolution": {
@@ -192,7 +192,7 @@ def test_no_native_file_includes_a_layer_above() -> None:
         name = path.relative_to(NATIVE).as_posix()
         own, folder = native_layer(name), path.parent.name if name.count("/") >= 2 else ""
         for other in re.findall(r'^#include "([^"]+)"', path.read_text(), re.MULTILINE):
-            if other == "operators.inc":  # made by the build
+            if other == "operators.inc":  # generated by the build
                 continue
             assert (NATIVE / other).is_file(), f"{name} includes {other}, which is not there"
             above = native_layer(other)
@@ -205,13 +205,13 @@ def test_no_native_file_includes_a_layer_above() -> None:
         if name.startswith("runtime/") and own == len(NATIVE_LAYERS) - 1:
             strangers = {"custom_ops", "provider"} - {folder}
             assert not [s for s in strangers if f'"runtime/{s}/' in path.read_text()], name
-    assert len(seen) > len(NATIVE_LAYERS)  # the walk did find includes
+    assert len(seen) > len(NATIVE_LAYERS)  # includes were found
     assert built_on == {(folder, other) for folder, others in BUILT_ON.items() for other in others}
-    TopologicalSorter(BUILT_ON).prepare()  # CycleError where two folders are built on one another
+    TopologicalSorter(BUILT_ON).prepare()  # raises CycleError if two folders depend on each other
 
 
 def unconditional_imports(path: Path) -> set[str]:
-    """The modules that importing a file imports, by their first names."""
+    """Returns the top-level names of the modules that a file imports unconditionally."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
@@ -224,20 +224,20 @@ def unconditional_imports(path: Path) -> set[str]:
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
 def test_the_entry_needs_the_standard_library_alone(name: str) -> None:
-    """Ctrl-C while the command's own imports run shows one line, and `import graphopt` takes no time."""
+    """Ctrl-C during the command's imports shows one line, and `import graphopt` takes no time."""
     assert unconditional_imports(ROOT / name) <= sys.stdlib_module_names
 
 
 @pytest.mark.once
 def test_no_public_name_is_a_module() -> None:
-    """`import graphopt.NAME` and `graphopt.NAME` would be two things."""
+    """`import graphopt.NAME` and `graphopt.NAME` would be different objects."""
     modules = {path.stem for path in ROOT.iterdir()}
     assert "optimizer" in modules and not modules & set(graphopt.__all__)
 
 
 @pytest.mark.once
 def test_a_launch_passes_one_struct() -> None:
-    """No kernel has a list of parameters that its plan would have to repeat in the same order."""
+    """Kernels have no parameter lists that a plan would have to repeat in the same order."""
     texts = {p.relative_to(NATIVE).as_posix(): p.read_text() for p in NATIVE.rglob("*") if p.suffix in (".h", ".hip")}
     assert [name for name, text in texts.items() if "__global__" in text] == ["device/platform.h"]
     platform, launch = texts["device/platform.h"], texts["device/launch.h"]
@@ -246,13 +246,13 @@ def test_a_launch_passes_one_struct() -> None:
 
 
 def python_functions(path: Path) -> list[tuple[int, str]]:
-    """How many lines each function has, and where it begins."""
+    """Returns the number of lines of each function, and its place."""
     functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
     return [((n.end_lineno or 0) - n.lineno + 1, f"{path.name}:{n.lineno} {n.name}") for n in functions]
 
 
 def native_functions(path: Path) -> list[tuple[int, str]]:
-    """The same, as clang-format leaves them: from the last line that is no further in than the brace that ends it."""
+    """The same for clang-format's output: from the last line that is not indented more than the closing brace."""
     found, begins = [], dict[int, int]()
     lines = path.read_text().splitlines()
     for number, line in enumerate(lines):
@@ -266,7 +266,7 @@ def native_functions(path: Path) -> list[tuple[int, str]]:
     return found
 
 
-MOST_LINES = 80  # of a function
+MOST_LINES = 80  # in a function
 
 
 @pytest.mark.once
@@ -277,16 +277,16 @@ def test_no_function_is_too_long() -> None:
     assert len(python) > 1500 and len(native) > 1500 and not long
 
 
-# Lines with instructions by name outside blocks/cpu: masks, blends and compressed stores of AVX-512 for which GCC's
-# vector types have no words, each in the one kernel that needs it.
+# Lines with named instructions outside blocks/cpu: masks, blends and compressed stores of AVX-512 that GCC's vector
+# types cannot express, each in the only kernel that needs it.
 NAMED_INSTRUCTIONS = {
-    "device/cpu/parallel_for.h": 1,  # a thread that waits leaves its core to the other one on it
+    "device/cpu/parallel_for.h": 1,  # a waiting thread yields the core to its sibling
     "operators/attention/attention/multiply_cpu.cpp": 2,
     "operators/conv/fused_conv/depthwise_cpu.cpp": 4,
     "operators/conv/fused_conv/strips.h": 2,
     "operators/conv/winograd/cpu.cpp": 1,
 }
-# Who writes tanh's approximation of Gelu: the CPU's lanes, the device, and what a vendor's epilogue is compared with.
+# Files with the tanh approximation of Gelu: for CPUs, for devices, and as the reference for a vendor's epilogue.
 GELU_TANH = {"blocks/cpu/activation.h", "blocks/gpu/activation.h", "device/libraries/blas_lt.cpp"}
 
 
@@ -307,33 +307,33 @@ def test_instructions_and_activations_have_one_place() -> None:
     assert formulas == GELU_TANH
 
 
-# Named numbers that stand in several files of native/, graphopt/ and scripts/, and why that is no copy.
+# Constants in several files of native/, graphopt/ and scripts/, and the reasons why they are not copies.
 SAID_TWICE = {
-    "Float": "element types, by the numbers of ONNX and of each vendor's library",
+    "Float": "element types, with the codes of ONNX and of each vendor's library",
     "Half": "the same",
     "Compute32F": "the same",
-    "Slots": "how many addresses each struct of arguments holds",
-    "Rows": "of a lane, by each matrix instruction",
+    "Slots": "number of addresses in each struct of arguments",
+    "Rows": "rows of a work-item, by each matrix instruction",
     "Sums": "the same",
     "Together": "the same",
     "OutOfMemory": "the status codes of two drivers",
-    "Residual": "the place of an input, of three operators",
+    "Residual": "index of an input, for three operators",
     "Line": "bytes of a cache line",
-    "Page": "bytes of a page of memory",
-    "Most": "how many of three different things are kept",
-    "Alignment": "of workspace, and what hipBLASLt is told of tensors",
-    "ShortPlane": "of two CPU kernels, each measured",
+    "Page": "bytes of a memory page",
+    "Most": "limits of three different caches",
+    "Alignment": "alignment of workspace, and of tensors for hipBLASLt",
+    "ShortPlane": "limits of two CPU kernels, each measured",
 }
 
 
 def named_numbers() -> dict[str, dict[str, list[str]]]:
-    """Name, as native/ spells it without its k, -> number as text -> the files that give it that number."""
+    """Returns the name, as in native/ without its k -> value as text -> the files that give it this value."""
     found: dict[str, dict[str, list[str]]] = {}
 
     def add(name: str, number: str, path: Path) -> None:
         try:
-            value = eval(number, {"__builtins__": {}})  # arithmetic of numbers, such as 1 << 20
-        except Exception:  # anything else is no number
+            value = eval(number, {"__builtins__": {}})  # arithmetic such as 1 << 20
+        except Exception:  # anything else is not a constant
             return
         if type(value) in (int, float):
             files = found.setdefault(name, {}).setdefault(repr(value), [])
@@ -363,13 +363,13 @@ def test_a_number_with_a_name_has_one_place() -> None:
 
 @pytest.mark.once
 def test_vendor_libraries_have_the_same_names_in_python() -> None:
-    """What `session(libraries=...)` checks before the native library reads it."""
+    """`session(libraries=...)` checks these names before the native library reads them."""
     names = re.search(r"kNames\[\] = \{(.*?)\};", (NATIVE / "device/libraries/libraries.cpp").read_text(), re.S)
     assert names is not None and tuple(re.findall(r'"(\w+)"', names[1])) == LIBRARIES
 
 
 def test_scripts_run_their_own_tree() -> None:
-    """Not an installed wheel: the folder above comes first on the path, where `-m scripts.NAME` does not put it."""
+    """Not an installed wheel: scripts put the folder above first on the path, unless they run by `-m scripts.NAME`."""
     others, seen = [], 0
     for path in sorted((ROOT.parent / "scripts").glob("*.py")):
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""`graphopt lower`: what only one runtime knows becomes standard ONNX."""
+"""`graphopt lower`: operators of a single runtime become standard ONNX."""
 
 from __future__ import annotations
 

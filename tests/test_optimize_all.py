@@ -1,4 +1,4 @@
-"""`graphopt optimize-all`: many models, some of them bad, killed in the middle, run again."""
+"""`graphopt optimize-all`: many models, some of them bad, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three models, one of them with weights beside it, and one file that is none."""
+    """Three models, one of them with external weights, and one file that is not a model."""
     models = tmp_path / "models"
     (models / "deep" / "er").mkdir(parents=True)
     onnx.save(ZOO["resnet18"](small=True), models / "a.onnx")
@@ -63,7 +63,7 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
     assert "damaged.onnx" in page
     assert "deep/b%20b.onnx.json" in page
 
-    # Nothing is done twice, but what has changed is done again.
+    # Nothing is done twice, but changed inputs and outputs are processed again.
     assert len(optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))) == 4
     assert len(lines(out)) == 4
     (folder / "deep" / "b.data").write_bytes(bytes((folder / "deep" / "b.data").stat().st_size))
@@ -74,7 +74,7 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
 
 
 def test_links_that_lead_to_the_models(tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
-    """What could not be optimized, since it would have overwritten itself, was deleted as if it were a result."""
+    """A model that could not be optimized, because it would have overwritten itself, was deleted like a result."""
     models, link, out = tmp_path / "models", tmp_path / "link", tmp_path / "out"
     (models / "deep").mkdir(parents=True)
     out.mkdir()
@@ -97,13 +97,13 @@ def test_links_that_lead_to_the_models(tmp_path: Path, graphopt_command: Callabl
 
 
 def test_killed_and_run_again(folder: Path, tmp_path: Path) -> None:
-    """What was done before the kill stays done, even after a torn last line; nothing half-written stays."""
+    """Results before the kill are kept, even after a truncated last line; no incomplete files remain."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "graphopt", "optimize-all", str(folder), str(out), "--target", "cpu"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     while running.poll() is None and not ((out / MANIFEST).exists() and "\n" in (out / MANIFEST).read_text()):
         time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+    with contextlib.suppress(ProcessLookupError):  # it may have ended in the meantime
         os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     before = lines(out)
@@ -131,7 +131,7 @@ def test_one_that_takes_too_long(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_run_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without memory or processes says nothing of a model."""
+    """A failure for lack of memory or processes says nothing about the model."""
     (folder / "damaged.onnx").unlink()
     out = tmp_path / "out"
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Options as a value and as keywords are the same."""
+"""Options as an object and as keywords are equivalent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_help_lists_each_option_with_its_type_and_default() -> None:
 def test_a_misspelt_option_gets_a_suggestion(make: Callable[..., Any], named: dict[str, Any], suggested: str) -> None:
     with pytest.raises(OptionError, match=f"did you mean {suggested}") as raised:
         make(**named)
-    assert isinstance(raised.value, TypeError)  # which Python itself raises for a keyword that there is not
+    assert isinstance(raised.value, TypeError)  # Python raises it for an unknown keyword
 
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:

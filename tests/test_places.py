@@ -1,4 +1,4 @@
-"""Where files go (graphopt/files.py): nothing of the user's is overwritten, replaced by something else or left over."""
+"""Output files (graphopt/files.py): users' files are not overwritten, replaced by other file types, or left over."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.once
 
 
 def command(*arguments: object) -> None:
-    """The command line in this process; failures of ours come out as they are."""
+    """Runs the command line in this process; our exceptions are not converted."""
     app([str(a) for a in arguments], standalone_mode=False)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A model with something to do, its weights beside it."""
+    """Writes a model with a possible rewrite and external weights."""
     model = model_from_text(
         "g (float[N, 64] x) => (float[N, 64] y) { t = MatMul (x, w)  u = Add (t, b)  v = Identity (u)  y = Relu (v) }",
         {"w": np.ones((64, 64), np.float32), "b": np.ones(64, np.float32)},
@@ -80,7 +80,7 @@ def test_a_link_stays_a_link(path: Path, tmp_path: Path, there: bool, relative: 
     onnx.checker.check_model(str(target))
     if old is not None:
         with old:
-            assert old.read() == b"old"  # replaced, not written into
+            assert old.read() == b"old"  # replaced, not overwritten in place
 
 
 def test_a_link_to_a_folder_where_the_weights_would_not_be_found(path: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_report_may_run_through_a_pipe(path: Path) -> None:
 
 
 def test_permissions(path: Path, tmp_path: Path) -> None:
-    """A new file has what the umask leaves; a file that is replaced passes its own on."""
+    """A new file gets the umask's permissions; a replacement gets those of the old file."""
     out = tmp_path / "out.onnx"
     old = os.umask(0o027)
     try:
@@ -196,7 +196,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("old", ["none", "a model", "IN"])
 @pytest.mark.parametrize("weights", ["--external-data", "--no-external-data"])
 def test_a_report_that_cannot_be_written_takes_the_model_back(path: Path, old: str, weights: str) -> None:
-    """/dev/full is as a full disk, which shows where the last file is written."""
+    """Writing to /dev/full fails like a full disk, when the last file is written."""
     out, page = path.parent / "out.onnx", path.parent / "page.html"
     page.write_text("earlier")
     if old == "a model":
@@ -213,7 +213,7 @@ def test_a_report_that_cannot_be_written_takes_the_model_back(path: Path, old: s
 
 
 def test_terminated(tmp_path: Path) -> None:
-    """SIGTERM, which schedulers and containers send, leaves nothing half-written."""
+    """SIGTERM, which schedulers and containers send, leaves no incomplete files."""
     code = """
 import pathlib, sys, time
 from graphopt import files

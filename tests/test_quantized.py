@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's own tool has quantized: what is quantized stays and says so, the rest is rewritten."""
+"""Models quantized by ONNX Runtime's tool: quantized nodes are kept with a remark, the others are rewritten."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantized(name: str, form: QuantFormat, folder: Path) -> onnx.ModelProto:
-    """All but the last two convolutions (or products) in int8, weights per channel."""
+    """Returns a model with all but the last two convolutions (or GEMMs) in int8, and weights per channel."""
     model = ZOO[name](small=True)
     onnx.save(model, folder / "float.onnx")
     left = [n.name for n in model.graph.node if n.op_type in ("Conv", "MatMul")][-2:]
@@ -59,7 +59,7 @@ def test_quantized_nodes_stay_and_the_rest_is_rewritten(name: str, form: QuantFo
         assert said["winograd_conv", "APPLIED"] > 0
     elif form == QuantFormat.QDQ:
         assert said["fuse_attention", "QUANTIZED"] > 0
-    # On the inputs of some seeds a value lies so near the end of a step that another order of sums moves it over.
+    # With some seeds a value is so near a rounding boundary that another summation order crosses it.
     for seed in (0, 5, 11) if name == "unet" else (0,):
         verified = graphopt.verify(model, after, seed=seed)
         assert verified.equal, verified.summary

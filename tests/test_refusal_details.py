@@ -1,4 +1,4 @@
-"""Details of refusals are read by people who never saw the code: each is a sentence, with a verb."""
+"""Details of refusals are read without the code: each is a sentence, with a verb."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERBS = frozenset(
 
 
 def details() -> Iterator[tuple[str, ast.expr]]:
-    """The expression behind each code: Refusal(Code.X, DETAIL), refuse(Code.X, DETAIL), (Code.X, DETAIL)."""
+    """Yields the expression after each code: Refusal(Code.X, DETAIL), refuse(Code.X, DETAIL), (Code.X, DETAIL)."""
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call | ast.Tuple):
@@ -35,7 +35,7 @@ def details() -> Iterator[tuple[str, ast.expr]]:
 
 
 def words(detail: ast.expr) -> set[str]:
-    """The words of a text; of an f-string those outside its fields."""
+    """Returns the words of a text, or those outside the fields of an f-string."""
     parts = detail.values if isinstance(detail, ast.JoinedStr) else [detail]
     texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
     return {*re.findall(r"[a-z]+", " ".join(texts).lower())}

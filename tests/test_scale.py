@@ -1,4 +1,4 @@
-"""Cost grows linearly with nodes, and weights on disk stay there: scripts/bench_scale.py has the large sizes."""
+"""Cost grows linearly with nodes, and external weights stay on disk; scripts/bench_scale.py measures large sizes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_work_grows_linearly(shape: str) -> None:
         model = SHAPES[shape](nodes)
         return python_calls(lambda: graphopt.optimize(model, target="cpu"))
 
-    calls(100)  # what is cached for good
+    calls(100)  # fills permanent caches
     small, large = calls(500), calls(2000)
     assert large < 4.4 * small
 
 
 def optimized_elsewhere(model: Path, out: Path) -> float:
-    """Optimizes in a process of its own, with standard ONNX alone; the most memory that it had, in MiB."""
+    """Optimizes in a separate process, with standard ONNX only; returns its peak memory in MiB."""
     script = f"""
 import re, graphopt
 graphopt.optimize({str(model)!r}, {str(out)!r}, target="portable")
@@ -54,7 +54,7 @@ def test_weights_that_nothing_touches_stay_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.once
 def test_a_folded_weight_is_streamed(tmp_path: Path) -> None:
-    """400 MB are rewritten by a process that never has more than a part of them."""
+    """A process rewrites 400 MB, and holds only a part of them at a time."""
     model = large_weights(tmp_path, side=10_000, batch_norm=True)
     with (tmp_path / "weights.data").open("r+b") as file:
         file.seek(4 * 10_000**2)
@@ -83,7 +83,7 @@ FOLDED = {
 
 @pytest.mark.parametrize("case", FOLDED)
 def test_streamed_blocks_hold_the_same_numbers(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights of any layout, in blocks of a row, against the original model."""
+    """Weights of any layout, in blocks of one row, against the original model."""
     monkeypatch.setattr(scaled_weight, "LARGE_BYTES", 1)
     monkeypatch.setattr(scaled_weight, "BLOCK_BYTES", 1)
     linear, shape, x_shape, channels = FOLDED[case]

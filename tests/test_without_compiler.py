@@ -1,6 +1,6 @@
-"""Machines without a C++ compiler, or with a clang that knows no AMD GPU: graphopt installs, and says what is missing.
+"""Machines without a C++ compiler, or with a clang without AMD support: graphopt installs, and reports what is missing.
 
-`scripts/sweep install` installs on both for real.
+`scripts/sweep install` tests real installations on both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_without_compiler(tmp_path: Path) -> None:
 
 
 def test_clang_that_builds_no_device_code(tmp_path: Path) -> None:
-    """It is found and tried; the library is then built without device code, and the build says so."""
+    """The clang is found and tried; the library is then built without device code, with a message."""
     clang = tmp_path / "clang++"
     clang.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\necho \'error: unknown target\' >&2\nexit 1\n')
     clang.chmod(0o755)
