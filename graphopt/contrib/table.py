@@ -11,9 +11,9 @@ WITHOUT_KERNEL = frozenset(
 )
 # The same for onnxruntime 1.22 alone, or its kernel computes something else (the operator's file says what).
 WITHOUT_KERNEL_IN_1_22 = frozenset({"QLinearSoftmax"})
-# What stays on GPUs, but not on our provider, and why.
-WITHOUT_OURS = {"QLinearReduceMean": "the runtime has a schema of it alone, and no file with it runs; `lower` reads it"}
-# What has no definition, and why.
+# Operators that are kept on GPUs and have no kernel in our provider, with the reason.
+WITHOUT_OURS = {"QLinearReduceMean": "the runtime has only a schema, so no file with it runs; `lower` replaces it"}
+# Operators without a definition, with the reason.
 UNDEFINED = {"GemmFloat8": "no product of the standard takes its types"}
 
 
@@ -23,25 +23,24 @@ def without_kernel(runtime: tuple[int, ...]) -> frozenset[str]:
 
 
 def kernels(op: ContribOp) -> str:
-    """Which releases have a kernel of their own for CPUs: the definition's truth beside the reference."""
+    """Returns the releases with a CPU kernel, which the definition is compared with."""
     if op.name in WITHOUT_KERNEL:
         return "none"
     return "1.32.0" if op.name in WITHOUT_KERNEL_IN_1_22 else "1.22.2, 1.32.0"
 
 
 def on_provider(op: ContribOp) -> str:
-    """What computes it on our provider."""
+    """Returns the kernel that runs the operator on our provider."""
     if op.on_provider:
         return f"operators/{op.on_provider}"
     if not op.stays_on_gpu:
-        return "as what it is read as"
+        return "through its definition"
     return f"no kernel: {WITHOUT_OURS[op.name]}"
 
 
-def tests(op: ContribOp) -> str:
-    """The files that hold it, in tests/."""
-    files = ["contrib/test_definitions.py", "contrib/test_openvino.py"]
-    return ", ".join([*files, "provider/test_contrib.py"] if op.on_provider else files)
+def treatment(reason: str) -> str:
+    """Returns whether `optimize` keeps a node, and why."""
+    return f"kept: {reason}" if reason else "replaced"
 
 
 def rows() -> list[str]:
@@ -52,13 +51,12 @@ def rows() -> list[str]:
             op.name,
             f"contrib/{op.define.__module__.rpartition('.')[2]}.py",
             op.form,
-            "stays: " + op.stays_on_cpu if op.stays_on_cpu else "read",
-            "stays: " + op.stays_on_gpu if op.stays_on_gpu else "read",
+            treatment(op.stays_on_cpu),
+            "kept: the same" if op.stays_on_gpu == op.stays_on_cpu != "" else treatment(op.stays_on_gpu),
             on_provider(op),
             kernels(op),
-            tests(op),
             op.refuses,
         )
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [f"| {name} | | | stays | stays | no kernel | none | | all: {why} |" for name, why in UNDEFINED.items()]
+    lines += [f"| {name} | | | kept | kept | no kernel | none | all: {why} |" for name, why in UNDEFINED.items()]
     return sorted(lines)
