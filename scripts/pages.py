@@ -17,10 +17,10 @@ import onnx_ir as ir
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from graphopt.contrib import table as contrib  # noqa: E402
 from graphopt.ops import OPS  # noqa: E402
 from graphopt.ops.activation import ACTIVATIONS, SLOPED  # noqa: E402
 from graphopt.remarks import Code  # noqa: E402
+from tests.contrib import table as contrib  # noqa: E402
 from tests.hip.architectures import own_code  # noqa: E402
 
 DOCS = ROOT / "docs"

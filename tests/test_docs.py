@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import graphopt
 from graphopt.cli.root import app
 from graphopt.contrib import CONTRIB
-from graphopt.contrib.table import WITHOUT_KERNEL
 from graphopt.ops import OPS
 from graphopt.ops.activation import ACTIVATIONS
 from graphopt.ops.cases import family_of
@@ -24,6 +23,7 @@ from graphopt.passes.registry import PASSES
 from graphopt.remarks import Code
 from models import ZOO
 from scripts import pages
+from tests.contrib.table import WITHOUT_KERNEL
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = [

@@ -278,9 +278,9 @@ def _define_decoder(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 SPECS = (
     ContribOp(
-        "Attention",
-        ("input", "weights", "bias?", "mask_index?", "past?", "attention_bias?", "past_sequence_length?"),
-        ("output", "present?"),
+        "Attention(input, weights, bias?, mask_index?, past?, attention_bias?, past_sequence_length?) -> output, "
+        "present?",
+        _define_attention,
         {
             "do_rotary": None,
             "mask_filter_value": None,
@@ -291,45 +291,21 @@ SPECS = (
             "scale": None,
             "unidirectional": 0,
         },
-        _define_attention,
         form="MatMul, FusedAttention",
         refuses="masks of rank 4; do_rotary",
     ),
     ContribOp(
-        "MultiHeadAttention",
-        (
-            "query",
-            "key?",
-            "value?",
-            "bias?",
-            "key_padding_mask?",
-            "attention_bias?",
-            "past_key?",
-            "past_value?",
-            "past_sequence_length?",
-            "cache_indirection?",
-        ),
-        ("output", "present_key?", "present_value?", "qk?"),
-        {"mask_filter_value": None, "num_heads": REQUIRED, "scale": None, "unidirectional": 0},
+        "MultiHeadAttention(query, key?, value?, bias?, key_padding_mask?, attention_bias?, past_key?, "
+        "past_value?, past_sequence_length?, cache_indirection?) -> output, present_key?, present_value?, qk?",
         _define_multi_head,
+        {"mask_filter_value": None, "num_heads": REQUIRED, "scale": None, "unidirectional": 0},
         form="FusedAttention",
     ),
     ContribOp(
-        "DecoderMaskedMultiHeadAttention",
-        (
-            "query",
-            "key?",
-            "value?",
-            "mask_index?",
-            "attention_bias?",
-            "past_key?",
-            "past_value?",
-            "past_sequence_length?",
-            "beam_width?",
-            "cache_indirection?",
-            "bias?",
-        ),
-        ("output", "present_key?", "present_value?", "qk?"),
+        "DecoderMaskedMultiHeadAttention(query, key?, value?, mask_index?, attention_bias?, past_key?, "
+        "past_value?, past_sequence_length?, beam_width?, cache_indirection?, bias?) -> output, present_key?, "
+        "present_value?, qk?",
+        _define_decoder,
         {
             "mask_filter_value": None,
             "num_heads": REQUIRED,
@@ -337,7 +313,6 @@ SPECS = (
             "past_present_share_buffer": None,
             "scale": None,
         },
-        _define_decoder,
         stays_on_cpu="its kernel writes into the cache, and the definition copies it",
         form="FusedAttention",
     ),

@@ -40,19 +40,10 @@ def _define_nhwc(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 SPECS = (
     ContribOp(
-        "FusedConv",
-        ("X", "W", "B?", "Z?"),
-        ("Y",),
-        {**CONV_ATTRIBUTES, "activation": None, "activation_params": None},
+        "FusedConv(X, W, B?, Z?) -> Y",
         _define_fused,
+        {**CONV_ATTRIBUTES, "activation": None, "activation_params": None},
         form="Conv, Add, activation",
     ),
-    ContribOp(
-        "NhwcConv",
-        ("X", "W", "B?"),
-        ("Y",),
-        CONV_ATTRIBUTES,
-        _define_nhwc,
-        form="Transpose, Conv, Transpose",
-    ),
+    ContribOp("NhwcConv(X, W, B?) -> Y", _define_nhwc, CONV_ATTRIBUTES, form="Transpose, Conv, Transpose"),
 )

@@ -91,11 +91,9 @@ def _pixels(
 
 SPECS = (
     ContribOp(
-        "CropAndResize",
-        ("X", "rois", "batch_indices", "crop_size"),
-        ("Y",),
-        {"extrapolation_value": 0.0, "mode": "bilinear"},
+        "CropAndResize(X, rois, batch_indices, crop_size) -> Y",
         _define,
+        {"extrapolation_value": 0.0, "mode": "bilinear"},
         stays_on_cpu="on onnxruntime 1.22 its kernel takes half of the definition's time",
         form="GatherND, Mul, Add",
         refuses="float16 and double",

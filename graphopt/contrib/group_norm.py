@@ -47,20 +47,8 @@ def _sum(w: Writer, call: Call[ir.Value]) -> ir.Value:
 
 _ATTRIBUTES = {"activation": REQUIRED, "channels_last": 1, "epsilon": 1e-5, "groups": REQUIRED}
 SPECS = (
+    ContribOp("GroupNorm(X, gamma, beta) -> Y", _define, _ATTRIBUTES, form="FusedGroupNorm[Silu]"),
     ContribOp(
-        "GroupNorm",
-        ("X", "gamma", "beta"),
-        ("Y",),
-        _ATTRIBUTES,
-        _define,
-        form="FusedGroupNorm[Silu]",
-    ),
-    ContribOp(
-        "SkipGroupNorm",
-        ("X", "gamma", "beta", "skip", "bias?"),
-        ("Y", "S?"),
-        _ATTRIBUTES,
-        _define,
-        form="Add, FusedGroupNorm[Silu]",
+        "SkipGroupNorm(X, gamma, beta, skip, bias?) -> Y, S?", _define, _ATTRIBUTES, form="Add, FusedGroupNorm[Silu]"
     ),
 )

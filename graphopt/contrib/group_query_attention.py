@@ -193,27 +193,10 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
 
 SPECS = (
     ContribOp(
-        "GroupQueryAttention",
-        (
-            "query",
-            "key?",
-            "value?",
-            "past_key?",
-            "past_value?",
-            "seqlens_k",
-            "total_sequence_length",
-            "cos_cache?",
-            "sin_cache?",
-            "position_ids?",
-            "attention_bias?",
-            "head_sink?",
-            "k_scale?",
-            "v_scale?",
-            "q_norm_weight?",
-            "k_norm_weight?",
-            "query_seqlens?",
-        ),
-        ("output", "present_key?", "present_value?", "output_qk?"),
+        "GroupQueryAttention(query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, "
+        "cos_cache?, sin_cache?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale?, q_norm_weight?, "
+        "k_norm_weight?, query_seqlens?) -> output, present_key?, present_value?, output_qk?",
+        _define,
         {
             "causal": 1,
             "do_rotary": None,
@@ -233,7 +216,6 @@ SPECS = (
             "softcap": None,
             "v_quant_type": "NONE",
         },
-        _define,
         stays_on_cpu="its kernel writes into the cache, and the definition copies it",
         stays_on_gpu="its definition copies the whole cache at every step",
         on_provider="attention/group_query_attention",

@@ -121,9 +121,8 @@ def unpack(rows: Array, bits: int) -> Array:
 
 SPECS = (
     ContribOp(
-        "MatMulNBits",
-        ("A", "B", "scales", "zero_points?", "g_idx?", "bias?"),
-        ("Y",),
+        "MatMulNBits(A, B, scales, zero_points?, g_idx?, bias?) -> Y",
+        _define,
         {
             "K": REQUIRED,
             "N": REQUIRED,
@@ -132,7 +131,6 @@ SPECS = (
             "block_size": REQUIRED,
             "weight_prepacked": 0,
         },
-        _define,
         stays_on_cpu="its kernel reads packed weights, and the definition unpacks them",
         stays_on_gpu="its definition unpacks whole weights",
         on_provider="matmul/matmul_nbits",

@@ -63,19 +63,10 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 SPECS = (
     ContribOp(
-        "Trilu",
-        ("X", "k?"),
-        ("Y",),
-        {"upper": 1},
-        _define_trilu,
-        stays_on_cpu="there is nothing to fuse it with",
-        form="Trilu",
+        "Trilu(X, k?) -> Y", _define_trilu, {"upper": 1}, stays_on_cpu="there is nothing to fuse it with", form="Trilu"
     ),
     ContribOp(
-        "Inverse",
-        ("X",),
-        ("Y",),
-        {},
+        "Inverse(X) -> Y",
         _define_inverse,
         stays_on_cpu="the definition is an elimination step by step",
         form="Gauss-Jordan elimination, written out",

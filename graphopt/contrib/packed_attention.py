@@ -65,27 +65,16 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
 
 SPECS = (
     ContribOp(
-        "PackedAttention",
-        ("input", "weights", "bias", "token_offset", "cumulative_sequence_length", "attention_bias?"),
-        ("output",),
-        {"num_heads": REQUIRED, "qkv_hidden_sizes": None, "scale": None},
+        "PackedAttention(input, weights, bias, token_offset, cumulative_sequence_length, attention_bias?) -> output",
         _define_attention,
+        {"num_heads": REQUIRED, "qkv_hidden_sizes": None, "scale": None},
         form="ScatterND, FusedAttention, Gather",
     ),
     ContribOp(
-        "PackedMultiHeadAttention",
-        (
-            "query",
-            "key?",
-            "value?",
-            "bias?",
-            "token_offset",
-            "cumulative_sequence_length",
-            "attention_bias?",
-        ),
-        ("output",),
-        {"mask_filter_value": None, "num_heads": REQUIRED, "scale": None},
+        "PackedMultiHeadAttention(query, key?, value?, bias?, token_offset, cumulative_sequence_length, "
+        "attention_bias?) -> output",
         _define_multi_head,
+        {"mask_filter_value": None, "num_heads": REQUIRED, "scale": None},
         form="ScatterND, FusedAttention, Gather",
     ),
 )

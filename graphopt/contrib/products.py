@@ -49,27 +49,22 @@ def _parameters(call: Call[ir.Value] | Call[Array]) -> list[float]:
 _TRANSPOSES = {"alpha": 1.0, "transA": 0, "transB": 0}
 SPECS = (
     ContribOp(
-        "FusedMatMul",
-        ("A", "B"),
-        ("Y",),
+        "FusedMatMul(A, B) -> Y",
+        _define_matmul,
         {**_TRANSPOSES, "transBatchA": 0, "transBatchB": 0},
-        _define_matmul,
         on_provider="matmul/matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(
-        "TransposeMatMul",
-        ("A", "B"),
-        ("Y",),
+        "TransposeMatMul(A, B) -> Y",
+        _define_matmul,
         _TRANSPOSES,
-        _define_matmul,
         on_provider="matmul/matmul",
         form="Transpose, MatMul, Mul",
     ),
     ContribOp(
-        "FusedGemm",
-        ("A", "B", "C?"),
-        ("Y",),
+        "FusedGemm(A, B, C?) -> Y",
+        _define_gemm,
         {
             **_TRANSPOSES,
             "beta": 1.0,
@@ -78,7 +73,6 @@ SPECS = (
             "activation_beta": None,
             "activation_gamma": None,
         },
-        _define_gemm,
         form="Gemm, activation",
         refuses="activations that no fusion of the runtime writes",
     ),

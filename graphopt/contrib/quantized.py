@@ -11,15 +11,15 @@ B. Jacob et al., "Quantization and Training of Neural Networks for Efficient Int
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from graphopt.contrib.schema import REQUIRED, Call, ContribOp
+from graphopt.contrib.schema import REQUIRED, Call, ContribOp, Define
 from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import flattens
-from graphopt.ops.schema import Array
 from graphopt.remarks import Code
 
 INTEGERS = "its kernel computes with integers, the definition with floats"
@@ -47,7 +47,7 @@ def scalar(w: Writer, x: ir.Value) -> ir.Value:
     return x if w.editor.shapes.rank(x) == 0 else w.op("Reshape", x, w.array(np.zeros(0, np.int64)))
 
 
-def _unary(function: Callable[[Writer, Call[ir.Value], ir.Value], ir.Value]) -> Callable[..., Mapping[str, ir.Value]]:
+def _unary(function: Callable[[Writer, Call[ir.Value], ir.Value], ir.Value]) -> Define:
     def define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         y = function(w, call, _real(w, call, "X", "X_scale", "X_zero_point"))
         return {"Y": quantized(w, call, y, "Y_scale", "Y_zero_point", call["X"])}
@@ -55,12 +55,13 @@ def _unary(function: Callable[[Writer, Call[ir.Value], ir.Value], ir.Value]) -> 
     return define
 
 
-def _binary(op: str) -> Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value]]:
+def _binary(op: str) -> ContribOp:
     def define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         a, b = (_real(w, call, x, f"{x}_scale", f"{x}_zero_point") for x in "AB")
         return {"C": quantized(w, call, w.op(op, a, b), "C_scale", "C_zero_point", call["A"])}
 
-    return define
+    inputs = "A, A_scale, A_zero_point?, B, B_scale, B_zero_point?, C_scale, C_zero_point?"
+    return spec(f"QLinear{op}({inputs}) -> C", define)
 
 
 def _define_softmax(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
@@ -115,29 +116,10 @@ def _define_reduce_mean(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Valu
     return {"reduced": quantized(w, call, y, "reduced_scale", "reduced_zero_point", call["data"])}
 
 
-# -- draws -------------------------------------------------------------------------------------------------------------
-
-
-def whole(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    bounds = np.iinfo(dtype)
-    return rng.integers(bounds.min, bounds.max + 1, shape, dtype)
-
-
-def weights(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    """Beside uint8. Without VNNI the runtime adds two products in 16 bits, which hold those of int8 with 7 bits."""
-    return whole(rng, dtype, *shape) // (2 if dtype == np.int8 else 1)
-
-
-_UNARY = ("X", "X_scale", "X_zero_point?", "Y_scale", "Y_zero_point?")
-_BINARY = ("A", "A_scale", "A_zero_point?", "B", "B_scale", "B_zero_point?", "C_scale", "C_zero_point?")
-
-
 def spec(
-    name: str,
-    inputs: tuple[str, ...],
-    output: str,
-    attributes: Mapping[str, Any],
-    define: Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value]],
+    signature: str,
+    define: Define,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
     *,
     room: str = ROOM,
     stays: str = INTEGERS,
@@ -146,11 +128,9 @@ def spec(
 ) -> ContribOp:
     """A quantized operator with one output; room: "" where our provider has no kernel; stays: why it is left."""
     return ContribOp(
-        name,
-        inputs,
-        (output,),
-        attributes,
+        signature,
         define,
+        attributes,
         form,
         stays_on_cpu=stays,
         stays_on_gpu=stays,
@@ -161,52 +141,30 @@ def spec(
 
 
 SPECS = (
+    _binary("Add"),
+    _binary("Mul"),
     spec(
-        "QLinearAdd",
-        _BINARY,
-        "C",
-        {},
-        _binary("Add"),
-    ),
-    spec(
-        "QLinearMul",
-        _BINARY,
-        "C",
-        {},
-        _binary("Mul"),
-    ),
-    spec(
-        "QLinearSigmoid",
-        _UNARY,
-        "Y",
-        {},
+        "QLinearSigmoid(X, X_scale, X_zero_point?, Y_scale, Y_zero_point?) -> Y",
         _unary(lambda w, _, x: w.op("Sigmoid", x)),
     ),
     spec(
-        "QLinearLeakyRelu",
-        _UNARY,
-        "Y",
-        {"alpha": 0.01},
+        "QLinearLeakyRelu(X, X_scale, X_zero_point?, Y_scale, Y_zero_point?) -> Y",
         _unary(lambda w, call, x: w.op("LeakyRelu", x, alpha=call.attribute("alpha"))),
+        {"alpha": 0.01},
     ),
     spec(
-        "QLinearSoftmax",
-        ("X", "X_scale", "x_zero_point?", "y_scale", "y_zero_point"),
-        "Y",
-        {"axis": -1, "opset": REQUIRED},
+        "QLinearSoftmax(X, X_scale, x_zero_point?, y_scale, y_zero_point) -> Y",
         _define_softmax,
+        {"axis": -1, "opset": REQUIRED},
     ),
     spec(
-        "QLinearGlobalAveragePool",
-        ("X", "x_scale", "x_zero_point", "y_scale", "y_zero_point"),
-        "Y",
-        {"channels_last": 0},
+        "QLinearGlobalAveragePool(X, x_scale, x_zero_point, y_scale, y_zero_point) -> Y",
         lambda w, call: _pooled(w, call, lambda x: w.op("GlobalAveragePool", x)),
+        {"channels_last": 0},
     ),
     spec(
-        "QLinearAveragePool",
-        ("X", "x_scale", "x_zero_point?", "y_scale", "y_zero_point?"),
-        "Y",
+        "QLinearAveragePool(X, x_scale, x_zero_point?, y_scale, y_zero_point?) -> Y",
+        _define_average_pool,
         {
             "auto_pad": "NOTSET",
             "ceil_mode": 0,
@@ -216,39 +174,17 @@ SPECS = (
             "pads": None,
             "strides": None,
         },
-        _define_average_pool,
         refuses="ceil_mode with count_include_pad",
     ),
+    spec("QLinearConcat(Y_scale, Y_zero_point, inputs*) -> Y", _define_concat, {"axis": REQUIRED}),
     spec(
-        "QLinearConcat",
-        ("Y_scale", "Y_zero_point", "inputs*"),
-        "Y",
-        {"axis": REQUIRED},
-        _define_concat,
-    ),
-    spec(
-        "QLinearWhere",
-        (
-            "condition",
-            "X",
-            "x_scale",
-            "x_zero_point",
-            "Y",
-            "y_scale",
-            "y_zero_point",
-            "z_scale",
-            "z_zero_point",
-        ),
-        "Z",
-        {},
+        "QLinearWhere(condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point) -> Z",
         _define_where,
     ),
     spec(
-        "QLinearReduceMean",
-        ("data", "data_scale", "data_zero_point?", "reduced_scale", "reduced_zero_point?"),
-        "reduced",
-        {"axes": REQUIRED, "keepdims": REQUIRED},
+        "QLinearReduceMean(data, data_scale, data_zero_point?, reduced_scale, reduced_zero_point?) -> reduced",
         _define_reduce_mean,
+        {"axes": REQUIRED, "keepdims": REQUIRED},
         room="",
         stays="no runtime has a kernel for it; lower reads it",
     ),

@@ -85,9 +85,8 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 SPECS = (
     ContribOp(
-        "RotaryEmbedding",
-        ("input", "position_ids", "cos_cache", "sin_cache"),
-        ("output",),
+        "RotaryEmbedding(input, position_ids, cos_cache, sin_cache) -> output",
+        _define,
         {
             "interleaved": None,
             "is_packed_batching": None,
@@ -95,7 +94,6 @@ SPECS = (
             "rotary_embedding_dim": None,
             "scale": None,
         },
-        _define,
         stays_on_cpu="its kernel takes two thirds of FusedRotary's time",
         on_provider="attention/rotary",
         form="Gather, Split, Mul, Add",

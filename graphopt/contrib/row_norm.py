@@ -81,53 +81,36 @@ def _define_embed(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     return outputs
 
 
-_STATISTICS = ("output", "mean?", "inv_std_var?", "input_skip_bias_sum?")
 SPECS = (
     ContribOp(
-        "SkipLayerNormalization",
-        ("input", "skip", "gamma", "beta?", "bias?"),
-        _STATISTICS,
-        {"epsilon": EPSILON},
+        "SkipLayerNormalization(input, skip, gamma, beta?, bias?) -> output, mean?, inv_std_var?, input_skip_bias_sum?",
         lambda w, call: _define_skip(w, call, rms=False),
+        {"epsilon": EPSILON},
         on_provider="normalization/row_norm",
         form="FusedLayerNormAdd[Sum]",
     ),
     ContribOp(
-        "SkipSimplifiedLayerNormalization",
-        ("input", "skip", "gamma", "bias?"),
-        _STATISTICS,
-        {"epsilon": EPSILON},
+        "SkipSimplifiedLayerNormalization(input, skip, gamma, bias?) -> output, mean?, inv_std_var?, "
+        "input_skip_bias_sum?",
         lambda w, call: _define_skip(w, call, rms=True),
+        {"epsilon": EPSILON},
         on_provider="normalization/row_norm",
         form="FusedRmsNormAdd[Sum]",
     ),
     ContribOp(
-        "SimplifiedLayerNormalization",
-        ("X", "scale"),
-        ("Y", "inv_std_var?"),
-        {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
+        "SimplifiedLayerNormalization(X, scale) -> Y, inv_std_var?",
         _define_simplified,
+        {"axis": -1, "epsilon": 1e-5, "stash_type": 1},
         on_provider="normalization/row_norm",
         form="FusedRmsNorm",
         refuses="an axis before the last; types that differ",
         domain="",
     ),
     ContribOp(
-        "EmbedLayerNormalization",
-        (
-            "input_ids",
-            "segment_ids?",
-            "word_embedding",
-            "position_embedding",
-            "segment_embedding?",
-            "gamma",
-            "beta",
-            "mask?",
-            "position_ids?",
-        ),
-        ("output", "mask_index?", "embedding_sum?"),
-        {"epsilon": EPSILON, "mask_index_type": None},
+        "EmbedLayerNormalization(input_ids, segment_ids?, word_embedding, position_embedding, "
+        "segment_embedding?, gamma, beta, mask?, position_ids?) -> output, mask_index?, embedding_sum?",
         _define_embed,
+        {"epsilon": EPSILON, "mask_index_type": None},
         form="Gather, Add, FusedLayerNormAdd",
     ),
 )

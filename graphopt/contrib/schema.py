@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
@@ -54,16 +55,18 @@ class Call(Generic[T]):
         return output in self.outputs
 
 
+Define = Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value]]
+
+
 @dataclass(frozen=True)
 class ContribOp:
     """One operator.
 
     Attributes:
-        name: of the operator.
-        inputs: formal names in order; "?" at the end marks one that may be absent, "*" a variadic one.
-        outputs: the same.
-        attributes: name -> default; None where the schema has none, REQUIRED where a node must write it.
+        signature: the operator's name, its inputs and outputs, "Name(A, B?) -> Y, Z?"; "?" at the end of a formal name
+            marks one that may be absent, "*" a variadic one.
         define: writes standard ONNX with `Writer`; gives the value of each output that is asked for.
+        attributes: name -> default; None where the schema has none, REQUIRED where a node must write it.
         form: what passes read it as: an operator of ours, or standard ONNX that they know.
         refuses: what of the schema has no definition, for the documentation; "" where nothing.
         stays_on_cpu: why the runtime's own kernel is the better choice there; "" where the definition is.
@@ -74,11 +77,9 @@ class ContribOp:
         domain: of the operator; runtimes have one in ONNX's own.
     """
 
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    define: Callable[[Writer, Call[ir.Value]], Mapping[str, ir.Value]] = field(repr=False)
+    signature: str
+    define: Define = field(repr=False)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     form: str = ""
     refuses: str = ""
     stays_on_cpu: str = ""
@@ -86,6 +87,20 @@ class ContribOp:
     on_provider: str = ""
     quantized: bool = False
     domain: str = DOMAIN
+
+    @cached_property
+    def name(self) -> str:
+        return self.signature.partition("(")[0]
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Formal names in order, with their marks."""
+        return tuple(self.signature.partition("(")[2].partition(")")[0].split(", "))
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """As `inputs`."""
+        return tuple(self.signature.partition(" -> ")[2].split(", "))
 
     @property
     def identifier(self) -> tuple[str, str]:

@@ -9,11 +9,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 from graphopt.contrib import CONTRIB, ContribOp
 from graphopt.contrib.schema import REQUIRED, formal
-from graphopt.contrib.table import without_kernel
 from graphopt.verification.verify import verify
 from tests.contrib.case import Case
 from tests.contrib.nodes import RUNTIME, disagreement, judge, lowered, model_of, run
 from tests.contrib.references import draw, reference
+from tests.contrib.table import without_kernel
 
 OPSETS = (11, 13, 17, 18, 20, 21)
 ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]

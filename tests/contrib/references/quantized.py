@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.quantized import whole
 from graphopt.contrib.schema import Call
 from graphopt.graph.operators.arguments import flattens
 from graphopt.ops.schema import Array
@@ -110,6 +109,16 @@ def _reduce_reference(call: Call[Array]) -> Mapping[str, Array]:
 
 def byte_type(rng: np.random.Generator) -> Any:
     return either(rng, np.uint8, np.int8)
+
+
+def whole(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+    bounds = np.iinfo(dtype)
+    return rng.integers(bounds.min, bounds.max + 1, shape, dtype)
+
+
+def weights(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+    """Beside uint8. Without VNNI the runtime adds two products in 16 bits, which hold those of int8 with 7 bits."""
+    return whole(rng, dtype, *shape) // (2 if dtype == np.int8 else 1)
 
 
 def parameters(rng: np.random.Generator, dtype: Any, scale: float) -> tuple[Array, Array]:

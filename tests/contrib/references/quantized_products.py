@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.quantized import weights, whole
 from graphopt.contrib.schema import Call
 from graphopt.ops.schema import Array
 from tests.contrib.case import Case, Reference, either, normal
 from tests.contrib.references.convolution import conv_reference
-from tests.contrib.references.quantized import byte_type, fixed, less_zero_point, parameters, saturated
+from tests.contrib.references.quantized import byte_type, fixed, less_zero_point, parameters, saturated, weights, whole
 
 # -- references --------------------------------------------------------------------------------------------------------
 

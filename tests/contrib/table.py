@@ -1,4 +1,4 @@
-"""docs/contrib.md: the table of contrib operators."""
+"""The table of contrib operators in docs/contrib.md, and which of them runtimes have kernels for."""
 
 from __future__ import annotations
 
