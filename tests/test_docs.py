@@ -264,17 +264,34 @@ def test_commands_exist_with_their_options() -> None:
     assert len(parts) > 15 and not wrong
 
 
-def steps_of_the_architecture() -> list[list[tuple[list[str], list[str]]]]:
+def steps_of_the_walkthrough() -> list[list[tuple[list[str], list[str]]]]:
     """Returns the rows of each table of steps: files and functions."""
-    text = (DOCS / "architecture.md").read_text()
+    text = (DOCS / "walkthrough.md").read_text()
     tables = re.findall(r"^\| step \| file \| functions \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M)
     cells = [[row.split(" | ")[1:] for row in rows.splitlines()] for rows in tables]
     return [[(re.findall(r"`(.*?)`", files), re.findall(r"`(.*?)`", named)) for files, named in rows] for rows in cells]
 
 
 @pytest.mark.once
-def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
-    tables = steps_of_the_architecture()
+def test_the_map_is_short_and_its_paths_exist() -> None:
+    """Paths of docs/architecture.md: of the root, the package, native/, graph/, docs/ or an operator's folder."""
+    text, root = (DOCS / "architecture.md").read_text(), DOCS.parent
+    folders = (root, root / "graphopt", root / "graphopt" / "graph", root / "native", DOCS)
+    named = set(re.findall(r"(?<![\w./<-])((?:[\w-]+/)*[\w-]+(?:/|\.(?:py|h|hip|cpp|md)\b))", text))
+    patterns = {re.sub("FAMILY|NAME", "*", path) for path in named}
+    in_operator = {*root.glob("native/operators/*/scale_shift/*"), *root.glob("native/operators/*/*/*_cpu.*")}
+    missing = [
+        pattern
+        for pattern in sorted(patterns)
+        if not any(next(folder.glob(pattern), None) for folder in folders)
+        and not any(path.match(pattern) for path in in_operator)
+    ]
+    assert len(text.split()) <= 1500 and len(named) > 60 and missing == []
+
+
+@pytest.mark.once
+def test_each_step_of_the_walkthrough_names_functions_of_its_files() -> None:
+    tables = steps_of_the_walkthrough()
     missing = []
     for files, functions in (step for steps in tables for step in steps):
         defined = set()
@@ -282,7 +299,7 @@ def test_each_step_of_the_architecture_names_what_its_files_define() -> None:
             rule = r"\b(?:def|class) (\w+)" if file.endswith(".py") else r"\b(\w+)(?:\(| = \[|\"| (?:final )?[:{])"
             defined |= set(re.findall(rule, (DOCS.parent / file).read_text()))
         missing += [name for name in functions if name not in defined]
-    assert len(tables) == 3 and sum(map(len, tables)) > 20 and not missing
+    assert len(tables) == 4 and sum(map(len, tables)) > 30 and not missing
 
 
 def called(run: Callable[[], object]) -> list[tuple[str, str]]:
@@ -307,14 +324,14 @@ def called(run: Callable[[], object]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.once
-def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path) -> None:
+def test_optimize_calls_the_steps_of_the_walkthrough_in_their_order(tmp_path: Path) -> None:
     """Optimizes into a file in half precision, in memory, and a file that needs no changes."""
     model, paths = ZOO["resnet18"](small=True), [tmp_path / f"{name}.onnx" for name in ("in", "out", "again")]
     onnx.save(model, paths[0])
     named = {
         (f, name): n
         for n, (f, name) in enumerate(
-            (f, name) for files, names in steps_of_the_architecture()[0] for name in names for f in files
+            (f, name) for files, names in steps_of_the_walkthrough()[0] for name in names for f in files
         )
     }
     options = graphopt.Options(target="rocm", precision="fp16", all_sites=True, only=["winograd_conv"])
@@ -327,23 +344,23 @@ def test_optimize_calls_what_the_architecture_names_in_its_order(tmp_path: Path)
         order = [step for step in called(run) if step in named]
         assert order == sorted(order, key=named.__getitem__)
         seen |= {name for _, name in order}
-    assert seen == {name for _, names in steps_of_the_architecture()[0] for name in names}
+    assert seen == {name for _, names in steps_of_the_walkthrough()[0] for name in names}
 
 
 def test_the_page_on_gpus_says_how_each_operator_runs() -> None:
     """All operators except those without a GPU kernel, which docs/ops.md names."""
     for_cpus = {"AxisSoftmax", "InvertedResidual", "MaxPool"}
     families = {family_of(name) for name in OPS if not name.endswith("Bf16")} - for_cpus
-    rows = re.findall(r"^\| (.*?) \| `\w+`", (DOCS / "gpu.md").read_text(), re.M)
+    rows = re.findall(r"^\| (.*?) \| `\w+`", (DOCS / "gpu_reference.md").read_text(), re.M)
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)", row)}
     assert len(families) > 10 and not families - named
 
 
-def test_the_page_on_use_has_every_option_of_optimize() -> None:
+def test_the_page_on_options_has_every_option_of_optimize() -> None:
     command = typer.main.get_command(app).commands["optimize"]  # type: ignore[attr-defined]
     options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
     long = {name for name in options if name.startswith("--")} - {"--help"}
-    assert len(long) > 20 and not long - {*re.findall(r"--[a-z0-9-]+", (DOCS / "usage.md").read_text())}
+    assert len(long) > 20 and not long - {*re.findall(r"--[a-z0-9-]+", (DOCS / "options.md").read_text())}
 
 
 @pytest.mark.once

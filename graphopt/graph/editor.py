@@ -146,7 +146,7 @@ class Editor(GraphView):
             for f in self.model.functions.values():
                 if f.graph is anchor.graph:
                     f.opset_imports.setdefault(DOMAIN, DOMAIN_VERSION)
-        # Functions are part of the format from IR version 8 on; never raise it further (docs/architecture.md).
+        # Functions are part of the format from IR version 8 on; never raise it further.
         self.model.ir_version = max(self.model.ir_version, 8)
 
     def define(self, name: str, T: ir.DataType) -> None:

@@ -1,4 +1,4 @@
-"""What must hold of a model before and after any rewrite (docs/architecture.md, Invariants)."""
+"""What must hold of a model before and after any rewrite."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def load(original: Any, progress: Progress | None = None) -> Source:
                 _check_data_file(tensor)
             outside.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
-        # There every initializer is also a graph input, and runtimes treat it as a constant (docs/architecture.md).
+        # There every initializer is also a graph input, and runtimes treat it as a constant.
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
     if proto is not None and in_order and len(found) > 1:

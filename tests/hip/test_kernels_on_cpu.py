@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
+from ctypes import c_float, c_int, c_int32, c_int64
 
 import numpy as np
 import pytest
 
-from tests.hip import channels_last_cases, fused_attention_cases, tiles
+from tests.hip import activations, channels_last_cases, fused_attention_cases, tiles
 from tests.hip.case import Case
 from tests.hip.harness import ROOT, Array, Harness, HostKernels, build_for_tests, element_type, int64s
 from tests.hip.registry import all_cases
@@ -74,6 +75,25 @@ def test_every_kernel_has_eight_cases(wave: int, libraries: Libraries) -> None:
         counts.update({launch["kernel"] for plan in plans for launch in plan.launches})
     assert set(kernels.names) == set(counts)
     assert not {name: n for name, n in counts.items() if n < 8}
+
+
+def test_the_walkthrough_plans_one_launch(libraries: Libraries) -> None:
+    """The numbers of docs/walkthrough.md, "One call of ScaleShiftRelu"."""
+    page = (ROOT / "docs" / "walkthrough.md").read_text()
+    step = re.search(
+        r"one launch of `(\w+)`: ([\d,]+) elements, ([\d,]+) for each work-group of (\d+), a grid of (\d+)", page
+    )
+    assert step is not None
+    kernel, *numbers = step.groups()
+    elements, in_group, threads, grid = (int(n.replace(",", "")) for n in numbers)
+    harness, _ = libraries[32]
+    sizes = (c_int64(1), c_int64(64), c_int64(56 * 56))
+    relu = activations.parameters("Relu")[0]
+    facts = harness.typical_facts("gfx1100")
+    plan = harness.plan("scale_shift", facts, c_int(True), *sizes, c_int(False), c_int32(relu), c_float(0), c_float(0))
+    (launch,) = plan.launches
+    assert (launch["kernel"], launch["grid"][0], launch["block"][0]) == (kernel, grid, threads)
+    assert elements == 64 * 56 * 56 and grid == -(-elements // in_group)
 
 
 def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
