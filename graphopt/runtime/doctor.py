@@ -46,7 +46,7 @@ class Findings:
     target_reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The form is described in docs/provider.md."""
+        """The form is described in docs/provider_reference.md."""
         return {
             "format": 2,
             "findings": dict(self.rows),

@@ -2,7 +2,7 @@
 
 The native library says what its drivers show, and where they show nothing what the system knows of the reason
 (`GraphoptDescribeDevices`, native/device/report.h); here is what belongs to ONNX Runtime and to packages.
-docs/provider.md lists the codes.
+docs/provider_reference.md lists the codes.
 """
 
 from __future__ import annotations

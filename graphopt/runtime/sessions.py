@@ -46,7 +46,7 @@ from graphopt.runtime.session_warnings import (
 # runtime inlines our function bodies, and the provider sees plain ONNX.
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
 
-# The GPU vendors' libraries, and what may be chosen of each (docs/provider.md).
+# The GPU vendors' libraries, and what may be chosen of each (docs/provider_reference.md).
 LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
 LIBRARY_CHOICES = ("off", "on")
 MIOPEN_CHOICES = ("build", "find")

@@ -1,5 +1,5 @@
 // What Linux shows of AMD GPUs to this process, without asking any driver, and why ROCm shows none: the
-// runtime gives one error for all reasons. docs/provider.md lists the codes.
+// runtime gives one error for all reasons. docs/provider_reference.md lists the codes.
 #pragma once
 
 #include <string>

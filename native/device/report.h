@@ -39,7 +39,7 @@ namespace graphopt::gpu {
 //   broken_runtime  it lacks functions, or fails when asked
 //   no_device       the runtime shows none; of AMD's, what the system shows says more: no_gpu, not_in_container,
 //                   no_driver, no_permission, node_fails, hidden, old_driver, not_in_kfd, not_found, no_dxg,
-//                   no_device_in_wsl (docs/provider.md)
+//                   no_device_in_wsl (docs/provider_reference.md)
 // of a device:
 //   no_code         no device code for it; code [] of the whole library: none was compiled into it
 //   old_runtime     the code of its family needs ROCm 6.4 or newer

@@ -250,10 +250,10 @@ def run(example: Example, *, provider: bool) -> bool:
 
 
 def taken_by_the_provider() -> frozenset[str]:
-    """Returns the standard operators that docs/provider.md lists."""
-    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "provider.md")
+    """Returns the standard operators that docs/provider_reference.md lists."""
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "provider_reference.md")
     with open(page, encoding="utf-8") as file:
-        section = file.read().split("## What it takes", 1)[1].split("\n## ", 1)[0]
+        section = file.read().split("## Supported operators", 1)[1].split("\n## ", 1)[0]
     words = re.findall(r"\w+", section)
     return frozenset(word for word in words if onnx.defs.has(word))
 

@@ -1,4 +1,4 @@
-"""Determines the element types that our provider supports for standard operators: writes a table of docs/provider.md.
+"""Writes the element types that our provider supports for standard operators to docs/provider_reference.md.
 
     .venv/bin/python -m tests.provider.element_types
 
@@ -23,7 +23,7 @@ from graphopt.placement import ours
 from tests.conformance.node_cases import node_cases
 from tests.hostile.native_worker import taken_by_the_provider
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "provider.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "provider_reference.md"
 TYPES = {  # ONNX name -> column of the table
     "float": "float", "float16": "half", "double": "double", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
@@ -100,7 +100,7 @@ def taken(model: onnx.ModelProto, arrays: list[Any], dtype: str) -> bool | None:
 
 
 def rows() -> list[str]:
-    """Returns a Markdown row for each supported operator: yes, no, or empty if ONNX has no such type."""
+    """Returns Markdown rows of operators with equal types: supported types, other types of ONNX, operators."""
     asked: dict[str, int] = {}
     found: dict[str, dict[str, bool]] = {}
     wanted = taken_by_the_provider()
@@ -114,15 +114,18 @@ def rows() -> list[str]:
             answer = taken(model, arrays, dtype)
             if answer is not None:
                 cells[dtype] = cells.get(dtype, False) or answer
-    marks = {True: "yes", False: "no", None: ""}
-    lines = {op: f"| {op} | {' | '.join(marks[cells.get(t)] for t in TYPES)} |" for op, cells in found.items()}
-    return [lines[op] for op in sorted(lines) if any(found[op].values())]
+    groups: dict[str, list[str]] = {}
+    for op, cells in sorted(found.items()):
+        if any(cells.values()):
+            columns = [", ".join(name for t, name in TYPES.items() if cells.get(t) is taken) for taken in (True, False)]
+            groups.setdefault(" | ".join(columns), []).append(op)
+    return [f"| {types} | {', '.join(ops)} |" for types, ops in groups.items()]
 
 
 def page() -> str:
-    """Returns docs/provider.md with the new table."""
+    """Returns docs/provider_reference.md with the new table."""
     text = PAGE.read_text()
-    head = f"| operator | {' | '.join(TYPES.values())} |\n|---|{'---|' * len(TYPES)}\n"
+    head = "| element types | not supported | operators |\n|---|---|---|\n"
     before, _, rest = text.partition(head)
     after = rest
     while after.startswith("|"):

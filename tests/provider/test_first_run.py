@@ -57,7 +57,8 @@ def test_the_doctor_as_data(gpu: Machine) -> None:
     assert route["ready"] and route["reason"] is None and route["provider"] == "GraphoptExecutionProvider"
     facts = [(d["arch"], d["code"], d["integrated"]) for d in route["devices"]]
     assert facts == [("gfx1100", "gfx1100", False), ("gfx1036", "gfx10-3-generic", True)]
-    documented = re.findall(r"`(\w+)`", (ROOT / "docs" / "provider.md").read_text().partition("## Why no GPU")[2])
+    page = (ROOT / "docs" / "provider_reference.md").read_text()
+    documented = re.findall(r"`(\w+)`", page.partition("## Why no GPU")[2])
     for keys in (told, route, route["devices"][0], route["devices"][0]["libraries"][0]):
         assert set(keys) <= {*documented}
 

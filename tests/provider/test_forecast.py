@@ -133,7 +133,7 @@ def test_a_loop_over_a_sequence(worker: ProcessPoolExecutor) -> None:
 
 
 def test_the_page_names_what_the_provider_has() -> None:
-    """The table of docs/provider.md lists exactly the ONNX operators that the provider has."""
+    """The table of docs/provider_reference.md lists exactly the ONNX operators that the provider has."""
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
     nodes = [ir.node(name, []) for name in names]
     # No operator has a version 0, so the provider refuses the operators that it has for their version.
