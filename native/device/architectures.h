@@ -2,7 +2,7 @@
 // each. A new one is a row, and its name in docs/gpu.md: CMake compiles for the rows that begin with
 // `{"gfx...", Code::kOwn`, and tests/hip/architectures.py reads all of them for the scripts and tests.
 //
-// docs/gpu.md has the source of each column; tests/hip/test_architectures.py holds what a compiler knows of
+// docs/gpu_reference.md has the source of each column; tests/hip/test_architectures.py holds what a compiler knows of
 // them against clang.
 #pragma once
 

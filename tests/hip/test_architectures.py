@@ -1,6 +1,6 @@
 """Compares the table of architectures with an installed clang, since LLVM's AMDGPU target has the same data.
 
-Facts unknown to a compiler (compute units, caches, memory, dies) have their source in docs/gpu.md.
+Facts unknown to a compiler (compute units, caches, memory, dies) have their source in docs/gpu_reference.md.
 """
 
 from __future__ import annotations
