@@ -151,7 +151,7 @@ def test_at_most_five_lines_with_everything() -> None:
 
 
 def test_codes_are_documented() -> None:
-    text = (ROOT / "docs" / "usage.md").read_text()
+    text = (ROOT / "docs" / "options.md").read_text()
     codes = {int(code) for code in re.findall(r"^\| (\d+) \| ", text, re.MULTILINE)}
     failures = {error.exit_code for error in graphopt.GraphoptError.__subclasses__()}
     assert failures | {0, 1, 8, EXIT_NOT_COVERED, 10, EXIT_SLOWER, 130, 141, 143} == codes
