@@ -1,4 +1,4 @@
-"""`bisect` finds a planted fault: the pass, the site, and a minimal model around it."""
+"""`bisect` finds a planted fault: the pass, the site and a minimal model around it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.verification.test_verify import feeds_of
 
 
 class WrongAtOneSite(Pass[ir.Node, ir.Node]):
-    """Replaces every MaxPool by itself, and the second one by a pool of a smaller window."""
+    """Replaces every MaxPool by a copy of itself; the copy of the second MaxPool has a smaller window."""
 
     name = "wrong_at_one_site"
     equation = "none"
@@ -61,7 +61,7 @@ def test_finds_the_planted_fault() -> None:
 
 
 def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
-    """The runtime has no Erf of float64, and removes this one, of which nothing but the shape is read."""
+    """The runtime has no float64 Erf kernel; at its default level it removes this Erf, since only its shape is read."""
     pool = "MaxPool <kernel_shape: ints = [3, 3], pads: ints = [1, 1, 1, 1]>"
     model = model_from_text(
         f"""g (float[1, 2, 8, 8] x, double[4, 8] u) => (float[1, 2, H, W] y, int64[2] s) {{
@@ -76,7 +76,7 @@ def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
 
 
 def test_what_is_random_is_not_blamed() -> None:
-    """Beside an output that differs at every run the culprit is found all the same, between providers as well."""
+    """One output is random: the culprit is still found, and a comparison of providers reports a random model."""
     pool = "MaxPool <kernel_shape: ints = [3, 3]>"
     model = model_from_text(
         f"""g (float[1, 2, 8, 8] x) => (float[1, 2, H, W] y, float[1, 2, 8, 8] r) {{
@@ -101,7 +101,7 @@ def test_healthy_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_
 
 
 def test_a_random_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
-    """Where the original differs from itself, nothing that was rewritten can be blamed."""
+    """If the original differs from itself, no rewrite can be blamed."""
     text = "g (float[4, 4] x) => (float[4, 4] y) { n = RandomNormalLike (x)  t = Identity (n)  y = Add (t, x) }"
     onnx.save(model_from_text(text, {}), tmp_path / "in.onnx")
     result = graphopt_command("bisect", tmp_path / "in.onnx", "--target", "cpu")

@@ -1,4 +1,4 @@
-"""`diff` groups the nodes that stand for each other and misses no change."""
+"""`diff` groups the nodes that replace each other and misses no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verify would try of a model, without running it."""
+"""The inputs that `verify` would try on a model, made without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements that `verify` tries: both ends of a type, thresholds of trees, ties, rows of one value, masks of no key."""
+"""Element values that `verify` tries: ends of types, tree thresholds, ties, constant rows, full masks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_integers_with_a_limit_keep_it(body: str, most: int | None) -> None:
     values = np.concatenate([a.reshape(-1) for a in _feeds(model, "x")])
     assert (np.abs(values.astype(float)).max() > 1e18) if most is None else int(np.abs(values).max()) <= most
     if "Div" in body:
-        assert values.min() > 0  # a division by 0 ends the process
+        assert values.min() > 0  # an integer division by 0 kills the process
 
 
 def test_a_comparison_with_a_large_integer() -> None:
@@ -79,7 +79,7 @@ WHILE = """g (float[N, 4] x, int64 n) => (float[N, 4] y) {
 
 
 def test_loops_end() -> None:
-    """A number that a condition counts up to is no free integer: 2^63 turns never end."""
+    """An integer that bounds a loop is not drawn from its whole range: 2^63 iterations never end."""
     model = model_from_text(WHILE)
     assert uses_of(model)["n"].loops
     turns = {int(a.item()) for a in _feeds(model, "n")}
@@ -90,7 +90,7 @@ def test_loops_end() -> None:
 
 
 def _tree(**changes: Any) -> onnx.ModelProto:
-    """x0 <= 0.5 ? 1 : x1 <= 3.25 ? 2 : 4, behind a Scaler of 2 for x1."""
+    """x0 <= 0.5 ? 1 : x1 <= 3.25 ? 2 : 4, after a Scaler that doubles x1."""
     given: dict[str, Any] = {
         "nodes_treeids": [0] * 5,
         "nodes_nodeids": [0, 1, 2, 3, 4],
@@ -110,7 +110,7 @@ def _tree(**changes: Any) -> onnx.ModelProto:
 
 
 def _tree_of_version_5(split: float, mode: int) -> onnx.ModelProto:
-    """x1 <= split ? 2 : 4, with the leaves apart."""
+    """x1 <= split ? 2 : 4, with the leaves stored separately."""
     node = helper.make_node(
         "TreeEnsemble",
         ["x"],
@@ -165,7 +165,7 @@ def test_a_decision_of_the_newer_operator(other: tuple[float, int]) -> None:
 
 @pytest.mark.parametrize("path", ["Scaler", "Concat", "Sub"])
 def test_thresholds_behind_other_operators(path: str) -> None:
-    """x1 reaches 3.25 where a Scaler, a Concat of columns or a difference stands before the tree."""
+    """x1 reaches 3.25 through a Scaler, a Concat of columns or a difference in front of the tree."""
     model = _tree()
     tree = model.graph.node[0]
     if path == "Concat":
@@ -251,7 +251,7 @@ def test_zero_where_no_key_is_seen() -> None:
 
 
 def test_the_report_names_what_rounding_decides() -> None:
-    """For small x, x + 1e6 - 1e6 is the rounding of the sum."""
+    """For small x, (x + 1e6) - 1e6 consists of the rounding of the sum."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { s = Add(x, far) y = Sub(s, far) }"
     before = model_from_text(text, {"far": np.full(8, 1e6, np.float32)})
     after = model_from_text(text, {"far": np.full(8, 1.5e6, np.float32)})

@@ -1,4 +1,4 @@
-"""The inputs that `verify` makes reach what rewrites break: sizes, masks, integers over their range, magnitudes."""
+"""The inputs that `verify` makes cover what rewrites break: sizes, masks, integer ranges, magnitudes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def seen(model: onnx.ModelProto, name: str) -> set[Any]:
 
 
 def test_no_elements_is_a_size() -> None:
-    """An axis of 0 elements is what the runtime takes, not one to choose a size for; a mask has none either."""
+    """An axis of 0 elements is a fixed size, not a size to choose; the same holds for a mask."""
     text = "g (float[2, 0, N] x, bool[2, 0, 4] m) => (float[2, M, N] y) { y = Sin(x) z = Not(m) }"
     model = model_from_text(text, {})
     assert {array.shape[:2] for name in "xm" for array in values(model, name)} == {(2, 0)}
 
 
 def test_a_list_that_may_be_a_shape_is_small() -> None:
-    """700 x 700 x 900 floats took 16 GB of a machine, and the process with it, where nobody knew that it was one."""
+    """Any int64[3] input might be a shape, so its product stays small: 700 x 700 x 900 floats are 1.8 GB."""
     text = "g (float[2, 2, 3] x, int64[3] s) => (float[A, B, C] y) { f = Cast <to: int = 1> (s) y = Add(x, f) }"
     products = [int(np.abs(array).prod()) for array in values(model_from_text(text, {}, opset=18), "s")]
     assert max(products) > 1000 and max(products) <= 1 << 20
@@ -68,7 +68,7 @@ def test_a_list_that_may_be_a_shape_is_small() -> None:
     ],
 )
 def test_what_is_not_made_up(type_: str, node: str, words: str, tmp_path: Path) -> None:
-    """The message has the file, the input and what to do."""
+    """The message names the file, the input and the remedy."""
     path = tmp_path / "odd.onnx"
     text = f'<ir_version: 10, opset_import: ["": 21]> g ({type_} x) => (int64[N] y) {{ y = {node} }}'
     model = onnx.parser.parse_model(text)
@@ -125,7 +125,7 @@ def test_integers_that_nothing_limits_are_of_all_sizes(body: str) -> None:
 
 
 def test_indices_that_a_model_refuses_get_narrower() -> None:
-    """What it computes from them, by a table here, is an index of another one: rows up to 14 alone will do."""
+    """The values read from `squares` index `table`, which has 200 rows: only indices up to 14 are valid."""
     squares: dict[str, Array] = {
         "squares": np.arange(60) ** 2,
         "table": np.arange(200, dtype=np.float32).reshape(200, 1),
@@ -206,9 +206,9 @@ KEEPING = "kept = Unsqueeze(keeps, axes) x = Where(kept, z, low) p = Softmax <ax
     ("more", "body"), [("", "p = Softmax <axis: int = -1> (z)"), (", bool[B, T] keeps", KEEPING)], ids=["one", "two"]
 )
 def test_a_mask_that_hides_where_it_is_1(more: str, body: str) -> None:
-    """PyTorch's padding masks: ones hide every key, and a softmax over nothing is NaN.
+    """A PyTorch padding mask: a row of ones hides every key, and the softmax of that row is NaN.
 
-    Its MultiheadAttention with such a mask comes out with its example's length, so that most sizes are refused.
+    The scores are reshaped to a fixed length of 7, so the model refuses most sizes.
     """
     text = HIDING.format(more=more, body=f"{body} w = Identity(v)")
     given = {"low": np.float32(-np.inf), "sevens": np.array([-1, 7, 7])}
@@ -256,7 +256,7 @@ def test_the_longest_that_the_model_takes() -> None:
 
 @pytest.mark.parametrize("axis", [2, 3])
 def test_pixels_far_out(axis: int) -> None:
-    """An image is tried once that is as long as a photograph is wide; the report says how far it went."""
+    """One tried image is as long as a photograph is wide; the report states the largest size that was tried."""
     text = """g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) {
         s = Shape(x) n = Gather(s, axis) r = Range(zero, n, one) f = Less(r, most) c = Cast <to: int = 1> (f)
         u = Unsqueeze(c, sides) y = Mul(x, u) }"""
@@ -270,7 +270,7 @@ def test_pixels_far_out(axis: int) -> None:
 
 @pytest.mark.parametrize("bound", ["y = Clip(x, low, high)", "l = Greater(x, high) y = Where(l, high, x)"])
 def test_a_bound_that_only_the_result_has(bound: str) -> None:
-    """Numbers are tried next to bounds of either side, however far out."""
+    """Values next to either bound are tried, however large the bound is."""
     before, after = (
         model_from_text(
             f"g (float[N, 8] x) => (float[N, 8] y) {{ {bound} }}",
@@ -309,7 +309,7 @@ SIZED = {
 
 @pytest.mark.parametrize("which", SIZED)
 def test_what_says_how_large_something_is_stays_small(which: str) -> None:
-    """A shape drawn from 0 to 999 is gigabytes of output; one that fits nothing says nothing."""
+    """A size drawn from 0 to 999 makes outputs of gigabytes, and a size that does not fit tests nothing."""
     inputs, body = SIZED[which]
     constants = {"one": np.array([1]), "two": np.array(2)}
     model = model_from_text(f"g ({inputs}) => (float y) {{ {body} }}", constants, opset=20)
@@ -333,7 +333,7 @@ def test_many_unknown_dimensions() -> None:
 
 @pytest.mark.parametrize("size", [4, 32, 3])
 def test_one_size_where_others_are_refused(size: int) -> None:
-    """Unnamed dimensions that have to be the same, and to fit a weight."""
+    """Unnamed dimensions must be equal to each other and to a dimension of a weight."""
     model = model_from_text("g (float[A, B] x) => (float[A, B] y) { y = MatMul(x, w) z = Add(x, c) }", check=False)
     del model.graph.node[:]
     model.graph.node.append(helper.make_node("MatMul", ["x", "w"], ["y"]))
@@ -416,7 +416,7 @@ def test_options_of_the_command(graphopt_command: Callable[..., Any], tmp_path: 
 
 
 def test_data_in_the_layout_of_onnx(tmp_path: Path) -> None:
-    """Sequences, optionals and strings come from files."""
+    """Sequences, optionals and strings are read from files."""
     tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [None])
     inputs = [
         helper.make_value_info("parts", helper.make_sequence_type_proto(tensor)),
@@ -458,7 +458,7 @@ def test_data_in_the_layout_of_onnx(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("float_", "bits"), [(1, 24), (10, 11), (11, 53)], ids=["float32", "float16", "float64"])
 def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int) -> None:
-    """Where either model takes integers through a float, some come that it rounds."""
+    """If either model casts integers to a float type, some of the tried integers are rounded by that cast."""
     before = model_from_text("g (int64[N, 8] x) => (int64[N, 8] y) { y = Add(x, one) }", {"one": np.array(1)})
     through = f"f = Cast <to: int = {float_}> (x) r = Floor(f) i = Cast <to: int = 7> (r)"
     text = f"g (int64[N, 8] x) => (int64[N, 8] y) {{ {through} y = Add(i, one) }}"
@@ -470,7 +470,7 @@ def test_integers_that_a_float_on_their_way_does_not_hold(float_: int, bits: int
 
 
 def test_integers_that_a_float_is_made_of_alone() -> None:
-    """A time step becomes an angle, whose sine says nothing at a million: nothing more is asked of it."""
+    """A time step becomes an angle, whose sine is not compared at a million: no larger integers are tried."""
     model = model_from_text("g (int64[N, 8] x) => (float[N, 8] y) { f = Cast <to: int = 1> (x) y = Sin(f) }")
     assert uses_of(model)["x"].bits is None
 
@@ -489,7 +489,7 @@ def _encoder(labels: list[str], dims: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("dims", ["N", "N,8", "1"])
 def test_one_label_of_a_thousand(dims: str) -> None:
-    """A batch holds each key; where it cannot, what the two encoders have otherwise is asked for."""
+    """A batch holds every key; if the batch is too small, only rows where the two encoders differ are tried."""
     labels = [f"label {i}" for i in range(1000)]
     before = _encoder(labels, dims)
     assert verify(before, before)
@@ -501,13 +501,13 @@ def test_one_label_of_a_thousand(dims: str) -> None:
 
 
 def test_each_row_of_a_small_table() -> None:
-    """Also where the other side has none of that name."""
+    """Every row is tried, also if the other model has no table of that name."""
     rng = np.random.default_rng(0)
     table, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((600, 8), (8, 4)))
     text = "g (int64[N] x) => (float[N, 4] y) { t = Gather(table, x) y = MatMul(t, w) }"
     before = model_from_text(text, {"table": table, "w": weight})
     folded = table @ weight
-    for row, equal in ((None, True), (417, False)):  # with time enough for all rows on a busy machine
+    for row, equal in ((None, True), (417, False)):  # "thorough", so that all rows fit in the time limit
         other = folded.copy()
         if row is not None:
             other[row] *= 1.01

@@ -1,4 +1,4 @@
-"""Sizes that `verify` tries: they follow from the nodes, grow after refusals, and fit into memory."""
+"""Sizes that `verify` tries: they follow from the nodes, grow after refusals and fit into memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphopt.inputs.relations import relations_of
 from tests.inputs.cases import make_cases
 from tests.rewriting import model_from_text
 
-# A step of a decoder; names say nothing of it.
+# A decoder step whose input names say nothing about the roles of the inputs.
 STEP = """g (float[A, 2, S, 8] q, float[A, 2, P, 8] c, float[A, 2, S, 8] k, float[A, 1, S, T] w)
     => (float[A, 2, S, 8] y, float[A, 2, U, 8] n) {
     n = Concat <axis: int = 2> (c, k) t = Transpose <perm: ints = [0, 1, 3, 2]> (n) s = MatMul(q, t)
@@ -67,7 +67,7 @@ def test_a_size_that_a_weight_decides() -> None:
 
 
 def test_frames_of_a_mask_follow_from_samples() -> None:
-    """The output size of a convolution is a floor, evaluated for each size."""
+    """The output size of a convolution is a floor division, evaluated for each size."""
     model = model_from_text(
         "g (float[N, 1, L] x, float[N, 1, F] m) => (float[N, 1, F] y) "
         "{ c = Conv <strides: ints = [4]> (x, w) y = Mul(c, m) }",
@@ -93,7 +93,7 @@ def test_one_new_token_behind_a_long_past(old: str, new: str) -> None:
 
 
 def test_lengths_of_grouped_attention() -> None:
-    """Given lengths agree with the cache; a counted mask shows at least the new keys."""
+    """The lengths agree with the cache size; a mask that is counted shows at least the new keys."""
     given = make_cases(_with_constants(_grouped("int32[b] ends, int32 total")), seed=0)
     for case in given:
         kept, new = case.feeds["ck"].shape[2], case.feeds["x"].shape[1]
@@ -123,7 +123,7 @@ def test_corners_and_drawn_sizes() -> None:
 
 
 def test_sizes_grow_until_the_model_takes_them() -> None:
-    """A feature extractor of speech takes no less than 400 samples, and 512 are a single frame of its attention."""
+    """A speech feature extractor refuses fewer than 400 samples, and 512 samples give its attention one frame."""
     taken: list[int] = []
 
     def accepts(case: Case) -> bool:
@@ -139,7 +139,7 @@ def test_sizes_grow_until_the_model_takes_them() -> None:
 
 
 def test_the_length_of_an_example() -> None:
-    """A model that was traced with 50 tokens reshapes to them."""
+    """A model traced with 50 tokens reshapes to 50."""
     model = model_from_text(
         "g (float[N, L] x) => (float[N, M] y) { r = Reshape(x, shape) y = Relu(r) }", {"shape": np.array([-1, 50])}
     )
@@ -166,7 +166,7 @@ def _tokens() -> onnx.ModelProto:
 
 
 def test_estimates_of_attention_over_pixels() -> None:
-    """Two tensors of (H W)^2 scores live at once, and each score is a sum of 16, as each result is of H W."""
+    """Two tensors of (H W)^2 scores are alive at once; a score is a sum of 16 products, a result a sum of H W."""
     cost = Estimator(_tokens()).of({"x": (2, 16, 32, 64)})
     tokens = 32 * 64
     scores = 2 * tokens * tokens
@@ -188,7 +188,7 @@ def test_estimates_of_a_convolution_and_a_recurrence() -> None:
 
 @pytest.mark.parametrize("given", ["x, , scales", "x, , , sizes"])
 def test_estimates_behind_a_resize(given: str) -> None:
-    """The shape engine ignores fractional scales; the estimate follows them."""
+    """Shape inference ignores fractional scales; the estimate uses them."""
     model = model_from_text(
         f"g (float[N, 1, H, W] x) => (float[N, 1, A, B] y) {{ r = Resize({given}) y = Relu(r) }}",
         {"scales": np.array([1, 1, 2.5, 4], np.float32), "sizes": np.array([2, 1, 25, 80])},
@@ -211,7 +211,7 @@ def test_sets_beyond_memory_are_left_out() -> None:
 
 
 def test_work_decides_how_many_sets_run() -> None:
-    """Not the time: the same model gets the same sets."""
+    """The work decides, not the elapsed time: the same model gets the same sets on every machine."""
     model = model_from_text(
         "g (float[N, L, 256] x) => (float[N, L, 256] y) { a = MatMul(x, w) b = MatMul(a, w) y = MatMul(b, w) }",
         {"w": np.eye(256, dtype=np.float32)},
