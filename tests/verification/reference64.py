@@ -1,4 +1,4 @@
-"""A model in float64: the reference for errors of float32 results."""
+"""A float64 version of a model, the reference for the errors of float32 results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx.reference.op_run import OpRun
 
 
 def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every float32 became float64: weights, constants, declared types and the targets of casts."""
+    """A copy with every float32 changed to float64: weights, constants, declared types and cast targets."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     constants = [a.t for n in copy.graph.node for a in n.attribute if a.type == onnx.AttributeProto.TENSOR]
@@ -42,7 +42,7 @@ def _windows(
     pads: Sequence[int],
     fill: float,
 ) -> np.ndarray:
-    """[N, C, OH, OW, KH, KW], a view of x [N, C, H, W] with its padding."""
+    """[N, C, OH, OW, KH, KW], a view of the padded x [N, C, H, W]."""
     x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=fill)
     reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True))
     view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
@@ -50,7 +50,7 @@ def _windows(
 
 
 class Conv(OpRun):
-    """Two-dimensional, explicit pads."""
+    """A convolution over two dimensions with explicit pads."""
 
     def _run(
         self, X: Any, W: Any, B: Any = None, auto_pad: Any = None, dilations: Any = None, group: Any = None,
@@ -62,14 +62,14 @@ class Conv(OpRun):
         parts = []
         for image in windows:
             for x, w in zip(np.split(image, group), np.split(W, group), strict=True):
-                columns = x.transpose(0, 3, 4, 1, 2).reshape(w[0].size, -1)  # C KH KW, OH OW
+                columns = x.transpose(0, 3, 4, 1, 2).reshape(w[0].size, -1)  # [C KH KW, OH OW]
                 parts.append(w.reshape(len(w), -1) @ columns)
         y = np.concatenate(parts).reshape(len(X), len(W), *windows.shape[2:4])
         return (y if B is None else y + B[:, None, None],)
 
 
 class MaxPool(OpRun):
-    """Two-dimensional, explicit pads, no indices."""
+    """A pool over two dimensions with explicit pads and without indices."""
 
     def _run(
         self, x: Any, auto_pad: Any = None, ceil_mode: Any = None, dilations: Any = None, kernel_shape: Any = None,
@@ -81,9 +81,10 @@ class MaxPool(OpRun):
 
 
 def run_in_float64(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a model of standard operators by ONNX's reference evaluator, every float32 as float64.
+    """The outputs of a model of standard operators by ONNX's reference evaluator, with every float32 as float64.
 
-    Convolutions and pools are matrix products over windows: the evaluator's own go pixel by pixel.
+    Convolutions and pools are computed here with matrix products over windows: the evaluator's loops over pixels are
+    slow.
     """
     wide = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in feeds.items()}
     outputs = ReferenceEvaluator(in_float64(model), new_ops=[Conv, MaxPool]).run(None, wide)

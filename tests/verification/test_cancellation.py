@@ -1,7 +1,7 @@
-"""Honest errors where rounding adds up, or is all that remains of a number that is taken from one near it.
+"""Honest errors where rounding accumulates, or where only rounding remains after cancellation.
 
-Each case has a file with the same numbers in another order, which is equal, and one with a fault of the kind that such
-a rewrite could make, which is not.
+Each case has a file that computes the same in another order, which is equal, and a file with a fault that such a
+rewrite could introduce, which is different.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tests.rewriting import Array, model_from_text
 
 @dataclass(frozen=True)
 class Case:
-    """Bodies in ONNX's text syntax, of one signature.
+    """Graph bodies in ONNX's text syntax with a common signature.
 
     Attributes:
         signature: graph inputs and outputs.
         before: the original.
-        after: the same computed otherwise.
-        fault: not the same.
-        constants: of all three.
+        after: the same computation in another order.
+        fault: another computation.
+        constants: constants of all three bodies.
         feeds: inputs.
-        opset: of all three.
+        opset: opset of all three bodies.
     """
 
     signature: str
@@ -49,7 +49,7 @@ def _ones(*shape: int) -> Array:
 
 
 EPSILON = 1e-5
-# 1 / sqrt(1 + epsilon): what a BatchNormalization of ones multiplies by, and one minus that: what it adds.
+# 1 / sqrt(1 + epsilon), the factor of a BatchNormalization whose parameters are ones; its offset is 1 - FOLDED.
 FOLDED = 1 / np.sqrt(1 + EPSILON)
 WHOLE = np.arange(1000, 2232, 77, dtype=np.float32)
 IMAGE = "(float[N, 4, H, W] x) => (float[N, 8, H, W] y)"
@@ -58,7 +58,7 @@ SCORES = "(float[N, 2, S, 8] q, float[N, 2, 8, T] k, float[N, 2, T, 8] v) => (fl
 _x = np.random.default_rng(0).standard_normal((40, 32)).astype(np.float32)
 
 
-# Scores of 10^4 that are about 1 apart: a unit of them moves a softmax by a thousandth.
+# Scores of 10^4 that are about 1 apart: one unit in the last place of a score changes a softmax by a thousandth.
 _pixels = {"q": 63 * _ones(1, 2, 9, 8), "k": 63 * _ones(1, 2, 8, 11), "v": 0 * _ones(1, 2, 11, 8)}
 _pixels["v"] += np.rint(100 * _x[:22, :8]).reshape(1, 2, 11, 8)
 _pixels["q"][..., 7] = 1 + np.arange(9) % 3
@@ -167,7 +167,7 @@ CASES = {
         _pixels,
     ),
 }  # fmt: skip
-if onnxruntime.__version__ >= "1.23":  # takes opset 23
+if onnxruntime.__version__ >= "1.23":  # the first version with opset 23
     CASES["attention of whole numbers"] = Case(
         SCORES,
         "t = Transpose <perm = [0, 1, 3, 2]> (k) y = Attention (q, t, v)",
@@ -193,14 +193,15 @@ def test_a_fault_beside_it(name: str) -> None:
     assert not verify(case.model(case.before), case.model(case.fault), inputs=case.feeds)
 
 
-# Three sequences of four tokens, two heads of eight; the second sequence, or one of its queries, sees no key.
+# Three sequences of four tokens, two heads of size eight; the second sequence, or one of its queries, has no visible
+# key.
 _seen = np.array([[1, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], np.int32)
 HIDING = {
     "keys": ("B, T", _seen),
     "queries and keys": ("B, S, T", np.repeat(_seen[:, None], 4, axis=1)),
     "lengths": ("B", np.array([4, 0, 2], np.int32)),
 }
-# What is added to scores, in two orders, each of which is that of some release of ONNX Runtime's kernel.
+# The order in which bias and mask are added to scores; releases of ONNX Runtime's kernel use one or the other.
 HIDDEN_LAST, BIAS_LAST = "u = Add(t, b) z = Add(u, h)", "u = Add(b, h) z = Add(t, u)"
 
 
@@ -216,7 +217,7 @@ def _masked(mask: str, opset: int = 17) -> onnx.ModelProto:
 
 
 def _spelled_out(mask: str, sums: str, **changed: float) -> onnx.ModelProto:
-    """The same in standard operators."""
+    """The same attention in standard operators."""
     apart = "".join(f"{x}4 = Reshape({x}, apart) {x}h = Transpose <perm = [0, 2, 1, 3]> ({x}4) " for x in "qkv")
     seen = "long = Unsqueeze(m, one) kept = Greater(long, positions)" if mask == "B" else "kept = Greater(m, nothing)"
     body = (
@@ -252,17 +253,17 @@ def test_a_fault_in_a_row_that_sees_no_key(form: str) -> None:
     mask, numbers = HIDING[form]
     for sums, changed in (
         (HIDDEN_LAST, {"scale": 1.01 * 8**-0.5}),
-        (HIDDEN_LAST, {"hides": -3e38}),  # leaves nothing of the scores
+        (HIDDEN_LAST, {"hides": -3e38}),  # absorbs the scores completely
         (HIDDEN_LAST, {"hides": -1.0}),
         (HIDDEN_LAST, {"hides": 0.0}),
-        ("z = Add(t, h)", {}),  # no bias
-        ("u = Where(seen, b, zero) i = Add(t, u) z = Add(i, h)", {}),  # no bias on hidden keys
+        ("z = Add(t, h)", {}),  # without bias
+        ("u = Where(seen, b, zero) i = Add(t, u) z = Add(i, h)", {}),  # without bias on hidden keys
     ):
         assert not verify(_masked(mask), _spelled_out(mask, sums, **changed), inputs=_rows(numbers)), (sums, changed)
 
 
 def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
-    """Where scores lie thousands apart, a hidden key is seen again as soon as its own is larger by what hides it."""
+    """A hidden key is visible again if its score exceeds the others by more than the mask value."""
     mask, _ = HIDING["keys"]
     for sums in (HIDDEN_LAST, BIAS_LAST):
         report = verify(_masked(mask), _spelled_out(mask, sums))
@@ -272,7 +273,7 @@ def test_what_is_added_to_hide_keys_is_seen_beside_large_scores() -> None:
 
 
 def _recurrent(products: int, seed: int, factor: float = 1.0) -> onnx.ModelProto:
-    """An LSTM behind one product or two, whose output gate is nearly shut: states of 1e-4, in steps of 2**-24."""
+    """An LSTM after one or two products, with a nearly closed output gate: states of 1e-4 in steps of 2**-24."""
     rng = np.random.default_rng(seed)
     constants: dict[str, Array] = {n: rng.standard_normal((1, 64, 16)).astype(np.float32) / 4 for n in "wr"}
     constants["b"] = np.repeat(np.array([[0, -9, 0, 0, 0, 0, 0, 0]], np.float32), 16, axis=1)

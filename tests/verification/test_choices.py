@@ -1,4 +1,4 @@
-"""Behind TopK, ArgMax and NonMaxSuppression: honest pairs in float16 are equal, planted faults differ."""
+"""TopK, ArgMax and NonMaxSuppression: honest pairs in float16 are equal, planted faults differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @functools.cache
 def in_half(name: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """BEFORE, and what `optimize` makes of it in float16."""
+    """BEFORE, and its float16 version made by `optimize`."""
     before = head(name)
     after, _ = graphopt.optimize(before, target="rocm", precision="fp16")
     return before, after
@@ -44,7 +44,7 @@ def copied(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def through(model: onnx.ModelProto, name: str, make: Callable[[str, str], list[onnx.NodeProto]]) -> None:
-    """Puts nodes between the node that makes a value and all that read it."""
+    """Inserts nodes between the node that computes a value and all its users."""
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         nodes.append(node)
@@ -84,7 +84,7 @@ def moved_by(place: int, step: int) -> Callable[[str, str], list[onnx.NodeProto]
 TURNED = (*range(1, ENTRIES), 0)
 NEXT = (1, 0, *range(2, ENTRIES))
 REVERSED = tuple(reversed(range(ENTRIES)))
-# Boxes permuted against scores, neighbours alone, labels; everything in ascending order; one distant index.
+# Boxes reordered against scores, exchanged neighbors, labels; everything in ascending order; one distant index.
 FAULTS = [
     ("two stages", "chosen", reordered(TURNED)),
     ("two stages", "chosen", reordered(NEXT)),
@@ -120,7 +120,7 @@ def test_the_least_in_place_of_the_largest_differ(which: int) -> None:
 # -- which indices are right -------------------------------------------------------------------------------------------
 
 SCORES = np.array([[0.9, 0.5, 0.7, 0.7001, 0.1, 0.4999]], np.float32)
-# Rounding moves each by 0.0002 at most.
+# Rounding changes each score by at most 0.0002.
 MOVED = SCORES + np.float32(0.0002) * np.array([[1, -1, 1, -1, 1, -1]], np.float32)
 
 
@@ -128,8 +128,8 @@ MOVED = SCORES + np.float32(0.0002) * np.array([[1, -1, 1, -1, 1, -1]], np.float
     ("chosen", "said"),
     [
         ([0, 3, 2, 1], ""),
-        ([0, 2, 3, 1], ""),  # neighbours within rounding
-        ([0, 3, 2, 5], ""),  # tied with the last
+        ([0, 2, 3, 1], ""),  # neighbors within rounding
+        ([0, 3, 2, 5], ""),  # a tie with the last
         ([0, 3, 1, 2], "places entry 1"),
         ([1, 2, 3, 0], "places entry 1"),
         ([0, 3, 2, 4], "leaves out entry 1"),
@@ -147,7 +147,7 @@ def test_indices_of_top_k(chosen: list[int], said: str) -> None:
 
 
 def test_many_entries_within_rounding_of_their_neighbours_are_no_order() -> None:
-    """Ascending by steps that rounding could make: neighbours may change places, and distant entries may not."""
+    """The steps are smaller than the rounding: neighbors may change places, distant entries may not."""
     scores = np.linspace(0, 1, 200, dtype=np.float32)[None]
     node = helper.make_node("TopK", ["x", "k"], ["value", "index"], axis=1)
     choice = Choice(node, 0, "given", ("scores", "count"))
@@ -170,7 +170,7 @@ def test_many_entries_within_rounding_of_their_neighbours_are_no_order() -> None
     ],
 )
 def test_indices_of_non_max_suppression(kept: list[int], said: str) -> None:
-    """Boxes 0 and 1 are nearly the same, and so are 2 and 3."""
+    """Boxes 0 and 1 are nearly equal, and so are 2 and 3."""
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.95], [2, 2, 3, 3], [2, 2, 3, 2.95], [5, 5, 6, 6]]], np.float32)
     scores = np.array([[[0.9, 0.8, 0.7, 0.4, 0.1]]], np.float32)
     node = helper.make_node("NonMaxSuppression", ["b", "s", "m", "o", "l"], ["kept"])

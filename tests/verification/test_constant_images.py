@@ -1,7 +1,7 @@
-"""Images of one colour: every place rounds alike, so errors add up where those of other images cancel.
+"""Images of one color: every pixel rounds in the same way, so errors add up that cancel on other images.
 
-A small classifier beside the same computed with its sums in another order, and beside faults of the kind that a rewrite
-could make, on the same inputs.
+A small classifier is compared with the same classifier whose sums are in another order, and with faults that a rewrite
+could introduce, on the same inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAIL = """
     z = Gemm (f, w3, b3)
     y = Softmax (z)
 """
-# Folded into the convolution, in two means, and in a softmax of 60 parts.
+# The BatchNormalization folded into the convolution, the mean in two steps, the softmax in 60 parts.
 ANOTHER_ORDER = """
     n = Conv <pads = [1, 1, 1, 1]> (s, folded, folded_bias)
     r = Relu (n)
@@ -68,8 +68,8 @@ def constants() -> Constants:
     for name in ("b1", "b2", "b3", "scale", "shift", "mean"):
         found[name] = (rng.standard_normal(CLASSES if name == "b3" else CHANNELS) * 0.5).astype(np.float32)
     found["variance"] = rng.uniform(0.01, 0.1, CHANNELS).astype(np.float32)
-    found["b3"][0] = 10  # the class of a blank
-    found["shift"][5] = 3  # above zero for every colour
+    found["b3"][0] = 10  # the class of a blank image
+    found["shift"][5] = 3  # above zero for every color
     return found
 
 

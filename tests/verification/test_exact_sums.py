@@ -1,4 +1,4 @@
-"""A copy with exact sums computes what the model computes: whatever else it gave would be allowed to AFTER."""
+"""A copy with exact sums computes the same as the model; a wrong copy would loosen the limits for AFTER."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AXES = "axes = Constant <value = int64[2] {1, 3}> ()"
 ROWS = "s = Constant <value = float[5] {1, 2, 3, 4, 5}> ()"
 CHANNELS = "s = Constant <value = float[6] {1, 2, 3, 4, 5, 6}> () b = Constant <value = float[6] {0, 1, 2, 3, 4, 5}> ()"
 GROUPS = "s = Constant <value = float[3] {1, 2, 3}> () b = Constant <value = float[3] {0, 1, 2}> ()"
-# Operator -> opset and body, x [2, 6, 4, 5] to y.
+# Operator -> (opset, body that computes y from x [2, 6, 4, 5]).
 BODIES = [
     *((11, f"y = {op} <axes = [1, 3]> (x)") for op in IN_DOUBLE if op.startswith("Reduce")),
     *((18, f"{AXES} y = {op} (x, axes)") for op in IN_DOUBLE if op.startswith("Reduce")),

@@ -1,4 +1,4 @@
-"""Where two exports differ in queries alone that see no key, verify says so; where a fault is, it does not."""
+"""`verify` reports if two exports differ only in queries without a visible key, but not for a fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAUSAL = """n = Shape <start: int = 1, end: int = 2> (x) square = Concat <axis: 
 
 
 def attention(seen: str, last: str = "p = Identity(w)", **changed: float) -> onnx.ModelProto:
-    """Of x with itself. Without a key a query gets the mean of all, or nothing where `last` guards it."""
+    """Self-attention over x. A query without a visible key gets the mean of all rows, unless `last` guards it."""
     numbers = {"low": np.finfo(np.float32).min, "none": 0.0, "unit": 1.0} | changed
     constants = {name: np.array(number, np.float32) for name, number in numbers.items()}
     text = f"""g (float[B, S, 8] x, int64[B, S] attention_mask) => (float[B, S, 8] y) {{
@@ -38,14 +38,14 @@ def test_queries_without_a_key(seen: str, where: str) -> None:
     guarded = "p = Where(seen, w, none)"
     report = verify(attention(seen), attention(seen, guarded))
     assert not report and any(where in note for note in report.notes), report.notes
-    # A fault in all queries, and one in padded sequences: a mask that hides by too little.
+    # A fault in all queries, and a fault in padded sequences: the mask value hides too little.
     for fault in (attention(seen, guarded, none=0.01), attention(seen, low=-3.0)):
         report = verify(attention(seen), fault)
         assert not report and not any("hides every key" in note for note in report.notes), report.notes
 
 
 def test_zeros_in_a_row_without_a_key_are_named() -> None:
-    """Scores and -1e9 are added: where every key is hidden, BEFORE gives an average of all rows."""
+    """The mask adds -1e9 to the scores: if it hides every key, BEFORE returns an average of all rows."""
     graph = """g (float[B, S, 8] x, int64[B, S] attention_mask) => (float[B, 8] y) {{
         kept = Cast<to = 1>(attention_mask)  hidden = Sub(one, kept)  bias = Mul(hidden, low)
         column = MatMul(x, v)  score = Squeeze(column, last)  sum = Add(score, bias)  w = Softmax<axis = 1>(sum)
@@ -67,7 +67,7 @@ def test_zeros_in_a_row_without_a_key_are_named() -> None:
 
 
 def test_a_sequence_is_no_matter_of_keys() -> None:
-    """Its arrays have shapes of their own, and no axis of queries."""
+    """The arrays of a sequence have different shapes and no common query axis."""
     before, after = (attention("seen = Identity(kept)", low=low) for low in (-1e4, -3.0))
     for model in (before, after):
         model.graph.node.append(onnx.helper.make_node("ReduceSum", ["y"], ["sum"]))

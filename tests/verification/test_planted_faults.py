@@ -1,4 +1,4 @@
-"""`verify` against planted faults: a sample of scripts/planted_faults.py."""
+"""`verify` on a sample of the planted faults of scripts/planted_faults.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.planted import KINDS, Facts, plant, reach
 from tests.verification.planted.effect import Pair, perturbed
 from tests.verification.planted.subjects import Subject, inputs, subjects
 
-# Kind, model, and the file that it is planted into.
+# (kind, model, file that gets the fault).
 FAULTS = (
     ("one tap of a convolution kernel lost", "unet", "optimized"),
     ("an attention head is zero", "vit", "optimized"),
@@ -83,18 +83,18 @@ def test_catches_what_few_inputs_reach(kind: str, name: str) -> None:
 
 @pytest.mark.once
 def test_catches_what_moves_outputs_as_far_as_rounding_does() -> None:
-    """A step of an early quantized value moves the outputs of a quantized model no less than this does."""
+    """The fault changes the outputs as much as one step of an early quantized value does."""
     subject = _subjects()["vit_int8"]
     before = subject.build()
     sites = dict(KINDS["a quantized value saturates at 127"](Facts(before, subject.hints)))
     faulty = plant(before, sites["MatMul_1.out_QuantizeLinear_Output"])
-    report = graphopt.verify(before, faulty, batch=(1, 2))  # larger batches show it in the outputs
+    report = graphopt.verify(before, faulty, batch=(1, 2))  # in larger batches it is visible in the outputs
     assert "'MatMul_1.out_QuantizeLinear_Output' is up to" in report.summary
 
 
 @pytest.mark.once
 def test_the_measure_knows_a_rounding_from_a_fault() -> None:
-    """A fault must exceed ten times the honest error: rounding to half precision does, other rounding does not."""
+    """A fault must exceed ten honest errors: rounding to half precision does, other rounding does not."""
     subject = _subjects()["encoder_causal"]
     model = subject.build()
     pair = Pair(model, model, inputs(subject, model))

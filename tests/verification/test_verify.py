@@ -1,4 +1,4 @@
-"""`verify` catches what is wrong and does not cry wolf."""
+"""`verify` detects wrong rewrites and accepts correct ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, Array]:
 def test_an_output_that_is_no_number_on_any_input_is_not_compared(
     graphopt_command: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """NaN equals NaN, which says nothing about what AFTER computes."""
+    """NaN equals NaN, so such an output says nothing about AFTER."""
     text = "g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) { z = Abs(x) s = Sub(below, z) y = Sqrt(s) }"
     paths = [tmp_path / "before.onnx", tmp_path / "after.onnx"]
     for path, body in zip(paths, (text, text.replace("y = Sqrt(s)", "r = Sqrt(s) y = Neg(r)"))):
@@ -83,9 +83,9 @@ EPSILON_FIRST = """g (float[N, 8] x) => (float[N, 8] y) {
 
 
 def test_what_the_runtime_does_to_before_as_well() -> None:
-    """Fusing a LayerNormalization, onnxruntime up to 1.31 takes 1e-5 for an epsilon that is the sum's first operand.
+    """The LayerNormalization fusion of onnxruntime up to 1.31 reads an epsilon in first place of a sum as 1e-5.
 
-    A file that has it so is no further from itself for that; one that has it so where BEFORE had it right is.
+    AFTER is equal if BEFORE has the epsilon in the same place; it is different if only AFTER has it in first place.
     """
     rng = np.random.default_rng(0)
     weights = {"g": rng.standard_normal(8, np.float32), "b": rng.standard_normal(8, np.float32)}
@@ -170,7 +170,7 @@ def test_a_distribution_has_the_size_of_its_rows() -> None:
 
 
 def test_overridable_initializer_is_overridden() -> None:
-    """A rewrite that bakes in the default is right on default inputs and wrong on others."""
+    """A rewrite that uses the default value as a constant is correct on default inputs and wrong on others."""
     before = add_model(1.0)
     before.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
     one = "one = Constant <value_float: float = 1.0> ()"
@@ -182,7 +182,7 @@ def test_overridable_initializer_is_overridden() -> None:
 
 
 def test_padding_masks_are_tried() -> None:
-    """Dropping the mask shows only on padded inputs."""
+    """A missing mask is visible only on padded inputs."""
     text = """g (float[B, 4] x, int64[B, 4] mask) => (float[B, 4] y) {{
         keep = Cast <to: int = 1> (mask)
         y = {} }}"""
@@ -197,7 +197,7 @@ def test_padding_masks_are_tried() -> None:
 
 
 def test_dropped_nan_guard_is_caught() -> None:
-    """It shows only where a whole row is masked."""
+    """The missing guard is visible only if a whole row is masked."""
     text = """g (float[B, 4, 4] s, int64[B, 4] mask) => (float[B, 4, 4] y) {{
         keep = Cast <to: int = 9> (mask)
         axis = Constant <value_ints: ints = [1]> ()
@@ -216,7 +216,7 @@ def test_dropped_nan_guard_is_caught() -> None:
 
 
 def test_zeros_are_no_evidence_for_noise() -> None:
-    """X W - x W' with W' next to W is rounding noise; that 0 stays 0 must not carry the verdict."""
+    """X W - X W' with nearly equal weights is rounding noise, and equal zeros must not count as evidence."""
     w = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
     body = "a = MatMul(x, w)\n b = MatMul(x, w2)\n d = Sub(a, b)\n y = Mul(d, k)"
     text = f"g (float[N, 16] x) => (float[N, 16] y) {{ {body} }}"
@@ -321,7 +321,7 @@ def test_a_symbol_has_one_size_wherever_it_stands() -> None:
 
 @pytest.mark.parametrize("tokens", ["1", "N"])
 def test_a_mask_over_kept_and_new_steps(tokens: str) -> None:
-    """Exporters give the mask of a decoder's step a symbol of its own: no size for all takes it but 0."""
+    """Exporters give the mask of a decoder step its own symbol: one size for all symbols fails, except 0."""
     text = f"""g (int64[B, {tokens}] ids, int64[B, M] mask, float[B, 2, P, 4] past_key) => (float[B, 2, M, 4] key) {{
         k = Gather(table, ids)
         heads = Reshape(k, split)
@@ -369,7 +369,7 @@ def test_probes_show_a_dropped_nan_guard() -> None:
 
 
 def test_padding_with_zeros_shows_on_negative_inputs() -> None:
-    """A pool over one element and its padding: the maximum with a wrong padding of 0 shows below 0 alone."""
+    """Relu stands for a max pool over one element and a wrong padding of 0, visible only on negative inputs."""
     text = "g (float[1, 1, 4] x) => (float[1, 1, 4] y) { y = "
     before = model_from_text(text + "LeakyRelu <alpha: float = 0.1> (x) }")
     after = model_from_text(text + "Relu(x) }")
@@ -408,7 +408,7 @@ def test_bfloat16() -> None:
 
 @pytest.mark.parametrize("name", ["vit", "bert"])
 def test_attention_in_bfloat16(name: str) -> None:
-    """It rounds V and the probabilities, too: where inputs are zeros, what they round is all there is."""
+    """The operator also rounds V and the probabilities; for zero inputs that is the only rounding."""
     before = ZOO[name](small=True, dynamic=True, seed=2)
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
     attention = next(n for n in after.graph.node if n.op_type.startswith("FusedAttention"))
@@ -421,7 +421,7 @@ def test_attention_in_bfloat16(name: str) -> None:
 
 
 def _one_attention(projected: bool, mask: str) -> onnx.ModelProto:
-    """Of 4 heads of 16; projected by the operator itself, or before it."""
+    """Attention with 4 heads of size 16, projected inside the operator or by MatMul nodes before it."""
     rng = np.random.default_rng(0)
     masked = ", m" if mask else ""
     if projected:
@@ -441,9 +441,9 @@ def _one_attention(projected: bool, mask: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("mask", ["", "B, S"])
 @pytest.mark.parametrize("projected", [True, False])
 def test_an_attention_of_one_operator_in_bfloat16(projected: bool, mask: str) -> None:
-    """BEFORE has none of the names of what AFTER rounds, and the probabilities lie inside an operator.
+    """The values that AFTER rounds have other names in BEFORE, whose probabilities exist only inside an operator.
 
-    Where scores lie thousands apart, rounding chooses the key that is seen; the first draw may choose as BEFORE does.
+    If scores are thousands apart, rounding decides which key wins; the first noise draw may agree with BEFORE.
     """
     before = _one_attention(projected, mask)
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
@@ -471,7 +471,7 @@ POSITIONS = """g (float[B, S, 4] x) => (float[B, S, 4] y) {
 
 @pytest.mark.parametrize("text", [LOOKED_UP, POSITIONS])
 def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
-    """No input that is drawn reads it: one is made that does; where the model counts by itself, the row is named."""
+    """No random input reads the row: an input is made that does, or the row is reported if indices are computed."""
     table = np.random.default_rng(0).standard_normal((4000, 4)).astype(np.float32)
     moved = table.copy()
     moved[1234] += 1e-3
@@ -493,7 +493,7 @@ def test_a_row_of_a_large_table(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_moved_into_bfloat16() -> None:
-    """The operands of this attention come from a Reshape, whose own operands AFTER keeps in single precision."""
+    """The operands of this attention come from a Reshape, whose own operands are float32 in AFTER."""
     subject = next(s for s in subjects(trained=False) if s.name == "encoder_added_2")
     before = subject.build()
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
@@ -503,7 +503,7 @@ def test_what_is_moved_into_bfloat16() -> None:
 
 
 def test_large_models_one_side_at_a_time(tmp_path: Path) -> None:
-    """Weights of 96 MiB on each side, of which the runtime makes a packed copy: never both sides in memory."""
+    """Each side has 96 MiB of weights and a packed copy of them: only one side is in memory at a time."""
     width = 5016
     model = model_from_text(
         f"g (float[N, {width}] x) => (float[N, {width}] y) {{ y = MatMul(x, w) }}",
@@ -527,9 +527,9 @@ print({status} - before)"""
 
 
 def test_freed_tensors_return_to_the_system() -> None:
-    """Tensors of 12 MiB in front of others, after a block of 30 MiB, at which glibc raises its own threshold.
+    """Tensors of 12 MiB below another one, after a block of 30 MiB, which makes glibc raise its mmap threshold.
 
-    In a process of its own: holes in the heap of this one may take a tensor.
+    The test uses a separate process, since the heap of this process may have free blocks that fit a tensor.
     """
     code = """
 import os
@@ -549,7 +549,7 @@ print(before - resident())"""
 
 @pytest.mark.parametrize("allowed", [1 << 10, 1 << 30])
 def test_sessions_of_large_models_reuse_no_buffers(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
-    """A set of [1, 64, 64] floats fits into the larger budget alone, and runs with either."""
+    """A set of [1, 64, 64] floats fits only into the larger budget and runs with both."""
     asked = []
 
     def opened(*args: Any, **options: Any) -> Any:
@@ -577,7 +577,7 @@ def test_command(graphopt_command: Callable[..., Any], tmp_path: Path) -> None:
     assert "no such file" in missing.stderr
 
 
-# -- what is compared, and by which limits ---------------------------------------------------------------------------
+# -- comparisons and limits -----------------------------------------------------------------------------------------
 
 
 def with_attribute(model: onnx.ModelProto, op: str, name: str, factor: float) -> onnx.ModelProto:
@@ -626,7 +626,7 @@ def test_scores_beside_boxes(precision: Precision | None) -> None:
 
 @pytest.mark.parametrize("given", [True, False], ids=["one set of inputs", "many"])
 def test_one_small_number_beside_large_ones(given: bool) -> None:
-    """One box of four pixels and a score: each number is a slice, and the score of a few percent is off by 1e-4."""
+    """Four box coordinates and a score: each is its own slice, and the score of a few percent is off by 1e-4."""
     rng = np.random.default_rng(3)
     text = """g (float[1, 16] x) => (float[1, 5] y) {
         b = MatMul(x, boxes) p = Mul(b, pixels)
@@ -655,7 +655,7 @@ def test_scale_of_attention_in_half_precision(name: str) -> None:
 
 @pytest.mark.once
 def test_scale_of_attention_of_an_exported_bert_in_half_precision() -> None:
-    """Three layers of MiniLM as PyTorch exports them, on one set of inputs."""
+    """Three layers of MiniLM as PyTorch exports them, on one input set."""
     before, feeds = onnx.load(fetch("paraphrase")), TRAINED["paraphrase"].feeds[0](np.random.default_rng(5))
     after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
     assert verify(before, after, inputs=feeds)
@@ -697,7 +697,7 @@ def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) ->
 
 
 def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
-    """The last column reads padding by its large weights; the other results of a tile leave their rounding there."""
+    """The last kernel column is large: results where it reads padding are small, but share their tile's rounding."""
     rng = np.random.default_rng(0)
     w = (rng.standard_normal((4, 4, 3, 3)) / 12).astype(np.float32) * np.array([1, 1, 100], np.float32)
     text = "g (float[N,4,13,13] x) => (float[N,4,13,13] y) { y = Conv <pads: ints = [1,1,1,1]> (x, w) }"
@@ -711,7 +711,7 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
 
 @pytest.mark.parametrize(("target", "layers", "seed"), [("cpu", 1, 5), ("rocm", 2, 7)])
 def test_weights_stored_in_half_precision_before_a_quantization(target: str, layers: int, seed: int) -> None:
-    """One rounding of the weights moves a quantized value that a softmax chooses by; few draws of other weights do."""
+    """Rounding the weights changes a quantized value that decides a softmax; few noise draws do the same."""
     rng = np.random.default_rng(seed)
     numbers = (rng.standard_normal((layers, 8, 8, 3, 1)) / 5).astype(np.float32)
     body = ""
@@ -726,7 +726,7 @@ def test_weights_stored_in_half_precision_before_a_quantization(target: str, lay
         return model_from_text(text, weights | {"k": np.array(60, np.float32)})
 
     before = model(1)
-    # The fault is 32 times what is lost at most.
+    # The fault is 32 times the largest rounding.
     after, fault = (
         graphopt.optimize(model(factor), target=target, precision="fp16", all_sites=True)[0]
         for factor in (1, 1 + 2**-6)
@@ -737,7 +737,7 @@ def test_weights_stored_in_half_precision_before_a_quantization(target: str, lay
 
 
 def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
-    """The runtime has no Erf of float64; at its default level it reads no more of this one than its shape."""
+    """The runtime has no float64 Erf kernel; at its default level it needs only the shape of this Erf."""
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((8, 8)).astype(np.float32), "b": np.ones(8, np.float32)}
     text = """g (float[4, 8] x, double[4, 8] u) => (float[4, 8] y, int64[2] s) {
@@ -755,7 +755,7 @@ def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
 
 
 def test_a_step_of_a_quantized_value_is_honest() -> None:
-    """A Winograd convolution moves one of some hundred images over the end of a quantization step: no difference."""
+    """A Winograd convolution moves one of about a hundred images across a quantization boundary: accepted."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "w": (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32),
@@ -772,7 +772,7 @@ def test_a_step_of_a_quantized_value_is_honest() -> None:
     after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
     assert sum(n.op_type.startswith("WinogradConv") for n in after.graph.node) == 2
     distances: dict[str, float] = {}
-    while not distances:  # which image it is depends on how the processor rounds
+    while not distances:  # which image it is depends on the rounding of the processor
         cases = [Case(str(i), {"x": rng.standard_normal((1, 16, 12, 12)).astype(np.float32)}) for i in range(96)]
         watched = run_cases(model_from_text(text.format(", float[N, 16, 12, 12] c"), values), cases, library=False)
         got = run_cases(after, cases, library=True)
@@ -812,15 +812,15 @@ def quantized_chain(change: str = "Identity(q1)", middle: str = "u", scale: floa
 @pytest.mark.parametrize(
     ("after", "named"),
     [
-        (quantized_chain("Clip(q1, low, seven_less)"), "q2"),  # wrong behind q1: named where it is quantized again
-        (quantized_chain("Clip(q1, low, one_less)"), ""),  # as rounding moves it
-        (quantized_chain("Clip(q1, low, seven_less)", scale=0.011), ""),  # another quantization under the same names
+        (quantized_chain("Clip(q1, low, seven_less)"), "q2"),  # wrong after q1: reported at the next quantization
+        (quantized_chain("Clip(q1, low, one_less)"), ""),  # one level, as rounding changes it
+        (quantized_chain("Clip(q1, low, seven_less)", scale=0.011), ""),  # other quantization, same names
         (onnx.ModelProto(), "q1"),
     ],
 )
 def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None:
     before = quantized_chain()
-    if not after.graph.node:  # q1 itself is wrong, and what stands behind it is not blamed
+    if not after.graph.node:  # q1 itself is wrong, so values after it are not reported
         after.CopyFrom(quantized_chain("Clip(q1, low, seven_less)", middle="q1_"))
         after.graph.node[1].output[0], after.graph.node[2].input[0] = "whole", "whole"
         after.graph.node[2].output[0], after.graph.node[3].input[0] = "q1", "q1"
@@ -831,7 +831,7 @@ def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None
 
 
 def test_a_class_comes_from_what_is_computed() -> None:
-    """Not from an initializer that nothing reads, nor from what the metadata say."""
+    """Neither an unused initializer nor the metadata decide the class."""
     before, after = add_model(1.0), add_model(1.005)
     after.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float16), "unread"))
     for numerics in ("fp16", "bf16", "approximate"):
@@ -861,7 +861,7 @@ def test_a_model_that_differs_from_itself_is_random(
 ) -> None:
     model = model_from_text(f"g (float[N, 64] x) => (float[N, 64] y, float[N, 64] z) {{ {body} z = Relu(x) }}")
     report = verify(model, model)
-    # What was left there may also be the same each time.
+    # A random output may happen to be the same each time.
     assert report.verdict != Verdict.DIFFERENT
     assert {row.name for row in report.rows} == {"z"}
     assert not report
@@ -901,7 +901,7 @@ def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Pat
 
 @pytest.mark.once
 def test_a_body_without_its_bias_is_a_finding() -> None:
-    """Not a traceback: the honest Winograd that a kernel is held against is made of the body, whatever that is."""
+    """A finding, not a traceback, although the reference Winograd convolution is built from the faulty body."""
     before = ZOO["resnet18"](small=True)
     after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
     function = next(f for f in after.functions if f.name.startswith("WinogradConv"))
@@ -913,7 +913,7 @@ def test_a_body_without_its_bias_is_a_finding() -> None:
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("case", ["far from zero", "whole numbers", "nearly constant"])
 def test_a_runtimes_norm_by_the_difference_of_squares(case: str, skip: bool) -> None:
-    """What AFTER writes out is nearer to the truth than BEFORE's own kernel."""
+    """AFTER in standard operators is more accurate than the kernel that BEFORE uses."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {n: rng.uniform(0.7, 1.3, 32).astype(np.float32) for n in ("scale", "bias")}
     values |= {"least": np.float32(1e-5)}
@@ -928,7 +928,7 @@ def test_a_runtimes_norm_by_the_difference_of_squares(case: str, skip: bool) -> 
         values,
     )
     x = rng.standard_normal((40, 32)).astype(np.float32)
-    # Whole numbers have no rounding of their own, which would stand for the kernel's.
+    # Integers are exact, so no rounding of the input hides the error of the kernel.
     rows = {
         "far from zero": 20 + x,
         "whole numbers": np.rint(1000 + 10 * x),
@@ -960,7 +960,7 @@ def test_a_runtimes_norm_by_the_difference_of_squares(case: str, skip: bool) -> 
 
 
 def test_a_node_that_no_input_shows() -> None:
-    """A convolution whose result is times 1e-12 of another's could give zeros; the other could not."""
+    """A convolution result multiplied by 1e-12 is invisible in the output, so that node could give zeros."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "w": (rng.standard_normal((8, 8, 3, 3)) / 12).astype(np.float32),
@@ -1011,7 +1011,7 @@ def test_branches_and_loops_inside_others(opset: int) -> None:
 
 
 def listed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """As IR version 3 has it: every initializer is listed as an input."""
+    """The model in the form of IR version 3, which lists every initializer as an input."""
     model.ir_version = 3
     model.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in model.graph.initializer
@@ -1021,9 +1021,7 @@ def listed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(7, 8), (9, 3), (9, 8), (11, 3), (13, 8), (21, 8), (22, 8)])
 def test_honest_errors_are_measured_in_every_version(opset: int, ir_version: int) -> None:
-    """From 22 on the runtimes draw no uniform numbers, and up to IR version 3 initializers of the noise were not listed
-    as inputs: honest errors were not measured there, without a word.
-    """
+    """Runtimes lack uniform random numbers from opset 22 on, and IR version 3 lists initializers as inputs."""
     make = listed if ir_version == 3 else lambda model: model
     rng = np.random.default_rng(0)
     text = "g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) b = Tanh(a) y = MatMul(b, v) }"
@@ -1037,10 +1035,10 @@ def test_honest_errors_are_measured_in_every_version(opset: int, ir_version: int
     assert not verify(model, far)
 
 
-# What cannot be measured -> (a model, its opset, the reason as it is said).
+# Case -> (body, opset, reported reason why it cannot be measured).
 UNMEASURED = {
     "opset 6": ("y = MatMul(x, by)", 6, "rounding needs opset 7"),
-    "a root of zero": (  # rounding makes half of the zeros negative
+    "a root of zero": (  # rounding makes half of the zeros under the root negative
         "z = MatMul(x, by) a = Mul(z, z) b = Abs(z) c = Mul(b, b) e = Sub(a, c) r = Sqrt(e) y = Add(z, r)",
         17,
         "rounding alone changes its shape, or where it has NaN",
@@ -1059,12 +1057,12 @@ def test_a_fixed_limit_does_not_stand_in_without_a_word(
         onnx.save(model_from_text(graph, {"by": by * np.eye(16, dtype=np.float32)}, opset), file)
     report = verify(*files)
     assert report.equal, report.summary
-    # The single 1 in each row of "one-hot" may stay positive in all draws.
+    # The only 1 in each row of "one-hot" may stay positive in all draws.
     far = [row for row in report.rows if row.slice_error > 1.2e-6 and row.case != "one-hot"]
     assert len(far) > 3 and all(row.unmeasured for row in far), report.rows
     said = [gap for gap in report.not_covered if "could not be measured" in gap]
     assert len(said) == 1 and "output 'y'" in said[0] and reason in said[0] and "1e-05" in said[0], report.not_covered
-    assert not any(row.unmeasured for row in verify(files[0], files[0]).rows)  # nothing to measure
+    assert not any(row.unmeasured for row in verify(files[0], files[0]).rows)  # equal outputs need no measurement
     strict = graphopt_command("verify", *files, "--strict")
     assert strict.exit_code == 9 and "could not be measured" in " ".join(strict.stdout.split())
     assert graphopt_command("verify", *files).exit_code == 0
@@ -1084,7 +1082,7 @@ def test_a_fixed_limit_does_not_stand_in_without_a_word(
     ids=["as in float32", "a tenth too much", "zeros"],
 )
 def test_numbers_where_before_leaves_the_range_of_half_precision(after: str, equal: bool, tmp_path: Path) -> None:
-    """Products of pixels are beyond 65504: a rewrite that scales before the product is not different, but right."""
+    """Products of pixels exceed 65504: scaling before the product is more accurate, so it is accepted."""
     rng = np.random.default_rng(0)
     values = {"w": rng.uniform(0.5, 1, (64, 64)), "little": np.float16(1e-3), "most": np.float16(0.55)}
     values = {name: np.float16(value) for name, value in values.items()}
@@ -1102,7 +1100,7 @@ def test_numbers_where_before_leaves_the_range_of_half_precision(after: str, equ
 
 @pytest.mark.parametrize("move", ["Transpose", "Flatten", "Expand({}, shape)"])
 def test_half_precision_in_which_nothing_is_computed_is_an_error(move: str) -> None:
-    """A value that is only moved there lost half of its digits for nothing."""
+    """A float16 value that is only moved loses half of its digits without any gain."""
     values = {"shape": np.array([1, 1])}
     graph = "g (float[N, 64] x) => (float[M, K] y) {{ a = Tanh(x) {} }}"
     moved = move if "{}" in move else move + "({})"
@@ -1114,7 +1112,7 @@ def test_half_precision_in_which_nothing_is_computed_is_an_error(move: str) -> N
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In no message, and with the same noise: the limits are the same numbers."""
+    """Large weights are not part of the message and get the same noise, so the limits are equal."""
     rng = np.random.default_rng(0)
     name = {np.float32: "float", np.float16: "float16", np.float64: "double"}[dtype]
     text = f"g ({name}[N, 200] x) => ({name}[N, 200] y) {{ a = MatMul(x, w) y = Tanh(a) }}"
@@ -1130,7 +1128,7 @@ def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: 
 
 
 def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
-    """Uniform numbers below opset 22, bits from it on: norms written out and float64 among what is rounded."""
+    """Noise is uniform below opset 22 and made of random bits from 22 on, also for norms and float64."""
     rng = np.random.default_rng(0)
     text = (
         "g (float16[N, 64] x) => (float16[N, 64] y, double[N, 64] z) { a = LayerNormalization(x, s) y = MatMul(a, w) "
@@ -1150,7 +1148,7 @@ def test_honest_errors_do_not_depend_on_how_noise_is_drawn() -> None:
 
 
 def test_a_crash_of_the_runtime_is_a_finding() -> None:
-    """A Cast between Transpose and MatMul, where layouts are changed at the default level (both releases crash)."""
+    """A Cast between Transpose and MatMul crashes the runtime at its default level, which changes layouts."""
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "table": rng.standard_normal((20, 8)).astype(np.float32),
@@ -1169,11 +1167,11 @@ def test_a_crash_of_the_runtime_is_a_finding() -> None:
     bad = [row for row in report.rows if not row.equal]
     assert all(row.optimized for row in bad)
     assert "crashes (signal" in bad[0].reason
-    assert verify(before, before)  # another process serves what follows
+    assert verify(before, before)  # a new process runs the following models
 
 
 def test_what_even_weights_lose_in_half_precision() -> None:
-    """Rounded weights of a ramp are off by a pattern, which adds up where noise does not."""
+    """The rounding errors of ramp weights form a pattern, which adds up where noise does not."""
     graph = """g (float[N, 256] x) => (float[N, 64] y) {
         h = LayerNormalization(x, one, one)  a = com.microsoft.QuickGelu(h)  b = MatMul(a, w)
         m = ReduceMean<axes = [-1]>(b)  y = Sub(b, m)
@@ -1187,7 +1185,7 @@ def test_what_even_weights_lose_in_half_precision() -> None:
 
 
 def test_types_that_no_schema_says_are_guessed() -> None:
-    """LayerNormalization below opset 17 is the runtime's own: rounding what it makes needs its type."""
+    """LayerNormalization below opset 17 belongs to the runtime: the type of its output is needed to round it."""
     graph = "g (float[N, 8] x) => (float[N, 8] y) { h = LayerNormalization(x, s)  y = com.microsoft.QuickGelu(h) }"
     model = model_from_text(graph, {"s": np.linspace(1, 2, 8, dtype=np.float32)}, 16, check=False)
     types = types_of(model)
@@ -1198,10 +1196,10 @@ def test_types_that_no_schema_says_are_guessed() -> None:
 @pytest.mark.parametrize(
     ("draws", "times", "finding"),
     [
-        ((1.0, 1.01, 0.99, 1.0, 0.98, 1.02), 1.1, Finding.DIFFERENT),  # draws that agree know the largest
-        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 1.5, Finding.EQUAL),  # draws that differ have not seen it
+        ((1.0, 1.01, 0.99, 1.0, 0.98, 1.02), 1.1, Finding.DIFFERENT),  # draws that agree bound the error
+        ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 1.5, Finding.EQUAL),  # draws that spread may miss the largest error
         ((0.2, 0.5, 1.0, 0.3, 0.7, 0.25), 2.1, Finding.DIFFERENT),
-        ((0.2, 0.5, 1.0, 0.3, 0.7), 1.1, Finding.DIFFERENT),  # too few to know
+        ((0.2, 0.5, 1.0, 0.3, 0.7), 1.1, Finding.DIFFERENT),  # too few draws to measure the spread
     ],
 )
 def test_the_spread_of_draws_says_what_a_rare_one_reaches(
@@ -1217,7 +1215,7 @@ def test_the_spread_of_draws_says_what_a_rare_one_reaches(
     (1.1, False, Finding.DIFFERENT), (1.1, True, Finding.EQUAL), (4.2, True, Finding.DIFFERENT)
 ])  # fmt: skip
 def test_what_is_the_same_in_all_draws_has_its_factor_too(times: float, fixed: bool, finding: Finding) -> None:
-    """Noise is drawn with it; how far the runtime's norm is from another way to compute it comes as it is."""
+    """Draws already include the factor of noise; the fixed error of the runtime's norm does not."""
     rng = np.random.default_rng(0)
     want, away = rng.standard_normal((2, 16, 16))
     honest = [deviation(want, want + 1e-4 * (away + 1e-3 * rng.standard_normal((16, 16)))) for _ in range(8)]
@@ -1235,7 +1233,7 @@ def test_what_is_made_of_rounding_says_nothing(times: float, finding: Finding) -
 
 
 def test_weights_in_files_of_a_model_in_memory(tmp_path: Path) -> None:
-    """What `optimize` gives back for a path keeps them there; a session of a message looks in the current folder."""
+    """`optimize` leaves weights in their file; a session of serialized bytes looks in the current folder."""
     path = tmp_path / "m.onnx"
     model = model_from_text(
         "g (float[N, 64] x) => (float[N, 64] y) { t = MatMul (x, w)  u = Identity (t)  y = Relu (u) }",
@@ -1247,7 +1245,7 @@ def test_weights_in_files_of_a_model_in_memory(tmp_path: Path) -> None:
     compared = graphopt.verify(path, after, effort="quick")
     assert compared.equal, compared.summary
     tensor = after.graph.initializers["w"].const_value
-    assert isinstance(tensor, ir.ExternalTensor)  # and there they stay
+    assert isinstance(tensor, ir.ExternalTensor)  # the weights stay in their file
 
 
 def test_a_report_is_true_where_nothing_was_found() -> None:
@@ -1259,7 +1257,7 @@ def test_a_report_is_true_where_nothing_was_found() -> None:
 
 @pytest.mark.once
 def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
-    """Its sum is that of BEFORE, over more addresses than there are."""
+    """AFTER computes the product of BEFORE as a sum over more elements than the address space holds."""
     size = 1 << 46
     before = model_from_text("g (float[1] x) => (float[1] y) { y = Mul(x, n) }", {"n": np.float32(size)})
     text = "g (float[1] x) => (float[1] y) { e = Expand(x, n) y = ReduceSum(e) }"
@@ -1269,7 +1267,7 @@ def test_a_side_that_there_is_no_memory_for_is_not_different() -> None:
 
 
 def search(operator: str, seed: int, scale: float = 1.0) -> onnx.ModelProto:
-    """Up to 16 tokens by a decoder which, weights and all, is the body of an operator that onnx does not know."""
+    """Generates up to 16 tokens; the decoder and its weights are the body of an operator unknown to onnx."""
     rng = np.random.default_rng(seed)
     body = onnx.parser.parse_graph(
         """decoder (int32[B, S] input_ids, int32[B, S] position_ids, int32[B, T] attention_mask,
@@ -1312,7 +1310,7 @@ def test_what_a_search_chooses_by_is_rounded_too() -> None:
 
 
 def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
-    """As a T5's encoder reads its own first output."""
+    """The logits also have a reader inside the body, as the first output of a T5 encoder has."""
     before = search("BeamSearch", 5)
     body = next(a.g for a in before.graph.node[0].attribute if a.name == "decoder")
     body.node.add(op_type="Identity", input=["logits"], output=["again"])
@@ -1328,16 +1326,16 @@ def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
 
 
 def test_memory_that_nobody_wrote_to_is_random() -> None:
-    """Where every row ends before its time, GreedySearch leaves the rest of its output as it was."""
+    """If every row ends early, GreedySearch leaves the rest of its output uninitialized."""
     before = search("GreedySearch", 0)
     report = verify(before, graphopt.optimize(before, precision="fp16", all_sites=True)[0])
-    # What was left there may also be the same each time.
+    # The uninitialized part may happen to be the same each time.
     assert report.verdict != Verdict.DIFFERENT
 
 
 @pytest.mark.parametrize("threshold", [2, 2.5, -0.5])
 def test_a_comparison_at_its_threshold(threshold: float) -> None:
-    """Whole numbers and half ones are not rounded, so whether the number itself counts is seen."""
+    """Integers and halves are exact, so inputs equal to the threshold tell the two operators apart."""
     number = {"k": np.array(threshold, np.float32)}
     before, after = (
         model_from_text(f"g (float[N, 8] x) => (bool[N, 8] y) {{ y = {op}(x, k) }}", number)
@@ -1363,7 +1361,7 @@ EMPTY = "g (float[N, 8] x) => (float[M, 8] y) {{ {0} }}"
     ids=["does not run", "runs", "one row of nothing"],
 )
 def test_an_empty_batch(body: str, words: str) -> None:
-    """What finds nothing hands on nothing: another size of it is found, and a side that does not take it is named."""
+    """A detector that finds nothing makes an empty batch: another size is a difference, a refusal is reported."""
     numbers = {"rest": [0, 4, -1], "pads": [0, 0, 1, 0], "one": [1], "axis": [0]}
     constants = {name: np.array(given) for name, given in numbers.items() if f" {name}" in body}
     before = model_from_text(EMPTY.format("y = Tanh(x)"), opset=18)
@@ -1381,14 +1379,14 @@ def test_an_empty_batch(body: str, words: str) -> None:
 
 
 def test_an_empty_batch_that_ends_the_process() -> None:
-    """An Einsum of no rows divides by their number: the runtime dies, and verify does not, nor does it blame AFTER."""
+    """An Einsum over 0 rows divides by 0, which kills the runtime's process; verify survives and accepts AFTER."""
     text = 'g (float[N, 4, 8] x) => (float[N, 4, 4] y) { y = Einsum <equation: string = "nij,nkj->nik"> (x, x) }'
     model = model_from_text(text)
     assert verify(model, model)
 
 
 def test_numbers_beyond_half_precision_between_its_nodes() -> None:
-    """The CPU's runtime computes them in float32, and a GPU does not."""
+    """The CPU provider computes between float16 nodes in float32, a GPU does not."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, a) y = Mul(q, b) }"
     half = """g (float[N, 8] x) => (float[N, 8] y) {
         h = Cast <to: int = 10> (x) q = Mul(h, a) r = Mul(q, b) y = Cast <to: int = 1> (r) }"""
@@ -1406,7 +1404,7 @@ def test_numbers_beyond_half_precision_between_its_nodes() -> None:
 
 
 def test_numbers_beyond_half_precision_that_before_has_too() -> None:
-    """Any model in half precision has them: that is no fault, and worth a note."""
+    """Values beyond the range of float16 that BEFORE has too are a note: every float16 version has them."""
     text = "g (float[N, 8] x) => (float[N, 8] y) { q = Mul(x, x) y = Mul(q, x) }"
     half = """g (float[N, 8] x) => (float[N, 8] y) {
         h = Cast <to: int = 10> (x) q = Mul(h, h) r = Mul(q, h) y = Cast <to: int = 1> (r) }"""
@@ -1416,7 +1414,7 @@ def test_numbers_beyond_half_precision_that_before_has_too() -> None:
 
 
 def test_a_norm_in_a_body_is_one() -> None:
-    """How far its rounding moves the outputs is measured as for a norm in the main graph."""
+    """The effect of rounding in a subgraph norm is measured as for a norm in the main graph."""
     branch = "g{0} () => (float[N, 4] a{0}) {{ a{0} = {1} }}"
     head = "g (bool c, float[N, 4] x, float[4] s) => (float[N, 4] y)"
     for op, found in (("LayerNormalization(x, s)", True), ("Relu(x)", False)):
@@ -1428,7 +1426,7 @@ def test_a_norm_in_a_body_is_one() -> None:
 
 
 def test_not_a_number_everywhere_is_different() -> None:
-    """Also where rounding alone makes some elements NaN: the roots of numbers near 0."""
+    """NaN everywhere is a difference, even if rounding alone makes some elements NaN (roots of values near 0)."""
     graph = (
         "g (float[N, 8] x) => (float[N, 8] y) {{ c = MatMul(x, w)  d = Sub(c, c)  e = Add(d, one)  y = Mul(e, {}) }}"
     )
@@ -1441,7 +1439,7 @@ def test_not_a_number_everywhere_is_different() -> None:
 
 
 def with_large_sums() -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """A stream of sums beyond float16's range, normed in the end; and in float16 as if it were small."""
+    """Sums beyond the range of float16 with a norm at the end; AFTER computes them in float16 anyway."""
     graph = """g (int64[B, S] ids) => (float[B, S, 16] y) {
         h = Gather(table, ids)  p = MatMul(h, w)  s = Add(h, p)
         q = Mul(s, s)  v = ReduceMean<axes = [-1]>(q)  r = Sqrt(v)  n = Div(s, r)  y = MatMul(n, u)
@@ -1467,7 +1465,7 @@ def test_values_beyond_float16_on_usual_inputs_are_different_and_named() -> None
 
 
 def test_values_that_only_after_takes_beyond_float16_are_different() -> None:
-    """Both in float16: the CPU's runtime computes in float32 in between, and hides it."""
+    """Both files are float16; the CPU provider computes in float32 between nodes, which hides the overflow."""
     graph = "g (float16[N, 8] x) => (float16[N, 8] y) { m = Mul(x, a)  y = Mul(m, b) }"
     one = np.ones(8, np.float16)
     large = np.array([1] * 7 + [2000], np.float16)

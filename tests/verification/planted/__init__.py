@@ -1,8 +1,10 @@
-"""Faults that a rewriter could make, planted one at a time, and how far each really moves the outputs.
+"""Faults that a rewrite could introduce, planted one at a time, with their measured effect on the outputs.
 
-`registry` holds what a kind of fault is, the files beside it the kinds, `subjects` the models with their broad inputs,
-`effect` the measure, `honest` the files that are no fault. None of it uses `graphopt.verification`: it is what
-`verify` is held against.
+`registry` defines fault kinds, and the other modules register them. `subjects` holds the models and their inputs,
+`effect`
+measures a fault, `honest` makes files that differ by rounding only. Nothing here imports `graphopt.verification`, which
+these
+faults test.
 """
 
 from tests.verification.planted import (

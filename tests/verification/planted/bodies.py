@@ -1,7 +1,7 @@
-"""Faults that one way of running a file does not show: only the native kernel is wrong, or only the function body.
+"""Faults in one of the two ways to run a node: in its native kernel only, or in its function body only.
 
-A kernel is never changed here. A body that has the right numbers baked in, under a node whose attributes are wrong, is
-a file in which only the kernel computes wrong numbers; wrong numbers in the body under a right node are the opposite.
+No kernel is changed. A node with a wrong attribute and a body that has the correct value as a constant is wrong only
+in the kernel. A correct node with a wrong value in its body is wrong only in the body.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _function(patch: Patch, name: str) -> onnx.FunctionProto:
 
 
 def _bake(function: onnx.FunctionProto, attribute: onnx.AttributeProto) -> bool:
-    """Writes an attribute's value wherever the body reads it; whether it reads it."""
+    """Replaces an attribute by its value wherever the body reads it; returns whether the body reads it."""
     found = False
     for node in function.node:
         for a in node.attribute:
@@ -42,7 +42,7 @@ def _bake(function: onnx.FunctionProto, attribute: onnx.AttributeProto) -> bool:
 
 
 def _wrong(attribute: onnx.AttributeProto) -> onnx.AttributeProto | None:
-    """The same attribute with another value that a kernel takes."""
+    """The attribute with another value that the kernel accepts, or None."""
     changed = onnx.AttributeProto()
     changed.CopyFrom(attribute)
     if attribute.type == onnx.AttributeProto.FLOAT:
@@ -59,7 +59,7 @@ def _wrong(attribute: onnx.AttributeProto) -> onnx.AttributeProto | None:
 
 
 def _attribute_faults(facts: Facts, name: str, side: str) -> Sites:
-    """One attribute, wrong for the kernel or for the body, in all nodes of one operator that share its value."""
+    """One attribute, wrong in the kernel or in the body, for all nodes of one operator that share its value."""
     seen = set()
     for node, function in _ours(facts):
         for a in node.attribute:
@@ -97,7 +97,7 @@ for _name in ("scale", "epsilon", "pads"):
 
 
 def _body_faults(facts: Facts, change: Callable[[onnx.FunctionProto], bool]) -> Sites:
-    """One fault a function of ours, in its body."""
+    """One fault for each GraphOpt function, in its body."""
     for function in facts.model.functions:
         if function.domain != DOMAIN:
             continue
@@ -171,7 +171,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _renamed(facts: Facts, become: Callable[[str], str | None]) -> Sites:
-    """A node under the name of another operator whose body computes what the old one did: only the kernel is wrong."""
+    """Renames a node to another operator but keeps its body: only the kernel computes something else."""
     present = {f.name for f in facts.model.functions}
     done = set()
     for node, function in _ours(facts):
@@ -194,7 +194,7 @@ def _renamed(facts: Facts, become: Callable[[str], str | None]) -> Sites:
 
 @kind("only the kernel: activation missing")
 def _(facts: Facts) -> Sites:
-    """WinogradConvRelu under the name WinogradConv."""
+    """For example, WinogradConvRelu becomes WinogradConv."""
 
     def become(name: str) -> str | None:
         for activation in ("LeakyRelu", "Relu", "Silu", "Clip"):
@@ -207,7 +207,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("only the kernel: another activation")
 def _(facts: Facts) -> Sites:
-    """Tanh where Relu is meant."""
+    """Replaces Relu by Tanh, or Silu by Mish."""
 
     def become(name: str) -> str | None:
         if name.startswith(("WinogradConv", "ScaleShift", "FusedGroupNorm")):
@@ -237,7 +237,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _strip(sites: Sites, names: tuple[str, ...]) -> Sites:
-    """Also without the attributes that the other operator does not have."""
+    """The same sites, without the attributes that the other operator does not have."""
     for site, inner in sites:
 
         def edit(patch: Patch, inner: Edit = inner) -> None:
@@ -260,7 +260,7 @@ def _strip(sites: Sites, names: tuple[str, ...]) -> Sites:
 
 @kind("a projection given to the wrong input of an attention")
 def _(facts: Facts) -> Sites:
-    """Queries and keys exchanged, or keys and values: where both have one shape."""
+    """Exchanges queries and keys, which have equal shapes, or the scale and bias of a LayerNormalization."""
     for node in facts.nodes:
         if node.op_type.startswith("FusedAttention"):
             yield where(node), set_inputs(node, [node.input[0], node.input[2], node.input[1], *node.input[3:]])

@@ -1,4 +1,4 @@
-"""Faults in control flow and recurrence: the wrong branch, one turn less, a lost state, weights inside a body."""
+"""Faults in control flow and recurrence: the wrong branch, a missing iteration, a lost state, weights in a body."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _graph(node: onnx.NodeProto, name: str) -> onnx.GraphProto:
 
 
 def _constant(patch: Patch, condition: str, value: bool) -> str:
-    """A condition that ignores its input, which stays in the model."""
+    """A constant condition that keeps its former input in the model."""
     never = patch.op("And", condition, patch.const(False, np.bool_))
     return patch.op("Not", never) if value else never
 
@@ -190,7 +190,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("recurrence: forgets")
 def _(facts: Facts) -> Sites:
-    """The recurrent weights are zero: shows from the second step on, or with a state."""
+    """The recurrent weights are zero: visible from the second step on, or with an initial state."""
     for node in _recurrent(facts):
         weight = facts.constants.get(node.input[2])
         if weight is not None:

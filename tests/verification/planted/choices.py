@@ -1,4 +1,4 @@
-"""Faults behind TopK, NonMaxSuppression and ArgMax, and small detection heads that have these."""
+"""Faults in values chosen by TopK, NonMaxSuppression and ArgMax, and small detection heads with these operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKBONE = """
     f2 = Conv<pads = [1, 1, 1, 1]>(r1, w2)  r2 = Relu(f2)  cells = Conv(r2, w3)
     rows = Reshape(cells, as_rows)  anchors = Transpose<perm = [0, 2, 1]>(rows)
 """
-# Anchors first, then classes of these; boxes by the quotient of the flat index, labels by its remainder.
+# Anchors are chosen first, then their classes; boxes use the quotient of the flat index, labels its remainder.
 IN_TWO_STAGES = f"""g (float[B, 3, 24, 24] x) => (float[B, {ENTRIES}, 6] found) {{ {BACKBONE}
     box, logit = Split<axis = 2>(anchors, parts)  score = Sigmoid(logit)
     best = ReduceMax<axes = [2], keepdims = 0>(score)  best_k, anchor = TopK<axis = 1>(best, entries)
@@ -33,7 +33,7 @@ IN_TWO_STAGES = f"""g (float[B, 3, 24, 24] x) => (float[B, {ENTRIES}, 6] found) 
     value1 = Unsqueeze(value, two)  kind_f = Cast<to = 1>(kind)  kind1 = Unsqueeze(kind_f, two)
     found = Concat<axis = 2>(chosen, value1, kind1)
 }}"""
-# Queries are gathered by the best anchors, and a decoder makes boxes and classes of them.
+# Queries are gathered from the best anchors, and a decoder computes boxes and classes from them.
 DECODED = f"""g (float[B, 3, 24, 24] x) => (int64[B, {ENTRIES}] labels, float[B, {ENTRIES}, 4] boxes,
                                           float[B, {ENTRIES}] scores) {{ {BACKBONE}
     guess = MatMul(anchors, w_guess)  best = ReduceMax<axes = [2], keepdims = 0>(guess)
@@ -89,7 +89,7 @@ def head(name: str) -> onnx.ModelProto:
 
 
 def subjects() -> list[Subject]:
-    """Returns the heads, fed with images of the one size that they take."""
+    """Returns the heads with inputs of the only image size that they accept."""
     sizes = tuple({"B": batch} for batch in (1, 2, 3, 4))
     return [Subject(f"head_{name.replace(' ', '_')}", partial(head, name), sizes) for name in HEADS]
 
@@ -98,7 +98,7 @@ def subjects() -> list[Subject]:
 
 
 def _reordered(patch: Patch, x: str, pick: Callable[[str], str], axis: int) -> str:
-    """The entries that `pick` names for a given number of entries, along an axis."""
+    """Gathers entries along an axis; `pick` returns the indices for a given number of entries."""
     count = patch.op("Gather", patch.op("Shape", x), integer(patch, axis))
     return patch.op("Gather", x, pick(count), axis=axis)
 
@@ -116,7 +116,7 @@ def _reversed(patch: Patch, count: str) -> str:
 
 
 def _neighbours(patch: Patch, count: str) -> str:
-    """1, 0, 3, 2, ..., the last one in its place if their number is odd."""
+    """The order 1, 0, 3, 2, ...; the last entry keeps its place if the count is odd."""
     places = _places(patch, count)
     odd = patch.op("Mod", places, integer(patch, 2))
     step = patch.op("Sub", integer(patch, 1), patch.op("Add", odd, odd))
@@ -129,14 +129,14 @@ def _last_twice(patch: Patch, count: str) -> str:
 
 
 def _distant(patch: Patch, count: str) -> str:
-    """The first entry is the last one."""
+    """The first entry is replaced by the last one."""
     places = _places(patch, count)
     first = patch.op("Equal", places, integer(patch, 0))
     return patch.op("Where", first, patch.op("Sub", count, integer(patch, 1)), places)
 
 
 def _chosen(facts: Facts, pick: Callable[[Patch, str], str], outputs: tuple[int, ...]) -> Sites:
-    """Reorders outputs of each TopK alike: 0 are the values, 1 the indices."""
+    """Reorders outputs of each TopK in the same way: output 0 holds the values, output 1 the indices."""
     for node in nodes(facts, "TopK"):
         axis = -1 if (rank := facts.rank(node.input[0])) is None else rank - 1
         axis = next((a.i for a in node.attribute if a.name == "axis"), axis)
@@ -164,7 +164,7 @@ for _words, _pick, _outputs in (
 
 @kind("choice: boxes of an output permuted against its scores")
 def _(facts: Facts) -> Sites:
-    """The rows of one operand of the last Concat, or of one of several outputs."""
+    """Reorders the rows of one operand of the last Concat, or of one of several outputs."""
     names = [n for n in facts.outputs if (facts.rank(n) or 0) > 1]
     joined = [n for n in nodes(facts, "Concat") if n.output[0] in names]
     values = [name for node in joined for name in node.input] + (names if len(facts.outputs) > 1 else [])
@@ -182,7 +182,7 @@ def _(facts: Facts) -> Sites:
     for node in nodes(facts, "NonMaxSuppression"):
 
         def change(patch: Patch, x: str) -> str:
-            """[N, 3]: the box of the first row is the last one's."""
+            """For [N, 3]: replaces the box index of the first row by that of the last row."""
             head = patch.op("Slice", x, integer(patch, [0]), integer(patch, [2]), integer(patch, [1]))
             box = patch.op("Slice", x, integer(patch, [2]), integer(patch, [3]), integer(patch, [1]))
             return patch.op("Concat", head, _reordered(patch, box, partial(_distant, patch), 0), axis=1)
@@ -210,7 +210,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("choice: one label is the next")
 def _(facts: Facts) -> Sites:
-    """Of an ArgMax, where an entry is the first of its row."""
+    """Changes the first index along the last axis of each ArgMax or ArgMin."""
     for node in nodes(facts, "ArgMax", "ArgMin"):
         name = node.output[0]
         if (rank := facts.rank(name)) is None or rank < 2:

@@ -1,11 +1,11 @@
-"""How far a fault really moves the outputs, in units of what honest rounding does to them.
+"""The measured effect of a fault on the outputs, in units of the honest error, the effect of rounding.
 
-ONNX Runtime runs everything, its optimizations off, on broad inputs (`subjects.inputs`). The honest error of a pair
-of files is what lies between them before a fault is planted, and what remains of changing every float weight and
-input by one unit in the last place of the pair's precision, or in BEFORE each score that a softmax reads (which a
-mask of -10000 leaves with a unit of a thousandth), whichever is most; it is known for each element of each output. A
-fault's effect is judged for the whole output and for each slice along each axis, since a score of 0.5 beside a box of
-2,000 pixels has a scale of its own.
+ONNX Runtime runs all files without optimizations on the inputs of `subjects.inputs`. The honest error of a pair of
+files is the maximum of three differences: the difference before a fault is planted; the effect of changing every float
+weight and input by one unit in the last place of the pair's precision; and the effect, in BEFORE, of the same change
+to every softmax score (a mask of -10000 leaves a score with a unit of a thousandth). It is measured for each output
+element. The effect of a fault is the largest over the whole output and over each slice along each axis, since a score
+of 0.5 beside a box of 2,000 pixels has its own scale.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tests.rewriting import Array
 from tests.verification.planted.registry import DOMAIN
 from tests.verification.planted.subjects import weights_of
 
-# Below this part of a slice's RMS nothing counts as an effect, whatever the measured honest error is.
+# An effect below this fraction of the RMS of a slice is ignored, whatever the measured honest error is.
 FLOOR = 1e-6
-# An axis of more entries is a position, not a meaning.
+# An axis with more entries enumerates positions, so its slices are not measured separately.
 GROUPS = 1024
 PERTURBATIONS = 3
-# The unit in the last place of bfloat16, of 1.
+# The unit in the last place of 1 in bfloat16.
 BRAIN = 2.0**-7
 Feeds = Mapping[str, Array]
 
 
 def session(model: onnx.ModelProto, library: bool) -> ort.InferenceSession:
-    """All of the runtime's optimizations off; with our library the kernels run, without it the function bodies."""
+    """Opens a session without optimizations; with the library it runs kernels, without it function bodies."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -44,17 +44,17 @@ def session(model: onnx.ModelProto, library: bool) -> ort.InferenceSession:
 
 
 def computes_in_bfloat16(model: onnx.ModelProto) -> bool:
-    """Whether nodes of ours round what they multiply to bfloat16; weights in the file are float32 there."""
+    """Whether GraphOpt nodes round operands to bfloat16; the weights in such a file are float32."""
     return any(n.domain == DOMAIN and n.op_type.endswith("Bf16") for n in model.graph.node)
 
 
 def perturbed(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto:
-    """Every float weight of more than 8 elements moved by one unit in the last place, up or down."""
+    """A copy with every float weight of more than 8 elements changed by one unit in the last place, up or down."""
     rng = np.random.default_rng(seed)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for i, array in list(weights_of(copy)):
-        # Small ones are no weights: a 1 that a mask is subtracted from, the scales of a Resize.
+        # Smaller constants are not weights: the 1 that a mask is subtracted from, the scales of a Resize.
         if array.size > 8:
             moved = nudged(array, max(unit, float(np.finfo(array.dtype).eps)), rng)
             copy.graph.initializer[i].CopyFrom(numpy_helper.from_array(moved, copy.graph.initializer[i].name))
@@ -62,11 +62,11 @@ def perturbed(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto
 
 
 def with_rounded_scores(model: onnx.ModelProto, unit: float, seed: int) -> onnx.ModelProto:
-    """Every number that a Softmax of the main graph reads times about 1 + `unit`, 1 or 1 - `unit`, at random."""
+    """A copy with each Softmax input multiplied by about 1 + `unit`, 1 or 1 - `unit`, at random (main graph only)."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.node[:]
-    # The lowest numbers, and infinities, stay: they mean "masked", and a product would leave their range.
+    # Infinities and very large negative scores stand for "masked" and stay: a product could leave the range.
     copy.graph.initializer.append(numpy_helper.from_array(np.float32(1e30), "rounded_scores/bound"))
     for i, node in enumerate(model.graph.node):
         if node.op_type == "Softmax" and node.domain == "":
@@ -92,7 +92,7 @@ def with_rounded_scores(model: onnx.ModelProto, unit: float, seed: int) -> onnx.
 
 
 def nudged(array: Array, unit: float, rng: np.random.Generator) -> Array:
-    """The array with each element off by `unit` of itself, up or down; infinities and what would become one stay."""
+    """Each element changed by the fraction `unit`, up or down; infinities and elements that would overflow stay."""
     signs = rng.integers(0, 2, array.shape) * 2 - 1
     with np.errstate(all="ignore"):
         moved = np.asarray(array.astype(np.float64) * (1 + signs * unit)).astype(array.dtype)
@@ -100,7 +100,7 @@ def nudged(array: Array, unit: float, rng: np.random.Generator) -> Array:
 
 
 def distance(want: Array, got: Array) -> Array:
-    """|want - got| element by element in float64; inf where only one is a number, or both are different texts."""
+    """|want - got| for each element in float64; inf where only one of them is finite, or where strings differ."""
     if want.shape != got.shape or want.dtype != got.dtype:
         return np.full(want.shape, np.inf)
     if want.dtype.kind not in "biuf":
@@ -113,7 +113,7 @@ def distance(want: Array, got: Array) -> Array:
 
 
 def _slices(array: Array) -> Iterator[Array]:
-    """The largest value of the whole, then of each slice along each axis of few entries."""
+    """The largest element of the whole array, then of each slice along each axis with at most GROUPS entries."""
     yield array.max(initial=0.0).reshape(1)
     for axis, entries in enumerate(array.shape):
         if 1 < entries <= GROUPS and array.ndim > 1:
@@ -129,13 +129,13 @@ def _rms(array: Array) -> Iterator[Array]:
 
 
 class Pair:
-    """BEFORE, the file that an optimizer made of it, and the honest error between the two.
+    """BEFORE, the optimized file, and the honest error between them.
 
     Args:
-        before: the original.
-        base: the file that faults are planted into.
-        sets: input sets; those that BEFORE refuses are left out.
-        exact: no honest file rounds the inputs.
+        before: the original model.
+        base: the file that faults are planted in.
+        sets: input sets; those that BEFORE refuses are skipped.
+        exact: inputs are never rounded by an honest rewrite.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Pair:
                 ]
 
     def effect(self, faulty: onnx.ModelProto) -> float:
-        """The worst slice's distance over its honest error; inf when it does not run, or its interface is another."""
+        """The largest ratio of difference to honest error of all slices; inf on failure or another interface."""
         worst = 0.0
         for mode in self.modes:
             try:
@@ -199,7 +199,7 @@ class Pair:
 
 
 def _is_measured(array: Array) -> bool:
-    """Whether an input holds measured numbers: zeros and ones alone are a mask, which is exact."""
+    """Whether an input holds measured values; an input of only zeros and ones is a mask, which is exact."""
     return array.dtype.kind == "f" and not np.isin(array, (0, 1)).all()
 
 
@@ -214,7 +214,7 @@ def _ratio(want: Array, got: Array, honest: Array) -> float:
     if want.dtype.kind not in "f":
         return float("inf") if not honest.any() else 0.0
     whole = float(next(_rms(want))[0])
-    # One element's honest error may be zero by luck: a slice's is at least a quarter of the output's, on its own scale.
+    # An element's honest error may be 0 by chance: use at least a quarter of the output's, relative to its scale.
     relative = 0.25 * float(honest.max()) / whole if whole else 0.0
     worst = 0.0
     for f, h, scale in zip(_slices(far), _slices(honest), _rms(want), strict=True):

@@ -1,4 +1,4 @@
-"""Faults of places: the wrong head, row, pixel or half; and of coarse grids and other spellings of a function."""
+"""Faults in positions (wrong head, row, pixel or half), coarse quantization, and approximations of functions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.verification.planted.values import MAIN, main_values
 
 
 def _rolled(patch: Patch, x: str, axis: int) -> str:
-    """The first along an axis comes last."""
+    """Moves the first entry along an axis to the end."""
     zero, one, far, along = (integer(patch, [v]) for v in (0, 1, 2**31, axis))
     head = patch.op("Slice", x, zero, one, along)
     return patch.op("Concat", patch.op("Slice", x, one, far, along), head, axis=axis)
 
 
 def _products(facts: Facts, operand: int) -> Iterator[tuple[str, DType]]:
-    """Operands of products by head: [B, H, S, D], neither of them constant."""
+    """Operands [B, H, S, D] of per-head MatMul nodes without constant operands."""
     for node in nodes(facts, "MatMul"):
         if any(n in facts.constants for n in node.input):
             continue
@@ -57,7 +57,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("heads: the halves of each query exchanged")
 def _(facts: Facts) -> Sites:
-    """As where rotary embeddings take the other interleaving."""
+    """Models a rotary embedding with the other interleaving."""
 
     def change(patch: Patch, x: str, dtype: DType, size: int) -> str:
         order = np.arange(size).reshape(2, size // 2).T.reshape(-1)
@@ -127,7 +127,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("a value through 8 bits")
 def _(facts: Facts) -> Sites:
-    """Rounded to 255 steps of 1/16 and saturated."""
+    """Values rounded to multiples of 1/16 in [-8, 7.9375]."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         low, high = patch.const(-128, dtype), patch.const(127, dtype)
@@ -166,7 +166,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("GELU by a sigmoid")
 def _(facts: Facts) -> Sites:
-    """A sigmoid of 1.702 x in place of (1 + erf(x / sqrt 2)) / 2."""
+    """Replaces (1 + erf(x / sqrt 2)) / 2 by sigmoid(1.702 x)."""
     for node in nodes(facts, "Erf"):
         dtype = facts.dtype(node.output[0])
 

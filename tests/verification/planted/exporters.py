@@ -1,4 +1,4 @@
-"""Faults of exporters and quantizers: what they read in another order, on another axis or with another's numbers."""
+"""Faults of exporters and quantizers: values read in the wrong order, on the wrong axis or with a wrong parameter."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.verification.planted.registry import (
     where,
 )
 
-# Steps of a number of 8 bits from 0 to its largest.
+# Quantization steps from 0 to the largest int8 value.
 STEPS = 127
-# Constants of so few elements are scales, bounds and epsilons.
+# Constants with at most this many elements are scales, bounds and epsilons.
 SMALL = 4
 
 
 def _largest(p: Product, axis: int) -> Array:
-    """The largest weight of each channel along an axis, in a shape that multiplies the weights."""
+    """The largest weight of each channel along an axis, in a shape that broadcasts to the weights."""
     others = tuple(i for i in range(p.weight.ndim) if i != axis)
     return np.asarray(np.abs(p.weight).max(axis=others, keepdims=True))
 
@@ -56,7 +56,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("quantizer: every two input channels exchanged")
 def _(facts: Facts) -> Sites:
-    """As where the two numbers of 4 bits in a byte are read in the other order."""
+    """Models two 4-bit values of a byte that are read in the wrong order."""
 
     def change(p: Product) -> Array | None:
         order = np.arange(p.weight.shape[p.inner]) ^ 1
@@ -112,7 +112,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: weights of two layers exchanged")
 def _(facts: Facts) -> Sites:
-    """Of the same shape; each is exchanged with the next one."""
+    """Exchanges the weights of a layer with those of the next layer that has the same shape."""
     last: dict[tuple[str, tuple[int, ...]], Product] = {}
     for p in products(facts):
         key = p.node.op_type, p.weight.shape
@@ -134,7 +134,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _attentions(facts: Facts) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """(The product with V, K turned) of softmax(Q K) V by head, in standard operators."""
+    """(The product with V, transposed K) of each softmax(Q K) V per head in standard operators."""
     makers = facts.producer
     for node in nodes(facts, "MatMul"):
         maker, chain = makers.get(node.input[0]), 0
@@ -163,7 +163,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: heads in turn for heads in groups")
 def _(facts: Facts) -> Sites:
-    """As where keys that heads share are tiled and not repeated."""
+    """Models shared key heads that are tiled instead of repeated."""
     for node, _ in _attentions(facts):
         heads = facts.dim(node.input[1], 1) if facts.rank(node.input[1]) == 4 else None
         if isinstance(heads, int) and heads % 2 == 0 and heads > 2:
@@ -184,7 +184,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: a bias along the tokens")
 def _(facts: Facts) -> Sites:
-    """As in x + b of [tokens, features] where there are as many tokens as features."""
+    """Models x + b with x [tokens, features], if there are as many tokens as features."""
     for node in nodes(facts, "Add"):
         for place, name in enumerate(node.input):
             bias = facts.constants.get(name)
@@ -216,7 +216,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: a mean for a sum")
 def _(facts: Facts) -> Sites:
-    """And a sum for a mean, where both take their axes in the same way."""
+    """Also replaces a mean by a sum, where the opset gives both their axes in the same way."""
     others = {"ReduceSum": "ReduceMean", "ReduceMean": "ReduceSum"}
     alike = facts.model.opset_import[0].version >= 18
     for node in nodes(facts, *others):
@@ -227,7 +227,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: the scale of an attention twice")
 def _(facts: Facts) -> Sites:
-    """In the weights of Q, and on the scores."""
+    """Applies the scale to the transposed keys as well as to the scores."""
     for _, turned in _attentions(facts):
         size = facts.dim(turned, 2) if facts.rank(turned) == 4 else None
         if isinstance(size, int) and size > 1:
@@ -245,6 +245,6 @@ def _(facts: Facts) -> Sites:
 
 @kind("exporter: what a norm reads in the first token for all")
 def _(facts: Facts) -> Sites:
-    """Its mean is that of the first token."""
+    """The mean of the first token is used for all tokens."""
     means = (n.output[0] for n in nodes(facts, "ReduceMean") if facts.rank(n.output[0]) == 3)
     return each(((name,) for name in means), first_for_all)

@@ -1,4 +1,4 @@
-"""Files that compute the same as another one up to rounding: what exporters, runtimes and people do without harm."""
+"""Files that compute the same as another file up to rounding, as exporters, runtimes and users make them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGES: dict[str, Change] = {}
 
 
 def change(name: str) -> Callable[[Change], Change]:
-    """Registers an honest change; it gives None where there is nothing to change."""
+    """Registers a change that only affects rounding; it returns None if it does not apply."""
 
     def register(function: Change) -> Change:
         CHANGES[name] = function
@@ -61,7 +61,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @change("values renamed")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """As another exporter would name them; graph inputs and outputs keep theirs."""
+    """Renames the values, as another exporter would; graph inputs and outputs keep their names."""
     if any(a.type == onnx.AttributeProto.GRAPH for n in model.graph.node for a in n.attribute):
         return None
     copy = _copy(model)
@@ -88,7 +88,7 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 @change("sums split in halves")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """X W as X1 W1 + X2 W2: the sum over input features in another order."""
+    """Replaces X W by X1 W1 + X2 W2, which sums the input features in another order."""
     patch = Patch(model)
     facts = Facts(model, Hints())
     done = False
@@ -114,7 +114,7 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 @change("channels of hidden layers in another order")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Input channels permuted on both sides of a product: the same sum in another order."""
+    """Permutes the input channels of both operands of a product: the same sum in another order."""
     patch = Patch(model)
     facts = Facts(model, Hints())
     done = False
@@ -138,7 +138,7 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 @change("operands of sums and products exchanged")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """But an epsilon under a root: where that comes first, ONNX Runtime's own fusion takes another number for it."""
+    """Exchanges operands, except under a root: ONNX Runtime's fusion misreads an epsilon in first place."""
     copy = _copy(model)
     rooted = {n.input[0] for n in copy.graph.node if n.op_type == "Sqrt"}
     found = [n for n in copy.graph.node if n.op_type in ("Add", "Mul") and not rooted & set(n.output)]
@@ -218,14 +218,14 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
         ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         try:
             ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-        except Exception:  # onnxruntime 1.30 does not load some of the files that it wrote itself
+        except Exception:  # onnxruntime 1.30 cannot load some of the files that it wrote
             return None
         return onnx.load(path)
 
 
 @change("doubled and halved")
 def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A weight times a power of two, its product times the inverse: exact."""
+    """Multiplies a weight by a power of two and its product by the inverse, which is exact."""
     patch = Patch(model)
     facts = Facts(model, Hints())
     done = False
@@ -238,7 +238,7 @@ def _(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def pairs(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """(what was done, the file) for every honest change that has something to do here."""
+    """(Name of the change, changed file) for every registered change that applies to the model."""
     for name, function in CHANGES.items():
         after = function(model)
         if after is not None:

@@ -1,4 +1,4 @@
-"""Faults in integers: ids at the ends of their table, negative ones, timesteps, narrow types, categories."""
+"""Faults in integers: indices at the ends of a table, negative indices, time steps, narrow types, categories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.verification.planted.registry import (
 
 
 def _ids(facts: Facts, change: Callable[[Patch, str, int, int], str], *, suits: Callable[[int, int], bool]) -> Sites:
-    """One site for each index input whose range suits."""
+    """One site for each index input whose range satisfies `suits`."""
     ids = facts.hints.ids
     return integers(
         facts, (n for n, r in ids.items() if suits(*r)), lambda patch, x, name: change(patch, x, *ids[name])
@@ -104,7 +104,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("ids: the first position only")
 def _(facts: Facts) -> Sites:
-    """Every position reads the id of the first."""
+    """Every position uses the index at the first position."""
     return each(((name,) for name in facts.hints.ids if facts.rank(name) == 2), first_for_all)
 
 
@@ -138,7 +138,7 @@ def _(facts: Facts) -> Sites:
 def _(facts: Facts) -> Sites:
     def change(patch: Patch, wide: str) -> str:
         high = patch.op("Cast", patch.op("Greater", wide, integer(patch, 127)), to=TensorProto.INT64)
-        # Clamped at zero: what a cast of a negative byte to a positive range gives.
+        # Clamped at 0: the cast back to an unsigned byte would wrap to the original value.
         low = patch.op("Sub", wide, patch.op("Mul", high, integer(patch, 256)))
         return patch.op("Max", low, integer(patch, 0))
 

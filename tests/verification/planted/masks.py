@@ -1,4 +1,4 @@
-"""Faults in masks: polarity, causal structure, which padding is understood, how strongly a position is hidden."""
+"""Faults in masks: polarity, causal structure, supported padding, how strongly a position is hidden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.verification.planted.registry import (
     where,
 )
 
-# What hides a position is at least this large, in the exporters' spellings.
+# The smallest magnitude that exporters use to hide a position.
 LOW = 1e3
 
 
@@ -77,7 +77,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("mask: taken as a length")
 def _(facts: Facts) -> Sites:
-    """Right padding of as many positions as the mask hides: left padding and holes come out wrong."""
+    """The mask is taken as a count of right-padded positions: left padding and holes come out wrong."""
 
     def change(patch: Patch, mask: str) -> str:
         length = patch.op("ReduceSum", mask, patch.const([1], np.int64))
@@ -169,7 +169,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("bound of a mask: 1e9 for 1e4, 1e4 for more")
 def _(facts: Facts) -> Sites:
-    """Shows where all keys of a query are hidden, or where scores are as large."""
+    """Visible where all keys of a query are hidden, or where scores are as large as the mask."""
     for name, array in _bounds(facts):
         value = 1e9 if abs(float(array.reshape(-1)[0])) <= 1e4 else 1e4
         yield name, set_constant(name, np.sign(array) * min(value, float(np.finfo(array.dtype).max)))
@@ -239,12 +239,12 @@ def _(facts: Facts) -> Sites:
 
 @kind("summand of scores dropped")
 def _(facts: Facts) -> Sites:
-    """The scores alone, or the mask alone."""
+    """Keeps only the scores or only the mask."""
     softmax_inputs = {n.input[0] for n in facts.nodes if n.op_type == "Softmax"}
     for node in facts.nodes:
         if node.op_type == "Add" and node.output[0] in softmax_inputs:
             for name in node.input:
-                # A mask alone is of another shape: it shows in an error, not in numbers.
+                # A mask alone has another shape, which would give an error instead of wrong values.
                 if name not in facts.constants and facts.rank(name) == facts.rank(node.output[0]):
                     yield f"{where(node)} keeps {name}", become(node, "Identity", [name])
 
@@ -259,7 +259,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _float_masks(facts: Facts) -> Iterator[tuple[str]]:
-    """Float inputs that are added to what goes into a Softmax."""
+    """Float inputs whose name contains "mask"."""
     for name in facts.inputs:
         if facts.elem_type(name) == TensorProto.FLOAT and "mask" in name:
             yield (name,)

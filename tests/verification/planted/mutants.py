@@ -1,7 +1,7 @@
-"""Mutants of others: what mutation testing and fault injection plant into neural networks.
+"""Faults that mutation testing and fault injection plant in neural networks.
 
-The operators on a model of DeepMutation (Ma et al., ISSRE 2018), which change one in a hundred weights or neurons of a
-layer, at least one; and the fault models of PyTorchFI (Mahmoud et al., DSN-W 2020): a flipped bit, a random neuron.
+The model operators of DeepMutation (Ma et al., ISSRE 2018), which change one percent of the weights or neurons of a
+layer and at least one; and the fault models of PyTorchFI (Mahmoud et al., DSN-W 2020): a flipped bit, a random neuron.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def _rng(name: str) -> np.random.Generator:
 
 
 def _some(rng: np.random.Generator, count: int) -> Array:
-    """One in a hundred of so many, at least one."""
+    """A random selection of one percent of `count` items, at least one."""
     return np.asarray(rng.choice(count, max(1, round(RATIO * count)), replace=False))
 
 
 def _weights(facts: Facts, change: Callable[[Array, Product, np.random.Generator], None]) -> Sites:
-    """One site for each layer; `change` sees its weights with the output channels first and changes them in place."""
+    """One site for each layer; `change` modifies its weights in place, with output channels on the first axis."""
     for p in products(facts):
         array = p.weight.copy()
         change(np.moveaxis(array, p.out, 0), p, _rng(p.name))
@@ -54,7 +54,7 @@ def _weights(facts: Facts, change: Callable[[Array, Product, np.random.Generator
 
 @kind("mutant: Gaussian fuzzing")
 def _(facts: Facts) -> Sites:
-    """By a tenth of the layer's own spread."""
+    """Adds noise with a tenth of the layer's standard deviation."""
 
     def change(array: Array, p: Product, rng: np.random.Generator) -> None:
         places = np.unravel_index(_some(rng, array.size), array.shape)
@@ -74,7 +74,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("mutant: a neuron's effect blocked")
 def _(facts: Facts) -> Sites:
-    """The next layer reads zeros of it."""
+    """The next layer reads zeros from the selected neurons."""
 
     def change(array: Array, p: Product, rng: np.random.Generator) -> None:
         inner = np.moveaxis(array, 1, 0) if array.ndim > 1 else array
@@ -102,7 +102,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _square(facts: Facts) -> Iterator[Product]:
-    """Layers that give what they take: as many channels, and pixels."""
+    """Layers whose output has as many channels and pixels as their input."""
     for p in products(facts):
         plain = attribute(p.node, "group", 1) == 1 and set(attribute(p.node, "strides", [1])) == {1}
         same = (
@@ -134,7 +134,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _flipped(facts: Facts, low: int, high: int) -> Sites:
-    """One bit of one weight, of float32; infinities and NaN are no hardware's silent error."""
+    """Flips one bit of one float32 weight; results that are infinite or NaN are not planted."""
     for p in products(facts):
         if p.weight.dtype != np.float32:
             continue
@@ -164,7 +164,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("mutant: a random neuron of the first row")
 def _(facts: Facts) -> Sites:
-    """One number between -1 and 1 in place of what one neuron gives, for one element of the batch."""
+    """Replaces the output of one neuron in one batch element by a random value from -1 to 1."""
 
     def change(patch: Patch, x: str, dtype: DType, name: str) -> str:
         rng = _rng(name)

@@ -1,4 +1,4 @@
-"""Faults in nodes: attributes, the wrong operator, operands that are lost or exchanged."""
+"""Faults in nodes: attributes, the wrong operator, operands that are missing or exchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.verification.planted.registry import (
     where,
 )  # fmt: skip
 
-# Scalars that guard a division or a root.
+# The largest epsilon that protects a division or a root.
 SMALL = 1.1e-3
 
 
@@ -42,7 +42,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("padding of zeros where the edge is repeated")
 def _(facts: Facts) -> Sites:
-    """The other way round: a convolution that sees the border's pixels again."""
+    """Plants the reverse: repeats the edge pixels in place of zero padding."""
     for node in nodes(facts, "Conv"):
         pads = attribute(node, "pads")
         if isinstance(pads, list) and len(pads) == 4 and any(pads):
@@ -84,7 +84,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("global average over the wrong size")
 def _(facts: Facts) -> Sites:
-    """The size of the traced image in place of the size of this one: one pixel in two directions more."""
+    """Divides by the pixel count of another image, as a traced constant would: the result is 1/64 too large."""
     for node in nodes(facts, "GlobalAveragePool"):
         yield where(node), tap(node.output[0], times, 1 + 1 / 64, facts.dtype(node.output[0]))
 
@@ -151,7 +151,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("GELU by the tanh form")
 def _(facts: Facts) -> Sites:
-    """erf(x) is about tanh(2 / sqrt(pi) (x + 0.0894 x^3)): off by 5e-4."""
+    """Replaces erf(x) by tanh(2 / sqrt(pi) (x + 0.0894 x^3)), which is off by 5e-4."""
     for node in nodes(facts, "Erf"):
         dtype = facts.dtype(node.output[0])
 
@@ -203,7 +203,7 @@ def _guards(facts: Facts) -> Iterator[tuple[onnx.NodeProto, str, Array]]:
 
 @kind("norm without its mean")
 def _(facts: Facts) -> Sites:
-    """RMSNorm where LayerNorm is meant: shows only on rows whose mean is not zero."""
+    """Replaces LayerNorm by RMSNorm: visible only on rows whose mean is not zero."""
     for node in nodes(facts, "LayerNormalization", "FusedLayerNorm"):
         epsilon = attribute(node, "epsilon", 1e-5)
         dtype = facts.dtype(node.output[0])
@@ -225,7 +225,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("variance by the difference of squares")
 def _(facts: Facts) -> Sites:
-    """E[x^2] - E[x]^2 cancels where the mean is much larger than the deviation."""
+    """Computes the variance as E[x^2] - E[x]^2, which cancels if the mean is much larger than the deviation."""
     for node in nodes(facts, "LayerNormalization", "FusedLayerNorm"):
         epsilon = attribute(node, "epsilon", 1e-5)
         dtype = facts.dtype(node.output[0])
@@ -249,7 +249,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("softmax without its maximum")
 def _(facts: Facts) -> Sites:
-    """exp(x) / sum exp(x) overflows where scores are large."""
+    """Computes exp(x) / sum exp(x) without subtracting the maximum, which overflows for large scores."""
     for node in nodes(facts, "Softmax"):
         axis = attribute(node, "axis", -1)
 
@@ -264,7 +264,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _scores(facts: Facts) -> Iterator[str]:
-    """Products of queries and keys: MatMuls that reach a Softmax through elementwise nodes."""
+    """Products of queries and keys: MatMul results that reach a Softmax through elementwise nodes."""
     for node in nodes(facts, "MatMul"):
         if any(i in facts.constants for i in node.input):
             continue

@@ -1,4 +1,4 @@
-"""Faults that show in a part of an output only, or in what an output is called."""
+"""Faults that affect part of an output, or the name of an output."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.verification.planted.registry import FLOATS, DType, Facts, Patch, Sit
 
 
 def _columns(facts: Facts, change: Callable[[Patch, str, int, int, DType], str]) -> Sites:
-    """Detectors: `change` gets the output, the axis of its columns, and how many of the first are boxes."""
+    """Sites at detector outputs; `change` gets the output, its column axis and the number of box columns."""
     return each(((name, *columns, facts.dtype(name)) for name, columns in facts.hints.boxes.items()), change)
 
 
 def _split(patch: Patch, x: str, axis: int, at: int) -> tuple[str, str]:
-    """The columns before and from `at` on; `at` may count from the end."""
+    """Splits the columns at `at`, which may be negative to count from the end."""
     zero, here, far, along = (patch.const([v], np.int64) for v in (0, at, 2**31, axis))
     return patch.op("Slice", x, zero, here, along), patch.op("Slice", x, here, far, along)
 
 
 def _scores(facts: Facts, edit: Callable[[Patch, str, float, DType], str], by: float, *, last: bool = False) -> Sites:
-    """`edit` by a number to all class scores, or to those of the last class."""
+    """Applies `edit` with the value `by` to all class scores, or to those of the last class."""
 
     def change(patch: Patch, x: str, axis: int, boxes: int, dtype: DType) -> str:
         head, scores = _split(patch, x, axis, -1 if last else boxes)

@@ -1,7 +1,7 @@
-"""Faults that show only on some sizes, turns or rows, with inputs that reach each.
+"""Faults that are visible only for certain sizes, iterations or rows, with inputs that reach each of them.
 
-The number of a site and the name of the graph seed the place of a fault and its condition, before `verify` runs. The
-effect is measured on inputs made for the fault (`sets`): broad ones miss most of these faults.
+The site number and the graph name seed the position and the condition of a fault, independently of `verify`. The effect
+is measured on inputs made for the fault (`sets`), since most of these faults are invisible on the general inputs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tests.rewriting import Array
 from tests.verification.planted.registry import Edit, Facts, Patch, Sites, attribute, integer, kind, tap, where
 from tests.verification.planted.subjects import Subject, inputs
 
-# Sites that are drawn for each kind and model, and how far such a fault moves a value.
+# The number of sites drawn for each kind and model, and the factor by which such a fault changes a value.
 DRAWN, OFF = 6, 1.05
-# The largest sizes that a fault may need; larger ones take too long for some models.
+# The largest sizes that a fault may need; larger sizes take too long in some models.
 LARGEST = {"batch": 64, "length": 500, "image": 256, "past": 1000}
 TURNS = 40
 
 
 def _symbols(model: onnx.ModelProto) -> dict[str, str]:
-    """Returns the role of each input symbol; none if sizes depend on one another."""
+    """Returns the role of each symbolic input dimension; empty if the dimensions depend on each other."""
     constants = {t.name for t in model.graph.initializer}
     found: dict[str, str] = {}
     for value in model.graph.input:
@@ -46,7 +46,7 @@ def _symbols(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _size(patch: Patch, model: onnx.ModelProto, symbol: str) -> str:
-    """A scalar of int64: the size that a symbol has."""
+    """The size of a symbolic dimension as an int64 scalar."""
     for value in model.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_param == symbol:
@@ -61,7 +61,7 @@ def _drawn_size(rng: np.random.Generator, role: str) -> int:
 
 
 def _when(rng: np.random.Generator, sizes: Mapping[str, int]) -> tuple[str, Callable[[Patch, onnx.ModelProto], str]]:
-    """A condition that these sizes meet, in words and as nodes."""
+    """A condition that the sizes satisfy, as text and as a function that adds its nodes."""
     names = list(sizes)
 
     def above(name: str) -> tuple[str, Callable[[Patch, onnx.ModelProto], str]]:
@@ -106,7 +106,7 @@ def _when(rng: np.random.Generator, sizes: Mapping[str, int]) -> tuple[str, Call
 
 
 def _off_where(patch: Patch, x: str, condition: str, dtype: np.dtype[np.generic]) -> str:
-    """X, 5 % off where a condition holds."""
+    """X, multiplied by 1.05 where a condition holds."""
     factors = (patch.const(f, dtype) for f in (OFF, 1.0))
     return patch.op("Mul", x, patch.op("Where", condition, *factors))
 
@@ -138,7 +138,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("size: 5 % off on a decoder's step")
 def _(facts: Facts) -> Sites:
-    """One new token behind a past of any length."""
+    """One new token after a cache of any length."""
     roles = _symbols(facts.model)
 
     def draw(rng: np.random.Generator) -> dict[str, int]:
@@ -150,7 +150,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("turns: 5 % off in late ones")
 def _(facts: Facts) -> Sites:
-    """From a drawn turn on, the first state of a Loop."""
+    """The first state of a Loop is off from a random iteration on."""
     for node in facts.nodes:
         if node.op_type != "Loop" or not node.input[0]:
             continue
@@ -178,7 +178,7 @@ def _late(node: onnx.NodeProto, turn: int) -> Edit:
 
 
 def _rows(facts: Facts, condition: Callable[[Patch, str], str]) -> Sites:
-    """Rows of inputs, 5 % off if they meet a condition."""
+    """Rows of float inputs are multiplied by 1.05 if they satisfy a condition."""
     for name in facts.inputs:
         if facts.elem_type(name) == TensorProto.FLOAT and (facts.rank(name) or 0) >= 2 and "mask" not in name:
             yield name, tap(name, lambda patch, x: _off_where(patch, x, condition(patch, x), np.dtype(np.float32)))
@@ -205,7 +205,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("mask: zero where no key is seen")
 def _(facts: Facts) -> Sites:
-    """Behind each Softmax over keys: probabilities of a sequence that a mask [B, S] hides altogether."""
+    """Changes the probabilities after each Softmax for sequences that a mask [B, S] hides completely."""
     for name in facts.hints.masks:
         for node in facts.nodes:
             if node.op_type == "Softmax" and facts.rank(node.output[0]) == 4 and facts.rank(name) == 2:
@@ -272,7 +272,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _tree_nodes(facts: Facts) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Trees, with decisions of them that are drawn."""
+    """Tree ensembles, each with a random selection of its decision nodes."""
     for node in facts.nodes:
         if node.op_type.startswith("TreeEnsemble"):
             inner = [i for i, mode in enumerate(attribute(node, "nodes_modes")) if mode != b"LEAF"]
@@ -311,7 +311,7 @@ def _(facts: Facts) -> Sites:
 
 
 def sets(subject: Subject, model: onnx.ModelProto, fault: str, site: str) -> list[dict[str, Array]]:
-    """Returns inputs that reach a fault of this module; none for other faults and for models with given inputs."""
+    """Returns inputs that reach a fault of this module; none for other faults and models with fixed inputs."""
     if fault.startswith("size:"):
         sizes = json.loads(site[site.rindex("{") :])
         return inputs(replace(subject, sizes=[sizes, sizes]), model) if subject.feeds is None else []
@@ -333,7 +333,7 @@ def sets(subject: Subject, model: onnx.ModelProto, fault: str, site: str) -> lis
 
 
 def _special(array: Array, *, one_hot: bool) -> Array:
-    """Every other row of an input of floats is of one value, or has a single 1."""
+    """Changes every other row of a float input to a constant row or a one-hot row."""
     if array.dtype != np.float32 or array.ndim < 2:
         return array
     rows = array.reshape(-1, array.shape[-1]).copy()
@@ -345,7 +345,7 @@ def _special(array: Array, *, one_hot: bool) -> Array:
 
 
 def _trees(seed: int, depth: int, trees: int) -> onnx.ModelProto:
-    """Trees over 4 columns, each a full one of this depth, with random thresholds."""
+    """An ensemble of complete trees of the given depth over 4 columns, with random thresholds."""
     rng = np.random.default_rng(seed)
     rows: dict[str, Any] = {
         f"nodes_{n}": [] for n in "treeids nodeids featureids values modes truenodeids falsenodeids".split()
@@ -374,7 +374,7 @@ def _trees(seed: int, depth: int, trees: int) -> onnx.ModelProto:
 
 
 def _tree_feeds(seed: int, depth: int, trees: int) -> list[dict[str, Array]]:
-    """Rows of thresholds, of numbers next to them, and of random ones."""
+    """Rows of thresholds, of values next to thresholds, and of random values."""
     model = _trees(seed, depth, trees)
     rng = np.random.default_rng(seed + 1)
     thresholds = np.array(attribute(model.graph.node[0], "nodes_values"), np.float32)
@@ -396,7 +396,7 @@ ROUNDING = {
     "rounded_quarters": "g (float[batch, 8] x) => (float[batch, 8] y) { d = Mul(x, q) r = Round(d) y = Mul(r, q) }",
     "ceiled": "g (float[batch, 8] x) => (float[batch, 8] y) { y = Ceil(x) }",
 }
-# Kernel and stride of each, Baevski et al., 2020.
+# (kernel, stride) of each convolution, from Baevski et al., 2020.
 SPEECH_CONVOLUTIONS = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
 SAMPLES = tuple({"batch": b, "samples": n} for b, n in ((1, 400), (2, 2000), (1, 5003), (3, 3333)))
 CONSTANTS = {
@@ -410,7 +410,7 @@ CONSTANTS = {
 
 
 def _speech() -> onnx.ModelProto:
-    """Samples [B, N] -> frames [B, F, 32]: convolutions as Wav2Vec2's, which take 400 samples, and two layers."""
+    """Samples [B, N] -> frames [B, F, 32]: convolutions as in Wav2Vec2, which need 400 samples, and two layers."""
     net = Net("speech", batch=1, dynamic=True, seed=0)
     d, heads = 32, 4
     x = net.op("Unsqueeze", net.input("waves", (net.batch, "samples"), features=1), net.ints(1))
@@ -442,7 +442,7 @@ def _of_text(name: str, text: str) -> Callable[[], onnx.ModelProto]:
 
 
 def _wide_feeds(build: Callable[[], onnx.ModelProto]) -> Callable[[], list[dict[str, Array]]]:
-    """Numbers of every size that the type of the input holds."""
+    """Values of every magnitude that the input type can hold."""
 
     def feeds() -> list[dict[str, Array]]:
         value = build().graph.input[0].type.tensor_type
@@ -463,7 +463,7 @@ def _tie_feeds() -> list[dict[str, Array]]:
 
 
 def subjects() -> list[Subject]:
-    """Returns models of wide integers, speech, rounding and tree ensembles."""
+    """Returns models with wide integers, speech, rounding and tree ensembles."""
     models = {f"trees_{depth}": (seed, depth, trees) for seed, depth, trees in ((21, 3, 4), (22, 5, 8), (23, 6, 20))}
     return [
         *(

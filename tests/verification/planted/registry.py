@@ -1,4 +1,4 @@
-"""What a kind of fault is, and the tools with which one is planted."""
+"""The registry of fault kinds, and helpers to plant a fault in a model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 @dataclass(frozen=True)
 class Hints:
-    """What a file does not say about itself.
+    """Information about a model that the file does not contain.
 
     Attributes:
-        masks: inputs that say which positions count, 1 or true keeps; [B, S].
-        ids: inputs of indices -> (lowest, highest), both included.
-        boxes: outputs of detectors -> (axis of the columns, how many of the first columns are box pixels).
+        masks: mask inputs [B, S], where 1 or true keeps a position.
+        ids: index inputs -> (lowest, highest), both inclusive.
+        boxes: detector outputs -> (axis of the columns, number of leading columns that are box coordinates in pixels).
     """
 
     masks: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Hints:
 
 
 class Facts:
-    """A model as the kinds see it: constants, types, users of values."""
+    """A model with its constants, inferred types, and the users of each value."""
 
     def __init__(self, model: onnx.ModelProto, hints: Hints) -> None:
         self.model = model
@@ -61,28 +61,28 @@ class Facts:
         self.half = any(a.dtype == np.float16 for a in self.constants.values())
 
     def rank(self, name: str) -> int | None:
-        """The rank of a value, None when inference does not know it."""
+        """The rank of a value, or None if inference does not know it."""
         found = self.types.get(name)
         return len(found.shape.dim) if found is not None and found.HasField("shape") else None
 
     def elem_type(self, name: str) -> int:
-        """The element type of a value, 0 when inference does not know it."""
+        """The element type of a value, or 0 if inference does not know it."""
         found = self.types.get(name)
         return found.elem_type if found is not None else 0
 
     def dtype(self, name: str) -> DType:
-        """The numpy dtype of a float value; float32 when inference does not know it."""
+        """The numpy dtype of a float value; float32 if inference does not know it."""
         return np.dtype(np.float16 if self.elem_type(name) == TensorProto.FLOAT16 else np.float32)
 
     def dim(self, name: str, axis: int) -> int | str | None:
-        """One dimension: a number, a symbol, or None."""
+        """One dimension as a number, a symbol or None."""
         if self.rank(name) is None:
             return None
         d = self.types[name].shape.dim[axis]
         return d.dim_value if d.HasField("dim_value") else d.dim_param or None
 
     def values(self, rank: int, *, ops: Sequence[str] = ()) -> Iterator[str]:
-        """Float values of a rank that nodes compute, in the order of the file."""
+        """Computed float values of a given rank, in the order of the file."""
         for node in self.nodes:
             for name in node.output if not ops or node.op_type in ops else ():
                 if self.rank(name) == rank and self.elem_type(name) in FLOATS and name not in self.constants:
@@ -90,7 +90,7 @@ class Facts:
 
 
 class Patch:
-    """A copy of a model that a fault is planted into."""
+    """A copy of a model that receives a fault."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = onnx.ModelProto()
@@ -100,12 +100,11 @@ class Patch:
         self._count = 0
 
     def node(self, like: onnx.NodeProto) -> onnx.NodeProto:
-        """The copy's node that computes what `like` does."""
+        """The node of the copy that corresponds to the node `like` of the original."""
         found: onnx.NodeProto = next(n for n in self.graph.node if list(n.output) == list(like.output))
         return found
 
     def attribute(self, like: onnx.NodeProto, **values: Any) -> None:
-        """Sets attributes of a node."""
         node = self.node(like)
         for name, value in values.items():
             kept = [a for a in node.attribute if a.name != name]
@@ -113,7 +112,7 @@ class Patch:
             node.attribute.extend([*kept, helper.make_attribute(name, value)])
 
     def become(self, like: onnx.NodeProto, op_type: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """Another operator in place of a node."""
+        """Replaces a node by another operator with the same outputs."""
         node = self.node(like)
         node.CopyFrom(helper.make_node(op_type, inputs, node.output, name=node.name, **attributes))
 
@@ -133,7 +132,7 @@ class Patch:
         raise KeyError(name)
 
     def const(self, array: Any, dtype: Any = None) -> str:
-        """A new initializer."""
+        """Adds an initializer and returns its name."""
         self._count += 1
         name = f"planted/constant_{self._count}"
         made = np.asarray(array, dtype)
@@ -141,14 +140,14 @@ class Patch:
         return name
 
     def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A new node with one output; `tap` puts it in its place."""
+        """Creates a node with one output and returns its name; `tap` inserts the node into the graph."""
         self._count += 1
         name = f"planted/{op_type}_{self._count}"
         self._made.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 
     def tap(self, value: str, change: Callable[[str], str]) -> None:
-        """All who read `value` read change(value) instead, the graph's own output included."""
+        """Makes all users of `value` read change(value) instead, including the graph output of that name."""
         raw = f"planted/raw_{value}"
         producers = [i for i, n in enumerate(self.graph.node) if value in n.output]
         if producers:
@@ -168,7 +167,7 @@ class Patch:
 
 
 def _rename_inputs(node: onnx.NodeProto, old: str, new: str) -> None:
-    """Subgraphs included: they see the names of the graph around them."""
+    """Renames an input of a node and in its subgraphs, which see the names of the outer graph."""
     node.input[:] = [new if i == old else i for i in node.input]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -183,7 +182,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:
-    """Registers a kind of fault: a function from a model's facts to (where, how to plant it there)."""
+    """Registers a fault kind: a function from the facts of a model to pairs of (site, edit)."""
 
     def register(function: Kind) -> Kind:
         assert name not in KINDS
@@ -193,21 +192,21 @@ def kind(name: str) -> Callable[[Kind], Kind]:
     return register
 
 
-# What most kinds do, as edits.
+# Common edits.
 
 
 def set_constant(name: str, array: Array) -> Edit:
-    """Other numbers in an initializer or Constant node."""
+    """Replaces the values of an initializer or a Constant node."""
     return lambda patch: patch.set_constant(name, array)
 
 
 def set_attributes(node: onnx.NodeProto, **values: Any) -> Edit:
-    """Other attributes on a node."""
+    """Sets attributes of a node."""
     return lambda patch: patch.attribute(node, **values)
 
 
 def set_inputs(node: onnx.NodeProto, inputs: Sequence[str]) -> Edit:
-    """Other inputs of a node."""
+    """Replaces the inputs of a node."""
 
     def edit(patch: Patch) -> None:
         patch.node(node).input[:] = inputs
@@ -216,23 +215,23 @@ def set_inputs(node: onnx.NodeProto, inputs: Sequence[str]) -> Edit:
 
 
 def become(node: onnx.NodeProto, op_type: str, inputs: Sequence[str], **attributes: Any) -> Edit:
-    """Another operator in place of a node."""
+    """Replaces a node by another operator."""
     return lambda patch: patch.become(node, op_type, inputs, **attributes)
 
 
 def tap(value: str, change: Callable[..., str], *arguments: Any) -> Edit:
-    """All who read `value` read change(patch, value, *arguments) instead."""
+    """Makes all users of `value` read change(patch, value, *arguments) instead."""
     return lambda patch: patch.tap(value, lambda x: change(patch, x, *arguments))
 
 
 def each(values: Iterable[tuple[Any, ...]], change: Callable[..., str]) -> Sites:
-    """One site for each (value, ...): all who read it read change(patch, value, ...) instead."""
+    """One site for each (value, ...): its users read change(patch, value, ...) instead."""
     for name, *rest in values:
         yield name, tap(name, change, *rest)
 
 
 def integers(facts: Facts, names: Iterable[str], change: Callable[..., str]) -> Sites:
-    """The same for integers of any type: change(patch, value, name) sees int64 and gives int64 back."""
+    """One site for each integer value of any type: change(patch, value, name) takes and returns int64."""
 
     def wide(patch: Patch, x: str, name: str) -> str:
         changed = change(patch, patch.op("Cast", x, to=TensorProto.INT64), name)
@@ -242,17 +241,17 @@ def integers(facts: Facts, names: Iterable[str], change: Callable[..., str]) -> 
 
 
 def nodes(facts: Facts, *ops: str) -> Iterator[onnx.NodeProto]:
-    """The nodes of some operators, in the order of the file."""
+    """The nodes of the given operators, in the order of the file."""
     return (n for n in facts.nodes if n.op_type in ops)
 
 
 def integer(patch: Patch, value: int | Sequence[int]) -> str:
-    """A constant of int64."""
+    """Adds an int64 constant."""
     return patch.const(value, np.int64)
 
 
 def times(patch: Patch, x: str, factor: Array | float, dtype: DType) -> str:
-    """X times a constant."""
+    """X multiplied by a constant."""
     return patch.op("Mul", x, patch.const(factor, dtype))
 
 
@@ -262,13 +261,13 @@ def plus(patch: Patch, x: str, summand: Array | float, dtype: DType) -> str:
 
 
 def first_for_all(patch: Patch, x: str, *_: object) -> str:
-    """The first along axis 1 in the place of all."""
+    """The first entry along axis 1, repeated for all entries."""
     zero, one = integer(patch, [0]), integer(patch, [1])
     return patch.op("Expand", patch.op("Slice", x, zero, one, one), patch.op("Shape", x))
 
 
 def plant(model: onnx.ModelProto, edit: Edit) -> onnx.ModelProto:
-    """The faulty copy."""
+    """A copy of the model with the fault."""
     patch = Patch(model)
     edit(patch)
     return patch.model
@@ -279,12 +278,12 @@ class Product:
     """A node that multiplies by constant weights.
 
     Attributes:
-        node: Conv, ConvTranspose, Gemm, MatMul or one of ours.
-        name: of the weights.
-        weight: the array.
+        node: Conv, ConvTranspose, Gemm, MatMul or a GraphOpt operator.
+        name: name of the weights.
+        weight: value of the weights.
         out: axis of the output channels.
         inner: axis of the input channels.
-        bias: name of its bias if it is a constant of its own.
+        bias: name of the bias if it is a separate constant.
     """
 
     node: onnx.NodeProto
@@ -296,7 +295,7 @@ class Product:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute."""
+    """The value of an attribute, or `default`."""
     for a in node.attribute:
         if a.name == name:
             return helper.get_attribute_value(a)
@@ -304,7 +303,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
 
 
 def where(node: onnx.NodeProto) -> str:
-    """How a node is named in a list of sites."""
+    """The name of a node in a list of sites."""
     return node.name or node.output[0]
 
 
@@ -329,7 +328,7 @@ def products(facts: Facts) -> Iterator[Product]:
 
 
 def each_weight(facts: Facts, change: Callable[[Product], Array | None]) -> Sites:
-    """One site for each product whose weights `change` changes."""
+    """One site for each product with weights that `change` replaces."""
     for p in products(facts):
         array = change(p)
         if array is not None and not np.array_equal(array, p.weight):
@@ -347,12 +346,12 @@ def _added(facts: Facts, value: str) -> str | None:
 
 
 def bfloat16(array: Array) -> Array:
-    """Rounded to bfloat16."""
+    """The array rounded to bfloat16 precision."""
     return np.asarray(array.astype(ml_dtypes.bfloat16).astype(array.dtype))
 
 
 def mantissa(array: Array, bits: int) -> Array:
-    """Float32 rounded to a number of mantissa bits; 10 is TF32."""
+    """Float32 values rounded to the given number of mantissa bits; 10 bits is TF32."""
     drop = 23 - bits
     raw = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((raw + (1 << (drop - 1))) >> drop) << drop

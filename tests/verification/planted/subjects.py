@@ -1,4 +1,4 @@
-"""The models that faults are planted into: the zoo, trained and exported ones, and heads that the zoo does not have."""
+"""The models that faults are planted in: the zoo, trained and exported models, and additional heads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and what is needed to feed it.
+    """A model with the information that is needed to make its inputs.
 
     Attributes:
-        name: unique.
+        name: unique name.
         build: makes the model.
-        sizes: values of its symbolic dimensions, one input set each.
-        hints: what its inputs and outputs mean.
-        feeds: instead of drawn inputs: input sets of the model's own.
-        half: files in half precision and bfloat16 are made of it as well.
-        exact: inputs are only moved, compared and rounded to integers: no honest file has others.
+        sizes: values of its symbolic dimensions, one dict for each input set.
+        hints: the meaning of its inputs and outputs.
+        feeds: makes fixed input sets, which replace random inputs.
+        half: float16 and bfloat16 files are made from it as well.
+        exact: inputs are only moved, compared and rounded to integers, so no honest rewrite rounds them.
     """
 
     name: str
@@ -51,7 +51,7 @@ TEXTS: Sequence[Sizes] = tuple(
 LONG: Sequence[Sizes] = tuple(
     {"batch": b, "sequence": s} for b, s in ((1, 1), (2, 7), (3, 16), (1, 31), (2, 65), (4, 20), (1, 130), (2, 9))
 )
-# Batch, new tokens, cached tokens.
+# (batch, new tokens, cached tokens).
 STEPS = ((1, 1, 0), (2, 1, 7), (1, 5, 0), (2, 3, 33), (3, 1, 64))
 IMAGES: Sequence[Sizes] = tuple(
     {"batch": b, "height": h, "width": w} for b, h, w in ((1, 64, 64), (2, 64, 96), (1, 96, 64), (3, 32, 32))
@@ -68,7 +68,7 @@ TEXT_HINTS = {
 }
 
 
-# Detectors: box pixels beside scores of 0 to 1
+# Detectors: boxes in pixels beside scores from 0 to 1.
 
 
 def _detector(name: str, classes: int, columns_last: bool, objectness: bool) -> onnx.ModelProto:
@@ -88,7 +88,7 @@ def _detector(name: str, classes: int, columns_last: bool, objectness: bool) -> 
         head = net.relu(net.batch_norm(net.conv(feature, 16, 3)))
         boxes = net.op("Sigmoid", net.conv(head, 4, 1, bias=True, gain=1.0))
         rates = net.op("Sigmoid", net.conv(head, scores, 1, bias=True, gain=1.0))
-        # Centres and sizes grow to the image's own size: 0..2000 pixels for images of that size.
+        # Box coordinates have the magnitude of image sizes, 0 to 2000 pixels.
         reach = net.const(np.array([1200, 800, 700, 500], np.float32).reshape(4, 1, 1))
         pixels = net.op("Mul", boxes, reach)
         pixels = net.op("Add", pixels, net.scalar(float(stride)))
@@ -106,7 +106,7 @@ def _detector(name: str, classes: int, columns_last: bool, objectness: bool) -> 
 
 
 def _diffusion() -> onnx.ModelProto:
-    """A denoising step: latents, int64 timesteps [N] through sines and an MLP."""
+    """A denoising step: latents, and int64 timesteps [N] that pass through sines and an MLP."""
     net = Net("diffusion", batch=1, dynamic=True, seed=0)
     x = net.input("latents", (net.batch, 4, 16, 16), features=4)
     t = net.input("timesteps", (net.batch,), np.int64)
@@ -124,7 +124,7 @@ def _diffusion() -> onnx.ModelProto:
 
 
 def _noise_table() -> onnx.ModelProto:
-    """Timesteps pick a row of a table of 1000 noise levels, the first of which is special."""
+    """Timesteps index a table of 1000 noise levels; the first level is a special case."""
     rng = np.random.default_rng(3)
     return model_from_text(
         """g (float[batch, 8] x, int64[batch] t) => (float[batch, 8] y, float[batch] level) {
@@ -147,7 +147,7 @@ def _noise_table() -> onnx.ModelProto:
 
 
 def _tabular(seed: int, table: int, classes: int, homes: int) -> onnx.ModelProto:
-    """Categories, negative ones counted from the end, a one-hot column and a hashed one."""
+    """Categorical inputs with negative indices (counted from the end), a one-hot column and a hashed column."""
     rng = np.random.default_rng(seed)
     return model_from_text(
         """g (int64[batch, 3] categories, int64[batch] kind, int64[batch] user, float[batch, 6] x)
@@ -174,7 +174,7 @@ def _tabular(seed: int, table: int, classes: int, homes: int) -> onnx.ModelProto
 
 
 def _signed() -> onnx.ModelProto:
-    """Relative positions of -32 to 31 as indices, which ONNX counts from the end, and their signs."""
+    """Relative positions from -32 to 31 as indices (negative ones count from the end), and their signs."""
     rng = np.random.default_rng(6)
     return model_from_text(
         """g (int64[batch, sequence] offsets, float[batch, sequence, 8] x) => (float[batch, sequence, 8] y) {
@@ -200,7 +200,7 @@ def _signed() -> onnx.ModelProto:
 
 
 def _relative() -> onnx.ModelProto:
-    """Attention with buckets of relative distance (clamped, by a comparison): lengths make the integers."""
+    """Attention with buckets of relative distances, clamped and compared; the lengths determine the integers."""
     rng = np.random.default_rng(7)
     return model_from_text(
         """g (float[batch, sequence, 8] x, int64[batch, sequence] shift) => (float[batch, sequence, 8] y) {
@@ -239,7 +239,7 @@ def _relative() -> onnx.ModelProto:
 
 
 def _pixels(name: str, width: int, *, channels_last: bool) -> onnx.ModelProto:
-    """uint8 images, scaled by 1 / 255 and normalised, through convolutions to class scores and the best class."""
+    """Uint8 images, scaled by 1 / 255 and normalized, then convolutions to class scores and the best class."""
     net = Net(name, batch=1, dynamic=True, seed=0)
     shape = (net.batch, 16, 16, 3) if channels_last else (net.batch, 3, 16, 16)
     x = net.op("Cast", net.input("image", shape, np.uint8, features=3), to=TensorProto.FLOAT)
@@ -299,7 +299,7 @@ def _encoder(name: str, kind: str, *, heads: int = 4, causal: bool = False) -> o
 
 
 def _past() -> onnx.ModelProto:
-    """A decoder step: one layer of attention over cached keys and values, in and out, positions from the past."""
+    """A decoder step: one attention layer with a key-value cache, and positions from the cache length."""
     net = Net("past", batch=1, dynamic=True, seed=0)
     d, heads = 16, 2
     ids = net.input("input_ids", (net.batch, "sequence"), np.int64)
@@ -409,7 +409,7 @@ VALUE_SWITCH = _net_text(
     {"w0": _w(8, 8, 8), "b0": _w(9, 8), "w1": _w(10, 8, 4), "w2": _w(11, 8, 4)},
 )
 
-# So many turns of a recurrence as an input says.
+# The number of iterations is an input.
 TURNS = """g (float[batch, 8] x, int64 turns) => (float[batch, 8] y) {
         go = Constant <value = bool {1}> ()
         y = Loop (turns, go, x) <
@@ -424,7 +424,7 @@ TURNS = """g (float[batch, 8] x, int64 turns) => (float[batch, 8] y) {
         >
     }"""
 
-# As many turns as an input says, or until a value is large.
+# The number of iterations is an input, and the loop ends early at a large value.
 UNTIL = """g (float[batch, 8] x, int64 most) => (float[batch, 8] y) {
         go = Constant <value = bool {1}> ()
         start = Abs(x)
@@ -464,7 +464,7 @@ SCAN = _net_text(
 
 
 def _recurrent(kind: str, size: int) -> Callable[[], onnx.ModelProto]:
-    """LSTM, GRU or RNN over [S, N, 6] with its first state as an input, and a linear layer behind it."""
+    """LSTM, GRU or RNN over [S, N, 6] with its initial state as an input, followed by a linear layer."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     cell = ", cell" if kind == "LSTM" else ""
     declared = f"float[1, batch, {size}] state" + (f", float[1, batch, {size}] cell" if cell else "")
@@ -485,7 +485,7 @@ def _recurrent(kind: str, size: int) -> Callable[[], onnx.ModelProto]:
 
 
 def _decisions(rounding: str, limits: tuple[int, int, int]) -> onnx.ModelProto:
-    """Comparisons at whole numbers: thresholds, buckets and rounding of what lies exactly on a boundary."""
+    """Comparisons at integers: thresholds, buckets, and rounding of values exactly on a boundary."""
     low, limit, high = limits
     return model_from_text(
         f"""g (int64[batch, 6] counts, float[batch, 6] x) => (float[batch, 6] y) {{
@@ -509,7 +509,7 @@ def _decisions(rounding: str, limits: tuple[int, int, int]) -> onnx.ModelProto:
 
 
 def _pools(name: str, width: int, alpha: float) -> onnx.ModelProto:
-    """Average pooling with padding, depthwise convolutions, clipped activations, global averages of H x W."""
+    """Average pooling with padding, depthwise convolutions, clipped activations, global averages over H x W."""
     net = Net(name, batch=1, dynamic=True, seed=0)
     x = net.input("image", (net.batch, 3, "height", "width"), features=3)
     x = net.relu6(net.batch_norm(net.conv(x, width, 3)))
@@ -545,7 +545,7 @@ def _resizer(name: str, width: int) -> onnx.ModelProto:
 
 
 def _rms() -> onnx.ModelProto:
-    """RMSNorm as exporters spell it (x / sqrt(mean(x^2) + epsilon)), gated SiLU, a softmax over classes."""
+    """RMSNorm in standard operators (x / sqrt(mean(x^2) + epsilon)), gated SiLU, a softmax over classes."""
     net = Net("rms", batch=1, dynamic=True, seed=0)
     d = 24
     x = net.input("x", (net.batch, "sequence", d), features=d)
@@ -594,7 +594,7 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # the runtime 
 
 
 def _quantized(name: str) -> onnx.ModelProto:
-    """As ONNX Runtime's own tool quantizes it: int8 between QuantizeLinear and DequantizeLinear."""
+    """Quantized by ONNX Runtime's tool: int8 between QuantizeLinear and DequantizeLinear."""
     model = _zoo(name)()
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
@@ -604,7 +604,7 @@ def _quantized(name: str) -> onnx.ModelProto:
 
 
 def subjects(exports: Path | None = None, trained: bool = True) -> list[Subject]:
-    """All of them; `exports` is a folder of files that scripts/export.py wrote."""
+    """All subjects; `exports` is a folder of files written by scripts/export.py."""
     found = [
         Subject(name, _zoo(name), BATCHES)
         for name in ("resnet18", "resnet50", "vgg16_bn", "mobilenet_v2", "unet", "yolo", "vit", "chess")
@@ -699,7 +699,7 @@ def _nudenet_feeds() -> list[dict[str, Array]]:
     return [{"images": rng.random((n, 3, h, w), np.float32)} for n, h, w in ((1, 160, 160), (2, 128, 96))]
 
 
-# What the axes of an exported model's inputs are, by name: exporters name the symbols as they like.
+# The axes of the inputs of exported models, by input name: exporters choose the names of the symbols.
 EXPORTED_AXES = {
     "input_ids": ("batch", "length"),
     "attention_mask": ("batch", "total"),
@@ -732,7 +732,7 @@ def _export(path: Path) -> Subject:
             for axis, dim in zip(axes, value.type.tensor_type.shape.dim):
                 if dim.dim_param:
                     symbols.setdefault(dim.dim_param, known[axis])
-        # The other inputs' symbols, a mask of one's own for one.
+        # Symbols of the other inputs, such as the length of a separate mask.
         sets.append({**known, **symbols})
     return Subject(f"export_{path.stem}", lambda: onnx.load(path), sets, Hints(masks, ids))
 
@@ -741,7 +741,7 @@ def _export(path: Path) -> Subject:
 
 
 def draw_mask(rng: np.random.Generator, shape: Sequence[int], pattern: int) -> Array:
-    """Booleans [B, S], true keeps: all, right, left, both sides, holes, the first row only, one key."""
+    """Masks [B, S], true keeps: all, right, left, two-sided padding, holes, only the first row, only one key."""
     mask = np.ones(shape, np.bool_)
     rows, length = shape
     if length < 2:
@@ -768,13 +768,13 @@ def draw_mask(rng: np.random.Generator, shape: Sequence[int], pattern: int) -> A
 
 
 def inputs(subject: Subject, model: onnx.ModelProto, seed: int = 99) -> list[dict[str, Array]]:
-    """Broad input sets: several sizes, every pattern of padding, whole ranges of ids, several magnitudes of numbers."""
+    """General input sets: several sizes, every padding pattern, whole index ranges, several magnitudes."""
     if subject.feeds is not None:
         return subject.feeds()
     rng = np.random.default_rng(seed)
     constants = {t.name for t in model.graph.initializer}
     sets = []
-    # Each size with normal numbers, and again with something extreme.
+    # Each size once with normal values and once with extreme values.
     for turn, sizes in enumerate((*subject.sizes, *subject.sizes)):
         feeds: dict[str, Array] = {}
         for value in model.graph.input:
@@ -796,7 +796,7 @@ def _draw(
     if name in hints.ids:
         low, high = hints.ids[name]
         drawn = rng.integers(low, high + 1, shape)
-        # Both ends are met in half of the sets.
+        # Half of the sets contain both ends of the range.
         flat = drawn.reshape(-1)
         if turn % 2:
             flat[-1] = high

@@ -1,4 +1,4 @@
-"""Faults of tiled kernels: what one thread, one tile or one partial sum of a result has wrong."""
+"""Faults of tiled kernels: a wrong result of one thread, one tile or one partial sum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.verification.planted.values import main_values
 
 
 def _numbered(patch: Patch, x: str) -> str:
-    """0, 1, 2, ... over all elements, in their shape."""
+    """The flat index of each element, in the shape of x."""
     shape = patch.op("Shape", x)
     count = patch.op("ReduceProd", shape, keepdims=0)
     return patch.op("Reshape", patch.op("Range", integer(patch, 0), count, integer(patch, 1)), shape)
@@ -58,7 +58,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("probabilities: the smaller ones are zero")
 def _(facts: Facts) -> Sites:
-    """Below a hundredth, as a table of exponentials may end."""
+    """Probabilities below 0.01 are zero, as if a table of exponentials ended there."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         small = patch.op("Less", x, patch.const([0.01], dtype))
@@ -82,7 +82,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("partial sums: added in half precision")
 def _(facts: Facts) -> Sites:
-    """The result of a float32 MatMul as if its last addition were rounded to half precision."""
+    """The result of a float32 MatMul with its last addition rounded to half precision."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         half = patch.op("Cast", times(patch, x, 0.5, dtype), to=TensorProto.FLOAT16)

@@ -1,4 +1,4 @@
-"""Faults in what flows between nodes: a row, a border, a tail, a precision, a range."""
+"""Faults in intermediate values: a row, a border, a tail, a precision, a range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAIN = (
 
 
 def _batched(facts: Facts) -> Iterator[tuple[str, DType]]:
-    """Values whose first axis is the batch."""
+    """Values with the batch on the first axis."""
     symbols = {facts.dim(i, 0) for i in facts.inputs if facts.rank(i)}
     for rank in (2, 3, 4):
         for value in facts.values(rank, ops=MAIN):
@@ -50,20 +50,20 @@ def _(facts: Facts) -> Sites:
 
 
 def _position(patch: Patch, x: str, axis: int) -> tuple[str, str]:
-    """(0, 1, .. along the axis, the axis' size) as int64."""
+    """(Indices along the axis, size of the axis) as int64."""
     size = patch.op("Gather", patch.op("Shape", x), patch.const(axis, np.int64))
     return patch.op("Range", patch.const(0, np.int64), size, patch.const(1, np.int64)), size
 
 
 def _where_kept(patch: Patch, x: str, axis: int, keep: str, dtype: DType) -> str:
-    """X where keep [size of the axis, counted from the end] is true, 0 elsewhere."""
+    """X where keep [size of the axis, which is negative] is true, 0 elsewhere."""
     after = list(range(1, -axis))
     wide = patch.op("Unsqueeze", keep, patch.const(after, np.int64)) if after else keep
     return patch.op("Where", wide, x, patch.const(0, dtype))
 
 
 def _first_row(patch: Patch, x: str, dtype: DType) -> str:
-    """X with zeros in all rows of the first axis but one."""
+    """X with zeros in all rows of the first axis except the first row."""
     zero, one, far = (patch.const([v], np.int64) for v in (0, 1, 2**31))
     zeros = patch.op("Expand", patch.const(0, dtype), patch.op("Shape", x))
     head = patch.op("Slice", x, zero, one, zero)
@@ -141,7 +141,7 @@ def _(facts: Facts) -> Sites:
 
 @kind("a batch above two reads other rows")
 def _(facts: Facts) -> Sites:
-    """Rows from the third on repeat the first."""
+    """Rows from the third on repeat the first row."""
 
     def change(patch: Patch, x: str, dtype: DType) -> str:
         position, _ = _position(patch, x, 0)
@@ -171,7 +171,7 @@ def _floats(facts: Facts) -> Iterator[tuple[str]]:
 
 
 def main_values(facts: Facts) -> Iterator[tuple[str, DType]]:
-    """Results of the main operators, with their type."""
+    """Results of the main operators, with their dtype."""
     for rank in (2, 3, 4):
         for value in facts.values(rank, ops=MAIN):
             yield value, facts.dtype(value)

@@ -1,4 +1,4 @@
-"""Faults in constants: what folding, transposing, packing and rounding weights can do to them."""
+"""Faults in constants, as folding, transposing, packing and rounding of weights could introduce them."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def _norm_weights(facts: Facts, which: int) -> Iterator[str]:
 
 
 def _tables(facts: Facts) -> Iterator[tuple[str, Array]]:
-    """Tables that Gather reads rows of."""
+    """Tables whose rows are read by Gather."""
     for node in facts.nodes:
         if node.op_type == "Gather" and node.input[0] in facts.constants and node.input[1] not in facts.constants:
             table = facts.constants[node.input[0]]
@@ -331,7 +331,7 @@ def _(facts: Facts) -> Sites:
 
 
 def _after_heads(facts: Facts) -> Iterator[tuple[Product, int]]:
-    """Products of merged attention heads, and how many heads there are."""
+    """Products after merged attention heads, with the number of heads."""
     for p in products(facts):
         reshape = facts.producer.get(p.node.input[0])
         if p.weight.ndim != 2 or reshape is None or reshape.op_type != "Reshape":
