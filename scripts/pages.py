@@ -50,7 +50,7 @@ def attributes_of(types: Mapping[str, ir.AttributeType]) -> str:
 
 
 def operators() -> list[str]:
-    """Returns one row for names that differ in their activation, with attributes and opset of the one without."""
+    """Returns a row for the names with equal columns; a family of activations has those of its name without one."""
     families: dict[tuple[str, ...], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")
@@ -58,15 +58,15 @@ def operators() -> list[str]:
         own = {k: v for k, v in spec.attributes.items() if k not in ACTIVATIONS[act].attributes}
         key = (name.removesuffix(act), spec.name[len(name) :], ", ".join(spec.inputs), ", ".join(spec.outputs))
         families.setdefault((*key, attributes_of(own)), []).append(act)
-    rows = []
+    rows: dict[tuple[str, ...], list[str]] = {}
     for (base, tail, *columns), acts in families.items():
         some = "" if acts == [""] else f"[{', '.join(filter(None, acts))}]"
         suffix = "[act]" if len(acts) == len(ACTIVATIONS) else some
         oldest = {act: OPS[base + act + tail].min_opset for act in acts}
         least = min(oldest.values())
         assert all(oldest[act] == max(least, ACTIVATIONS[act].min_opset) for act in acts)
-        rows.append(row(base + suffix + tail, *columns, str(least)))
-    return rows
+        rows.setdefault((*columns, str(least)), []).append(base + suffix + tail)
+    return [row(", ".join(names), *columns) for columns, names in rows.items()]
 
 
 def activations(text: str) -> list[str]:
