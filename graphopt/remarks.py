@@ -1,7 +1,7 @@
-"""What was done and what was not, site by site.
+"""Remarks: the rewrites that were applied and those that were refused.
 
-Nothing is silent: each candidate site that a pass looks at ends as APPLIED, or refused with one of the stable codes
-below. The codes are part of the public interface (docs/refusals); a released code keeps its meaning.
+Each candidate of a pass ends as APPLIED, or refused with one of the stable codes below. The codes are part of the
+public interface (docs/refusals); a released code keeps its meaning.
 """
 
 from __future__ import annotations
@@ -15,70 +15,73 @@ if TYPE_CHECKING:
 
 
 class Code(enum.Enum):
-    """Why a rewrite was refused. The value is `(meaning, what to do about it)`."""
+    """Why a rewrite was refused. The value is `(meaning, remedy)`."""
 
     NOT_CONSTANT = (
         "a value that the rewrite needs is not a constant",
         "store it as an initializer that is not also a graph input",
     )
     OVERRIDABLE = (
-        "the value is an initializer that callers may override, since it is also a graph input",
-        "use --freeze-initializers, if nobody overrides it",
+        "the initializer is also a graph input, so callers may override it",
+        "use --freeze-initializers if no caller overrides it",
     )
     OTHER_USES = (
-        "an intermediate value is read elsewhere, so the nodes that make it must stay",
-        "nothing, unless the other reader can go",
+        "another node reads an intermediate value of the pattern",
+        "nothing, unless you can remove the other reader",
     )
-    GRAPH_OUTPUT = ("an intermediate value is a graph output", "drop it from the outputs if nobody reads it")
+    GRAPH_OUTPUT = (
+        "an intermediate value of the pattern is a graph output",
+        "remove it from the graph outputs if no caller needs it",
+    )
     TRAINING_MODE = ("the node is in training mode", "export the model with eval() / TrainingMode.EVAL")
     UNKNOWN_RANK = ("the rank of a value is not known", "give input shapes with --input-shape")
-    UNKNOWN_SHAPE = ("a dimension that decides is not known", "give input shapes with --input-shape")
-    WRONG_RANK = ("the rank is not one that the rewrite supports", "nothing")
-    WRONG_SHAPE = ("shapes do not have the relation that the rewrite needs", "nothing")
-    WRONG_AXIS = ("the operation works along another axis", "nothing")
-    WRONG_PERM = ("a Transpose does not have the permutation that the rewrite needs", "nothing")
+    UNKNOWN_SHAPE = ("a dimension that the rewrite depends on is not known", "give input shapes with --input-shape")
+    WRONG_RANK = ("the rewrite does not support this rank", "nothing")
+    WRONG_SHAPE = ("the shapes do not fit the rewrite", "nothing")
+    WRONG_AXIS = ("the operation uses an axis that the rewrite does not support", "nothing")
+    WRONG_PERM = ("the rewrite does not support this permutation of axes", "nothing")
     WRONG_DTYPE = ("the element type is not supported", "convert the model, for instance with --precision fp16")
     MIXED_DTYPE = ("the operands have different element types", "nothing")
-    NOT_FINITE = ("a folded value would overflow, or is not finite", "check the weights")
-    ATTRIBUTE = ("an attribute has a value that the rewrite does not support", "nothing")
-    PADDED = ("padding happens between the two operations, so they cannot be exchanged", "nothing")
-    QUANTIZED = ("a weight is quantized", "nothing: quantized nodes are left as they are")
+    NOT_FINITE = ("a folded value would be infinite or NaN", "check the weights")
+    ATTRIBUTE = ("the rewrite does not support the value of an attribute", "nothing")
+    PADDED = ("padding between the two operations prevents the rewrite", "nothing")
+    QUANTIZED = ("a weight is quantized", "nothing: quantized nodes are not rewritten")
     OPSET = (
-        "the version of the operator is unknown to graphopt, or the model's opset cannot express the new operator",
+        "graphopt does not know the operator's version, or the model's opset cannot express the new operator",
         "convert the model to a current opset",
     )
     FLATTENED_SOFTMAX = (
         "Softmax below opset 13 flattens its input to 2-D, here over more than the last axis",
         "convert the model to opset 13 or later",
     )
-    PER_CHANNEL_SCALE = ("the scale is not one number", "nothing")
-    ESCAPES = ("more than one value leaves the matched subgraph", "nothing")
-    BROADCAST_GROWS = ("broadcasting would make the result larger than the node that it replaces", "nothing")
-    NON_DETERMINISTIC = ("a random operation stands in between", "export the model with eval()")
-    UNSUPPORTED_OP = ("an operation in between is not one that the rewrite understands", "nothing")
+    PER_CHANNEL_SCALE = ("the scale is not a scalar", "nothing")
+    ESCAPES = ("other nodes need more than one value of the pattern", "nothing")
+    BROADCAST_GROWS = ("broadcasting would make the result larger than the original", "nothing")
+    NON_DETERMINISTIC = ("the pattern contains a random operation", "export the model with eval()")
+    UNSUPPORTED_OP = ("the pattern contains an operation that the rewrite does not support", "nothing")
     MASK_ORDER = (
-        "a bias is added to scores that a mask has set to a number which the bias moves, so their order decides",
+        "a bias is added after a mask with a finite value, so their order matters",
         "export with a mask of -inf or the lowest number, or add the bias before the mask",
     )
     MASK_VALUES = (
-        "whether a mask that the scores are multiplied by holds 0 and 1 alone is not known",
+        "the mask that the scores are multiplied by may have elements other than 0 and 1",
         "make the mask from booleans: a Cast from bool, a comparison",
     )
     NO_GAIN = (
-        "the rewrite is legal here but does not pay on this target",
+        "the rewrite is legal but would not be faster on this target",
         "use --all-sites to apply it anyway, or --tune to measure",
     )
-    TARGET = ("the target does not accept the node that the rewrite would emit", "choose another --target")
-    STATISTICS = ("statistics stay in float32", "nothing")
-    OVERFLOW = ("a constant has numbers that float16 cannot hold", "scale the weights, or leave them in float32")
-    UNDERFLOW = ("a constant would lose more bits in float16 than rounding costs", "scale the weights")
+    TARGET = ("the target does not accept the new node", "choose another --target")
+    STATISTICS = ("sums over many elements are computed in float32", "nothing")
+    OVERFLOW = ("a constant has elements beyond the range of float16", "scale the weights, or keep them in float32")
+    UNDERFLOW = ("a constant has elements that are too small for float16", "scale the weights")
     RANGE = (
         "activations come within a factor of 4 of float16's largest number, 65504, on the inputs tried",
-        "give typical inputs with --inputs if those made up are larger than real ones",
+        "give typical inputs with --inputs if the generated inputs are larger than real ones",
     )
-    KEPT = ("the node is to stay in float32", "leave it out of --keep-float")
-    NO_FLOAT16 = ("the operator does not take float16, by its definition or on this target", "nothing")
-    FUNCTION_ATTRIBUTE = ("an attribute refers to a parameter of the function around it", "inline the function")
+    KEPT = ("the caller keeps the node in float32", "remove it from --keep-float")
+    NO_FLOAT16 = ("the operator does not support float16, by its definition or on this target", "nothing")
+    FUNCTION_ATTRIBUTE = ("an attribute refers to a parameter of the enclosing function", "inline the function")
 
     @property
     def meaning(self) -> str:
@@ -90,17 +93,17 @@ class Code(enum.Enum):
 
     @property
     def page(self) -> str:
-        """Where the documentation explains it, from the root of the repository."""
+        """The path of its page, from the root of the repository."""
         return f"docs/refusals/{self.name}.md"
 
 
 class Refusal(Exception):
-    """Raised by a pass's `match` or `legal` to refuse a candidate site.
+    """Raised by a pass's `match` or `legal` to refuse a candidate.
 
     Args:
-        code: why.
-        detail: the value or shape that decided, in a few words.
-        nodes: the nodes that decided; the anchor of the site is always added.
+        code: the reason.
+        detail: the value or shape that caused it, in a few words.
+        nodes: the nodes that caused it; the candidate's anchor is always added.
     """
 
     def __init__(self, code: Code, detail: str, *nodes: ir.Node | None) -> None:
@@ -112,7 +115,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Remark:
-    """One site. `code` is "APPLIED" or the name of a `Code`."""
+    """One candidate. `code` is "APPLIED" or the name of a `Code`."""
 
     pass_name: str
     code: str
@@ -124,7 +127,7 @@ class Remark:
         return self.code == "APPLIED"
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON; a refusal says what it means and what to do."""
+        """Returns the remark for JSON; a refusal also has its meaning, advice and page."""
         entry: dict[str, object] = {
             "pass": self.pass_name,
             "code": self.code,
@@ -139,16 +142,16 @@ class Remark:
 
 @dataclass(frozen=True)
 class InitializerRange:
-    """What float16 does to one initializer.
+    """Effect of float16 on one initializer.
 
     Attributes:
-        name: of the initializer.
-        size: how many numbers it has.
-        overflow: how many finite numbers are beyond 65504.
-        subnormal: how many keep fewer than 11 bits.
-        zero: how many become zero.
-        error: norm of the rounding errors relative to that of the initializer; inf when a number overflows.
-        converted: whether it is float16 now.
+        name: name of the initializer.
+        size: number of elements.
+        overflow: number of finite elements beyond 65504.
+        subnormal: number of elements that keep fewer than 11 bits.
+        zero: number of elements that become zero.
+        error: norm of the rounding errors relative to that of the initializer; inf if an element overflows.
+        converted: whether the initializer was converted to float16.
     """
 
     name: str
@@ -161,26 +164,26 @@ class InitializerRange:
 
     @property
     def fits(self) -> bool:
-        """Whether it loses no more than half precision loses in its normal range, 2^-11 a number."""
+        """Whether the error is at most twice the unit roundoff of float16, 2^-11."""
         return self.error <= 2.0**-10
 
     @property
     def share(self) -> float:
-        """The share of the numbers that overflow, or lose bits by underflow."""
+        """Share of the elements that overflow, or lose bits by underflow."""
         return (self.overflow + self.subnormal + self.zero) / max(self.size, 1)
 
     def to_dict(self) -> dict[str, str | int | float | bool]:
-        """For JSON, which has no infinity."""
+        """Returns the fields for JSON, which has no infinity: an infinite error becomes 1."""
         return {**vars(self), "error": min(self.error, 1.0), "share": self.share}
 
 
 def became(nodes: int, what: str) -> str:
-    """What a rewrite did, for its remark: 1 node became, 2 nodes became."""
+    """Returns the text of a remark: "1 node became X", "2 nodes became X"."""
     return f"{nodes} {'node' if nodes == 1 else 'nodes'} became {what}"
 
 
 def node_label(node: ir.Node) -> str:
-    """A name for people: the node's own, or its operator and first output where it has none."""
+    """Returns the node's name, or its operator and first output if it has no name."""
     if node.name:
         return node.name
     output = next((o.name for o in node.outputs if o.name), "?")

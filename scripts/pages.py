@@ -89,12 +89,12 @@ def passes_that_say(code: Code) -> list[str]:
 def refusal(text: str, code: Code) -> str:
     """Returns the page with the code's meaning and the passes that use it; further links are kept after them."""
     text = re.sub(r"^Meaning: .*\.$", lambda _: f"Meaning: {code.meaning}.", text, count=1, flags=re.MULTILINE)
-    said = re.search(r"^Passes that say so: (.*)\.$", text, re.MULTILINE)
+    said = re.search(r"^Used by: (.*)\.$", text, re.MULTILINE)
     if said is None:
         return text
     others = [link for link in said[1].split(", ") if "(../passes/" not in link]
     links = [f"[{name}](../passes/{name}.md)" for name in passes_that_say(code)]
-    return text.replace(said[0], f"Passes that say so: {', '.join(links + others)}.")
+    return text.replace(said[0], f"Used by: {', '.join(links + others)}.")
 
 
 def results() -> dict[str, dict[str, Any]]:

@@ -88,7 +88,7 @@ def test_example_of_a_refusal(code: Code, tmp_path: Path) -> None:
     page = DOCS.parent / code.page
     text = page.read_text()
     assert text.startswith(f"# {code.name}\n\nMeaning: {code.meaning}.\n")
-    for heading in ("Example", "What decided", "What to do"):
+    for heading in ("Example", "Cause", "Remedy"):
         assert re.search(rf"^## {heading}\n\n.+", text, re.M)
     model, line = re.findall(r"^```\n(.*?)\n```", text, re.M | re.S)
     (command,) = re.findall(r"^`graphopt (.*)` prints$", text, re.M)
