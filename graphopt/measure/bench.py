@@ -240,7 +240,7 @@ def bench(
         protos = [reading.read_proto(p) for p in paths]
         _check_inputs(protos)
         if inputs is not None and (sizes or batch):
-            raise OptionError("inputs have sizes of their own: give inputs, or sizes and batch")
+            raise OptionError("inputs determine the sizes: give either inputs, or sizes and batch")
         given = None if inputs is None else given_cases(inputs, protos[0])[0].feeds
         grid: list[dict[str, int]] = [{}]
         if given is None:

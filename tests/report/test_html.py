@@ -172,10 +172,10 @@ def test_what_a_reader_sees(page: str, tmp_path: Path) -> None:
         const look = width => new Promise(done => {
             const frame = document.createElement("iframe"); frame.width = width; frame.height = 900;
             frame.style.border = 0; frame.onload = () => {
-                const d = frame.contentDocument, e = d.documentElement, lanes = [...d.querySelectorAll(".lane")];
+                const d = frame.contentDocument, e = d.documentElement, columns = [...d.querySelectorAll(".lane")];
                 const headline = d.querySelector(".headline").getBoundingClientRect();
                 done([e.scrollWidth, e.clientWidth, d.querySelector("td").offsetHeight, headline.bottom,
-                    d.querySelector(".headline").innerText, lanes.map(l => l.getBoundingClientRect().width),
+                    d.querySelector(".headline").innerText, columns.map(l => l.getBoundingClientRect().width),
                     [...d.querySelectorAll(".tile .text")].map(t => t.innerText),
                     [...d.querySelectorAll("svg.graph")].every(g => g.getBoundingClientRect().width <= width),
                     [...d.querySelectorAll("#stages .scroll, .card, .tile")].filter(

@@ -1,7 +1,7 @@
 """The pictures in docs: the report and the view on a phone, a tablet and a screen.
 
-GRAPHOPT_SCREENSHOTS=1 renders them again, from a ResNet-18 and its rewrite; without it one is rendered, and the sizes
-of those in docs are checked.
+With GRAPHOPT_SCREENSHOTS=1 they are rendered again, from a ResNet-18 and its rewrite. Otherwise one is rendered, and
+the sizes of the pictures in docs are checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
 
 PICTURES = Path(__file__).parents[2] / "docs" / "screenshots"
 SIZES = ((390, 1200), (800, 1100), (1600, 1100))
-# Rows: 87 minus a block of the compression, which blurs its border. Gaps in our pages are smaller.
+# Blank rows that count as not drawn: 87 less a block that the compression blurs. Gaps in the pages are smaller.
 BLANK = 64
 # Bytes of one picture, small enough for slow connections.
 LARGEST = 90_000
