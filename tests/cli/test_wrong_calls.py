@@ -50,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "saved" / "saved_model.pb").write_bytes(b"x")
     ok = ZOO["resnet18"](small=True)
     onnx.save(ok, place / "ok.onnx")
-    np.savez(place / "double.npz", **{ok.graph.input[0].name: np.zeros((1, 3, 64, 64))})
+    doubles: dict[str, Any] = {ok.graph.input[0].name: np.zeros((1, 3, 64, 64))}
+    np.savez(place / "double.npz", **doubles)
     onnx.save(ZOO["resnet18"](small=True), place / "inner" / "m.onnx")
     (place / "half.onnx").write_bytes((place / "ok.onnx").read_bytes()[:2000])
     gelu = model_from_text("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
