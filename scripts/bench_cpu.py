@@ -67,7 +67,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIMES = {"rocm": ".venv", "cpu": ".venv-ort"}  # runtime name of scripts/setup -> environment
 MIN_REPEATS = 7
 PAUSE = 0.002  # seconds; a thread that has not run for this long is asleep
-LEAST = 0.2  # seconds of the original in total: many repeats of a small model
+LEAST = 0.2  # minimum total seconds of the original, so a small model is repeated often
 WARM, BLOCK = 0.1, 0.1  # seconds of one side at a time, before and during the measurement
 SPREAD, TRIES = 0.1, 3  # with several threads a larger spread is measured again, with at most this many tries
 FILES = ORIGINAL, OURS, BF16 = "original", "ours", "ours bf16"

@@ -50,7 +50,7 @@ def attributes_of(types: Mapping[str, ir.AttributeType]) -> str:
 
 
 def operators() -> list[str]:
-    """Returns a row for the names with equal columns; a family of activations has those of its name without one."""
+    """Returns one row for all names with equal columns; names that differ only in the activation become NAME[act]."""
     families: dict[tuple[str, ...], list[str]] = {}
     for spec in OPS.values():
         name = spec.name.removesuffix("Bf16")

@@ -433,7 +433,7 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
         # Y is written for the interface; an additional NCHW2c copy would be more bytes, without another reader.
         ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(a)", True),
         ("a = Conv(x, V) b = Conv(x, W) c = Add(b, a) y = Conv(c, W) z = Neg(x)", False),
-        # The sum is an output, and x is not NCHW2c: nothing of that node is.
+        # The sum is an output, and x is float32: no tensor of that node is NCHW2c.
         ("a = Conv(x, V) b = Conv(x, W) y = Add(b, a) z = Neg(x)", True),
         ("a = Conv(x, V) b = Conv(a, W) y = Add(b, a) z = Neg(x)", False),
     ],
@@ -554,7 +554,7 @@ def test_depthwise_convolutions_in_pairs_where_they_are_faster(size: int, window
     if not refusal:
         assert all(name.endswith("Bf16") for name in names(after)), names(after)
         return
-    # Its neighbours keep ONNX Runtime's blocked layout with it.
+    # Its neighbours keep ONNX Runtime's blocked layout as well.
     assert names(after) == ["Conv", "Relu", "Conv", "Relu", "Conv"]
     details = [r.detail for r in report.remarks if r.pass_name == "bfloat16_conv" and r.code == "NO_GAIN"]
     assert any(refusal in d for d in details) and any("beside" in d for d in details)

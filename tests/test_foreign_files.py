@@ -361,7 +361,7 @@ def test_attention_whose_heads_lie_behind_the_rows() -> None:
 
 
 def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
-    """A MatMul that ran in float32 on ONNX Runtime's CPU, with its Transpose, is float16 after our kernel."""
+    """ONNX Runtime's CPU computes such a MatMul and its Transpose in float32; after our kernel they are float16."""
     model = parse(
         """g (float16[2,3,4,8] x) => (float16 y) {
         c = Conv(x, f)  a = Add(c, b)  t = Transpose<perm=[1,2,0,3]>(a)  y = MatMul(t, w) }""",
@@ -375,7 +375,7 @@ def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
 
 
 def test_half_precision_kept_behind_a_transpose() -> None:
-    """The same for a GPU target: the GEMM stays in float32 because of its range, and the model runs on the CPU."""
+    """A GEMM keeps float32 because of its range; the model for a GPU target also runs on the CPU."""
     model = parse(
         "g (float[4,3,8] x) => (float[a,b,c] y) { m = MatMul(x, v)  t = Transpose<perm=[1,0,2]>(m)  y = MatMul(t, w) }",
         v=draw(8, 8), w=draw(8, 5) * np.float32(1e6),

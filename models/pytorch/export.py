@@ -42,7 +42,7 @@ def export(build: Callable[[int, int], Case], exporter: str, file: Path, *, exte
         found = build(batch, length).inputs
         case.inputs = case.inputs if i else found
         feeds |= {f"{i}:{name}": tensor.numpy() for name, tensor in found.items()}
-    # Before the model: the existence of its file means that the export is complete.
+    # Written first: the existence of the model file means that the export is complete.
     np.savez(file.with_suffix(".npz"), **feeds)  # type: ignore[arg-type]
     write(case, exporter, file, external_data=external_data)
 

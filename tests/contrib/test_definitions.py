@@ -21,7 +21,7 @@ ALL = [pytest.param(op, id=op.name) for op in CONTRIB.values()]
 
 @pytest.mark.parametrize("op", ALL)
 def test_definition_reference_and_kernel_agree(op: ContribOp) -> None:
-    """Over attributes, optional inputs and optional outputs; `scripts/sweep` tests many more nodes.
+    """Draws attributes, optional inputs and optional outputs; `scripts/sweep` tests many more nodes.
 
     ONNX Runtime's kernel is run if the table says that it has one.
     """
@@ -66,7 +66,7 @@ def test_facts_are_those_of_the_runtime_s_schemas() -> None:
 
 
 def test_a_window_of_no_tokens_has_no_definition() -> None:
-    """Such a query attends to one key in onnxruntime 1.22 and to none in 1.32; neither documents the intention."""
+    """With a window of 0 a query attends to one key in onnxruntime 1.22 and to none in 1.32, without documentation."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     draws = (draw(op, seed) for seed in range(100))
     case = next(c for c in draws if c.attributes.get("local_window_size") == 1)
@@ -109,7 +109,7 @@ def test_verify_names_the_key_that_windows_differ_by() -> None:
 @pytest.mark.skipif(RUNTIME < (1, 31), reason="its kernel reads memory that was never written")
 @pytest.mark.parametrize("attributes", [{}, {"local_window_size": 2}, {"local_window_size": 2, "softcap": 2.0}])
 def test_queries_in_the_padding_of_a_prompt_see_the_keys_of_their_sequence(attributes: dict[str, float]) -> None:
-    """[5 tokens, 2 tokens and 3 of padding, 1 and 4]: each row equals that of ONNX Runtime's kernel, zeros included."""
+    """Sequences of 5, 2 and 1 tokens, padded to 5: each row equals that of ONNX Runtime's kernel, zeros included."""
     op = CONTRIB["com.microsoft", "GroupQueryAttention"]
     rng = np.random.default_rng(0)
     inputs = {n: rng.standard_normal((3, 5, heads * 16)) for n, heads in (("query", 2), ("key", 1), ("value", 1))}

@@ -99,7 +99,7 @@ def operators(model: onnx.ModelProto, target: str, all_sites: bool) -> tuple[Cou
 @pytest.mark.parametrize(("kind", "symbolic"), [("bias", False), ("bias", True), ("causal", False)])
 @pytest.mark.parametrize(("target", "all_sites"), [("cuda", False), ("rocm", False), ("cpu", True)])
 def test_same_graph(target: str, all_sites: bool, kind: str, symbolic: bool) -> None:
-    """Except for the cache of half a head's angles, which is concatenated with itself for all rotary embeddings."""
+    """The graphs differ only in two Concats, which repeat the cache of half a head's angles for all embeddings."""
     bias = kind == "bias"
     ours, others, stay = operators(
         block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias, symbolic=symbolic), target, all_sites
@@ -121,7 +121,7 @@ def test_what_differs_on_cpus() -> None:
 
 @pytest.mark.parametrize("target", ["cuda", "cpu"])
 def test_an_attention_with_a_cache_stays(target: str) -> None:
-    """GroupQueryAttention, since its definition copies the cache; the norms around it become our nodes."""
+    """GroupQueryAttention is kept, since its definition copies the cache; norms around it become our nodes."""
     ours, others, stay = operators(block(CONTRIB.format(attention=ATTENTION["grouped"]), bias=False), target, False)
     assert ours["FusedRmsNormAddSum"] == 2 and others["GroupQueryAttention"] == 1
     assert any("cache" in why for why in stay)

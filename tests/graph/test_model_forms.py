@@ -61,7 +61,7 @@ def test_model_proto(model: onnx.ModelProto) -> None:
 
 
 def test_initializers_are_declared_once() -> None:
-    """By their tensors: onnx_ir would repeat them in value_info, even if one is an output."""
+    """Their tensors declare them; onnx_ir would repeat each in value_info, even if it is an output."""
     text = """g (float[N, 3, 4] x) => (float[N, 3, 4] y, float[3, 1] scale) {
         t = Mul (x, scale)
         y = Add (t, shift) }"""

@@ -194,7 +194,7 @@ def test_unknown_sizes_are_never_equal() -> None:
 
 
 def test_an_if_returns_what_its_branches_agree_on() -> None:
-    """For each output: here through a computed Reshape, which onnx's inference does not follow, at two depths."""
+    """Each output is treated separately, also in nested Ifs and after a Reshape that onnx's inference cannot follow."""
     model = model_from_text(
         """g (bool c, float[B, 6] x) => (float[P] p, float[Q] q) {
           shape = Shape(x)

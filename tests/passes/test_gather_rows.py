@@ -93,7 +93,7 @@ def test_reverse(dims: str, crop: bool) -> None:
 
 
 def test_merging_patches() -> None:
-    """Swin's between two stages: every second row and column, and their neighbours, concatenated over channels."""
+    """Swin's patch merging: every second row and column, and their neighbours, concatenated over channels."""
     parts = [
         f"a{i}{j} = Slice(x, {'one' if i else 'zero'}, many, one, two) "
         f"b{i}{j} = Slice(a{i}{j}, {'one' if j else 'zero'}, many, two, two) "
@@ -217,7 +217,7 @@ def test_indices_of_an_input_stay() -> None:
 
 
 def test_long_chains_are_cut() -> None:
-    """In time linear in their length; the results are the same."""
+    """Long chains are replaced in parts, in linear time, and the results are equal."""
     names = ["x", *(f"v{i}" for i in range(2 * MOST_NODES)), "y"]
     body = " ".join(f"{b} = Transpose <perm = [0, 2, 1, 3]> ({a})" for a, b in itertools.pairwise(names))
     assert check(moves(body), draw(2, 8, 12, 16)).count("Gather") == 1
@@ -253,7 +253,7 @@ def test_the_batch_of_windows_is_not_cut() -> None:
 
 
 def test_images_that_are_too_large() -> None:
-    """Their elements are not numbered."""
+    """Larger images are refused, since the pass computes the position of every element."""
     model = moves(TURNS, f"N, 2, {MAX_ELEMENTS // 32 + 1}, 16")
     assert set(rewrite(model, [GatherRows()]).codes()) == {"WRONG_SHAPE"}
 

@@ -154,6 +154,6 @@ def test_other_targets_have_no_kernel_for_it() -> None:
 
 
 def test_in_bfloat16_the_convolutions_stay_single() -> None:
-    """They use the NCHW2c layout there."""
+    """In bfloat16 single convolutions use the NCHW2c layout."""
     after, _ = optimize(model_from_text(block(), weights()), target="cpu", precision="bf16")
     assert not any("Inverted" in node.op_type for node in after.graph.node)

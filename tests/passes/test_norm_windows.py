@@ -162,7 +162,7 @@ def test_a_sum_of_padded_images() -> None:
 
 
 def test_a_residual_that_was_padded() -> None:
-    """It has zeros where the operator would read the last window."""
+    """The padded residual has zeros in positions that the operator would read from the last window."""
     body = f"""u = Relu(w) s = Slice(u, n0, three, one) p = Pad(s, last) c = Reshape(p, cut)
         t = Transpose <perm = [0, 1, 3, 2, 4, 5]> (c) v = Reshape(t, like) z = Add(x, v) y = {NORM} (z, gamma, beta)"""
     numbers = FOUR_BY_SIX | {"three": [3], "last": [0, 0, 0, 0, 0, 1, 0, 0], "like": [-1, 24, D], "n0": [0]}

@@ -84,7 +84,7 @@ def moved_by(place: int, step: int) -> Callable[[str, str], list[onnx.NodeProto]
 TURNED = (*range(1, ENTRIES), 0)
 NEXT = (1, 0, *range(2, ENTRIES))
 REVERSED = tuple(reversed(range(ENTRIES)))
-# Boxes reordered against scores, exchanged neighbors, labels; everything in ascending order; one distant index.
+# Boxes reordered against scores, exchanged neighbours, labels; everything in ascending order; one distant index.
 FAULTS = [
     ("two stages", "chosen", reordered(TURNED)),
     ("two stages", "chosen", reordered(NEXT)),
@@ -128,7 +128,7 @@ MOVED = SCORES + np.float32(0.0002) * np.array([[1, -1, 1, -1, 1, -1]], np.float
     ("chosen", "said"),
     [
         ([0, 3, 2, 1], ""),
-        ([0, 2, 3, 1], ""),  # neighbors within rounding
+        ([0, 2, 3, 1], ""),  # neighbours within rounding
         ([0, 3, 2, 5], ""),  # a tie with the last
         ([0, 3, 1, 2], "places entry 1"),
         ([1, 2, 3, 0], "places entry 1"),
@@ -147,7 +147,7 @@ def test_indices_of_top_k(chosen: list[int], said: str) -> None:
 
 
 def test_many_entries_within_rounding_of_their_neighbours_are_no_order() -> None:
-    """The steps are smaller than the rounding: neighbors may change places, distant entries may not."""
+    """The steps are smaller than the rounding: neighbours may change places, distant entries may not."""
     scores = np.linspace(0, 1, 200, dtype=np.float32)[None]
     node = helper.make_node("TopK", ["x", "k"], ["value", "index"], axis=1)
     choice = Choice(node, 0, "given", ("scores", "count"))

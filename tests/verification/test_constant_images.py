@@ -1,4 +1,4 @@
-"""Images of one color: every pixel rounds in the same way, so errors add up that cancel on other images.
+"""Images of one colour: every pixel rounds in the same way, so errors add up that cancel on other images.
 
 A small classifier is compared with the same classifier whose sums are in another order, and with faults that a rewrite
 could introduce, on the same inputs.
@@ -69,7 +69,7 @@ def constants() -> Constants:
         found[name] = (rng.standard_normal(CLASSES if name == "b3" else CHANNELS) * 0.5).astype(np.float32)
     found["variance"] = rng.uniform(0.01, 0.1, CHANNELS).astype(np.float32)
     found["b3"][0] = 10  # the class of a blank image
-    found["shift"][5] = 3  # above zero for every color
+    found["shift"][5] = 3  # above zero for every colour
     return found
 
 

@@ -117,7 +117,7 @@ def whole(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
 
 
 def weights(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    """Beside uint8. Without VNNI the runtime adds two products in 16 bits, which hold those of int8 with 7 bits."""
+    """Draws weights; int8 ones use 7 bits, since runtimes without VNNI add two products with uint8 in 16 bits."""
     return whole(rng, dtype, *shape) // (2 if dtype == np.int8 else 1)
 
 

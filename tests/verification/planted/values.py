@@ -56,7 +56,7 @@ def _position(patch: Patch, x: str, axis: int) -> tuple[str, str]:
 
 
 def _where_kept(patch: Patch, x: str, axis: int, keep: str, dtype: DType) -> str:
-    """X where keep [size of the axis, which is negative] is true, 0 elsewhere."""
+    """X where `keep` is true along an axis, counted from the end (negative); 0 elsewhere."""
     after = list(range(1, -axis))
     wide = patch.op("Unsqueeze", keep, patch.const(after, np.int64)) if after else keep
     return patch.op("Where", wide, x, patch.const(0, dtype))
