@@ -1,6 +1,6 @@
 """Measures time and memory of optimizing large graphs and a model of 2.35 GB, with graphopt and with its peers.
 
-    .venv/bin/python scripts/bench_scale.py                    # ours
+    .venv/bin/python scripts/bench_scale.py                    # ours, and onnx_ir alone
     .venv/bin/python scripts/bench_scale.py --peers --nodes 1000 10000 --timeout 120
     .venv/bin/python scripts/bench_scale.py --against main --nodes 10000        # this tree turn by turn with a commit
 
@@ -53,6 +53,7 @@ for _ in sys.stdin:
 # Name -> packages, imports, and code that optimizes `source` into `out`.
 TOOLS = {
     "graphopt": ("", "import graphopt; graphopt.optimize", "graphopt.optimize(source, out, target='cpu')"),
+    "onnx_ir, load and save": ("", "import onnx_ir", "onnx_ir.save(onnx_ir.load(source), out)"),
     "onnxruntime 1.31.1, basic": (
         "onnxruntime==1.31.1",
         "import onnxruntime as ort",
@@ -156,7 +157,7 @@ def main() -> None:
     if arguments.against:
         compare(arguments.against, arguments.nodes, arguments.turns)
         return
-    tools = list(TOOLS) if arguments.peers else ["graphopt"]
+    tools = [tool for tool, (packages, _, _) in TOOLS.items() if arguments.peers or not packages]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows: list[tuple[str, Path]] = []
