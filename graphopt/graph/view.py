@@ -116,14 +116,6 @@ class GraphView:
             return None
         return float(tensor_array(tensor).item())
 
-    def require_one_type(self, values: Iterable[ir.Value], *nodes: ir.Node) -> None:
-        """Raises:
-        Refusal: MIXED_DTYPE unless all values have one element type.
-        """
-        types = {self.dtype(value) for value in values}
-        if len(types) > 1:
-            raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(str(t) for t in types))}", *nodes)
-
     def require_dtype(self, value: ir.Value, node: ir.Node, *dtypes: ir.DataType) -> ir.DataType:
         """The element type of a value: one of `dtypes`, or of FLOATS where none is given.
 

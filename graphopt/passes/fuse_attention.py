@@ -20,7 +20,7 @@ Why it is legal: each step is rewritten by an identity of real numbers, or refus
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -32,7 +32,7 @@ from graphopt.graph.editor import Attribute, Editor
 from graphopt.graph.operators.dims import keeps_shape
 from graphopt.graph.operators.traits import BROADCASTING
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size, product
-from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by
+from graphopt.graph.view import FLOATS, GraphView, attribute_int, attribute_ints, is_op, made_by
 from graphopt.metadata import Numerics
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import (
@@ -137,9 +137,9 @@ class FuseAttention(Pass[Attention, Attention]):
         q, k, v = (made.get(o.value, o.value) for o in (plan.q, plan.k, plan.v))
         inputs = [emission.widened(q), emission.widened(k), v]
         if plan.terms:
-            inputs.append(emission.bias())
+            inputs.append(emission.joined(plan.terms, emission.factored, "Add", "bias"))
         if plan.conditions:
-            inputs.append(emission.mask())
+            inputs.append(emission.joined(plan.conditions, emission.kept, "And", "mask"))
         attributes: dict[str, Attribute] = {
             "scale": plan.scale,
             "q_perm": plan.q.perm,
@@ -249,16 +249,15 @@ def _typed(match: Attention, graph: GraphView) -> Attention:
     rest = [match.context.outputs[0], match.v.value, *(t.value for t in match.terms if t.mask is None)]
     if match.scores is match.context:
         scores, rest = scores[1:], rest[1:]
-    first = {d for v in scores if (d := graph.dtype(v)) is not None}
-    second = {d for v in rest if (d := graph.dtype(v)) is not None}
+    first, second = graph.known_types(scores), graph.known_types(rest)
     known = first | second
     if not known:
         raise Refusal(Code.WRONG_DTYPE, "the element type is not known", match.scores)
-    if not known <= {ir.DataType.FLOAT, ir.DataType.FLOAT16}:
-        raise Refusal(Code.WRONG_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
     widened = first == {ir.DataType.FLOAT16} and second == {ir.DataType.FLOAT} and match.scores is not match.context
-    if len(known) > 1 and not widened:
-        raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
+    foreign = not known <= {*FLOATS}
+    if foreign or (len(known) > 1 and not widened):
+        code = Code.WRONG_DTYPE if foreign else Code.MIXED_DTYPE
+        raise Refusal(code, f"its operands are {' and '.join(sorted(d.name for d in known))}", match.scores)
     dtype = next(iter(second or known))
     for cast, node in match.casts:
         if cast not in (ir.DataType.FLOAT, dtype):
@@ -525,21 +524,19 @@ class _Emission(Builder):
             return value
         return self.node("Cast", [value], "float", ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
 
-    def bias(self) -> ir.Value:
-        """The sum of the additive terms."""
+    def joined(self, terms: Sequence[JoinedT], make: Callable[[JoinedT], ir.Value], op: str, hint: str) -> ir.Value:
+        """All terms or conditions as one value, joined by `op`: those under one view first."""
         total: ir.Value | None = None
-        for group in _by_view(self.match.terms):
-            part: ir.Value | None = None
-            for term in group:
-                value = self._factored(term)
-                part = value if part is None else self.node("Add", [part, value], "bias")
-            assert part is not None
-            part = self._as_scores(part, group, "bias")
-            total = part if total is None else self.node("Add", [total, part], "bias")
+        for group in _by_view(terms):
+            part = make(group[0])
+            for term in group[1:]:
+                part = self.node(op, [part, make(term)], hint)
+            part = self._as_scores(part, group, hint)
+            total = part if total is None else self.node(op, [total, part], hint)
         assert total is not None
         return total
 
-    def _factored(self, term: Term) -> ir.Value:
+    def factored(self, term: Term) -> ir.Value:
         if term.mask is not None:
             hides, keeps = term.mask
             zero, hidden = (
@@ -562,23 +559,14 @@ class _Emission(Builder):
             return self.constant(stored != 0, "mask")
         return self.node("Cast", [joined.value], "mask", ir.DataType.BOOL, to=int(ir.DataType.BOOL))
 
-    def mask(self) -> ir.Value:
-        """The conjunction of the conditions, true where a score is kept."""
-        total: ir.Value | None = None
-        for group in _by_view(self.match.conditions):
-            part: ir.Value | None = None
-            for condition in group:
-                value = self._boolean(condition)
-                if not condition.keeps:
-                    negated = made_by(value, "Not")
-                    source = None if negated is None else negated.inputs[0]
-                    value = source if source is not None else self.node("Not", [value], "mask")
-                part = value if part is None else self.node("And", [part, value], "mask")
-            assert part is not None
-            part = self._as_scores(part, group, "mask")
-            total = part if total is None else self.node("And", [total, part], "mask")
-        assert total is not None
-        return total
+    def kept(self, condition: Condition) -> ir.Value:
+        """A condition as a boolean, true where a score is kept."""
+        value = self._boolean(condition)
+        if condition.keeps:
+            return value
+        negated = made_by(value, "Not")
+        source = None if negated is None else negated.inputs[0]
+        return source if source is not None else self.node("Not", [value], "mask")
 
     def _as_scores(self, value: ir.Value, group: Sequence[Term | Condition], hint: str) -> ir.Value:
         plan = _placement(self.match, group, self.base)

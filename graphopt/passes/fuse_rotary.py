@@ -90,7 +90,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
                 if size.value != 1 and size != of:
                     known = size.value is not None and of.value is not None
                     raise Refusal(Code.WRONG_SHAPE if known else Code.UNKNOWN_SHAPE, text, anchor)
-        editor.require_one_type((x, rotary.cos, rotary.sin), anchor)
+        editor.require_alike((x, rotary.cos, rotary.sin), anchor)
         editor.require_dtype(x, anchor)
         require_one_graph(rotary.nodes, anchor)
         require_contained(rotary.nodes, rotary.Y)

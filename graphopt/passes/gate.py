@@ -97,7 +97,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
             raise Refusal(Code.UNKNOWN_SHAPE, f"nothing tells that {a.name} and {b.name} have one shape", product)
-        editor.require_one_type((a, b), product)
+        editor.require_alike((a, b), product)
         editor.require_dtype(a, product)
         if not dims:
             raise Refusal(Code.WRONG_RANK, f"{a.name} is one number", product)

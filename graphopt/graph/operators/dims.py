@@ -5,7 +5,7 @@ A rule tells what the ONNX operator specification says about one output of a nod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -37,13 +37,18 @@ def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
     return result
 
 
+def _of_first(rule: Callable[[Known, tuple[Size, ...]], Dims | None]) -> Callable[[Known], Dims | None]:
+    """A rule that is given the dimensions of the first input, and tells nothing where they are not known."""
+
+    def tell(known: Known) -> Dims | None:
+        dims = known.dims(0)
+        return None if dims is None else rule(known, dims)
+
+    return tell
+
+
 def _like_first(known: Known) -> Dims | None:
     return known.dims(0)
-
-
-def _rank_of_first(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    return None if dims is None else [None] * len(dims)
 
 
 def _elementwise(known: Known) -> Dims | None:
@@ -131,10 +136,7 @@ def _unsqueeze(known: Known) -> Dims | None:
     return [ONE if axis in axes else next(rest) for axis in range(len(dims) + len(given))]
 
 
-def _squeeze(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    if dims is None:
-        return None
+def _squeeze(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     if not known.is_given("axes"):
         return None if any(d.value is None for d in dims) else [d for d in dims if d != ONE]
     axes = known.axes(len(dims))
@@ -156,10 +158,7 @@ def _concat(known: Known) -> Dims | None:
     return [total(s[axis] for s in shapes) if axis == along else d for axis, d in enumerate(shapes[0])]
 
 
-def _split(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    if dims is None:
-        return None
+def _split(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     along, parts = known.axis(len(dims)), len(known.node.outputs)
     sizes = known.ints("split")
     part: Size | None = None
@@ -174,11 +173,6 @@ def _split(known: Known) -> Dims | None:
     return [part if axis == along else d for axis, d in enumerate(dims)]
 
 
-def _halves(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    return None if dims is None else [*dims[:-1], dims[-1].divided_by(Size.of(2))]
-
-
 def _gather(known: Known) -> Dims | None:
     data, indices = known.dims(0), known.dims(1)
     if data is None or indices is None:
@@ -187,20 +181,13 @@ def _gather(known: Known) -> Dims | None:
     return [*data[:axis], *indices, *data[axis + 1 :]]
 
 
-def _gather_elements(known: Known) -> Dims | None:
-    return known.dims(1)
-
-
 def _gather_nd(known: Known) -> Dims | None:
     data, indices, batch = known.dims(0), known.dims(1), known.attribute("batch_dims", 0)
     depth = indices[-1].value if indices else None
     return None if data is None or indices is None or depth is None else [*indices[:-1], *data[batch + depth :]]
 
 
-def _slice(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    if dims is None:
-        return None
+def _slice(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     cut = spans(known)
     if cut is None:
         length = None if known.is_given("axes") else known.length(1)
@@ -217,10 +204,8 @@ def _slice(known: Known) -> Dims | None:
     return result
 
 
-def _reduce(known: Known) -> Dims | None:
-    dims, keep = known.dims(0), known.attribute("keepdims", 1)
-    if dims is None:
-        return None
+def _reduce(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+    keep = known.attribute("keepdims", 1)
     if not known.is_given("axes"):
         if known.attribute("noop_with_empty_axes", 0):
             return dims
@@ -234,43 +219,32 @@ def _reduce(known: Known) -> Dims | None:
     return [ONE if axis in axes else d for axis, d in enumerate(dims) if keep or axis not in axes]
 
 
-def _arg_reduce(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    if dims is None:
-        return None
+def _arg_reduce(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     along, keep = known.axis(len(dims)), known.attribute("keepdims", 1)
     return [ONE if axis == along else d for axis, d in enumerate(dims) if keep or axis != along]
 
 
-def _top_k(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    if dims is None:
-        return None
+def _top_k(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     along, k = known.axis(len(dims), -1), known.attribute("k")
     counts = known.integers(1) if k is None else [k]
     return [(Size.of(counts[0]) if counts else None) if axis == along else d for axis, d in enumerate(dims)]
 
 
-def _one_hot(known: Known) -> Dims | None:
-    dims, depth = known.dims(0), known.integers(1)
-    if dims is None:
-        return None
-    axis = known.attribute("axis", -1)
+def _one_hot(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+    depth, axis = known.integers(1), known.attribute("axis", -1)
     axis = axis + len(dims) + 1 if axis < 0 else axis
     return [*dims[:axis], Size.of(depth[0]) if depth else None, *dims[axis:]]
 
 
-def _tile(known: Known) -> Dims | None:
-    dims, repeats = known.dims(0), known.elements(1)
-    if dims is None or repeats is None or repeats.items.size != len(dims):
-        return None if dims is None else [None] * len(dims)
+def _tile(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+    repeats = known.elements(1)
+    if repeats is None or repeats.items.size != len(dims):
+        return [None] * len(dims)
     return [d * r if isinstance(r, Size) and r.never_negative else None for d, r in zip(dims, repeats.items.flat)]
 
 
-def _expand(known: Known) -> Dims | None:
-    have, target = known.dims(0), known.elements(1)
-    if have is None:
-        return None
+def _expand(known: Known, have: tuple[Size, ...]) -> Dims | None:
+    target = known.elements(1)
     if target is None:
         length = known.length(1)
         return None if length is None else broadcast([have, [None] * length])
@@ -278,10 +252,8 @@ def _expand(known: Known) -> Dims | None:
     return broadcast([have, wanted])
 
 
-def _pad(known: Known) -> Dims | None:
-    dims, pads = known.dims(0), known.ints("pads")
-    if dims is None:
-        return None
+def _pad(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+    pads = known.ints("pads")
     axes = known.axes(len(dims)) if known.is_given("axes") else list(range(len(dims)))
     if pads is None or axes is None or len(pads) != 2 * len(axes):
         return [None] * len(dims)
@@ -343,15 +315,8 @@ def _transposed_windows(known: Known) -> Dims | None:
     return result
 
 
-def _global_pool(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    return None if dims is None else [*dims[:2], *[ONE] * (len(dims) - 2)]
-
-
-def _depth_to_space(known: Known) -> Dims | None:
-    dims, block = known.dims(0), Size.of(known.attribute("blocksize"))
-    if dims is None or len(dims) != 4:
-        return None
+def _depth_to_space(known: Known, dims: tuple[Size, ...]) -> Dims | None:
+    block = Size.of(known.attribute("blocksize"))
     N, C, H, W = dims
     if known.node.op_type == "DepthToSpace":
         return [N, C.divided_by(block * block), H * block, W * block]
@@ -363,10 +328,6 @@ def _shape_dims(known: Known) -> Dims | None:
     if dims is None:
         return [None]
     return [Size.of(len(dims[known.attribute("start", 0) : known.attribute("end", len(dims))]))]
-
-
-def _scalar_dims(known: Known) -> Dims | None:
-    return []
 
 
 def _filled_dims(known: Known) -> Dims | None:
@@ -388,41 +349,22 @@ def _range_dims(known: Known) -> Dims | None:
     return [distance if by == 1 and distance.never_negative else None]
 
 
-def _random_dims(known: Known) -> Dims | None:
-    return [Size.of(d) for d in known.attribute("shape")]
+def _linear(known: Known, x: tuple[Size, ...]) -> Dims | None:
+    w = known.dims(1)
+    return [*x[:-1], w[-1] if w else None]
 
 
-def _linear(known: Known) -> Dims | None:
-    x, w = known.dims(0), known.dims(1)
-    return None if x is None else [*x[:-1], w[-1] if w else None]
-
-
-def _winograd(known: Known) -> Dims | None:
-    x, w, pads = known.dims(0), known.dims(1), known.attribute("pads")
-    if x is None:
-        return None
-    top, left, bottom, right = pads
+def _winograd(known: Known, x: tuple[Size, ...]) -> Dims | None:
+    w, (top, left, bottom, right) = known.dims(1), known.attribute("pads")
     return [x[0], w[0] if w else None, x[2] + Size.of(top + bottom - 2), x[3] + Size.of(left + right - 2)]
 
 
 # -- com.microsoft -----------------------------------------------------------------------------------------------------
 
 
-def _skip_norm(known: Known) -> Dims | None:
-    """Y, the two statistics of each row, and the sum."""
-    dims = known.dims(0)
-    return dims if dims is None or known.index in (0, 3) else [*dims[:-1], ONE]
-
-
-def _packed_product(known: Known) -> Dims | None:
-    dims = known.dims(0)
-    return None if dims is None else [*dims[:-1], Size.of(known.attribute("N"))]
-
-
-def _grouped_attention(known: Known) -> Dims | None:
+def _grouped_attention(known: Known, dims: tuple[Size, ...]) -> Dims | None:
     """The query's shape, unless keys and values are packed with it."""
-    dims = known.dims(0)
-    if dims is None or known.input(1) is not None:
+    if known.input(1) is not None:
         return dims
     heads, keys, hidden = known.attribute("num_heads"), known.attribute("kv_num_heads"), dims[-1].value
     if hidden is None:
@@ -447,10 +389,6 @@ def _if(known: Known) -> Dims | None:
 
 
 # -- the last dimension, where not even the rank is known --------------------------------------------------------------
-
-
-def _last_of_first(known: Known) -> Size | None:
-    return known.last(0)
 
 
 def _last_of_product(known: Known) -> Size | None:
@@ -487,73 +425,84 @@ def _own(like_first: Rule, others: Mapping[str, Rule]) -> dict[str, Rule]:
 DIMS: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(_like_first, dims=FIRST)),
     **dict.fromkeys(BROADCASTING, Rule(_elementwise, dims=EVERY)),
-    **dict.fromkeys(REDUCTIONS, Rule(_reduce, dims=FIRST, elements=(1,))),
-    **dict.fromkeys(("ArgMax", "ArgMin"), Rule(_arg_reduce, dims=FIRST)),
+    **dict.fromkeys(REDUCTIONS, Rule(_of_first(_reduce), dims=FIRST, elements=(1,))),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Rule(_of_first(_arg_reduce), dims=FIRST)),
     **dict.fromkeys(("Conv", "AveragePool", "LpPool"), Rule(_windows, dims=(0, 1))),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), Rule(_global_pool, dims=FIRST)),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Rule(_depth_to_space, dims=FIRST)),
-    **dict.fromkeys(("RandomNormal", "RandomUniform"), Rule(_random_dims)),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
+        Rule(_of_first(lambda _, dims: [*dims[:2], *[ONE] * (len(dims) - 2)]), dims=FIRST),
+    ),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Rule(_of_first(_depth_to_space), dims=FIRST)),
+    **dict.fromkeys(
+        ("RandomNormal", "RandomUniform"), Rule(lambda known: [Size.of(d) for d in known.attribute("shape")])
+    ),
     "Concat": Rule(_concat, dims=EVERY),
     "ConstantOfShape": Rule(_filled_dims, dims=FIRST, elements=FIRST),
     "ConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
     "Dropout": Rule(_like_first, dims=FIRST, every_output=True),
     "Einsum": Rule(_einsum, dims=EVERY),
-    "Expand": Rule(_expand, dims=(0, 1), elements=(1,)),
+    "Expand": Rule(_of_first(_expand), dims=(0, 1), elements=(1,)),
     "Flatten": Rule(_flatten, dims=FIRST),
     "Gather": Rule(_gather, dims=(0, 1)),
-    "GatherElements": Rule(_gather_elements, dims=(1,)),
+    "GatherElements": Rule(lambda known: known.dims(1), dims=(1,)),
     "GatherND": Rule(_gather_nd, dims=(0, 1)),
     "Gemm": Rule(_gemm, dims=(0, 1)),
     "If": Rule(_if, every_output=True, branches=True),
     "MatMul": Rule(_product, dims=(0, 1)),
     "MatMulInteger": Rule(_product, dims=(0, 1)),
     "MaxPool": Rule(_windows, dims=FIRST, every_output=True),
-    "OneHot": Rule(_one_hot, dims=FIRST, elements=(1,)),
-    "Pad": Rule(_pad, dims=FIRST, elements=(1, 3)),
+    "OneHot": Rule(_of_first(_one_hot), dims=FIRST, elements=(1,)),
+    "Pad": Rule(_of_first(_pad), dims=FIRST, elements=(1, 3)),
     "Range": Rule(_range_dims, elements=EVERY),
     "Reshape": Rule(_reshape, dims=(0, 1), elements=(1,)),
-    "Resize": Rule(_rank_of_first, dims=FIRST),
+    **dict.fromkeys(("Resize", "Upsample"), Rule(_of_first(lambda _, dims: [None] * len(dims)), dims=FIRST)),
     "Shape": Rule(_shape_dims, dims=FIRST),
-    "Size": Rule(_scalar_dims),
-    "Slice": Rule(_slice, dims=(0, 1), elements=(1, 2, 3, 4)),
-    "Split": Rule(_split, dims=FIRST, elements=(1,), every_output=True),
-    "Squeeze": Rule(_squeeze, dims=(0, 1), elements=(1,)),
-    "Tile": Rule(_tile, dims=FIRST, elements=(1,)),
-    "TopK": Rule(_top_k, dims=FIRST, elements=(1,), every_output=True),
+    "Size": Rule(lambda _: []),
+    "Slice": Rule(_of_first(_slice), dims=(0, 1), elements=(1, 2, 3, 4)),
+    "Split": Rule(_of_first(_split), dims=FIRST, elements=(1,), every_output=True),
+    "Squeeze": Rule(_of_first(_squeeze), dims=(0, 1), elements=(1,)),
+    "Tile": Rule(_of_first(_tile), dims=FIRST, elements=(1,)),
+    "TopK": Rule(_of_first(_top_k), dims=FIRST, elements=(1,), every_output=True),
     "Transpose": Rule(_transpose, dims=FIRST),
     **{f"{MICROSOFT}.{name}": Rule(_like_first, dims=FIRST) for name in SAME_SHAPE_MICROSOFT},
     **dict.fromkeys(
         (f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization"),
-        Rule(_skip_norm, dims=FIRST, every_output=True),
+        # Y, the two statistics of each row, and the sum.
+        Rule(
+            _of_first(lambda known, dims: dims if known.index in (0, 3) else [*dims[:-1], ONE]),
+            dims=FIRST,
+            every_output=True,
+        ),
     ),
     **dict.fromkeys(
         (f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat"), Rule(_product, dims=(0, 1))
     ),
-    f"{MICROSOFT}.GroupQueryAttention": Rule(_grouped_attention, dims=FIRST),
-    f"{MICROSOFT}.MatMulNBits": Rule(_packed_product, dims=FIRST),
+    f"{MICROSOFT}.GroupQueryAttention": Rule(_of_first(_grouped_attention), dims=FIRST),
+    f"{MICROSOFT}.MatMulNBits": Rule(
+        _of_first(lambda known, dims: [*dims[:-1], Size.of(known.attribute("N"))]), dims=FIRST
+    ),
     f"{MICROSOFT}.MultiHeadAttention": Rule(_heads_attention, dims=(0, 2)),
     "Unsqueeze": Rule(_unsqueeze, dims=(0, 1), elements=(1,)),
-    "Upsample": Rule(_rank_of_first, dims=FIRST),
 }
 DIMS_OWN = _own(
     Rule(_like_first, dims=FIRST),
     {
         "FusedConvTranspose": Rule(_transposed_windows, dims=(0, 1)),
         "FusedRotary": Rule(_transpose, dims=FIRST),
-        "GatedHalves": Rule(_halves, dims=FIRST),
-        "Linear": Rule(_linear, dims=(0, 1)),
-        "WinogradConv": Rule(_winograd, dims=(0, 1)),
+        "GatedHalves": Rule(_of_first(lambda _, dims: [*dims[:-1], dims[-1].divided_by(Size.of(2))]), dims=FIRST),
+        "Linear": Rule(_of_first(_linear), dims=(0, 1)),
+        "WinogradConv": Rule(_of_first(_winograd), dims=(0, 1)),
     },
 )
 
 # What the last dimension of an output is when the rank is not known: inference loses it behind a Reshape to a shape of
 # unknown length, and a product has that of its weight all the same.
 LAST: dict[str, Rule] = {
-    **dict.fromkeys(SAME_SHAPE, Rule(_last_of_first)),
+    **dict.fromkeys(SAME_SHAPE, Rule(lambda known: known.last(0))),
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
     "MatMul": Rule(_last_of_product, dims=(1,)),
 }
-LAST_OWN = _own(Rule(_last_of_first), {"Linear": Rule(_last_of_product, dims=(1,))})
+LAST_OWN = _own(Rule(lambda known: known.last(0)), {"Linear": Rule(_last_of_product, dims=(1,))})
 
 
 def keeps_shape(node: ir.Node) -> bool:

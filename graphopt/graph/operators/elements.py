@@ -8,6 +8,7 @@ becomes a whole number again, so that no dimension rests on a rounding.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -166,22 +167,16 @@ def _as_number(element: Element) -> Fraction | float | None:
     return element
 
 
-def _add(a: Element, b: Element, dtype: ir.DataType) -> Element:
-    if isinstance(a, Size) and isinstance(b, Size):
-        return a + b
-    return _of_numbers(lambda x, y: x + y, a, b, dtype)
+def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Element, Element, ir.DataType], Element]:
+    """The sum, difference or product of two elements, which sizes have too."""
 
+    def combine(a: Element, b: Element, dtype: ir.DataType) -> Element:
+        if isinstance(a, Size) and isinstance(b, Size):
+            size: Size = operation(a, b)
+            return size
+        return _of_numbers(operation, a, b, dtype)
 
-def _subtract(a: Element, b: Element, dtype: ir.DataType) -> Element:
-    if isinstance(a, Size) and isinstance(b, Size):
-        return a - b
-    return _of_numbers(lambda x, y: x - y, a, b, dtype)
-
-
-def _multiply(a: Element, b: Element, dtype: ir.DataType) -> Element:
-    if isinstance(a, Size) and isinstance(b, Size):
-        return a * b
-    return _of_numbers(lambda x, y: x * y, a, b, dtype)
+    return combine
 
 
 def _divide(a: Element, b: Element, dtype: ir.DataType) -> Element:
@@ -218,16 +213,15 @@ def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dt
     return None if result is None else float(result)
 
 
-def _minimum(a: Element, b: Element, dtype: ir.DataType) -> Element:
-    if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:
-        return a if a == b or b.exceeds(a) else b if a.exceeds(b) else None
-    return None
+def _extreme(is_it: Callable[[Size, Size], bool]) -> Callable[[Element, Element, ir.DataType], Element]:
+    """The smaller or the larger one of two sizes, where it is the same one for every input."""
 
+    def choose(a: Element, b: Element, dtype: ir.DataType) -> Element:
+        if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:
+            return a if a == b or is_it(a, b) else b if is_it(b, a) else None
+        return None
 
-def _maximum(a: Element, b: Element, dtype: ir.DataType) -> Element:
-    if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:
-        return a if a == b or a.exceeds(b) else b if b.exceeds(a) else None
-    return None
+    return choose
 
 
 def _compared(a: Element, b: Element) -> int | None:
@@ -284,16 +278,13 @@ def _absolute(element: Element, _: ir.DataType) -> Element:
     return -element if element is not None and element < 0 else element
 
 
-def _floor(element: Element, _: ir.DataType) -> Element:
-    if isinstance(element, Fraction):
-        return Size.of(math.floor(element))
-    return float(math.floor(element)) if isinstance(element, float) and math.isfinite(element) else element
+def _whole(rounds: Callable[[Any], int]) -> Callable[[Element, ir.DataType], Element]:
+    def operation(element: Element, _: ir.DataType) -> Element:
+        if isinstance(element, Fraction):
+            return Size.of(rounds(element))
+        return float(rounds(element)) if isinstance(element, float) and math.isfinite(element) else element
 
-
-def _ceil(element: Element, _: ir.DataType) -> Element:
-    if isinstance(element, Fraction):
-        return Size.of(math.ceil(element))
-    return float(math.ceil(element)) if isinstance(element, float) and math.isfinite(element) else element
+    return operation
 
 
 def _square_root(element: Element, dtype: ir.DataType) -> Element:
@@ -303,10 +294,6 @@ def _square_root(element: Element, dtype: ir.DataType) -> Element:
     root = math.sqrt(number)
     exact = isinstance(number, Fraction) and math.isfinite(root) and Fraction(root) ** 2 == number
     return _rounded(as_element(root), dtype) if exact and dtype in EXACT_BITS else root
-
-
-def _reciprocal(element: Element, dtype: ir.DataType) -> Element:
-    return _divide(ONE, element, dtype)
 
 
 def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Elements | None]:
@@ -359,30 +346,30 @@ ELEMENTS: dict[str, Rule] = {
     **dict.fromkeys("Expand Gather Reshape Slice Squeeze Tile Unsqueeze".split(), Rule(_moved_first, elements=EVERY)),
     **dict.fromkeys("Flatten Identity Transpose".split(), Rule(_moved, elements=EVERY)),
     "Abs": Rule(_one_by_one(_absolute), elements=FIRST),
-    "Add": Rule(_pairwise(_add), elements=EVERY),
+    "Add": Rule(_pairwise(_arithmetic(operator.add)), elements=EVERY),
     "Cast": Rule(_cast, elements=FIRST),
-    "Ceil": Rule(_one_by_one(_ceil), elements=FIRST),
+    "Ceil": Rule(_one_by_one(_whole(math.ceil)), elements=FIRST),
     "ConstantOfShape": Rule(_filled, elements=FIRST),
     "Concat": Rule(_joined, dims=EVERY, elements=EVERY),
     "Div": Rule(_pairwise(_divide), elements=EVERY),
     "Equal": Rule(_comparison(lambda sign: sign == 0), elements=EVERY),
-    "Floor": Rule(_one_by_one(_floor), elements=FIRST),
+    "Floor": Rule(_one_by_one(_whole(math.floor)), elements=FIRST),
     "Greater": Rule(_comparison(lambda sign: sign > 0), elements=EVERY),
     "GreaterOrEqual": Rule(_comparison(lambda sign: sign >= 0), elements=EVERY),
     "Less": Rule(_comparison(lambda sign: sign < 0), elements=EVERY),
     "LessOrEqual": Rule(_comparison(lambda sign: sign <= 0), elements=EVERY),
-    "Max": Rule(_pairwise(_maximum), elements=EVERY),
-    "Min": Rule(_pairwise(_minimum), elements=EVERY),
-    "Mul": Rule(_pairwise(_multiply), elements=EVERY),
+    "Max": Rule(_pairwise(_extreme(Size.exceeds)), elements=EVERY),
+    "Min": Rule(_pairwise(_extreme(lambda a, b: b.exceeds(a))), elements=EVERY),
+    "Mul": Rule(_pairwise(_arithmetic(operator.mul)), elements=EVERY),
     "Neg": Rule(_one_by_one(_negate), elements=FIRST),
     "Pow": Rule(_pairwise(_power), elements=EVERY),
-    "Reciprocal": Rule(_one_by_one(_reciprocal), elements=FIRST),
+    "Reciprocal": Rule(_one_by_one(lambda element, dtype: _divide(ONE, element, dtype)), elements=FIRST),
     "ReduceProd": Rule(_reduced(product), elements=(0, 1)),
     "ReduceSum": Rule(_reduced(total), elements=(0, 1)),
     "Shape": Rule(_shape_elements, dims=FIRST),
     "Size": Rule(_size_elements, dims=FIRST),
     "Split": Rule(_part, elements=(0, 1), every_output=True),
     "Sqrt": Rule(_one_by_one(_square_root), elements=FIRST),
-    "Sub": Rule(_pairwise(_subtract), elements=EVERY),
+    "Sub": Rule(_pairwise(_arithmetic(operator.sub)), elements=EVERY),
     "Where": Rule(_where, elements=EVERY),
 }

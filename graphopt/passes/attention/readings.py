@@ -5,7 +5,6 @@ A step is one node seen from the scores: a factor, a soft cap, an additive term,
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,17 +23,18 @@ from graphopt.remarks import Code, Refusal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(abc.ABC):
+class Step:
     """One node between the scores and the softmax. `refusal`: why no fused node computes it."""
 
     node: ir.Node
     refusal: Refusal | None = None
 
-    @abc.abstractmethod
     def apply(self, scores: Scores) -> None:
         """Raises:
-        Refusal: it would change the numbers to do this in the fused node's order.
+        Refusal: no fused node computes it, or it would change the numbers to do this in the fused node's order.
         """
+        assert self.refusal is not None
+        raise self.refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +106,6 @@ class Gate(Step):
         raise Refusal(Code.PER_CHANNEL_SCALE, f"the scores are multiplied by {self.operand.name}", self.node)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refused(Step):
-    """What no fused node computes."""
-
-    def apply(self, scores: Scores) -> None:
-        assert self.refusal is not None
-        raise self.refusal
-
-
 # One way to read a node: which input the scores are, and the step.
 Reading: TypeAlias = tuple[ir.Value | None, Step]
 
@@ -124,7 +115,7 @@ def readings(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     if node.op_type in _READINGS:
         return _READINGS[node.op_type](node, graph)
     refusal = Refusal(code_of(node.op_type), f"{node.op_type} between the product and the softmax", node)
-    return [(value, Refused(node=node, refusal=refusal)) for value in node.inputs]
+    return [(value, Step(node=node, refusal=refusal)) for value in node.inputs]
 
 
 def _dropout(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
@@ -139,7 +130,7 @@ def _product(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 
 def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = node.inputs
-    yield b, Refused(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "the scores are the divisor of a Div", node))
+    yield b, Step(node=node, refusal=Refusal(Code.UNSUPPORTED_OP, "the scores are the divisor of a Div", node))
     number = graph.shapes.number(b)
     if number is not None:
         number = 1.0 / number if number else math.inf
@@ -156,7 +147,7 @@ def _factor(
         code = Code.PER_CHANNEL_SCALE if graph.is_constant(other) else Code.NOT_CONSTANT
         refusal = Refusal(code, f"the scores are multiplied by {other.name if other is not None else '?'}", node)
         if other is None or node.op_type == "Div":
-            yield main, Refused(node=node, refusal=refusal)
+            yield main, Step(node=node, refusal=refusal)
         else:
             yield main, Gate(node=node, operand=other, refusal=None if is_zero_or_one(other, graph) else refusal)
 
@@ -169,7 +160,7 @@ def _sum(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 def _difference(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
     a, b = (require_input(node, i) for i in range(2))
     subtracted = Refusal(Code.UNSUPPORTED_OP, "the scores are subtracted", node)
-    return [(a, Add(node=node, operand=b, number=-1.0)), (b, Refused(node=node, refusal=subtracted))]
+    return [(a, Add(node=node, operand=b, number=-1.0)), (b, Step(node=node, refusal=subtracted))]
 
 
 def _where(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
@@ -208,7 +199,6 @@ def _mask_value(
     value: ir.Value | None, scores: ir.Value | None, node: ir.Node, graph: GraphView
 ) -> tuple[float, Refusal | None]:
     """The one number that a Where writes where it hides a score."""
-    graph = graph
     array = graph.constant(value)
     if array is None:
         number = graph.shapes.number(value)
