@@ -53,6 +53,22 @@ ZOO: dict[str, Builder] = {
 }
 
 
+# What tables of results call them.
+TITLES = {
+    "resnet18": "ResNet-18 224",
+    "resnet50": "ResNet-50 224",
+    "vgg16_bn": "VGG16-BN 224",
+    "mobilenet_v2": "MobileNetV2",
+    "unet": "U-Net 256",
+    "yolo": "YOLO-style 416",
+    "bert": "BERT-base S=128",
+    "vit": "ViT-B/16",
+    "gpt2": "GPT-2",
+    "sd_block": "SD-UNet block 64x64",
+    "chess": "chess",
+}
+
+
 def feeds_of(model: onnx.ModelProto) -> dict[str, Any]:
     """Inputs of a model of known sizes: normal draws, masks of ones, and indices of 0 and 1."""
     rng = np.random.default_rng(0)

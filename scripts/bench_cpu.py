@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import statistics
 import subprocess
@@ -40,7 +39,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +56,8 @@ from graphopt.precision.bfloat16_gain import LEAST_GAIN
 from graphopt.runtime.discovery import bfloat16_gain, runtime_name
 from graphopt.runtime.machine import cpu_name
 from graphopt.targets.target import parse_target
-from models import ZOO, feeds_of, pypi
-from scripts.timing import Times, interleaved
+from models import TITLES, ZOO, feeds_of, pypi
+from scripts.timing import Times, interleaved, write_results
 from tests.verification.reference64 import run_in_float64
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,8 +91,8 @@ class Row:
     feeds: Callable[[], dict[str, Any]] | None = None
 
 
-def _zoo(name: str) -> Callable[[int], onnx.ModelProto]:
-    return lambda batch: ZOO[name](batch=batch)
+def _zoo(name: str, floor: float, batches: tuple[int, ...] = (1, 8), bf16: float = NOISE) -> Row:
+    return Row(TITLES[name], floor, lambda batch: ZOO[name](batch=batch), batches, bf16)
 
 
 def _bert(length: int) -> Callable[[int], onnx.ModelProto]:
@@ -127,18 +125,18 @@ def _trained(name: str, floor: float) -> Row:
 
 ROWS = {
     "zoo models": (
-        Row("VGG16-BN 224", 1.5, _zoo("vgg16_bn"), bf16=2.1),
-        Row("U-Net 256", 1.3, _zoo("unet"), bf16=2.1),
-        Row("ResNet-18 224", 1.25, _zoo("resnet18"), bf16=2.0),
-        Row("ResNet-50 224", 1.25, _zoo("resnet50"), bf16=1.9),
-        Row("YOLO-style 416", 1.65, _zoo("yolo"), bf16=2.1),
+        _zoo("vgg16_bn", 1.5, bf16=2.1),
+        _zoo("unet", 1.3, bf16=2.1),
+        _zoo("resnet18", 1.25, bf16=2.0),
+        _zoo("resnet50", 1.25, bf16=1.9),
+        _zoo("yolo", 1.65, bf16=2.1),
         Row("NudeNet 320n", 1.4, _nudenet),
-        Row("SD-UNet block 64x64", 1.5, _zoo("sd_block"), (1,), bf16=2.2),
+        _zoo("sd_block", 1.5, (1,), bf16=2.2),
         Row("BERT-base S=512", 1.03, _bert(512), bf16=2.0),
-        Row("ViT-B/16", 1.1, _zoo("vit"), bf16=1.7),
-        Row("MobileNetV2", 1.15, _zoo("mobilenet_v2"), bf16=1.6),
+        _zoo("vit", 1.1, bf16=1.7),
+        _zoo("mobilenet_v2", 1.15, bf16=1.6),
         Row("BERT-base S=128", 1.15, _bert(128), bf16=2.0),
-        Row("chess", 1.0, _zoo("chess")),
+        _zoo("chess", 1.0),
     ),
     "trained models": tuple(_trained(name, 1.5 if name == "ppocr_det" else 1.0) for name in pypi.TRAINED),
 }
@@ -408,27 +406,6 @@ class Bench:
         console.print(self._errors)
 
 
-def _write_results(place: Path, bench: Bench, threads: int) -> None:
-    """Writes the ratios of batch 1; machine, note and page of an existing file are kept."""
-    kept = json.loads(place.read_text()) if place.exists() else {}
-    described = {
-        "machine": kept.get("machine", cpu_name()),
-        "instructions": kept.get("instructions", ""),
-        "date": f"{datetime.now():%Y-%m-%d}",
-        "runtime": runtime_name(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip(),
-        "threads": threads,
-        "batch": 1,
-        "command": " ".join(["scripts/bench_cpu.py", *sys.argv[1:]]),
-        "note": kept.get("note", ""),
-        "page": kept.get("page", "cpu_models.md"),
-        "models": bench.results(threads),
-    }
-    place.write_text(json.dumps(described, indent=1) + "\n")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only rows with this in their name")
@@ -452,7 +429,10 @@ def main() -> int:
                     bench.measure(group, row, batch, arguments.threads)
             bench.show()
             if arguments.write is not None:
-                _write_results(arguments.write, bench, arguments.threads[0])
+                ratios = bench.results(arguments.threads[0])
+                columns = {"float32": "float32", "bfloat16": "bf16"}
+                facts = {"machine": cpu_name(), "runtime": runtime_name(), "threads": arguments.threads[0]}
+                write_results(arguments.write, ratios, columns, **facts)
             return 1 if bench.failures else 0
         status = 0
         for runtime, environment in RUNTIMES.items():

@@ -14,7 +14,8 @@ With `--json` rows are added to the file one by one, and rows that it already ha
 combine several runs on the same kind of device. Prints the table of the file at the end, and fails if a row misses its
 floor: nothing on the CPU, no copy, errors within the limit, and our time at most the row's multiple of the best of the
 three, if the row has one. A variant of PyTorch that fails is named and also counts as a miss, since the best of two is
-not the best of three. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
+not the best of three. `--write FILE` writes the speed-up over the best of PyTorch at batch 1,
+for scripts/pages.py. `--no-compile` skips torch.compile: its rows say "of 2", and without the option they are measured
 again.
 
 `--without-libraries`: without cuBLAS, cuBLASLt and cuDNN on our side, as on an AMD card without its libraries.
@@ -54,9 +55,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
-from models import ZOO, feeds_of
+from models import TITLES, ZOO, feeds_of
 from models.pytorch.twins import CONVOLUTIONAL, twin
-from scripts.timing import Store, interleaved
+from scripts.timing import Store, interleaved, write_results
 from tests.hip.harness import build_for_cuda
 from tests.provider.worker import PROVIDER, placement_of
 
@@ -114,6 +115,11 @@ class Row:
         if self.libraries:
             return FLOORS[self.dtype].get(self.model)
         return FLOORS_ALONE.get(self.model) if self.dtype == "float16" else None
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than the best of PyTorch."""
+        return 1 / self.ratio
 
     def left_out(self) -> list[str]:
         """Returns the variants of PyTorch that were neither measured nor failed."""
@@ -320,6 +326,16 @@ def measure(name: str, batch: int, dtype: str, library: Path, libraries: bool, c
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     return row
+
+
+def results(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """For each model its speed-up at batch 1 with the vendor's libraries, by precision."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row.batch == 1 and row.libraries and row.peers:
+            title = TITLES[row.model]
+            found.setdefault(title, {"model": title})[row.dtype] = round(row.speedup, 2)
+    return list(found.values())
 
 
 def kernels_of(run: Callable[[], object], rounds: int = 20) -> dict[str, tuple[float, float]]:
@@ -540,6 +556,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="MODEL[:BATCH[:DTYPE]]")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="docs/measurements/gpu_h200.json, for example")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
@@ -572,6 +589,12 @@ def main() -> int:
         print(row.markdown(sides), row.failed or "", row.regions, flush=True)
     if known:
         print("\n".join(["", HEAD, *(row.markdown(sides) for row in kept.rows)]))
+    if options.write is not None:
+        device = torch.cuda.get_device_name()
+        rows = [row for row in kept.rows if row.device == device]
+        runtime = f"onnxruntime {ort.__version__}, PyTorch {torch.__version__}"
+        columns = {dtype: f"{dtype}, beside PyTorch" for dtype in DTYPES}
+        write_results(options.write, results(rows), columns, machine=device, runtime=runtime)
     if options.no_compile:
         print('"of 2": the better of eager and a captured graph; torch.compile was left out')
     return int(any(row.failures(sides) for row in kept.rows))

@@ -24,13 +24,18 @@ from tests.contrib import table as contrib  # noqa: E402
 from tests.hip.architectures import own_code  # noqa: E402
 
 DOCS = ROOT / "docs"
-# Results of scripts/bench_cpu.py by processor: the columns of the table of results.
-RESULTS = {"Zen 3": "cpu_zen3.json", "Zen 4": "cpu_zen4.json", "Sapphire Rapids": "cpu_amx.json"}
+# Results of scripts/bench_cpu.py and scripts/gpu_session.py by machine: the columns of the table of results.
+RESULTS = {
+    "Zen 3": "cpu_zen3.json",
+    "Zen 4": "cpu_zen4.json",
+    "Sapphire Rapids": "cpu_amx.json",
+    "H200": "gpu_h200.json",
+}
 CHART = DOCS / "results.svg"
 
 
-def with_rows(text: str, heading: str, rows: Sequence[str]) -> str:
-    """Returns the page with new rows in the table that has this heading in its first column.
+def with_rows(text: str, heading: str, rows: Sequence[str], columns: Sequence[str] = ()) -> str:
+    """Returns the page with new rows, and new columns if given, in the table that has this heading in its first column.
 
     Raises:
         ValueError: the page has no such table, or several.
@@ -38,7 +43,8 @@ def with_rows(text: str, heading: str, rows: Sequence[str]) -> str:
     head = re.compile(rf"(^\| {heading} \|.*\n\|[-:|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
     if len(head.findall(text)) != 1:
         raise ValueError(f"not one table has a first column called {heading!r}")
-    return head.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), text)
+    named = f"{row(heading, *columns)}\n|---|{'--:|' * len(columns)}\n" if columns else ""
+    return head.sub(lambda found: (named or found[1]) + "".join(f"{row}\n" for row in rows), text)
 
 
 def row(*cells: str) -> str:
@@ -98,22 +104,24 @@ def refusal(text: str, code: Code) -> str:
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """Returns processor -> its measurements."""
-    return {name: json.loads((DOCS / "measurements" / file).read_text()) for name, file in RESULTS.items()}
+    """Returns machine -> its measurements, if there are any."""
+    places = {name: DOCS / "measurements" / file for name, file in RESULTS.items()}
+    return {name: json.loads(place.read_text()) for name, place in places.items() if place.exists()}
 
 
-def result_rows() -> list[str]:
-    """Returns a row for each model: its ratio on each processor, in float32 and, if measured, in bfloat16."""
-    columns: dict[tuple[str, str], dict[str, float]] = {}
-    for name, data in results().items():
-        for kind in ("float32", "bfloat16"):
-            columns[name, kind] = {m["model"]: m[kind] for m in data["models"] if kind in m}
-    order = columns["Zen 4", "float32"]
-    measured = [column for column in columns.values() if column]
-    return [
-        row(model, *(f"{column[model]:.2f}" if model in column else "" for column in measured))
-        for model in sorted(order, key=lambda model: -order[model])
-    ]
+def result_table(measured: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Returns a row for each model, and the title of each column: a machine and a precision."""
+    columns = {
+        f"{machine}, {title}": {model["model"]: model[kind] for model in data["models"] if kind in model}
+        for machine, data in measured.items()
+        for kind, title in data["columns"].items()
+    }
+    order = {model["model"]: model["float32"] for model in measured["Zen 4"]["models"]}
+    models = dict.fromkeys(
+        [*sorted(order, key=lambda m: -order[m]), *(m for ratios in columns.values() for m in ratios)]
+    )
+    rows = [row(m, *(f"{ratios[m]:.2f}" if m in ratios else "" for ratios in columns.values())) for m in models]
+    return rows, [*columns]
 
 
 def conditions() -> list[str]:
@@ -165,7 +173,7 @@ def pages() -> dict[Path, str]:
     texts[contribs] = with_rows(texts[contribs], "operator", contrib.rows())
     texts[CHART] = chart()
     for page in (ROOT / "README.md", DOCS / "index.md", DOCS / "measurements" / "current.md"):
-        texts[page] = with_rows(page.read_text(), "model", result_rows())
+        texts[page] = with_rows(page.read_text(), "model", *result_table(results()))
     texts[page] = with_rows(texts[page], "processor", conditions())
     index = DOCS / "refusals" / "README.md"
     rows = [row(f"[{code.name}]({code.name}.md)", code.meaning, code.advice) for code in Code]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -97,6 +100,44 @@ class Store(Generic[Row]):
         if self.path is not None:
             rows: list[Any] = [asdict(r) for r in self.rows]  # type: ignore[call-overload]
             self.path.write_text(json.dumps(rows, indent=1))
+
+
+def write_results(
+    place: Path,
+    models: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    *,
+    machine: str,
+    runtime: str,
+    **facts: Any,
+) -> None:
+    """Writes ratios for scripts/pages.py; the texts of an existing file are kept.
+
+    Args:
+        place: the file, docs/measurements/*.json.
+        models: "model" is the name in the table; other members are ratios by the column that they belong to.
+        columns: member -> the column's title, unless the file has another one.
+        machine: its name, unless the file has a better one.
+        runtime: ONNX Runtime's version.
+        facts: what else says how the ratios were measured.
+    """
+    kept = json.loads(place.read_text()) if place.exists() else {}
+    commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    described = {
+        "machine": kept.get("machine", machine),
+        "instructions": kept.get("instructions", ""),
+        "date": f"{datetime.now():%Y-%m-%d}",
+        "runtime": runtime,
+        "commit": subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip(),
+        "batch": 1,
+        **facts,
+        "command": " ".join([f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "note": kept.get("note", ""),
+        "page": kept.get("page", "current.md"),
+        "columns": kept.get("columns", columns),
+        "models": models,
+    }
+    place.write_text(json.dumps(described, indent=1) + "\n")
 
 
 def heading(columns: Iterable[str]) -> str:

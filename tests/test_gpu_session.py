@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from scripts import pages
 
 pytestmark = pytest.mark.once
 
@@ -31,8 +35,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def row(script: Any, **changes: Any) -> Any:
-    given = {"copies": 0, "ours": 1.0, "peers": dict.fromkeys(script.SIDES, 2.0), **changes}
-    return script.Row("vit", 1, "float32", True, "a device", **given)
+    given = {"model": "vit", "batch": 1, "dtype": "float32", "libraries": True, "device": "a device"}
+    return script.Row(**given | {"copies": 0, "ours": 1.0, "peers": dict.fromkeys(script.SIDES, 2.0)} | changes)
 
 
 def test_the_best_of_two_is_no_best_of_three(script: Any) -> None:
@@ -52,6 +56,25 @@ def test_the_best_of_two_is_no_best_of_three(script: Any) -> None:
 def test_copies_are_a_miss(script: Any) -> None:
     assert row(script, copies=2).failures(script.SIDES) == ["2 copies"]
     assert row(script, copies=None).failures(script.SIDES) == ["copies not counted"]
+
+
+def test_results_become_a_column_of_the_readme(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of PyTorch takes twice as long; other batches and runs without libraries are not in the table."""
+    rows = [row(script), row(script, batch=8, ours=9.0), row(script, model="gpt2", dtype="float16", ours=0.5)]
+    rows += [row(script, libraries=False, ours=8.0), row(script, model="chess", peers={})]
+    place = tmp_path / "gpu.json"
+    place.write_text(json.dumps({"note": "busy", "columns": {"float16": "fp16", "float32": "fp32"}}))
+    monkeypatch.setattr(sys, "argv", ["scripts/gpu_session.py", "--write", "gpu.json"])
+    script.write_results(place, script.results(rows), {}, machine="a device", runtime="onnxruntime 1")
+    written = json.loads(place.read_text())
+    assert (written["machine"], written["note"]) == ("a device", "busy")
+    assert written["command"] == "scripts/gpu_session.py --write gpu.json"
+    lines, columns = pages.result_table({**pages.results(), "H200": written})
+    assert columns[-2:] == ["H200, fp16", "H200, fp32"] and len(columns) > 4
+    assert {line.split(" | ")[0]: line.split(" | ")[-2:] for line in lines}["| ViT-B/16"] == ["", "2.00 |"]
+    assert lines[-1] == f"| GPT-2 {'|  ' * (len(columns) - 2)}| 4.00 |  |"
+    table = pages.with_rows("| model | old |\n|---|--:|\n| x | 1 |\n", "model", lines, columns)
+    assert table.splitlines()[0].endswith("| H200, fp16 | H200, fp32 |") and "| x |" not in table
 
 
 def test_every_model_of_the_zoo_has_rows(script: Any) -> None:
