@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -267,9 +268,9 @@ def examples() -> dict[str, str]:
     """Returns the Python blocks of the documentation as separate files."""
     docs = Path(graphopt.__file__).parents[1] / "docs"
     found = {}
-    for page in ("../README.md", *(f"{name}.md" for name in ("usage", "guide", "measuring", "recipes"))):
+    for page in ("../README.md", *(f"{name}.md" for name in ("usage", "guide", "measuring", "recipes", "provider"))):
         for i, block in enumerate(re.findall(r"^```python\n(.*?)^```", (docs / page).read_text(), re.M | re.S)):
-            if "import torch" not in block:
+            if "import torch" not in block and "import" in block:
                 found[f"{Path(page).stem.lower()}_{i}.py"] = block
     return found
 
@@ -364,3 +365,10 @@ def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     said.clear()
     graphopt.bench(before, after, providers=["cpu"], threads=(1,), seconds=0.01, memory=False, progress=said.append)
     assert all(line.endswith(" s left)") for line in said) and len(said) == 2
+
+
+if __name__ == "__main__":  # writes the examples to a folder, for pyright
+    place = Path(tempfile.mkdtemp())
+    for file, text in examples().items():
+        (place / file).write_text(text)
+    print(place)
