@@ -158,7 +158,7 @@ def chart() -> str:
             lines.append(f'<text x="{left + wide + 6:.0f}" y="{y + offset + 11}">{measured[kind]:.2f}</text>')
     lines.append(f'<line class="one" x1="{left + scale:.0f}" x2="{left + scale:.0f}" y1="28" y2="{height - 28}"/>')
     caption = f"times as fast as {zen4['runtime']}: one thread, batch 1, Zen 4; the dotted line is ONNX Runtime"
-    lines.append(f'<text class="soft" x="{left}" y="{height - 8}">{caption}</text>')
+    lines.append(f'<text class="soft" x="8" y="{height - 8}">{caption}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -96,7 +96,8 @@ def _fail(message: str, code: int) -> int:
     """Says what failed on stderr; the exit code."""
     from graphopt.report.text import visible
 
-    color = False if "NO_COLOR" in os.environ else None  # None: where stderr is a terminal
+    is_plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    color = False if is_plain else None  # None: where stderr is a terminal
     typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
     print(visible(streams.named(message)), file=sys.stderr)
     return code
