@@ -556,7 +556,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="MODEL[:BATCH[:DTYPE]]")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="docs/measurements/gpu_h200.json, for example")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write a JSON file for scripts/pages.py")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--kernels", type=int, default=0, metavar="COUNT")
     parser.add_argument("--sizes", nargs="?", type=int, const=1000)
