@@ -22,7 +22,7 @@ from graphopt.graph.view import is_op
 from graphopt.ops import DOMAIN
 from graphopt.passes.contrib import Contrib
 from graphopt.remarks import Remark
-from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 
 TO = ("onnxruntime", "standard")
@@ -116,7 +116,7 @@ def _write_constants_as_tensors(work: ir.Model) -> None:
 def _define(work: ir.Model, done: Lowered) -> None:
     before = _contrib(work)
     inference.infer(work)
-    result = pipeline.run(Editor(work, Target("portable"), EveryLegalSite()), [Contrib()])
+    result = pipeline.run(Editor(work, Target("portable"), EveryLegalCandidate()), [Contrib()])
     inference.forget(work)
     after = _contrib(work)
     done.defined = before - after

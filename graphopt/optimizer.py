@@ -30,7 +30,7 @@ from graphopt.remarks import Code
 from graphopt.report.data import PassSummary, Report, model_stats
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.custom_ops import registered_custom_ops
-from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 
 if TYPE_CHECKING:
@@ -206,8 +206,8 @@ def _rewrite(
         steps.begin()
         inference.infer(work, source.proto)
         report.before = model_stats(work)
-        every = EveryLegalSite()
-        editor = Editor(work, target, every if options.all_sites else options.profit, half=half)
+        every = EveryLegalCandidate()
+        editor = Editor(work, target, every if options.ignore_cost_model else options.profit, half=half)
         steps.begin()
         hides = options.precision == "bf16"
         first = [p for p in passes if not (hides and isinstance(p, Pass) and p.hides_from_bfloat16)]
@@ -223,8 +223,8 @@ def _rewrite(
             result.extend(pipeline.run(editor, passes, after_pass=after_pass))
         if any(r.applied for r in result.remarks):
             transposed_products.keep_ranks_apart(editor)
-        if every.doubted:
-            report.doubt = "maybe slower (--all-sites also rewrites where it does not pay)"
+        if every.overruled:
+            report.doubt = "maybe slower (--ignore-cost-model also rewrites where it does not pay)"
         report.after = model_stats(work)
         inference.forget(work)
     return interface, result

@@ -32,7 +32,7 @@ class Options:
         input_shapes: fixes dimensions of graph inputs, in the written model too.
         freeze_initializers: takes initializers off the graph inputs, so that callers cannot override them and passes
             may count on them (old exporters list every weight there).
-        all_sites: applies rewrites that are legal but do not pay on the target.
+        ignore_cost_model: applies rewrites that are legal but do not pay on the target.
         profit: decides instead of the target's estimates which rewrites pay (`graphopt.tune` measures one).
         check: checks the model's invariants after each pass, and not only at the end.
         external_data: True puts large weights beside the model, in OUT.data, False inside it; None those that the input
@@ -58,7 +58,7 @@ class Options:
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     freeze_initializers: bool = False
-    all_sites: bool = False
+    ignore_cost_model: bool = False
     profit: Profit | None = None
     check: bool = False
     external_data: bool | None = None
@@ -109,7 +109,7 @@ class OptionNames(TypedDict, total=False):
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None
     input_shapes: Mapping[str, Sequence[int]] | None
     freeze_initializers: bool
-    all_sites: bool
+    ignore_cost_model: bool
     profit: Profit | None
     check: bool
     external_data: bool | None

@@ -135,7 +135,9 @@ def _run_rounds(
             break
     else:
         result.converged = False
-    alive = [remark for (name, node), remark in refusals.items() if node.graph is not None and local[name].takes(node)]
+    alive = [
+        remark for (name, node), remark in refusals.items() if node.graph is not None and local[name].is_anchor(node)
+    ]
     result.remarks = done + alive
     result.count()
     return result
@@ -164,8 +166,8 @@ def _run_local(
                 continue
             plan = p.legal(match, editor)
             candidate = p.candidate(plan, editor)
-            if candidate is not None and (objection := editor.profit.objection(candidate)):
-                raise Refusal(Code.NO_GAIN, objection, node)
+            if candidate is not None and (reason := editor.profit.decline(candidate)):
+                raise Refusal(Code.NO_GAIN, reason, node)
         except Refusal as refusal:
             refusals[p.name, node] = refused(p.name, node, refusal)
             continue
@@ -173,7 +175,7 @@ def _run_local(
         detail = p.rewrite(plan, editor)
         remarks.append(Remark(p.name, "APPLIED", (label,), detail))
         for neighbour in editor.touched:
-            if p.takes(neighbour) and neighbour not in queued and neighbour.graph is not None:
+            if p.is_anchor(neighbour) and neighbour not in queued and neighbour.graph is not None:
                 work.append(neighbour)
                 queued.add(neighbour)
         editor.touched.clear()

@@ -69,7 +69,7 @@ class Code(enum.Enum):
     )
     NO_GAIN = (
         "the rewrite is legal but would not be faster on this target",
-        "use --all-sites to apply it anyway, or --tune to measure",
+        "use --ignore-cost-model to apply it anyway, or --tune to measure",
     )
     TARGET = ("the target does not accept the new node", "choose another --target")
     STATISTICS = ("sums over many elements are computed in float32", "nothing")

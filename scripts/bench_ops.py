@@ -460,7 +460,7 @@ def measure(case: Case, threads: int, rounds: int, libraries: list[Path]) -> str
     wanted: dict[str, Literal["bf16"] | None] = {"ours": None} | ({"bf16": "bf16"} if case.bfloat16 else {})
     options: dict[str, Any] = {"target": "cpu", "skip": case.skip}
     files = {
-        name: graphopt.optimize(standard, all_sites=True, precision=precision, **options)[0]
+        name: graphopt.optimize(standard, ignore_cost_model=True, precision=precision, **options)[0]
         for name, precision in wanted.items()
     }
     usual, _ = graphopt.optimize(standard, **options)

@@ -39,9 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Name -> arguments of `optimize`.
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"target": "cpu"},
-    "cpu, all sites": {"target": "cpu", "all_sites": True},
+    "cpu, all sites": {"target": "cpu", "ignore_cost_model": True},
     "rocm": {"target": "rocm"},
-    "cuda, all sites, fp16": {"target": "cuda", "all_sites": True, "precision": "fp16"},
+    "cuda, all sites, fp16": {"target": "cuda", "ignore_cost_model": True, "precision": "fp16"},
     "portable": {"target": "portable"},
     "migraphx": {"target": "migraphx"},
 }

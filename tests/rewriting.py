@@ -23,7 +23,7 @@ from graphopt.ops import DOMAIN
 from graphopt.remarks import Remark
 from graphopt.runtime.discovery import CPU
 from graphopt.runtime.sessions import configure
-from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 from graphopt.verification.run import run_optimized
 
@@ -59,12 +59,12 @@ def model_from_text(
 
 
 def rewrite(
-    model: onnx.ModelProto, passes: Sequence[Any], *, device: str = "cpu", all_sites: bool = False
+    model: onnx.ModelProto, passes: Sequence[Any], *, device: str = "cpu", ignore_cost_model: bool = False
 ) -> Rewritten:
     """Runs passes as `optimize` would, after shape inference."""
     work = load(model).model
     inference.infer(work)
-    result = pipeline.run(Editor(work, Target(device), EveryLegalSite() if all_sites else None), passes)
+    result = pipeline.run(Editor(work, Target(device), EveryLegalCandidate() if ignore_cost_model else None), passes)
     assert result.converged
     inference.forget(work)
     return Rewritten(ir.serde.serialize_model(work), result.remarks)

@@ -125,7 +125,7 @@ def test_a_weight_that_layers_share_is_rounded_once() -> None:
       y = MatMul(b, W)
     }"""
     before = model_from_text(graph, {"W": weight(96, 96)})
-    after, _ = convert(before, all_sites=True)
+    after, _ = convert(before, ignore_cost_model=True)
     assert names(after).count("LinearBf16") + names(after).count("LinearReluBf16") == 2
     assert sum(list(t.dims) == [96, 96] for t in after.graph.initializer) == 1
     feeds = {"x": weight(5, 96, seed=2), "more": np.array(True)}
@@ -271,7 +271,7 @@ def test_refusals() -> None:
     assert "OPSET" in refusals(convert(layers(opset=12))[1])
     small = model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, W) }", {"W": weight(8, 8)})
     assert "64 numbers" in refusals(convert(small)[1])["NO_GAIN"]
-    after, _ = convert(small, all_sites=True)
+    after, _ = convert(small, ignore_cost_model=True)
     assert names(after) == ["LinearBf16"]
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
     want = rounded(x.astype(np.float64)) @ weight_in(after, "W", weight(8, 8).T).T
@@ -318,7 +318,7 @@ def test_convolutions_take_their_sums_and_activations() -> None:
             "D": weight(20, 1, 3, 3, seed=3),
         },
     )
-    after, report = convert(before, all_sites=True)
+    after, report = convert(before, ignore_cost_model=True)
     # The depthwise convolution is not converted to NCHW2c here: it stays in float32.
     assert sorted(names(after)) == ["FusedConvAddReluBf16", "FusedConvBf16", "FusedConvSilu"]
     assert report.numerics == "bf16"
@@ -335,7 +335,7 @@ def test_winograd_stays_where_it_is_faster() -> None:
     after, report = convert(model)
     assert names(after) == ["WinogradConvRelu"]
     assert "Winograd" in refusals(report)["NO_GAIN"]
-    after, _ = convert(model, all_sites=True)
+    after, _ = convert(model, ignore_cost_model=True)
     assert names(after) == ["FusedConvReluBf16"]
 
 
@@ -386,7 +386,7 @@ def chain() -> onnx.ModelProto:
 
 
 def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
-    after, report = convert(chain(), all_sites=True)  # they are too small to be faster
+    after, report = convert(chain(), ignore_cost_model=True)  # they are too small to be faster
     assert names(after) == [
         "FusedConvPairsClipBf16",
         "FusedConvPairsSiluBf16",
@@ -401,7 +401,7 @@ def test_between_convolutions_tensors_lie_in_pairs_of_channels() -> None:
     assert after.graph.node[4].input[3] == after.graph.node[2].output[1]
     assert report.numerics == "bf16"
     assert verify(chain(), after, effort="quick")
-    twice, again = convert(after, all_sites=True)
+    twice, again = convert(after, ignore_cost_model=True)
     assert not again.changed and twice.SerializeToString() == after.SerializeToString()
 
 
@@ -410,7 +410,7 @@ def test_what_lies_in_pairs_is_what_is_rounded_anyway(library: bool) -> None:
     """Computes the chain with float32 tensors, each rounded where it is read, and the residual, in float64."""
     x = np.random.default_rng(3).standard_normal((2, 3, 19, 23)).astype(np.float32)
     arrays = {t.name: onnx.numpy_helper.to_array(t).astype(np.float64) for t in chain().graph.initializer}
-    after, _ = convert(chain(), all_sites=True)
+    after, _ = convert(chain(), ignore_cost_model=True)
 
     def conv(name: str, x: Array, pad: int = 0, stride: int = 1, group: int = 1) -> Array:
         read = rounded(x.astype(np.float32).astype(np.float64))
@@ -442,7 +442,7 @@ def test_residuals_in_pairs_where_they_save_bytes(nodes: str, kept: bool) -> Non
     shape = "float[1, 16, 9, 9]"
     weights = {"V": weight(16, 16, 1, 1), "W": weight(16, 16, 1, 1, seed=1)}
     before = model_from_text(f"g ({shape} x) => ({shape} y, {shape} z) {{ {nodes} }}", weights)
-    after, _ = convert(before, all_sites=True)
+    after, _ = convert(before, ignore_cost_model=True)
     (add,) = [n for n in after.graph.node if "Add" in n.op_type]
     (a,) = [n for n in after.graph.node if add.input[3] in n.output]
     assert list(a.output).index(add.input[3]) == (0 if kept else 1)
@@ -499,11 +499,11 @@ def pool(window: str, channels: int = 12, other: str = "") -> onnx.ModelProto:
 )
 def test_pools_between_convolutions_take_pairs_of_channels(window: str) -> None:
     before = pool(window)
-    after, _ = convert(before, all_sites=True)
+    after, _ = convert(before, ignore_cost_model=True)
     kinds = ["FusedConvPairsReluBf16", "MaxPoolPairsBf16", "FusedConvFromPairsBf16", "FusedConvFromPairsBf16"]
     assert names(after) == kinds
     assert verify(before, after, effort="quick")
-    assert convert(after, all_sites=True)[0].SerializeToString() == after.SerializeToString()
+    assert convert(after, ignore_cost_model=True)[0].SerializeToString() == after.SerializeToString()
     x = {"x": np.random.default_rng(2).standard_normal((2, 6, 17, 21)).astype(np.float32)}
     for want, got in zip(run(after, x, library=False), run(after, x, library=True), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.sqrt(np.mean(want**2)))
@@ -520,7 +520,7 @@ def test_pools_between_convolutions_take_pairs_of_channels(window: str) -> None:
     ],
 )
 def test_pools_that_stay(window: str, channels: int, other: str, code: str) -> None:
-    after, report = convert(pool(window, channels, other), all_sites=True)
+    after, report = convert(pool(window, channels, other), ignore_cost_model=True)
     assert ("MaxPoolPairsBf16" in names(after)) == (code == "in pairs")
     if code == "ATTRIBUTE":
         assert refusals(report)[code]
@@ -528,7 +528,9 @@ def test_pools_that_stay(window: str, channels: int, other: str, code: str) -> N
 
 def test_odd_channels_make_no_pairs() -> None:
     graph = "g (float[1, 8, 9, 9] x) => (float[1, 8, 9, 9] y) { a = Conv(x, V) y = Conv(a, W) }"
-    after, _ = convert(model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}), all_sites=True)
+    after, _ = convert(
+        model_from_text(graph, {"V": weight(7, 8, 1, 1), "W": weight(8, 7, 1, 1)}), ignore_cost_model=True
+    )
     assert names(after) == ["FusedConvBf16", "FusedConvBf16"]
 
 
@@ -756,5 +758,5 @@ def test_products_of_activations_that_are_to_stay() -> None:
 
 def test_angles_of_rotary_positions_stay() -> None:
     text = "g (float[1, 32, 1] f, float[1, 1, 65536] p) => (float[1, 32, 65536] y) { a = MatMul(f, p) y = Cos(a) }"
-    after, report = convert(model_from_text(text), all_sites=True)
+    after, report = convert(model_from_text(text), ignore_cost_model=True)
     assert names(after) == ["MatMul", "Cos"] and not refusals(report)

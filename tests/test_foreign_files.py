@@ -45,7 +45,7 @@ def check(
     """Optimizes for every target and compares on all feeds; returns model and report of each target."""
     found = {}
     for target in TARGETS:
-        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True, precision=precision)
+        after, report = graphopt.optimize(model, target=target, ignore_cost_model=True, check=True, precision=precision)
         if _is_valid(model):
             onnx.checker.check_model(after)
         for f in feeds:
@@ -210,7 +210,7 @@ def test_behind_an_operator_that_onnx_does_not_know(untyped: bool) -> None:
             model.graph.value_info.append(onnx.ValueInfoProto(name="a"))
             model.graph.value_info[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
         for target in TARGETS:
-            after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+            after, report = graphopt.optimize(model, target=target, ignore_cost_model=True, check=True)
             if report.changed:
                 assert all(v.type.tensor_type.elem_type for v in after.graph.value_info)
                 assert_same_outputs(loadable, after, {"x": x}, tolerance=1e-4)  # two Winograd convolutions in a row
@@ -257,7 +257,7 @@ def test_the_default_domain_in_a_function() -> None:
     usual.CopyFrom(model)
     usual.functions[0].opset_import[0].domain = ""  # runtimes do not accept the other name in a function
     for target in TARGETS:
-        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+        after, report = graphopt.optimize(model, target=target, ignore_cost_model=True, check=True)
         if report.changed:
             assert_same_outputs(usual, after, {"x": draw(2, 3, 8, 8)})
 
@@ -338,7 +338,7 @@ def test_a_batch_that_stays_before_the_product(w: tuple[int, ...], perm: str, en
     assert (
         names.index("Transpose") < names.index("Unsqueeze") < names.index("LinearAdd" if "a = Add" in end else "MatMul")
     )
-    again, _ = graphopt.optimize(found["rocm"][0], target="rocm", all_sites=True, precision="fp16")
+    again, _ = graphopt.optimize(found["rocm"][0], target="rocm", ignore_cost_model=True, precision="fp16")
     assert operators(again) == names
 
 
@@ -369,9 +369,9 @@ def test_a_product_of_float16_behind_an_operator_of_ours() -> None:
     )  # fmt: skip
     feeds = {"x": draw(2, 3, 4, 8).astype(np.float16)}
     for target in TARGETS:
-        after, _ = graphopt.optimize(model, target=target, all_sites=True, check=True)
+        after, _ = graphopt.optimize(model, target=target, ignore_cost_model=True, check=True)
         assert_runs(model, after, feeds)
-    assert "FusedConv" in operators(graphopt.optimize(model, target="cpu", all_sites=True)[0])
+    assert "FusedConv" in operators(graphopt.optimize(model, target="cpu", ignore_cost_model=True)[0])
 
 
 def test_half_precision_kept_behind_a_transpose() -> None:
@@ -480,7 +480,7 @@ def test_no_traceback_for_operands_of_another_rank(op: str, rank: int) -> None:
     )  # fmt: skip
     for m in (model, constants):
         for target in ("cpu", "portable"):
-            graphopt.optimize(m, target=target, all_sites=True, check=True)
+            graphopt.optimize(m, target=target, ignore_cost_model=True, check=True)
 
 
 # -- element types without names --------------------------------------------------------------------------------------
@@ -549,7 +549,7 @@ def test_a_product_whose_weight_is_an_input_leaves_a_remark(default: bool) -> No
     )
     if default:
         model.graph.initializer.append(onnx.numpy_helper.from_array(draw(8, 8), "w"))
-    _, report = graphopt.optimize(model, target="cuda", all_sites=True)
+    _, report = graphopt.optimize(model, target="cuda", ignore_cost_model=True)
     codes = [r.code for r in report.remarks if r.pass_name == "feed_forward"]
     assert codes == ["OVERRIDABLE" if default else "NOT_CONSTANT"]
 
@@ -565,6 +565,6 @@ def test_packed_weights_of_another_size(b: tuple[int, ...], scales: tuple[int, .
     declared = ", ".join(f"{dtype}[{','.join(map(str, shape))}] {name}" for dtype, name, shape in inputs)
     model = parse(f"g ({declared}) => (float[2,4] y) {{ y = {text} }}", header)
     for target in TARGETS:
-        after, report = graphopt.optimize(model, target=target, all_sites=True, check=True)
+        after, report = graphopt.optimize(model, target=target, ignore_cost_model=True, check=True)
         assert after == model
         assert "WRONG_SHAPE" in {r.code for r in report.remarks}

@@ -124,7 +124,7 @@ def test_a_row_that_is_masked_everywhere_stays_what_it_was(graph: str, low: floa
     constants = {"one": np.float32(1), "zero": np.float32(0), "low": np.float32(low)}
     before = model_from_text(graph, constants)
     before.graph.initializer.append(onnx.numpy_helper.from_array(weight(8, 8), "unused"))
-    after, _ = convert(before, target, all_sites=True)
+    after, _ = convert(before, target, ignore_cost_model=True)
     q, v = 3 * weight(2, 2, 5, 8), weight(2, 2, 5, 8, seed=1)
     k = 3 * weight(2, 2, 8, 5, seed=2)
     keep = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).reshape(2, 1, 1, 5)
@@ -149,7 +149,7 @@ def test_a_constant_bias_that_hides_becomes_a_mask() -> None:
         s = MatMul(q, k)  b = Add(s, bias)  p = Softmax<axis=-1>(b)  y = MatMul(p, v)
     }"""
     before = model_from_text(graph, {"bias": causal})
-    after, report = convert(before, all_sites=True)
+    after, report = convert(before, ignore_cost_model=True)
     fused = next(n for n in after.graph.node if n.domain == DOMAIN)
     assert fused.op_type == "FusedAttentionBiasMask"
     feeds = {"q": weight(2, 6, 8), "k": weight(2, 8, 6, seed=1), "v": weight(2, 6, 8, seed=2)}
@@ -356,7 +356,7 @@ GROUP_NORM_CONSTANTS = {
 @pytest.mark.parametrize("opset", [7, 8, 9, 11, 12, 13, 14, 15])
 def test_our_operators_in_old_opsets(opset: int) -> None:
     before = model_from_text(GROUP_NORM, GROUP_NORM_CONSTANTS, opset=opset)
-    after, report = convert(before, all_sites=True)
+    after, report = convert(before, ignore_cost_model=True)
     ours = {n.op_type: n for n in after.graph.node if n.domain == DOMAIN}
     assert ours.keys() >= {
         "FusedGroupNormSilu" if opset >= 9 else "ScaleShiftSilu",
@@ -370,7 +370,7 @@ def test_our_operators_in_old_opsets(opset: int) -> None:
     feeds = {"x": weight(2, 6, 5, 7)}
     for library in (False, True):
         np.testing.assert_allclose(run(after, feeds, library=library)[0], run(before, feeds)[0], atol=0.05)
-    again, _ = convert(after, all_sites=True)
+    again, _ = convert(after, ignore_cost_model=True)
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True)
 
 
@@ -383,7 +383,7 @@ def test_below_opset_15_an_operator_is_converted_everywhere_or_nowhere(opset: in
     }"""
     constants = {k: GROUP_NORM_CONSTANTS[k] for k in ("gamma", "beta")} | {"huge": np.full((6, 1, 1), 1e5, np.float32)}
     before = model_from_text(text, constants, opset=opset)
-    after, report = convert(before, all_sites=True)
+    after, report = convert(before, ignore_cost_model=True)
     assert [n.op_type for n in after.graph.node if n.domain == DOMAIN] == ["ScaleShiftRelu"] * 2
     assert ("OPSET" in refusals(report)) == (ours == FLOAT)
     assert "OVERFLOW" in refusals(report)
@@ -402,7 +402,7 @@ def test_below_opset_15_an_operator_is_converted_everywhere_or_nowhere(opset: in
 def test_attention_masks_in_old_opsets(opset: int) -> None:
     constants = {"one": np.float32(1), "zero": np.float32(0), "low": np.float32(LOWEST)}
     before = model_from_text(ADDITIVE, constants, opset=opset)
-    after, report = convert(before, all_sites=True)
+    after, report = convert(before, ignore_cost_model=True)
     (fused,) = (n for n in after.graph.node if n.domain == DOMAIN)
     assert fused.op_type == "FusedAttentionBiasMask"
     assert "OPSET" not in refusals(report)

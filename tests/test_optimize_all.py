@@ -46,7 +46,7 @@ def lines(out: Path) -> list[str]:
 
 def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable[..., CommandResult]) -> None:
     out = tmp_path / "out"
-    done = graphopt_command("optimize-all", folder, out, "--jobs", 2, "--target", "cpu", "--all-sites")
+    done = graphopt_command("optimize-all", folder, out, "--jobs", 2, "--target", "cpu", "--ignore-cost-model")
     assert done.exit_code == 1
     assert "4 models: 3 optimized, 0 unchanged, 1 failed" in done.stdout
     found = json.loads((out / "summary.json").read_text())
@@ -64,12 +64,12 @@ def test_failures_apart(folder: Path, tmp_path: Path, graphopt_command: Callable
     assert "deep/b%20b.onnx.json" in page
 
     # Nothing is done twice, but changed inputs and outputs are processed again.
-    assert len(optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))) == 4
+    assert len(optimize_all(folder, out, options=("--target", "cpu", "--ignore-cost-model"))) == 4
     assert len(lines(out)) == 4
     (folder / "deep" / "b.data").write_bytes(bytes((folder / "deep" / "b.data").stat().st_size))
     (out / "a.onnx").unlink()
     (out / "deep" / "b b.onnx.data").unlink()
-    optimize_all(folder, out, options=("--target", "cpu", "--all-sites"))
+    optimize_all(folder, out, options=("--target", "cpu", "--ignore-cost-model"))
     assert sorted(lines(out)[4:]) == ["a.onnx", "deep/b b.onnx"]
 
 

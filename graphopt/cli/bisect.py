@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, CustomOpsOption, InPath, ProvidersOption, TargetOption
+from graphopt.cli.options import CustomOpsOption, IgnoreCostModelOption, InPath, ProvidersOption, TargetOption
 from graphopt.cli.root import Command, app
 from graphopt.cli.verify import exit_with_verdict
 
@@ -19,7 +19,7 @@ def bisect(
     before: InPath,
     out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
     target: TargetOption = "auto",
-    all_sites: AllSitesOption = False,
+    ignore_cost_model: IgnoreCostModelOption = False,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     providers: ProvidersOption = None,
@@ -42,7 +42,13 @@ def bisect(
         return
     with screen.working("looking for the rewrite"):
         result = bisect_file(
-            before, out, target=target, all_sites=all_sites, inputs=inputs, seed=seed, custom_ops=custom_ops or ()
+            before,
+            out,
+            target=target,
+            ignore_cost_model=ignore_cost_model,
+            inputs=inputs,
+            seed=seed,
+            custom_ops=custom_ops or (),
         )
     console = screen.out()
     if result.culprit is None:

@@ -9,7 +9,7 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
-    AllSitesOption,
+    IgnoreCostModelOption,
     OnlyOption,
     ShapeOption,
     Size,
@@ -55,7 +55,7 @@ def explain_command(
     dim: Annotated[
         list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
     ] = None,
-    all_sites: AllSitesOption = False,
+    ignore_cost_model: IgnoreCostModelOption = False,
     provider: Annotated[
         str | None,
         typer.Option(
@@ -79,7 +79,7 @@ def explain_command(
         if str(model).isupper():
             raise _no_code(str(model), "file and no code")
     if provider is not None:
-        if only or skip or code or dim or all_sites:
+        if only or skip or code or dim or ignore_cost_model:
             raise OptionError("--provider can be combined with --input-shape and --json only")
         _print_forecast(model, provider, dict(input_shape or ()), as_json)
         return
@@ -98,7 +98,7 @@ def explain_command(
             skip=skip or (),
             input_shapes=dict(input_shape or ()),
             sizes=dict(dim or ()),
-            all_sites=all_sites,
+            ignore_cost_model=ignore_cost_model,
             progress=say,
         )
     if codes:

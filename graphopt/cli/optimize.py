@@ -16,9 +16,9 @@ import graphopt
 from graphopt import files
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
-    AllSitesOption,
     CustomOpsOption,
     GithubOption,
+    IgnoreCostModelOption,
     InPath,
     OnlyOption,
     ShapeOption,
@@ -121,7 +121,7 @@ def optimize(
     max_error: MaxErrorOption = None,
     input_shape: ShapeOption = None,
     freeze_initializers: FreezeOption = False,
-    all_sites: AllSitesOption = False,
+    ignore_cost_model: IgnoreCostModelOption = False,
     dry_run: DryRunOption = False,
     explain: ExplainOption = False,
     json_file: JsonOption = None,
@@ -163,7 +163,7 @@ def optimize(
         inputs=inputs,
         input_shapes=dict(input_shape or ()),
         freeze_initializers=freeze_initializers,
-        all_sites=all_sites,
+        ignore_cost_model=ignore_cost_model,
         check=check,
         external_data=False if shown == streams.DASH else external_data,
         share_weights=share_weights,

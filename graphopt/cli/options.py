@@ -195,7 +195,7 @@ CustomOpsOption = Annotated[
     list[Path] | None,
     typer.Option("--custom-ops", metavar="LIB", help="A library with operators of your own (repeatable)."),
 ]
-AllSitesOption = Annotated[bool, typer.Option("--all-sites", help="Also rewrite where it does not pay.")]
+IgnoreCostModelOption = Annotated[bool, typer.Option("--ignore-cost-model", help="Also rewrite where it does not pay.")]
 GithubOption = Annotated[
     bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import AllSitesOption, InputShape, ShapeOption, Size, TargetOption, one_size
+from graphopt.cli.options import IgnoreCostModelOption, InputShape, ShapeOption, Size, TargetOption, one_size
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
@@ -27,7 +27,7 @@ def view_command(
         Path | None, typer.Argument(metavar="AFTER", help="Its rewrite; without it, what optimize would make of it.")
     ] = None,
     target: TargetOption = "auto",
-    all_sites: AllSitesOption = False,
+    ignore_cost_model: IgnoreCostModelOption = False,
     input_shape: ShapeOption = None,
     dim: Annotated[
         list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
@@ -42,7 +42,7 @@ def view_command(
     """
     from graphopt.report.text import plain
 
-    data = _data(model, after, target, all_sites, input_shape, dim, bench)
+    data = _data(model, after, target, ignore_cost_model, input_shape, dim, bench)
     try:
         server = serve(data, port)
     except OSError as error:
@@ -59,7 +59,7 @@ def _data(
     model: Path,
     after: Path | None,
     target: str,
-    all_sites: bool,
+    ignore_cost_model: bool,
     input_shape: list[InputShape] | None,
     dim: list[Size] | None,
     timed: bool,
@@ -77,7 +77,7 @@ def _data(
         if after is None:
             source = reading.load(model).model
             made, report = graphopt.optimize(
-                source, target=target, all_sites=all_sites, input_shapes=shapes, progress=say
+                source, target=target, ignore_cost_model=ignore_cost_model, input_shapes=shapes, progress=say
             )
             remarks, other, title = report.remarks, side(made, sizes=sizes), model.name
         else:

@@ -19,7 +19,7 @@ from graphopt.passes.registry import PASSES
 from graphopt.remarks import Remark
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.custom_ops import registering_custom_ops
-from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import TargetName
 from graphopt.verification.verify import Verdict, VerifyReport, verify
 
@@ -48,7 +48,7 @@ def bisect(
     model: Any,
     *,
     target: TargetName | str = "auto",
-    all_sites: bool = False,
+    ignore_cost_model: bool = False,
     passes: Sequence[Pass[Any, Any] | ModelPass] = PASSES,
     inputs: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -59,7 +59,7 @@ def bisect(
     Args:
         model: as for `optimize`.
         target: as for `optimize`.
-        all_sites: as for `optimize`.
+        ignore_cost_model: as for `optimize`.
         passes: the passes to run, in order.
         inputs: as for `verify`.
         seed: as for `verify`.
@@ -74,7 +74,7 @@ def bisect(
     def rewritten(limit: int | None) -> tuple[ir.Model, pipeline.PipelineResult]:
         source = reading.load(model)
         inference.infer(source.model, source.proto)
-        editor = Editor(source.model, parsed, EveryLegalSite() if all_sites else None)
+        editor = Editor(source.model, parsed, EveryLegalCandidate() if ignore_cost_model else None)
         result = pipeline.run(editor, passes, limit=limit)
         inference.forget(source.model)
         return source.model, result

@@ -89,7 +89,7 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Site:
+class FoldCandidate:
     """A node that scales and shifts X channel by channel, between linear operators that can take that over.
 
     Attributes:
@@ -129,22 +129,22 @@ class Site:
 class FoldPlan:
     """Into which operator of a site the node goes, and that operator's new numbers."""
 
-    site: Site
+    candidate: FoldCandidate
     linear: Linear
     folded: Folded
 
     def rewrite(self, editor: Editor) -> str:
         """Puts the new numbers into the operator, and takes the node out."""
-        linear, folded, node = self.linear, self.folded, self.site.node
+        linear, folded, node = self.linear, self.folded, self.candidate.node
         kind = linear.node.op_type  # before a MatMul becomes a Gemm
-        if linear is self.site.before:
+        if linear is self.candidate.before:
             new = rewire(linear, folded, linear.X, editor)
             if len(new) > 1:
                 product = linear.node.outputs[0]  # no longer what its name says
                 product.name = editor.unique_name(f"{product.name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {kind} before it"
-        new = rewire(linear, folded, self.site.X, editor)
+        new = rewire(linear, folded, self.candidate.X, editor)
         outputs = {} if new[-1] is linear.node else {linear.Y: new[-1].outputs[0]}
         editor.replace([node], new, outputs, anchor=linear.node)
         return f"{node.op_type} into the weights of {kind} after it"

@@ -23,7 +23,7 @@ from graphopt.graph.traversal import tensor_array, tensor_dims, with_subgraphs
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET, Array
 from graphopt.remarks import Code, Refusal, node_label
-from graphopt.targets.profit import Candidate, Estimates, Profit, Site
+from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target
 
 # The metadata property for the element type of a body, which below CAST_LIKE_OPSET is written for one.
@@ -193,15 +193,15 @@ class GraphView:
         return _Arguments(node, self)
 
     def candidate(
-        self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, doubt: str = ""
+        self, op: str, inputs: Sequence[ir.Value], output: ir.Value, anchor: ir.Node, no_gain: str = ""
     ) -> Candidate:
         """Describes a rewrite that would insert `op`, for the profit model; see `Candidate`."""
 
-        def describe() -> Site:
+        def describe() -> Workload:
             made = [v.producer() for v in inputs if not self.is_constant(v)]
             readers = sorted({u.node.op_type for u in output.uses()})
             dtype = next((d for v in (*inputs, output) if (d := self.dtype(v)) is not None), None)
-            return Site(
+            return Workload(
                 node_label(anchor),
                 op,
                 "?" if dtype is None else dtype.name.lower(),
@@ -210,7 +210,7 @@ class GraphView:
                 tuple(readers),
             )
 
-        return Candidate(doubt, describe)
+        return Candidate(no_gain, describe)
 
     def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
         """Passes call this in `legal` for every operator of ours that they may emit.

@@ -46,7 +46,7 @@ from graphopt.progress import Progress, time_left
 from graphopt.remarks import node_label
 from graphopt.runtime.auto import provider_of, resolve_target
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, device_of, memory_of, runtime_name
-from graphopt.targets.profit import Candidate, Estimates, Profit, Site
+from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target, TargetName
 
 CACHE_FORMAT = 1
@@ -128,10 +128,10 @@ class Measured:
     def __init__(self, sites: Mapping[str, Measurement], sizes: Mapping[str, int]) -> None:
         self._sites, self._sizes = sites, sizes
 
-    def objection(self, candidate: Candidate) -> str:
-        found = self._sites.get(candidate.describe().site_class(self._sizes))
+    def decline(self, candidate: Candidate) -> str:
+        found = self._sites.get(candidate.describe().key(self._sizes))
         if found is None or found.pays is None:
-            return candidate.doubt
+            return candidate.no_gain
         return "" if found.pays else f"measured here: {found.speedup:.2f}x ({found.low:.2f}-{found.high:.2f})"
 
 
@@ -139,9 +139,9 @@ class _NoSite:
     """Rewrites nothing that is doubtful, and remembers what there was."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Site] = {}
+        self.seen: dict[str, Workload] = {}
 
-    def objection(self, candidate: Candidate) -> str:
+    def decline(self, candidate: Candidate) -> str:
         site = candidate.describe()
         self.seen.setdefault(site.label, site)
         return "left out for comparison"
@@ -154,9 +154,9 @@ class _OneSite:
         self.label, self._rewrite = label, rewrite
         self.asked = False
 
-    def objection(self, candidate: Candidate) -> str:
+    def decline(self, candidate: Candidate) -> str:
         if candidate.describe().label != self.label:
-            return candidate.doubt
+            return candidate.no_gain
         self.asked = True
         return "" if self._rewrite else "left out for comparison"
 
@@ -241,9 +241,9 @@ def tune(
 
     with tempfile.TemporaryDirectory() as folder:
         work = _Work(Path(folder), model, chosen, provider, threads, dict(sizes or {}), precision, record)
-        classes: dict[str, Site] = {}
+        classes: dict[str, Workload] = {}
         for site in work.candidates.values():
-            classes.setdefault(site.site_class(work.sizes), site)
+            classes.setdefault(site.key(work.sizes), site)
         tuning = Tuning(Measured(sites, work.sizes), "measurements", machine)
         if measure:
             with naming(work.copies):
@@ -342,7 +342,7 @@ class _Work:
 
 def _measure_classes(
     work: _Work,
-    classes: Mapping[str, Site],
+    classes: Mapping[str, Workload],
     sites: dict[str, Measurement],
     seconds: float,
     tuning: Tuning,
@@ -365,7 +365,7 @@ def _measure_classes(
             say(f"class {i + 1} of {len(todo)}: {name}: {found.speedup:.2f}x")
 
 
-def _measure(work: _Work, site: Site, seconds: float) -> Measurement:
+def _measure(work: _Work, site: Workload, seconds: float) -> Measurement:
     cut, feeds = _cut_out(work, site)
     runs = []
     for rewrite in (False, True):
@@ -379,7 +379,7 @@ def _measure(work: _Work, site: Site, seconds: float) -> Measurement:
     return Measurement(*ratio(*interleave(runs, seconds)))
 
 
-def _cut_out(work: _Work, site: Site) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _cut_out(work: _Work, site: Workload) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """The nodes around a site as a model of their own, and the values that the whole model feeds them."""
     source = reading.load(work.plain)
     graph = source.model.graph

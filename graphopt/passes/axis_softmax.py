@@ -67,8 +67,8 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
 
     def candidate(self, plan: SoftmaxMatch, editor: Editor) -> Candidate:
         few = plan.behind is not None and plan.behind < FEWEST_COLUMNS
-        doubt = f"{plan.behind} elements behind axis {plan.axis} fill no vector" if few else ""
-        return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, doubt)
+        no_gain = f"{plan.behind} elements behind axis {plan.axis} fill no vector" if few else ""
+        return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:
         new = Builder(editor, plan.node).emit(NAME, [plan.X], {"axis": plan.axis})

@@ -45,7 +45,7 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     makes_unknown: ClassVar[bool] = False
 
     @classmethod
-    def takes(cls, node: ir.Node) -> bool:
+    def is_anchor(cls, node: ir.Node) -> bool:
         """Whether the node is an anchor."""
         return (node.domain, node.op_type) in cls.anchors or (node.domain != "" and (node.domain, ANY) in cls.anchors)
 

@@ -68,11 +68,11 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
         node, op = plan.node, plan.op
         if editor.target.device == "portable":
             return None  # takes standard ONNX only
-        doubt = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
-        if not doubt and editor.target.device == "cpu" and _with_cache(op, node):
-            doubt = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"
+        no_gain = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
+        if not no_gain and editor.target.device == "cpu" and _with_cache(op, node):
+            no_gain = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"
         inputs = [v for v in node.inputs if v is not None]
-        return editor.candidate(op.name, inputs, node.outputs[0], node, doubt)
+        return editor.candidate(op.name, inputs, node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: ContribMatch, editor: Editor) -> str:
         writer, outputs = define(plan.op, plan.node, editor)

@@ -112,7 +112,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
                 f"ONNX Runtime already computes {', '.join(parts)} at little cost beside the product",
                 node,
             )
-        return what_fits(match, editor)
+        return drop_unfusible_tail(match, editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         product, w = match.product, require_input(match.product, 1)
@@ -183,9 +183,9 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
     return LinearMatch(node, bias, b, form, add)
 
 
-def what_fits(match: LinearMatch, editor: Editor) -> LinearMatch:
+def drop_unfusible_tail(match: LinearMatch, editor: Editor) -> LinearMatch:
     """The layer with what an operator of ours can take of what stands behind it."""
-    return match if _takes(match, editor) else replace(match, form=None, add=None)
+    return match if _can_fuse_tail(match, editor) else replace(match, form=None, add=None)
 
 
 def _pays(match: LinearMatch, editor: Editor) -> bool:
@@ -228,7 +228,7 @@ def _comes_as_an_input(value: ir.Value | None) -> bool:
     return value is not None and value.is_graph_input() and not value.is_initializer()
 
 
-def _takes(match: LinearMatch, editor: Editor) -> bool:
+def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
     """Whether an operator of ours can take what stands behind the bias."""
     if match.name not in OPS or any(node.graph is not match.product.graph for node in match.nodes):
         return False

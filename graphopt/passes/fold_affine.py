@@ -24,10 +24,10 @@ import onnx_ir as ir
 from graphopt.forms.activation import form_around
 from graphopt.forms.affine import ELEMENTWISE, Affine, elementwise_affine, per_channel
 from graphopt.forms.linear import (
+    FoldCandidate,
     Folded,
     FoldPlan,
     Linear,
-    Site,
     channels,
     fold_after,
     fold_before,
@@ -49,7 +49,7 @@ class AffineMatch:
     """An element-wise node with a constant, between linear operators."""
 
     affine: Affine
-    site: Site
+    candidate: FoldCandidate
 
 
 class FoldAffine(Pass[AffineMatch, FoldPlan]):
@@ -82,10 +82,10 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
         if (norm := fused_by_runtimes(node, editor)) is not None:
             raise Refusal(Code.NO_GAIN, f"it is a part of {norm}", node)
-        return AffineMatch(affine, Site(node, affine.X, before, after))
+        return AffineMatch(affine, FoldCandidate(node, affine.X, before, after))
 
     def legal(self, match: AffineMatch, editor: Editor) -> FoldPlan:
-        return match.site.fold(
+        return match.candidate.fold(
             lambda linear: _into_before(linear, match, editor), lambda linear: _into_after(linear, match, editor)
         )
 
@@ -124,7 +124,7 @@ def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
 
 
 def _numbers(match: AffineMatch, rank: int | None, axis: int, count: int) -> tuple[Array, Array]:
-    node, affine = match.site.node, match.affine
+    node, affine = match.candidate.node, match.affine
     return per_channel(affine.scale, rank, axis, count, node), per_channel(affine.shift, rank, axis, count, node)
 
 

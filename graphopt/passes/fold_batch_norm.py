@@ -20,10 +20,10 @@ import onnx_ir as ir
 
 from graphopt.forms.affine import Affine, batch_norm_affine
 from graphopt.forms.linear import (
+    FoldCandidate,
     Folded,
     FoldPlan,
     Linear,
-    Site,
     channels,
     fold_after,
     fold_before,
@@ -37,18 +37,18 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 
-class FoldBatchNorm(Pass[Site, FoldPlan]):
+class FoldBatchNorm(Pass[FoldCandidate, FoldPlan]):
     name = "fold_batch_norm"
     equation = "BN(W X + b) = (scale W) X + (scale b + shift);  W BN(X) + b = (W scale) X + (b + W shift)"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "BatchNormalization")})
 
-    def match(self, node: ir.Node, editor: Editor) -> Site | None:
+    def match(self, node: ir.Node, editor: Editor) -> FoldCandidate | None:
         x = require_input(node, 0)
         before, after = linear_before(x, editor), linear_after(node.outputs[0])
-        return None if before is None and after is None else Site(node, x, before, after)
+        return None if before is None and after is None else FoldCandidate(node, x, before, after)
 
-    def legal(self, match: Site, editor: Editor) -> FoldPlan:
+    def legal(self, match: FoldCandidate, editor: Editor) -> FoldPlan:
         affine = batch_norm_affine(match.node, editor)
         return match.fold(
             lambda linear: _into_before(linear, affine, editor), lambda linear: _into_after(linear, affine, editor)

@@ -39,9 +39,9 @@ from graphopt.passes.attention.match import (
     MAX_PATH,
     Attention,
     Condition,
+    ContextPath,
+    ScoresView,
     Term,
-    View,
-    WayDown,
     is_random,
     is_shape,
     joined_values,
@@ -107,7 +107,7 @@ class FuseAttention(Pass[Attention, Attention]):
         raise first
 
     def legal(self, match: Attention, editor: Editor) -> Attention:
-        match = replace(match, axes=_axes_of_what_goes(match))
+        match = replace(match, axes=_shape_sources_of_removed_values(match))
         typed = next((v for v in (match.v.value, match.output, match.q.value) if editor.dtype(v) == match.dtype), None)
         editor.require_op(match.variant.name, typed or match.output, match.softmax)
         _require_same_heads(match)
@@ -164,7 +164,7 @@ class FuseAttention(Pass[Attention, Attention]):
         return became(len(plan.inner), f"{plan.variant.name}, scale {plan.scale:.6g}")
 
 
-def _read(softmax: ir.Node, path: ScorePath, down: WayDown, graph: GraphView) -> Attention:
+def _read(softmax: ir.Node, path: ScorePath, down: ContextPath, graph: GraphView) -> Attention:
     """One reading of what stands between two products.
 
     Raises:
@@ -202,7 +202,7 @@ def _read(softmax: ir.Node, path: ScorePath, down: WayDown, graph: GraphView) ->
 # -- legality ----------------------------------------------------------------------------------------------------------
 
 
-def _axes_of_what_goes(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.Value, int]]]:
+def _shape_sources_of_removed_values(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.Value, int]]]:
     """Where else the axes of values that go can be read: who only asks for the shape of the scores can ask Q and K.
 
     Raises:
@@ -357,7 +357,7 @@ JoinedT = TypeVar("JoinedT", Term, Condition)
 
 def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
     """Groups what joins under the same view, in order."""
-    groups: dict[View | None, list[JoinedT]] = {}
+    groups: dict[ScoresView | None, list[JoinedT]] = {}
     for j in joined:
         groups.setdefault(j.view, []).append(j)
     return list(groups.values())

@@ -120,9 +120,9 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
         # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
         alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
         serves = alone and editor.target.device != "cpu"
-        doubt = "ONNX Runtime's kernel is as fast" if serves else ""
+        no_gain = "ONNX Runtime's kernel is as fast" if serves else ""
         op = plan.base + ("Add" if plan.residual is not None else "")
-        return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], doubt)
+        return editor.candidate(op, (plan.X,), plan.Y, plan.nodes[0], no_gain)
 
     def rewrite(self, plan: RowNormMatch, editor: Editor) -> str:
         anchor = plan.Y.producer()
@@ -178,8 +178,8 @@ def _standard_candidate(match: RowNormMatch, editor: Editor) -> Candidate | None
     known = {"Pow", "Div"} <= operators and "Cast" not in operators
     if match.rms or not known or match.gamma is None or match.beta is None:
         return None
-    doubt = "runtimes know this spelling as LayerNormalization themselves"
-    return editor.candidate("LayerNormalization", (match.X,), match.Y, match.nodes[0], doubt)
+    no_gain = "runtimes know this spelling as LayerNormalization themselves"
+    return editor.candidate("LayerNormalization", (match.X,), match.Y, match.nodes[0], no_gain)
 
 
 def _write_standard(match: RowNormMatch, anchor: ir.Node, editor: Editor) -> str:
@@ -257,17 +257,17 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         raise Refusal(Code.WRONG_AXIS, f"it normalises along axes {list(core.axes)} of rank {core.rank}", node)
     x = _before_widening(core.X, editor)
     D = _channels(core, editor, node) if channels else _last_dim(core.X, editor, node)
-    behind = _Behind(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
+    tail = _Tail(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
     if factored is not None:
-        behind.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
-        behind.beta = _factored_parameter(factored.beta, "beta", core, D, editor)
-    while behind.take(core, D, editor.dtype(x), editor):
+        tail.gamma = _factored_parameter(factored.gamma, "gamma", core, D, editor)
+        tail.beta = _factored_parameter(factored.beta, "beta", core, D, editor)
+    while tail.take(core, D, editor.dtype(x), editor):
         pass
-    if not behind.casted:
+    if not tail.casted:
         raise Refusal(Code.MIXED_DTYPE, "the result stays in float32 while X is float16", node)
-    nodes = (*core.nodes, *behind.nodes)
+    nodes = (*core.nodes, *tail.nodes)
     return RowNormMatch(
-        nodes, x, core.centred, behind.y, behind.gamma, behind.beta, core.epsilon, core.rms, D,
+        nodes, x, core.centred, tail.y, tail.gamma, tail.beta, core.epsilon, core.rms, D,
         None if channels else _residual(x, nodes[0], editor), standard=False, mean_first=core.mean_first,
         channels=channels,
     )  # fmt: skip
@@ -281,7 +281,7 @@ def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
 
 
 @dataclass
-class _Behind:
+class _Tail:
     """What stands behind a norm, as far as it has been taken: a scale, a shift, and a Cast back to X's type."""
 
     y: ir.Value
@@ -348,12 +348,12 @@ def _behind_axis(core: RowNorm) -> int:
 
 
 def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Array:
-    if array.size != 1 and not _lies_along(array, D, behind):
+    if array.size != 1 and not _is_along_axis(array, D, behind):
         raise Refusal(Code.WRONG_SHAPE, f"a parameter has shape {array.shape}, and a row has {D} elements", node)
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 
-def _lies_along(array: Array, D: int, behind: int) -> bool:
+def _is_along_axis(array: Array, D: int, behind: int) -> bool:
     """Whether it has D numbers, along the axis that `behind` others follow."""
     return array.size == D and array.ndim > behind and array.shape[array.ndim - 1 - behind] == D
 
@@ -362,7 +362,7 @@ def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) 
     """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
-    if array is None or (array.size != 1 and not _lies_along(array, D, _behind_axis(core))):
+    if array is None or (array.size != 1 and not _is_along_axis(array, D, _behind_axis(core))):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):
         return None  # the constant's own dimensions of 1 would add dimensions to the result

@@ -28,7 +28,7 @@ from graphopt.graph.view import FLOATS, attribute_int, attribute_ints, attribute
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
-from graphopt.targets.cpu import fused_conv_doubt
+from graphopt.targets.cpu import fused_conv_no_gain
 from graphopt.targets.profit import Candidate
 
 
@@ -77,8 +77,8 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
         group = plan.attributes["group"]
-        doubt = fused_conv_doubt(plan.C, plan.M // group, group, math.prod(plan.kernel))
-        return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, doubt)
+        no_gain = fused_conv_no_gain(plan.C, plan.M // group, group, math.prod(plan.kernel))
+        return editor.candidate("FusedConv", (plan.X, plan.W), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
         return emit_conv("FusedConv", plan, editor)

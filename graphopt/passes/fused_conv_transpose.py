@@ -24,7 +24,7 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, emit_conv, require_conv, require_floats, weight_dims
 from graphopt.remarks import Code, Refusal
-from graphopt.targets.cpu import fused_conv_transpose_doubt
+from graphopt.targets.cpu import fused_conv_transpose_no_gain
 from graphopt.targets.profit import Candidate
 
 
@@ -69,8 +69,8 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         windows = [*zip(plan.kernel, plan.attributes["strides"], plan.attributes["dilations"], strict=True)]
         sizes = [d.value for d in (editor.shapes.dims(plan.X) or ())[2:]]
         activated = form_of(node.outputs[0], editor) is not None
-        doubt = fused_conv_transpose_doubt(plan.C, plan.M // group, group, windows, sizes, activated)
-        return editor.candidate("FusedConvTranspose", (plan.X, plan.W), node.outputs[0], node, doubt)
+        no_gain = fused_conv_transpose_no_gain(plan.C, plan.M // group, group, windows, sizes, activated)
+        return editor.candidate("FusedConvTranspose", (plan.X, plan.W), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
         return emit_conv("FusedConvTranspose", plan, editor)

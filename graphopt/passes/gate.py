@@ -107,9 +107,9 @@ class Gate(Pass[GateMatch, GateMatch]):
     def candidate(self, plan: GateMatch, editor: Editor) -> Candidate:
         conv = made_by(plan.form.x, "Conv")
         fused = conv is not None and editor.target.device == "cpu" and plan.form.suffix in ("Relu", "Sigmoid")
-        doubt = "the runtime's convolution takes the activation along" if fused else ""
+        no_gain = "the runtime's convolution takes the activation along" if fused else ""
         operands = (plan.form.x, plan.other) if plan.X is None else (plan.X,)
-        return editor.candidate(plan.name, operands, plan.product.outputs[0], plan.product, doubt)
+        return editor.candidate(plan.name, operands, plan.product.outputs[0], plan.product, no_gain)
 
     def rewrite(self, plan: GateMatch, editor: Editor) -> str:
         product = plan.product

@@ -107,8 +107,8 @@ class GatherRows(Pass[RowMoves, RowMoves]):
     def candidate(self, plan: RowMoves, editor: Editor) -> Candidate:
         gathered = plan.rows.size * plan.width
         few = plan.written < 2 * gathered
-        doubt = f"the nodes copy {plan.written} elements of an image, a Gather {gathered}" if few else ""
-        return editor.candidate("Gather", [plan.x], plan.y, plan.nodes[-1], doubt)
+        no_gain = f"the nodes copy {plan.written} elements of an image, a Gather {gathered}" if few else ""
+        return editor.candidate("Gather", [plan.x], plan.y, plan.nodes[-1], no_gain)
 
     def rewrite(self, plan: RowMoves, editor: Editor) -> str:
         last = plan.nodes[-1]

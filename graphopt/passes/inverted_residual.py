@@ -33,7 +33,7 @@ from graphopt.ops.inverted_residual import NAME
 from graphopt.passes.base import Pass
 from graphopt.passes.fused_conv import ConvMatch, bias_of, conv_at, require_conv
 from graphopt.remarks import Code, Refusal, became
-from graphopt.targets.cpu import inverted_residual_doubt
+from graphopt.targets.cpu import inverted_residual_no_gain
 from graphopt.targets.profit import Candidate
 
 
@@ -104,9 +104,9 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         first, second, third = plan.convs
         dims = editor.shapes.dims(first.X) or ()
         sizes = [d.value for d in dims[2:]]
-        doubt = inverted_residual_doubt(first.C, first.M, second.kernel, sizes, plan.forms[0].suffix)
+        no_gain = inverted_residual_no_gain(first.C, first.M, second.kernel, sizes, plan.forms[0].suffix)
         inputs = (first.X, first.W, second.W, third.W)
-        return editor.candidate(plan.name, inputs, plan.last.outputs[0], plan.last, doubt)
+        return editor.candidate(plan.name, inputs, plan.last.outputs[0], plan.last, no_gain)
 
     def rewrite(self, plan: BlockMatch, editor: Editor) -> str:
         first, second, _ = plan.convs

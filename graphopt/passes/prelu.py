@@ -56,8 +56,8 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
         return replace(match, slope=slope)
 
     def candidate(self, plan: PReluMatch, editor: Editor) -> Candidate:
-        doubt = "" if editor.target.device == "cpu" else "the provider has a kernel for it"
-        return editor.candidate("ScaleShiftAdd", (plan.X,), plan.node.outputs[0], plan.node, doubt)
+        no_gain = "" if editor.target.device == "cpu" else "the provider has a kernel for it"
+        return editor.candidate("ScaleShiftAdd", (plan.X,), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: PReluMatch, editor: Editor) -> str:
         node, x, slope = plan.node, plan.X, plan.slope

@@ -22,8 +22,8 @@ from graphopt.passes.fuse_row_norm import FuseRowNorm
 from graphopt.passes.fused_conv import FusedConv
 from graphopt.passes.fused_conv_transpose import FusedConvTranspose
 from graphopt.passes.gate import Gate
-from graphopt.passes.gather_first import GatherFirst
 from graphopt.passes.gather_rows import GatherRows
+from graphopt.passes.hoist_gather import HoistGather
 from graphopt.passes.inverted_residual import InvertedResidual
 from graphopt.passes.norm_windows import NormWindows
 from graphopt.passes.pool_planes import PoolPlanes
@@ -32,7 +32,7 @@ from graphopt.passes.scale_heads import ScaleHeads
 from graphopt.passes.scale_shift import ScaleShift
 from graphopt.passes.winograd_conv import WinogradConv
 from graphopt.passes.written_prelu import WrittenPRelu
-from graphopt.precision.bfloat16 import Attention, Convolutions, MatrixProducts, Products
+from graphopt.precision.bfloat16 import AttentionToBf16, ConvToBf16, LinearToBf16, MatMulToBf16
 from graphopt.precision.channel_pair_pools import PoolsOfPairs
 from graphopt.precision.channel_pairs import PairsOfChannels
 
@@ -66,7 +66,7 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     # What attention has left.
     AxisSoftmax(),
     GatherRows(),
-    GatherFirst(),
+    HoistGather(),
     NormWindows(),
     FeedForward(),
 )
@@ -78,7 +78,7 @@ def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
     Args:
         keep: nodes, by name or by operator, that keep float32.
     """
-    products = (Products(keep), Convolutions(keep), Attention(keep), MatrixProducts(keep))
+    products = (LinearToBf16(keep), ConvToBf16(keep), AttentionToBf16(keep), MatMulToBf16(keep))
     return (*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels())
 
 

@@ -8,8 +8,8 @@ Why it is legal: WinogradConv is defined as the same convolution; its kernel tak
 differently (numerics: approximate).
 
 Conditions: X has rank 4; kernel 3x3, strides, dilations and group are 1; auto_pad is resolved (SAME_UPPER and
-SAME_LOWER of stride 1 both mean one row on each side); pads are not negative; float32, or float16 with all_sites; the
-weight is not quantized (it may be a constant or not); the target gains (`--all-sites` asks for every legal site).
+SAME_LOWER of stride 1 both mean one row on each side); pads are not negative; the weight is not quantized (it may be a
+constant or not); float32 and faster on the target (`--ignore-cost-model` also takes float16 and slower candidates).
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
 
     def candidate(self, plan: ConvMatch, editor: Editor) -> Candidate:
         node = plan.node
-        doubt = ""
+        no_gain = ""
         y = editor.shapes.dims(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d.value for d in y[2:])
         if editor.half or (editor.dtype(plan.W) or editor.dtype(plan.X)) == ir.DataType.FLOAT16:
-            doubt = "float16 allows only the small tile F(2x2, 3x3)"
+            no_gain = "float16 allows only the small tile F(2x2, 3x3)"
         elif not winograd_pays(editor.target, plan.C, plan.M, OH, OW):
             size = f"{OH or '?'}x{OW or '?'}"
-            doubt = f"{plan.C} to {plan.M} channels of {size} on {editor.target}"
-        return editor.candidate("WinogradConv", (plan.X, plan.W), node.outputs[0], node, doubt)
+            no_gain = f"{plan.C} to {plan.M} channels of {size} on {editor.target}"
+        return editor.candidate("WinogradConv", (plan.X, plan.W), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:
         emit_conv("WinogradConv", plan, editor)

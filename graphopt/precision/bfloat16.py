@@ -35,12 +35,12 @@ from graphopt.ops.activation import SLOPED
 from graphopt.passes.attention.match import identity_perm
 from graphopt.passes.attention.operands import factor_of
 from graphopt.passes.base import Pass
-from graphopt.passes.feed_forward import FeedForward, LinearMatch, layer_at, what_fits
+from graphopt.passes.feed_forward import FeedForward, LinearMatch, drop_unfusible_tail, layer_at
 from graphopt.passes.fused_conv import ConvMatch, conv_at, conv_node, emit_conv, require_conv
 from graphopt.precision.channel_pairs import CONVOLUTIONS, MAX_ACTIVATION, between_convolutions
 from graphopt.precision.rounded_weight import rounded
 from graphopt.remarks import Code, Refusal, became, node_label
-from graphopt.targets.cpu import bfloat16_depthwise_doubt, bfloat16_doubt, bfloat16_matmul_doubt
+from graphopt.targets.cpu import bfloat16_depthwise_no_gain, bfloat16_matmul_no_gain, bfloat16_no_gain
 from graphopt.targets.profit import Candidate
 
 NAME = "bfloat16"
@@ -52,7 +52,7 @@ SMALLEST_WEIGHT = 64 * 128
 FEWEST_QUERIES = 16
 
 
-class Products(FeedForward):
+class LinearToBf16(FeedForward):
     """Fully connected layers. `keep`: nodes and operators that stay in float32."""
 
     name = NAME
@@ -64,7 +64,7 @@ class Products(FeedForward):
 
     def match(self, node: ir.Node, editor: Editor) -> LinearMatch | None:
         found = layer_at(node, editor)
-        return None if found is None else what_fits(replace(found, precision=SUFFIX), editor)
+        return None if found is None else drop_unfusible_tail(replace(found, precision=SUFFIX), editor)
 
     def legal(self, match: LinearMatch, editor: Editor) -> LinearMatch:
         _require_unkept(self.keep, match.nodes, match.product)
@@ -75,8 +75,8 @@ class Products(FeedForward):
     def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
         dims = editor.shapes.dims(plan.product.inputs[1]) or ()
         size = math.prod(d.value for d in dims if d.value is not None)
-        doubt = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
-        return replace(super().candidate(plan, editor), doubt=doubt)
+        no_gain = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
+        return replace(super().candidate(plan, editor), no_gain=no_gain)
 
     def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
         return rounded(super().weight(product, editor), product, editor, terms_first=True)
@@ -97,7 +97,7 @@ class Convolution(ConvMatch):
     slope: ir.Value | None = None
 
 
-class Convolutions(Pass[Convolution, Convolution]):
+class ConvToBf16(Pass[Convolution, Convolution]):
     """Convolutions. `keep`: nodes and operators that stay in float32."""
 
     name = f"{NAME}_conv"  # of its own: the pipeline tells passes apart by their names
@@ -135,15 +135,15 @@ class Convolutions(Pass[Convolution, Convolution]):
     def candidate(self, plan: Convolution, editor: Editor) -> Candidate:
         y = plan.node.outputs[0]
         if plan.depthwise:
-            return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, _depthwise_doubt(plan.node, editor))
+            return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, _depthwise_no_gain(plan.node, editor))
         dims = editor.shapes.dims(y)
         pixels = [d.value for d in dims[2:]] if dims is not None else [None] * len(plan.kernel)
         winograd = plan.node.op_type.startswith("WinogradConv")
-        doubt = bfloat16_doubt(plan.C, plan.M, math.prod(plan.kernel), pixels, winograd)
+        no_gain = bfloat16_no_gain(plan.C, plan.M, math.prod(plan.kernel), pixels, winograd)
         beside = (n for n in (*_makers(plan.X), *_readers(y)) if n is not plan.node)
-        if any(_stays_blocked(n, editor) for n in beside):
-            doubt = "beside a depthwise convolution, whose blocked layout the runtime would leave"
-        return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, doubt)
+        if any(_keeps_blocked_layout(n, editor) for n in beside):
+            no_gain = "beside a depthwise convolution, whose blocked layout the runtime would leave"
+        return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, no_gain)
 
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
         plan = replace(plan, W=rounded(plan.W, plan.node, editor, terms_first=False))
@@ -167,7 +167,7 @@ class AttentionMatch:
     name: str
 
 
-class Attention(Pass[AttentionMatch, AttentionMatch]):
+class AttentionToBf16(Pass[AttentionMatch, AttentionMatch]):
     """Attention. `keep`: nodes and operators that stay in float32."""
 
     name = f"{NAME}_attention"
@@ -197,8 +197,8 @@ class Attention(Pass[AttentionMatch, AttentionMatch]):
         dims = editor.shapes.dims(q)
         queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
         few = queries is not None and queries < FEWEST_QUERIES
-        doubt = f"rounding keys and values costs more than {queries} queries gain" if few else ""
-        return editor.candidate(plan.name, (q, k), node.outputs[0], node, doubt)
+        no_gain = f"rounding keys and values costs more than {queries} queries gain" if few else ""
+        return editor.candidate(plan.name, (q, k), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: AttentionMatch, editor: Editor) -> str:
         node = plan.node
@@ -244,7 +244,7 @@ class MatrixProduct:
         return tuple(n for n in all_of_them if n is not None)
 
 
-class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
+class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
     """Products of two activations. `keep`: nodes and operators that stay in float32."""
 
     name = f"{NAME}_matmul"
@@ -284,9 +284,9 @@ class MatrixProducts(Pass[MatrixProduct, MatrixProduct]):
         return match
 
     def candidate(self, plan: MatrixProduct, editor: Editor) -> Candidate:
-        doubt = bfloat16_matmul_doubt(_sizes(plan.A, editor), _sizes(plan.B, editor))
+        no_gain = bfloat16_matmul_no_gain(_sizes(plan.A, editor), _sizes(plan.B, editor))
         result = plan.nodes[-1].outputs[0]
-        return editor.candidate(MATRIX_PRODUCT, (plan.A.value, plan.B.value), result, plan.node, doubt)
+        return editor.candidate(MATRIX_PRODUCT, (plan.A.value, plan.B.value), result, plan.node, no_gain)
 
     def rewrite(self, plan: MatrixProduct, editor: Editor) -> str:
         last = plan.nodes[-1]
@@ -329,19 +329,19 @@ def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
     return shape is not None and shape[1].value == 1 and attribute_int(node, "group", 1) > 1
 
 
-def _depthwise_doubt(node: ir.Node, editor: Editor) -> str:
+def _depthwise_no_gain(node: ir.Node, editor: Editor) -> str:
     """Why a depthwise Conv between convolutions is faster where it is; "" when it is not."""
     w, y = editor.shapes.dims(node.inputs[1]), editor.shapes.dims(node.outputs[0])
     kernel = [d.value or 0 for d in w[2:]] if w is not None else []
     strides, dilations = (attribute_ints(node, name, (1,) * len(kernel)) for name in ("strides", "dilations"))
-    return bfloat16_depthwise_doubt(kernel, strides, dilations, [d.value for d in y[1:]] if y else [None] * 3)
+    return bfloat16_depthwise_no_gain(kernel, strides, dilations, [d.value for d in y[1:]] if y else [None] * 3)
 
 
-def _stays_blocked(node: ir.Node, editor: Editor) -> bool:
+def _keeps_blocked_layout(node: ir.Node, editor: Editor) -> bool:
     """Whether it is a depthwise convolution that the runtime has in its blocked layout afterwards, too."""
     if not _is_depthwise(node, editor):
         return False
-    return not between_convolutions(node, editor) or bool(_depthwise_doubt(node, editor))
+    return not between_convolutions(node, editor) or bool(_depthwise_no_gain(node, editor))
 
 
 def _makers(value: ir.Value | None) -> Iterator[ir.Node]:

@@ -59,11 +59,11 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     def match(self, node: ir.Node, editor: Editor) -> PoolMatch | None:
         x, y = node.inputs[0], node.outputs[0]
         maker = x.producer() if x is not None else None
-        if maker is None or not PairsOfChannels.takes(maker) or x is not maker.outputs[0]:
+        if maker is None or not PairsOfChannels.is_anchor(maker) or x is not maker.outputs[0]:
             return None
         if maker.graph is not node.graph or editor.shapes.rank(maker.inputs[1]) != 4 or y.is_graph_output():
             return None
-        readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.takes(use.node))
+        readers = tuple(use.node for use in y.uses() if use.idx == 0 and PairsOfChannels.is_anchor(use.node))
         inside = all(r.graph is node.graph and takes_pairs(r, editor) for r in readers)
         return PoolMatch(node, maker, readers) if readers and inside and len(readers) == len(y.uses()) else None
 

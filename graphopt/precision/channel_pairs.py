@@ -59,7 +59,7 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         y = node.outputs[0]
         if editor.shapes.rank(node.inputs[1]) != 4:
             return None
-        uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.takes(use.node)]
+        uses = [(use.node, use.idx) for use in y.uses() if use.node.graph is node.graph and self.is_anchor(use.node)]
         readers = tuple(reader for reader, i in uses if i == 0 and takes_pairs(reader, editor))
         sums = tuple(reader for reader, i in uses if i == RESIDUAL and adds_pairs(reader, editor))
         is_there = bool(readers) or len(node.outputs) > 1

@@ -89,7 +89,7 @@ def limit_error(
         raise OptionError(f"the largest error must be a positive number, not {max_error}")
     say = progress or (lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
-        work = _Work(Path(folder), model, options, dict(sizes or {}))
+        work = _ErrorMeasurement(Path(folder), model, options, dict(sizes or {}))
         layers, rounded = work.errors(())
         errors, sensitivities = rounded, dict[str, float]()
         keep: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def limit_error(
 
 
 def _fewest(
-    work: _Work, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
+    work: _ErrorMeasurement, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
 ) -> tuple[tuple[str, ...], dict[str, float]]:
     """The first layers of `order` that must stay for the limit to hold, and the errors then.
 
@@ -132,7 +132,7 @@ def _fewest(
         count = (low + high) // 2
 
 
-class _Work:
+class _ErrorMeasurement:
     """The original's outputs, and how far the model is from them with some layers in float32."""
 
     def __init__(self, folder: Path, model: Any, options: Options, sizes: dict[str, int]) -> None:

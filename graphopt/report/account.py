@@ -181,7 +181,7 @@ def account(
     skip: Sequence[str] = (),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     sizes: Mapping[str, int] | None = None,
-    all_sites: bool = False,
+    ignore_cost_model: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Account:
     """Optimizes a copy of a model, and says of each node what became of it and what share it has.
@@ -192,7 +192,7 @@ def account(
         only: likewise.
         skip: likewise.
         input_shapes: likewise.
-        all_sites: likewise.
+        ignore_cost_model: likewise.
         progress: likewise.
         sizes: of symbolic dimensions, as for `side`.
 
@@ -209,7 +209,7 @@ def account(
         only=only,
         skip=skip,
         input_shapes=input_shapes,
-        all_sites=all_sites,
+        ignore_cost_model=ignore_cost_model,
         progress=progress,
     )
     found = Account(report=report, sizes=before.sizes)

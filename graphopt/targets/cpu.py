@@ -75,7 +75,7 @@ def _padded(channels: int, lanes: int = _LANES) -> int:
     return -(-channels // lanes) * lanes
 
 
-def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
+def fused_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
     """Why FusedConv in float32, from C to M channels of a group, is slower than the runtime's Conv; "" when it is not.
 
     The runtime's is as fast as the processor and takes most activations along; only groups that are not whole blocks of
@@ -90,7 +90,7 @@ def fused_conv_doubt(C: int, M: int, group: int, taps: int) -> str:
     return "ONNX Runtime's kernel is faster: the groups are blocks of its layout" if C % block == M % block == 0 else ""
 
 
-def fused_conv_transpose_doubt(
+def fused_conv_transpose_no_gain(
     C: int, M: int, group: int, windows: Sequence[tuple[int, int, int]], sizes: Sequence[int | None], activated: bool
 ) -> str:
     """Why FusedConvTranspose, from C to M channels of a group, is slower than the runtime's ConvTranspose.
@@ -145,7 +145,7 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
     return large and K % STRASSEN_DEPTH_OF == 0 and N % STRASSEN_COLUMNS_OF == 0
 
 
-def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
+def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
     """Why a convolution from C channels of a group to M is slower in bfloat16 than what is there; "" when it is not.
 
     Sizes that are not known count as 56. The measurements are in docs/measurements/bfloat16_cpu.md.
@@ -161,7 +161,7 @@ def bfloat16_doubt(C: int, M: int, taps: int, pixels: Sequence[int | None], wino
     return "" if time < winograd_time(C, M, OH, OW) else f"Winograd's algorithm is faster for {C} to {M} channels"
 
 
-def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> str:
+def bfloat16_matmul_no_gain(A: Sequence[int | None], B: Sequence[int | None]) -> str:
     """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
 
     By docs/measurements/bfloat16_xeon.md. Sizes that are not known count as 56.
@@ -185,7 +185,7 @@ def bfloat16_matmul_doubt(A: Sequence[int | None], B: Sequence[int | None]) -> s
     return ""
 
 
-def bfloat16_depthwise_doubt(
+def bfloat16_depthwise_no_gain(
     kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], sizes: Sequence[int | None]
 ) -> str:
     """Why a depthwise convolution between others is slower in pairs of channels than in the runtime's blocked layout.
@@ -207,7 +207,9 @@ def bfloat16_depthwise_doubt(
     return ""
 
 
-def inverted_residual_doubt(C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None], activation: str) -> str:
+def inverted_residual_no_gain(
+    C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None], activation: str
+) -> str:
     """Why InvertedResidual over M channels between its convolutions is slower than the runtime's three.
 
     Args:

@@ -19,7 +19,7 @@ WINOGRAD_MIN_CHANNELS = 32
 
 
 @dataclass(frozen=True)
-class Site:
+class Workload:
     """Where a rewrite would stand, and what it would put there.
 
     Attributes:
@@ -37,7 +37,7 @@ class Site:
     before: tuple[str, ...]
     after: tuple[str, ...]
 
-    def site_class(self, sizes: Mapping[str, int]) -> str:
+    def key(self, sizes: Mapping[str, int]) -> str:
         """What sites have in common that cost the same. `sizes` replaces symbolic dimensions."""
 
         def size(d: int | str | None) -> str:
@@ -55,18 +55,18 @@ class Candidate:
     """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
 
     Attributes:
-        doubt: why the estimate says that it does not pay; "" when it pays.
-        describe: the site as the graph is now, for profit models that measure: estimates look at the doubt alone.
+        no_gain: why the estimate says that it does not pay; "" when it pays.
+        describe: the site as the graph is now, for profit models that measure: estimates look at the no_gain alone.
     """
 
-    doubt: str
-    describe: Callable[[], Site]
+    no_gain: str
+    describe: Callable[[], Workload]
 
 
 class Profit(Protocol):
     """Decides for each candidate."""
 
-    def objection(self, candidate: Candidate) -> str:
+    def decline(self, candidate: Candidate) -> str:
         """Why the rewrite is not worth it; "" when it is."""
         ...
 
@@ -74,22 +74,22 @@ class Profit(Protocol):
 class Estimates:
     """The default: what was measured elsewhere and put into formulas and thresholds."""
 
-    def objection(self, candidate: Candidate) -> str:
-        return candidate.doubt
+    def decline(self, candidate: Candidate) -> str:
+        return candidate.no_gain
 
 
-class EveryLegalSite:
+class EveryLegalCandidate:
     """Rewrites whatever is legal.
 
     Attributes:
-        doubted: whether the estimate says of any candidate that it does not pay.
+        overruled: whether the estimate says of any candidate that it does not pay.
     """
 
     def __init__(self) -> None:
-        self.doubted = False
+        self.overruled = False
 
-    def objection(self, candidate: Candidate) -> str:
-        self.doubted |= bool(candidate.doubt)
+    def decline(self, candidate: Candidate) -> str:
+        self.overruled |= bool(candidate.no_gain)
         return ""
 
 

@@ -31,13 +31,13 @@ from graphopt.optimize_all import MANIFEST
 from tests.conformance.node_cases import node_cases
 
 COMMANDS = (
-    "optimize {model} {out} -q --target cpu --all-sites --check",
+    "optimize {model} {out} -q --target cpu --ignore-cost-model --check",
     "explain {model} --target cpu",
     "explain {model} --target cpu --json",
     "diff {model} {out}",
     "verify {model} {out} --effort quick",
     "bench {model} {out} --seconds 0.01 --no-memory --threads 1",
-    "bisect {model} --target cpu --all-sites",
+    "bisect {model} --target cpu --ignore-cost-model",
     "lower {out} {lowered}",
     "optimize {model} {again} -q --target cpu --verify --report {page}",
     "optimize {model} {tuned} -q --target cpu --tune --tune-seconds 1 --tuning-cache {cache} --bench --threads 1",
@@ -47,7 +47,7 @@ COMMANDS = (
     "serve-config {out} {served} --for kserve",
 )
 # Runs once over all files.
-OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --all-sites"
+OVER_ALL = "optimize-all {models} {outs} --jobs 2 --target cpu --ignore-cost-model"
 # The exit codes of documented failures; 1 is a difference, which would be a finding in this test.
 DOCUMENTED = {0, 2, 3, 4, 5, 7, 8, 9}
 INTERRUPTED = 130

@@ -42,7 +42,7 @@ from tests.rewriting import model_from_text
 
 pytestmark = pytest.mark.once
 
-DOUBT = "maybe slower (--all-sites also rewrites where it does not pay)"
+DOUBT = "maybe slower (--ignore-cost-model also rewrites where it does not pay)"
 TIMING = Timing(9, 10.0, 11.0, 0.01, 100.0)
 
 
@@ -155,7 +155,7 @@ def test_nothing_folds_on_a_terminal(files: tuple[Path, Path]) -> None:
 
 def test_nothing_is_cut_in_a_pipe(files: tuple[Path, Path], graphopt_command: Callable[..., Any]) -> None:
     path, out = files
-    assert graphopt_command("optimize", path, out, "--target", "cpu", "--all-sites", "-q").stdout == ""
+    assert graphopt_command("optimize", path, out, "--target", "cpu", "--ignore-cost-model", "-q").stdout == ""
     shown = graphopt_command("diff", path, out).stdout
     assert shown.startswith("30 -> 12 nodes, 8 places rewritten\n")
     assert "long" * 40 in shown and "…" not in shown
@@ -169,7 +169,7 @@ class Terminal(io.StringIO):
 
 
 LONG = (
-    "bisect a.onnx --target cpu --all-sites",
+    "bisect a.onnx --target cpu --ignore-cost-model",
     "doctor",
     "optimize-all models OUT",
     "optimize a.onnx OUT --target cpu --tune --tune-seconds 1 --verify --bench",
@@ -192,7 +192,7 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for node in model.graph.node:
         node.name = f"/a/{node.op_type}/{'long' * 30}"
     onnx.save(model, folder / "a.onnx")
-    graphopt.optimize(folder / "a.onnx", folder / "b.onnx", target="cpu", all_sites=True)
+    graphopt.optimize(folder / "a.onnx", folder / "b.onnx", target="cpu", ignore_cost_model=True)
     (folder / "models").mkdir()
     onnx.save(model, folder / "models" / "m.onnx")
     return folder
@@ -215,7 +215,7 @@ def assert_fits(piped: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "optimize a.onnx OUT --target cpu --all-sites --explain",
+        "optimize a.onnx OUT --target cpu --ignore-cost-model --explain",
         "explain a.onnx --target cpu",
         "explain a.onnx --provider migraphx",
         "verify a.onnx b.onnx --effort quick",
@@ -312,10 +312,10 @@ def test_options_that_nothing_asks_for(
 def test_stdin_and_stdout(files: tuple[Path, Path]) -> None:
     """Reads a model from a pipe and writes one to stdout; printed text goes to stderr."""
     path, out = files
-    command = [sys.executable, "-m", "graphopt", "optimize", "-", "-", "--target", "cpu", "--all-sites"]
+    command = [sys.executable, "-m", "graphopt", "optimize", "-", "-", "--target", "cpu", "--ignore-cost-model"]
     done = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=True)
     assert b"winograd_conv 5" in done.stderr and b"written to stdout" in done.stderr
-    graphopt.optimize(path, out, target="cpu", all_sites=True)
+    graphopt.optimize(path, out, target="cpu", ignore_cost_model=True)
     assert done.stdout == out.read_bytes()
     bad = subprocess.run(command, input=b"no model", capture_output=True, check=False)
     assert bad.returncode == 3 and bad.stdout == b""
@@ -344,7 +344,7 @@ def test_what_github_shows(
 ) -> None:
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    shown = graphopt_command("optimize", *files, "--target", "cpu", "--all-sites", "-q", "--github").stdout
+    shown = graphopt_command("optimize", *files, "--target", "cpu", "--ignore-cost-model", "-q", "--github").stdout
     assert shown == f"::notice file={files[0]},title=graphopt::30 -> 12 nodes, {DOUBT}, {files[1]}\n"
     text = summary.read_text()
     assert text.startswith("### in.onnx\n") and "| BatchNormalization | 8 | - |" in text

@@ -35,7 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_options_from_a_file(folder: Path, graphopt_command: Command) -> None:
     """Options of one command, options of all commands, and the command line, which takes precedence."""
     (folder / "pyproject.toml").write_text(
-        '[tool.graphopt]\ntarget = "cpu"\n[tool.graphopt.optimize]\nall-sites = true\nskip = ["fuse_epilogue"]\n'
+        '[tool.graphopt]\ntarget = "cpu"\n'
+        '[tool.graphopt.optimize]\nignore-cost-model = true\nskip = ["fuse_epilogue"]\n'
     )
     shown = graphopt_command("optimize", "../in.onnx", "--dry-run").stdout
     assert "winograd_conv 5" in shown and "fuse_epilogue" not in shown and "optimized for cpu" in shown
@@ -45,7 +46,7 @@ def test_options_from_a_file(folder: Path, graphopt_command: Command) -> None:
     config = graphopt_command("--show-config").stdout
     assert config.startswith(f"# from {folder / 'pyproject.toml'}\n")
     data = tomllib.loads(config)
-    assert data["optimize"] == {"target": "cpu", "all-sites": True, "skip": ["fuse_epilogue"]}
+    assert data["optimize"] == {"target": "cpu", "ignore-cost-model": True, "skip": ["fuse_epilogue"]}
     assert data["explain"] == {"target": "cpu"} and data["verify"] == {}
     # A command's name with a value that is not a table is an option of other commands.
     (folder / "models" / "graphopt.toml").write_text("verify = true\n")

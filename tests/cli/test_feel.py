@@ -212,7 +212,7 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
 def test_a_path_without_out_gives_a_model(tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     onnx.save(ZOO["resnet18"](small=True), path)
-    model, report = graphopt.optimize(path, target="cpu", all_sites=True)
+    model, report = graphopt.optimize(path, target="cpu", ignore_cost_model=True)
     assert isinstance(model, ir.Model) and report.changed
     assert os.listdir(tmp_path) == ["in.onnx"]
     proto = ir.to_proto(model)
@@ -253,9 +253,9 @@ def test_a_graphsurgeon_graph_keeps_metadata_and_prints_nothing(capfd: pytest.Ca
     graph = gs.import_onnx(ZOO["resnet18"](small=True))
     graph.nodes[1].name = graph.nodes[0].name  # graphsurgeon warns about equal names
     capfd.readouterr()
-    optimized, _ = graphopt.optimize(graph, target="cpu", all_sites=True)
+    optimized, _ = graphopt.optimize(graph, target="cpu", ignore_cost_model=True)
     assert optimized.metadata_props["graphopt.numerics"] == "approximate"
-    again, _ = graphopt.optimize(optimized, target="cpu", all_sites=True)
+    again, _ = graphopt.optimize(optimized, target="cpu", ignore_cost_model=True)
     assert again.metadata_props == optimized.metadata_props
     assert capfd.readouterr() == ("", "")
 

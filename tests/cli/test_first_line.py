@@ -76,8 +76,8 @@ def test_rewritten(run: Command) -> None:
     assert lines[1:3] == ["written to out.onnx, weights 43.4 KiB -> 42.2 KiB", "nodes: BatchNormalization 8 -> 0"]
     assert re.fullmatch(r"rewrites: fold_batch_norm 8 \(\d+\.\d\d s in all\)", lines[3])
     assert lines[4] == "optimized for cpu; -v shows 14 refusals" and len(lines) == 5
-    code, lines, _ = run(model, "--all-sites")
-    assert lines[0] == "30 -> 12 nodes, maybe slower (--all-sites also rewrites where it does not pay)"
+    code, lines, _ = run(model, "--ignore-cost-model")
+    assert lines[0] == "30 -> 12 nodes, maybe slower (--ignore-cost-model also rewrites where it does not pay)"
     assert len(lines) <= 6 and all(len(line) <= 100 for line in lines)
     assert len(run(model, "-v")[1]) > 10
 
@@ -117,7 +117,7 @@ def slower() -> BenchReport:
 def test_slower(capsys: pytest.CaptureFixture[str]) -> None:
     """A measurement is shown as one ratio, without an estimate."""
     report = Report("cpu", before=ModelStats({"Conv": 3}, 0, None), after=ModelStats({"Conv": 2}, 0, None))
-    report.doubt = "maybe slower (--all-sites also rewrites where it does not pay)"
+    report.doubt = "maybe slower (--ignore-cost-model also rewrites where it does not pay)"
     report.remarks = graphopt.optimize(ZOO["resnet18"](small=True), target="cpu")[1].remarks
     found = command._Found(report, VerifyReport(Verdict.EQUAL), slower())
     command._print(found, None, Path("out.onnx"), explain=False, verbose=True)
@@ -157,12 +157,12 @@ def test_codes_are_documented() -> None:
     assert failures | {0, 1, 8, EXIT_NOT_COVERED, 10, EXIT_SLOWER, 130, 141, 143} == codes
 
 
-@pytest.mark.parametrize(("precision", "all_sites"), [(None, True), ("bf16", False), ("bf16", True)])
+@pytest.mark.parametrize(("precision", "ignore_cost_model"), [(None, True), ("bf16", False), ("bf16", True)])
 @pytest.mark.parametrize("name", ["mobilenet_v2", "gpt2", "chess", "yolo"])
-def test_multiply_adds_stay_what_they_are(name: str, precision: Any, all_sites: bool) -> None:
+def test_multiply_adds_stay_what_they_are(name: str, precision: Any, ignore_cost_model: bool) -> None:
     """A rewrite saves memory traffic, not multiply-adds; with an unknown size there is no count."""
     before = ZOO[name](small=True)
-    _, report = graphopt.optimize(before, target="cpu", precision=precision, all_sites=all_sites)
+    _, report = graphopt.optimize(before, target="cpu", precision=precision, ignore_cost_model=ignore_cost_model)
     assert report.before is not None and report.after is not None and report.changed
     if report.before.multiply_adds is not None:
         assert report.after.multiply_adds == report.before.multiply_adds > 0
@@ -173,7 +173,7 @@ def test_multiply_adds_of_an_attention() -> None:
     text = """g (float[1, 2, 3, 8] q, float[1, 2, 5, 8] k, float[1, 2, 5, 8] v) => (float[1, 2, 3, 8] y) {
         y = Attention (q, k, v)
     }"""
-    _, report = graphopt.optimize(model_from_text(text, opset=23), target="cpu", all_sites=True)
+    _, report = graphopt.optimize(model_from_text(text, opset=23), target="cpu", ignore_cost_model=True)
     assert report.changed and report.before is not None and report.after is not None
     assert report.before.multiply_adds == report.after.multiply_adds == 2 * 2 * 3 * 5 * 8
 

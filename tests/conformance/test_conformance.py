@@ -36,7 +36,7 @@ def batch_norm(c: int) -> dict[str, Array]:
 
 
 def optimized(model: onnx.ModelProto, target: str = "cpu") -> tuple[onnx.ModelProto, Report]:
-    return graphopt.optimize(model, target=target, all_sites=True, check=True)
+    return graphopt.optimize(model, target=target, ignore_cost_model=True, check=True)
 
 
 def op_types(model: onnx.ModelProto) -> list[str]:
@@ -479,7 +479,7 @@ def test_t30_external_data_is_copied(tmp_path: Path) -> None:
     on_disk.CopyFrom(model)
     onnx.save(on_disk, path, save_as_external_data=True, location="weights.bin", size_threshold=1024)
     data = (tmp_path / "weights.bin").read_bytes()
-    graphopt.optimize(path, out, target="cpu", all_sites=True)
+    graphopt.optimize(path, out, target="cpu", ignore_cost_model=True)
     after = onnx.load(out, load_external_data=False)
     where = {t.name: {e.key: e.value for e in t.external_data} for t in after.graph.initializer}
     assert where["big"]["location"] == "out.onnx.data"
@@ -488,7 +488,7 @@ def test_t30_external_data_is_copied(tmp_path: Path) -> None:
 
     other = tmp_path / "other"
     other.mkdir()
-    graphopt.optimize(path, other / "out.onnx", target="cpu", all_sites=True)
+    graphopt.optimize(path, other / "out.onnx", target="cpu", ignore_cost_model=True)
     assert_same_outputs(model, onnx.load(other / "out.onnx"), {"x": normal(1, 3, 6, 5), "h": normal(1, 64)})
 
 

@@ -20,7 +20,7 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.reading import load
 from graphopt.ops.schema import Array
 from graphopt.passes.contrib import Contrib
-from graphopt.targets.profit import EveryLegalSite
+from graphopt.targets.profit import EveryLegalCandidate
 from graphopt.targets.target import Target
 from tests.contrib.case import Case
 from tests.contrib.references import draw, reference
@@ -91,7 +91,7 @@ def lowered(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     """Lowers a model to standard ONNX where definitions exist; returns a line for each node without one."""
     work = load(model).model
     inference.infer(work)
-    result = pipeline.run(Editor(work, Target("portable"), EveryLegalSite()), [Contrib()])
+    result = pipeline.run(Editor(work, Target("portable"), EveryLegalCandidate()), [Contrib()])
     inference.forget(work)
     refused = [f"{r.code}: {r.detail}" for r in result.remarks if not r.applied]
     return ir.serde.serialize_model(work), refused

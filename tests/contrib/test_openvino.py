@@ -47,7 +47,7 @@ def computed_wrongly(op: ContribOp, case: Case, opset: int) -> bool:
 @pytest.mark.parametrize("name", list(ZOO))
 def test_zoo(name: str, tmp_path: Path) -> None:
     before = ZOO[name](small=True)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     onnx.save(after, tmp_path / "after.onnx")
     lower(tmp_path / "after.onnx", tmp_path / "plain.onnx", to="standard")
     feeds = feeds_of(before, 2)
@@ -81,7 +81,7 @@ def test_contrib_operators(op: ContribOp, opset: int, tmp_path: Path) -> None:
 def test_trained_models(name: str, tmp_path: Path) -> None:
     """Optimized trained models, lowered to standard ONNX."""
     path = fetch(name)
-    graphopt.optimize(path, tmp_path / "after.onnx", target="cpu", all_sites=True)
+    graphopt.optimize(path, tmp_path / "after.onnx", target="cpu", ignore_cost_model=True)
     done = lower(tmp_path / "after.onnx", tmp_path / "plain.onnx", to="standard")
     assert done.kept == []
     before, plain = onnx.load(path), onnx.load(tmp_path / "plain.onnx")

@@ -88,23 +88,25 @@ def block(body: str, *, bias: bool, symbolic: bool = False) -> onnx.ModelProto:
     return model
 
 
-def operators(model: onnx.ModelProto, target: str, all_sites: bool) -> tuple[Counter[str], Counter[str], list[str]]:
+def operators(
+    model: onnx.ModelProto, target: str, ignore_cost_model: bool
+) -> tuple[Counter[str], Counter[str], list[str]]:
     """Returns our operators, others without constants, and the reasons against lowering com.microsoft nodes."""
-    after, report = graphopt.optimize(model, target=target, all_sites=all_sites)
+    after, report = graphopt.optimize(model, target=target, ignore_cost_model=ignore_cost_model)
     ours = Counter(n.op_type for n in after.graph.node if n.domain == "com.graphopt")
     others = Counter(n.op_type for n in after.graph.node if n.domain != "com.graphopt" and n.op_type != "Constant")
     return ours, others, [r.detail for r in report.remarks if r.pass_name == "contrib" and not r.applied]
 
 
 @pytest.mark.parametrize(("kind", "symbolic"), [("bias", False), ("bias", True), ("causal", False)])
-@pytest.mark.parametrize(("target", "all_sites"), [("cuda", False), ("rocm", False), ("cpu", True)])
-def test_same_graph(target: str, all_sites: bool, kind: str, symbolic: bool) -> None:
+@pytest.mark.parametrize(("target", "ignore_cost_model"), [("cuda", False), ("rocm", False), ("cpu", True)])
+def test_same_graph(target: str, ignore_cost_model: bool, kind: str, symbolic: bool) -> None:
     """The graphs differ only in two Concats, which repeat the cache of half a head's angles for all embeddings."""
     bias = kind == "bias"
     ours, others, stay = operators(
-        block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias, symbolic=symbolic), target, all_sites
+        block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias, symbolic=symbolic), target, ignore_cost_model
     )
-    wanted, other, _ = operators(block(STANDARD, bias=bias, symbolic=symbolic), target, all_sites)
+    wanted, other, _ = operators(block(STANDARD, bias=bias, symbolic=symbolic), target, ignore_cost_model)
     attention = "FusedAttentionBias" if bias else "FusedAttentionCausal"
     assert ours == wanted == {"FusedRmsNormAddSum": 2, "FusedRotary": 2, attention: 1}
     assert others == other + Counter(Concat=2)
@@ -137,5 +139,5 @@ def test_both_compute_the_same(kind: str) -> None:
         feeds["mask"] = rng.normal(size=(B, 1, S, S)).astype(np.float32)
     contrib, standard = block(CONTRIB.format(attention=ATTENTION[kind]), bias=bias), block(STANDARD, bias=bias)
     for model in (contrib, standard):
-        after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+        after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
         assert_same_outputs(standard, after, feeds)

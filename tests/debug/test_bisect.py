@@ -49,7 +49,7 @@ class WrongAtOneSite(Pass[ir.Node, ir.Node]):
 def test_finds_the_planted_fault() -> None:
     model = ZOO["vgg16_bn"](small=True)
     assert [n.name for n in model.graph.node if n.op_type == "MaxPool"][1] == "MaxPool_2"
-    result = bisect(model, target="cpu", all_sites=True, passes=[*PASSES[:5], WrongAtOneSite(), *PASSES[5:]])
+    result = bisect(model, target="cpu", ignore_cost_model=True, passes=[*PASSES[:5], WrongAtOneSite(), *PASSES[5:]])
     assert result.culprit is not None
     assert result.culprit.pass_name == "wrong_at_one_site"
     assert result.culprit.nodes == ("MaxPool_2",)
@@ -94,7 +94,7 @@ def test_healthy_model_has_no_culprit(graphopt_command: Callable[..., Any], tmp_
     path = tmp_path / "in.onnx"
     model = ZOO["resnet18"](small=True)
     onnx.save(model, path)
-    result = graphopt_command("bisect", path, "--target", "cpu", "--all-sites")
+    result = graphopt_command("bisect", path, "--target", "cpu", "--ignore-cost-model")
     assert result.exit_code == 0
     assert "equal" in result.stdout
     assert run(model, feeds_of(model, 0))

@@ -57,9 +57,9 @@ def check(seed: int, device: Runner | None = None) -> bool:
         return False
     before = model.SerializeToString(deterministic=True)
     every, target = seed % 4 != 0, "cpu" if device is None else "cuda"
-    after, _ = graphopt.optimize(model, target=target, all_sites=every, check=True)
+    after, _ = graphopt.optimize(model, target=target, ignore_cost_model=every, check=True)
     assert model.SerializeToString(deterministic=True) == before, f"seed {seed}: the argument changed"
-    again, _ = graphopt.optimize(after, target=target, all_sites=every)
+    again, _ = graphopt.optimize(after, target=target, ignore_cost_model=every)
     assert again.SerializeToString(deterministic=True) == after.SerializeToString(deterministic=True), (
         f"seed {seed}: a second run changes something"
     )

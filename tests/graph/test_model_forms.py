@@ -37,7 +37,7 @@ def test_path(model: onnx.ModelProto, tmp_path: Path) -> None:
     onnx.save(model, path)
     data = path.read_bytes()
     for given in (path, str(path)):
-        returned, report = graphopt.optimize(given, out, target="cpu", all_sites=True)
+        returned, report = graphopt.optimize(given, out, target="cpu", ignore_cost_model=True)
         assert returned == out
         assert report.changed
         assert path.read_bytes() == data
@@ -48,13 +48,13 @@ def test_path(model: onnx.ModelProto, tmp_path: Path) -> None:
 def test_in_place(model: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "in.onnx"
     onnx.save(model, path)
-    graphopt.optimize(path, path, target="cpu", all_sites=True, in_place=True)
+    graphopt.optimize(path, path, target="cpu", ignore_cost_model=True, in_place=True)
     assert_optimized(model, onnx.load(path))
 
 
 def test_model_proto(model: onnx.ModelProto) -> None:
     given = copy.deepcopy(model)
-    after, _ = graphopt.optimize(given, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(given, target="cpu", ignore_cost_model=True)
     assert isinstance(after, onnx.ModelProto)
     assert given == model
     assert_optimized(model, after)
@@ -67,7 +67,7 @@ def test_initializers_are_declared_once() -> None:
         y = Add (t, shift) }"""
     column = np.array([[1.0], [-2.0], [3.0]], np.float32)
     before = model_from_text(text, {"scale": column, "shift": column[::-1]}, check=False)
-    after, report = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, report = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     assert report.changed
     assert [v.name for v in after.graph.value_info] == ["scale"]
     assert list(after.graph.output) == list(before.graph.output)
@@ -82,7 +82,7 @@ def test_a_described_initializer_keeps_its_type(model: onnx.ModelProto) -> None:
         info = model.graph.value_info.add()
         info.CopyFrom(onnx.helper.make_tensor_value_info(name, weight.data_type, weight.dims))
         info.doc_string = "what it is"
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     found = {v.name: v for v in after.graph.value_info if v.name in described}
     assert sorted(found) == sorted(described) and described
     assert all(v.type.tensor_type.elem_type and v.type.tensor_type.shape.dim for v in found.values())
@@ -90,7 +90,7 @@ def test_a_described_initializer_keeps_its_type(model: onnx.ModelProto) -> None:
 
 def test_onnx_ir(model: onnx.ModelProto) -> None:
     given = ir.serde.deserialize_model(model)
-    after, _ = graphopt.optimize(given, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(given, target="cpu", ignore_cost_model=True)
     assert isinstance(after, ir.Model)
     assert after is not given
     assert ir.serde.serialize_model(given) == ir.serde.serialize_model(ir.serde.deserialize_model(model))
@@ -107,7 +107,7 @@ def test_export_program(model: onnx.ModelProto) -> None:
 
     given = Program(ir.serde.deserialize_model(model))
     inner = given.model
-    after, _ = graphopt.optimize(given, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(given, target="cpu", ignore_cost_model=True)
     assert isinstance(after, Program)
     assert after is not given
     assert given.model is inner
@@ -118,7 +118,7 @@ def test_export_program(model: onnx.ModelProto) -> None:
 def test_graphsurgeon(model: onnx.ModelProto) -> None:
     given = gs.import_onnx(model)
     count = len(given.nodes)
-    after, _ = graphopt.optimize(given, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(given, target="cpu", ignore_cost_model=True)
     assert isinstance(after, gs.Graph)
     assert len(given.nodes) == count
     assert "BatchNormalization" not in {n.op for n in after.nodes}
@@ -155,7 +155,7 @@ def test_ir_version_3_initializers_leave_the_inputs() -> None:
     model.ir_version = 3
     for tensor in model.graph.initializer:
         model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     assert len(after.graph.input) == 1
     assert after.ir_version == 8
     assert "BatchNormalization" not in {n.op_type for n in after.graph.node}
@@ -164,11 +164,11 @@ def test_ir_version_3_initializers_leave_the_inputs() -> None:
 def test_external_data_option(model: onnx.ModelProto, tmp_path: Path) -> None:
     path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(model, path)
-    graphopt.optimize(path, out, target="cpu", all_sites=True, external_data=True)
+    graphopt.optimize(path, out, target="cpu", ignore_cost_model=True, external_data=True)
     assert (tmp_path / "out.onnx.data").is_file()
     assert_optimized(model, onnx.load(out))
     inside = tmp_path / "inside.onnx"
-    graphopt.optimize(out, inside, target="cpu", all_sites=True, external_data=False)
+    graphopt.optimize(out, inside, target="cpu", ignore_cost_model=True, external_data=False)
     assert not any(
         t.data_location == onnx.TensorProto.EXTERNAL
         for t in onnx.load(inside, load_external_data=False).graph.initializer
@@ -181,7 +181,7 @@ def test_lower_leaves_standard_nodes_only(
 ) -> None:
     path, out, lowered = (tmp_path / f"{n}.onnx" for n in ("in", "out", "lowered"))
     onnx.save(model, path)
-    assert graphopt_command("optimize", path, out, "--target", "cpu", "--all-sites", "-q").exit_code == 0
+    assert graphopt_command("optimize", path, out, "--target", "cpu", "--ignore-cost-model", "-q").exit_code == 0
     assert graphopt_command("lower", out, lowered).exit_code == 0
     result = onnx.load(lowered)
     assert {n.domain for n in result.graph.node} == {""}
@@ -214,7 +214,7 @@ def test_command_line(model: onnx.ModelProto, graphopt_command: Callable[..., An
 def test_session_and_configure(model: onnx.ModelProto) -> None:
     import onnxruntime as ort
 
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     session = graphopt.session(after.SerializeToString(), ["CPUExecutionProvider"], intra_op_num_threads=1)
     feeds = feeds_of(model, 4)
     assert np.isfinite(session.run(None, feeds)[0]).all()
@@ -226,7 +226,7 @@ def test_session_and_configure(model: onnx.ModelProto) -> None:
 
 
 def test_session_warns_of_another_target(model: onnx.ModelProto) -> None:
-    after, _ = graphopt.optimize(model, target="rocm:gfx942", all_sites=True)
+    after, _ = graphopt.optimize(model, target="rocm:gfx942", ignore_cost_model=True)
     with pytest.warns(UserWarning, match="tuned for rocm:gfx942 and runs on cpu"):
         graphopt.session(after.SerializeToString(), ["CPUExecutionProvider"])
 

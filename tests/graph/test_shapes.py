@@ -20,7 +20,7 @@ from graphopt.graph.shapes.facts import Rule
 from graphopt.graph.shapes.sizes import Size, product
 from graphopt.graph.view import GraphView
 from graphopt.passes.clean_up import CleanUp
-from graphopt.passes.clean_up.constants import Constants
+from graphopt.passes.clean_up.constants import ConstantFolding
 from graphopt.passes.fuse_attention import FuseAttention
 from graphopt.targets.target import Target
 from models.scale import SHAPES, tensorflow_blocks, transformer_blocks
@@ -172,7 +172,7 @@ def test_negative_dimensions_are_unknown() -> None:
     assert len({a[0], b[0]}) == 2
     tens = shapes.elements(value["n"])
     assert tens is not None and tens.integers is None
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     feeds = {n: np.ones((3, 4), np.float32) for n in "xz"}
     assert run(after, feeds)[1].tolist() == [30]
 
@@ -246,7 +246,7 @@ def test_shapes_are_followed_through_any_number_of_layers(layers: int) -> None:
 def test_every_attention_of_a_deep_model_is_fused() -> None:
     """The whole optimizer on 110 layers as exported by torch."""
     nodes = len(transformer_blocks(1).graph.node)
-    _, report = graphopt.optimize(transformer_blocks(110 * nodes), target="cpu", all_sites=True)
+    _, report = graphopt.optimize(transformer_blocks(110 * nodes), target="cpu", ignore_cost_model=True)
     attention = [r for r in report.remarks if r.pass_name == "fuse_attention"]
     assert len(attention) == 110 and all(r.applied for r in attention)
 
@@ -338,7 +338,7 @@ def test_a_second_look_invents_no_name_twice() -> None:
 
 def test_no_invented_name_is_written() -> None:
     """A file whose two sizes share a name that inference made up would claim that they are equal."""
-    model, _ = graphopt.optimize(tensorflow_blocks(150), target="cuda", all_sites=True, precision="fp16")
+    model, _ = graphopt.optimize(tensorflow_blocks(150), target="cuda", ignore_cost_model=True, precision="fp16")
     written = [*model.graph.value_info, *model.graph.input, *model.graph.output]
     names = {dim.dim_param for info in written for dim in info.type.tensor_type.shape.dim}
     assert not {name for name in names if name.startswith("unk__")}
@@ -352,10 +352,12 @@ def test_inference_is_left_out_only_where_it_finds_nothing(graph: str | int, mon
         model = SHAPES[graph](400) if graph in SHAPES else reshaped_to_a_computed_constant()
 
     def optimized() -> bytes:
-        data: bytes = graphopt.optimize(model, target="cpu", all_sites=True)[0].SerializeToString(deterministic=True)
+        data: bytes = graphopt.optimize(model, target="cpu", ignore_cost_model=True)[0].SerializeToString(
+            deterministic=True
+        )
         return data
 
     once = optimized()
-    monkeypatch.setattr(Constants, "tell_more", True)
+    monkeypatch.setattr(ConstantFolding, "tell_more", True)
     monkeypatch.setattr(inference, "says_the_same", lambda a, b: False)
     assert optimized() == once

@@ -172,7 +172,7 @@ def test_memory_of_amd_gpus(tmp_path: Path) -> None:
 
 def test_comparison_of_a_rewritten_model() -> None:
     before = ZOO["resnet18"](small=True, dynamic=True)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     report = bench(before, after, providers=["cpu"], threads=(1,), batch=(1, 2), seconds=0.1, memory=False)
     assert [row.setting.sizes for row in report.rows] == [{"batch": 1}, {"batch": 2}]
     for row in report.rows:

@@ -15,13 +15,13 @@ import pytest
 import graphopt
 from graphopt.errors import GraphoptError, ModelLoadError, OptionError
 from graphopt.measure.tune import Measured, Measurement, Tuning, TuningCache, _cut_out, _OneSite, _Work, fastest
-from graphopt.targets.profit import Candidate, Site
+from graphopt.targets.profit import Candidate, Workload
 from graphopt.targets.target import Target
 from models import ZOO
 from tests.rewriting import assert_same_outputs, model_from_text
 
 WIN, LOSS, UNCLEAR = Measurement(1.4, 1.3, 1.5), Measurement(0.8, 0.7, 0.9), Measurement(1.2, 0.6, 1.9)
-SITE = Site("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
+SITE = Workload("Conv_1", "WinogradConv", "float", (("batch", 8, None, 4), (8, 8, 3, 3)), ("Relu",), ("Add",))
 
 
 def small(name: str = "resnet18") -> onnx.ModelProto:
@@ -36,22 +36,22 @@ def test_what_a_measurement_says() -> None:
 
 
 def test_class_of_a_site() -> None:
-    assert SITE.site_class({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
-    known = Site("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
-    assert known.site_class({"batch": 2}) == "WinogradConv float 1x8x4x4 between - and -"
+    assert SITE.key({"batch": 2}) == "WinogradConv float 2x8x?x4 8x8x3x3 between Relu and Add with batch=2"
+    known = Workload("Conv_2", "WinogradConv", "float", ((1, 8, 4, 4),), (), ())
+    assert known.key({"batch": 2}) == "WinogradConv float 1x8x4x4 between - and -"
 
 
 @pytest.mark.parametrize(
-    ("measurement", "doubt", "rewritten"),
+    ("measurement", "no_gain", "rewritten"),
     [
         (WIN, "", True), (WIN, "too small", True), (LOSS, "", False), (LOSS, "too small", False),
         (UNCLEAR, "", True), (UNCLEAR, "too small", False), (None, "", True), (None, "too small", False),
     ],
 )  # fmt: skip
-def test_measurements_overrule_estimates(measurement: Measurement | None, doubt: str, rewritten: bool) -> None:
-    site = Site("n", "ScaleShift", "float", ((1, 2),), (), ())
-    sites = {} if measurement is None else {site.site_class({}): measurement}
-    assert (Measured(sites, {}).objection(Candidate(doubt, lambda: site)) == "") == rewritten
+def test_measurements_overrule_estimates(measurement: Measurement | None, no_gain: str, rewritten: bool) -> None:
+    site = Workload("n", "ScaleShift", "float", ((1, 2),), (), ())
+    sites = {} if measurement is None else {site.key({}): measurement}
+    assert (Measured(sites, {}).decline(Candidate(no_gain, lambda: site)) == "") == rewritten
 
 
 def test_the_whole_model_has_the_last_word() -> None:
@@ -70,7 +70,7 @@ def test_cut_out_sites_compute_what_the_model_computes(name: str, tmp_path: Path
     model = small(name)
     sizes = {"sequence": 16} if name == "bert" else {}
     work = _Work(tmp_path, model, Target("cpu"), "CPUExecutionProvider", 1, sizes)
-    classes = {s.site_class(work.sizes): s for s in work.candidates.values()}
+    classes = {s.key(work.sizes): s for s in work.candidates.values()}
     rewritten = 0
     for site in classes.values():
         cut, feeds = _cut_out(work, site)
@@ -96,7 +96,7 @@ def decided(model: onnx.ModelProto, tuning: Tuning) -> dict[str, int]:
 def cached(path: Path, model: onnx.ModelProto, measurement: Measurement, **other_machine: Any) -> dict[str, Any]:
     """Returns options for `tune` with a cache that has one measurement for every class of the model."""
     work = _Work(path.parent, model, Target("cpu"), "CPUExecutionProvider", 1, {})
-    sites = {s.site_class(work.sizes): measurement for s in work.candidates.values()}
+    sites = {s.key(work.sizes): measurement for s in work.candidates.values()}
     options: dict[str, Any] = {"target": "cpu", "threads": 1, "cache": path}
     TuningCache().write(path)
     here = graphopt.tune(model, measure=False, **options).machine
@@ -148,7 +148,7 @@ def test_sites_are_measured_in_the_precision_that_will_run(tmp_path: Path) -> No
     work = _Work(tmp_path, small(), Target("rocm"), "CPUExecutionProvider", 1, {}, "fp16")
     assert not any(t.data_type == onnx.TensorProto.FLOAT16 for t in onnx.load(work.plain).graph.initializer)
     asked = 0
-    for site in {s.site_class(work.sizes): s for s in work.candidates.values()}.values():
+    for site in {s.key(work.sizes): s for s in work.candidates.values()}.values():
         cut, feeds = _cut_out(work, site)
         profit = _OneSite(site.label, rewrite=True)
         side = work.site(cut, profit)

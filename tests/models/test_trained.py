@@ -28,19 +28,19 @@ ON_BOTH = {"silero_vad", "nudenet", "ppocr_cls"}
 def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
     path = fetch(name)
     verified: set[bytes] = set()
-    for all_sites in (False, True):
-        out, again = tmp_path / f"out-{all_sites}.onnx", tmp_path / f"again-{all_sites}.onnx"
-        graphopt.optimize(path, out, target="cpu", all_sites=all_sites, check=True)
-        graphopt.optimize(out, again, target="cpu", all_sites=all_sites)
+    for ignore_cost_model in (False, True):
+        out, again = tmp_path / f"out-{ignore_cost_model}.onnx", tmp_path / f"again-{ignore_cost_model}.onnx"
+        graphopt.optimize(path, out, target="cpu", ignore_cost_model=ignore_cost_model, check=True)
+        graphopt.optimize(out, again, target="cpu", ignore_cost_model=ignore_cost_model)
         assert again.read_bytes() == out.read_bytes()
         if out.read_bytes() in verified:  # the cost model accepts all sites
             continue
         verified.add(out.read_bytes())
-        for feeds in TRAINED[name].feeds if EVERYTHING or not all_sites else TRAINED[name].feeds[-1:]:
+        for feeds in TRAINED[name].feeds if EVERYTHING or not ignore_cost_model else TRAINED[name].feeds[-1:]:
             report = verify(path, out, inputs=feeds(np.random.default_rng(5)))
             assert report.equal, report.summary
         # The sample rate determines silero's valid inputs: given inputs only.
-        if name not in SLOW | {"silero_vad"} and (EVERYTHING or all_sites):
+        if name not in SLOW | {"silero_vad"} and (EVERYTHING or ignore_cost_model):
             report = verify(path, out, seed=1, effort="normal" if EVERYTHING else "quick")
             assert report.equal, report.summary
 
@@ -49,7 +49,7 @@ def test_optimize_and_verify(name: str, tmp_path: Path) -> None:
 def test_no_time_is_left_for_what_looks_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine the cases use up the time: cases that differ with few draws must still be decided."""
     path, out = fetch("ppocr_rec"), tmp_path / "out.onnx"
-    graphopt.optimize(path, out, target="cpu", all_sites=True)
+    graphopt.optimize(path, out, target="cpu", ignore_cost_model=True)
     monkeypatch.setitem(pair.EFFORTS, "normal", replace(pair.EFFORTS["normal"], seconds=2.5))
     report = verify(path, out, seed=1)
     assert report.equal, report.summary

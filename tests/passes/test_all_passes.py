@@ -18,8 +18,8 @@ def draw(*shape: int) -> Array:
 
 def check(model: onnx.ModelProto, *feeds: dict[str, Array], tolerance: float = 1e-3) -> onnx.ModelProto:
     """Optimizes: results are equal, invariants hold after each pass, a second run changes nothing."""
-    after, _ = optimize(model, target="cpu", all_sites=True, check=True)
-    assert optimize(after, target="cpu", all_sites=True)[0] == after
+    after, _ = optimize(model, target="cpu", ignore_cost_model=True, check=True)
+    assert optimize(after, target="cpu", ignore_cost_model=True)[0] == after
     for feed in feeds:
         assert_same_outputs(model, after, feed, tolerance)
     return after
@@ -170,7 +170,7 @@ def test_standard_targets_get_standard_operators(device: str) -> None:
         m = BatchNormalization (t, s, s, s, s)
         y = Add(m, x) }"""
     model = model_from_text(text, {"W": draw(4, 4, 3, 3), "s": np.abs(draw(4))})
-    after, _ = optimize(model, target=device, all_sites=True, check=True)
+    after, _ = optimize(model, target=device, ignore_cost_model=True, check=True)
     assert [n.op_type for n in after.graph.node] == ["BatchNormalization", "Relu", "Conv", "Add"]
     assert not after.functions
     assert_same_outputs(model, after, {"x": draw(2, 4, 5, 5)})

@@ -141,8 +141,8 @@ def test_a_shared_weight_is_not_doubled() -> None:
 @pytest.mark.parametrize("device", ["cpu", "portable", "migraphx"])
 def test_a_layer_elsewhere(body: str, op: str, parts: str, device: str) -> None:
     model = three_axes(body)
-    for all_sites in (False, True):
-        result = rewrite(model, [FeedForward()], device=device, all_sites=all_sites)
+    for ignore_cost_model in (False, True):
+        result = rewrite(model, [FeedForward()], device=device, ignore_cost_model=ignore_cost_model)
         (remark,) = result.remarks
         assert remark.code == "NO_GAIN"
         assert remark.detail == f"ONNX Runtime already computes {parts} at little cost beside the product"

@@ -82,17 +82,17 @@ ACTIVATIONS = [
 @pytest.mark.parametrize("add", ["", "a = Add(t, r)\n", "a = Add(r, t)\n"])
 def test_absorbed(node: str, body: str, suffix: str, opset: int, add: str) -> None:
     before = model(node, add + body.format("a" if add else "t"), opset)
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert after.op_types == [f"{node}{'Add' if add else ''}{suffix}"]
     feeds = {"x": draw(2, 6, 7, 5), "r": draw(2, 6, 7, 5)}
     assert_same_outputs(before, after.proto, feeds, 1e-3 if node == "WinogradConv" else 1e-5)
-    assert rewrite(after.proto, PASSES, all_sites=True).proto == after.proto
+    assert rewrite(after.proto, PASSES, ignore_cost_model=True).proto == after.proto
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_half_precision(node: str) -> None:
     before = model(node, "a = Add(t, r)\n y = Clip(a, , six)", dtype="float16")
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert after.op_types == [f"{node}AddClip"]
     feeds = {"x": draw(2, 6, 7, 5, dtype=np.float16), "r": draw(2, 6, 7, 5, dtype=np.float16)}
     assert_same_outputs(before, after.proto, feeds, 2e-2)
@@ -112,7 +112,7 @@ def test_two_residual_branches_become_one_each() -> None:
     """A downsampling block: the sum of two convolutions is fused into one of them."""
     body = "u = Conv <pads = [1, 1, 1, 1]> (r, W)\n a = Add(t, u)\n y = Relu(a)"
     before = model("WinogradConv", body)
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert sorted(after.op_types) == ["WinogradConv", "WinogradConvAddRelu"]
     assert_same_outputs(before, after.proto, {"x": draw(2, 6, 7, 5), "r": draw(2, 6, 7, 5)}, 1e-3)
 
@@ -132,7 +132,7 @@ def test_two_residual_branches_become_one_each() -> None:
 )
 def test_only_so_much_is_absorbed(node: str, body: str, left: list[str]) -> None:
     before = model(node, body)
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert after.op_types == [name.format(node) for name in left]
     assert_same_outputs(before, after.proto, {"x": draw(2, 6, 7, 5), "r": draw(2, 6, 7, 5)}, 1e-3)
 
@@ -159,7 +159,7 @@ def test_refused(node: str, code: str, body: str, outputs: str) -> None:
     others = "float[N, 6, H, 5] o, float[6, 7, 1] n, float[1, 1, 6, 7, 5] w, uint8[N, 6, 7, 5] u"
     text = f"g (XT x, XT r, {others}) => ({outputs}) {{ {NODES[node]}\n {body} }}"
     before = model_from_text(text.replace("XT", "float[N, 6, 7, 5]"), weights(), check=False)
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == [code]
 
 
@@ -183,7 +183,7 @@ def test_a_residual_around_convolutions_of_any_size(attributes: str, fused: bool
         t = Conv <pads = [1, 1, 1, 1]> (r, W, b)
         y = Add(i, t) }}"""
     before = model_from_text(text, weights())
-    after = rewrite(before, PASSES, all_sites=True)
+    after = rewrite(before, PASSES, ignore_cost_model=True)
     assert ("WinogradConvAdd" in after.op_types) == fused
     if fused:
         assert_same_outputs(before, after.proto, {"x": draw(2, 6, 9, 8)}, 1e-3)
@@ -206,11 +206,11 @@ def test_prelu_of_each_channel(node: str, slope: str, dtype: str, add: str) -> N
     text = f"g (XT x, XT r) => (XT y) {{ {CONVOLUTIONS[node]}\n {add} y = PRelu({'a' if add else 't'}, {slope}) }}"
     numpy_type = np.float32 if dtype == "float" else np.float16
     before = model_from_text(text.replace("XT", f"{dtype}[N, 6, 7, 5]"), weights(numpy_type))
-    after = rewrite(before, WITH_SLOPES, all_sites=True)
+    after = rewrite(before, WITH_SLOPES, ignore_cost_model=True)
     assert after.op_types == [f"{node}{'Add' if add else ''}PRelu"]
     feeds = {"x": draw(2, 6, 7, 5, dtype=numpy_type), "r": draw(2, 6, 7, 5, dtype=numpy_type)}
     assert_same_outputs(before, after.proto, feeds, 1e-3 if dtype == "float" else 2e-2)
-    assert rewrite(after.proto, WITH_SLOPES, all_sites=True).proto == after.proto
+    assert rewrite(after.proto, WITH_SLOPES, ignore_cost_model=True).proto == after.proto
 
 
 def test_what_is_not_below_zero_has_no_slope() -> None:
@@ -220,7 +220,7 @@ def test_what_is_not_below_zero_has_no_slope() -> None:
     )
     slope = np.array([np.inf, np.nan, 2], np.float32).reshape(3, 1, 1)
     held = {"W": np.full((3, 1, 3, 3), -1, np.float32) * np.eye(3, 3, dtype=np.float32)[..., None, None], "s": slope}
-    after = rewrite(model_from_text(text, held), WITH_SLOPES, all_sites=True)
+    after = rewrite(model_from_text(text, held), WITH_SLOPES, ignore_cost_model=True)
     assert after.op_types == ["WinogradConvPRelu"]
     x = np.zeros((1, 3, 5, 4), np.float32)
     x[0, 2, 2, 1] = 1
@@ -252,7 +252,7 @@ def test_refused_slopes(code: str, body: str, outputs: str) -> None:
     text = f"g (bool q, XT x, float[6, 1, 1] given) => ({outputs}) {{ {CONVOLUTIONS['WinogradConv']}\n {body} }}"
     held = {"whole": np.ones((6, 1, 1), np.int8)} | ({"given": draw(6, 1, 1)} if code == "OVERRIDABLE" else {})
     before = model_from_text(text.replace("XT", "float[N, 6, 7, 5]"), weights() | held, check=False)
-    after = rewrite(before, WITH_SLOPES, all_sites=True)
+    after = rewrite(before, WITH_SLOPES, ignore_cost_model=True)
     assert [r.code for r in after.remarks if r.pass_name == "fuse_epilogue"] == [code]
 
 

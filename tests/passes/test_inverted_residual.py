@@ -105,13 +105,13 @@ def test_refusals(text: str, code: str) -> None:
 
 
 def test_windows_of_other_sizes() -> None:
-    """5x5 has a separate condition; 7x7, and 3x3 with Relu, are rewritten with `--all-sites`."""
+    """5x5 has a separate condition; 7x7, and 3x3 with Relu, are rewritten with `--ignore-cost-model`."""
     for kernel, act, name in ((5, "Relu", "InvertedResidualRelu"), (7, "Clip", "Conv"), (3, "Relu", "Conv")):
         pad = kernel // 2
         text = block(act=act, window=f"group = 64, pads = [{pad}, {pad}, {pad}, {pad}]")
         model = model_from_text(text, weights(kernel=kernel))
         assert rewrite(model, [InvertedResidual()]).op_types[-1] == name
-        after, _ = optimize(model, target="cpu", all_sites=True)
+        after, _ = optimize(model, target="cpu", ignore_cost_model=True)
         assert [node.op_type for node in after.graph.node] == [f"InvertedResidual{act}"]
         assert_same_outputs(model, after, {"x": draw(1, 16, 40, 30)})
 

@@ -44,7 +44,7 @@ def renamed(model: onnx.ModelProto, prefix: str) -> onnx.ModelProto:
 def page() -> str:
     """A report with every possible part, for a model with hostile names."""
     before = renamed(ZOO["resnet18"](small=True, dynamic=True), HOSTILE)
-    after, report = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, report = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     times = bench(before, after, providers=["cpu"], threads=(1,), seconds=0.05, memory=False)
     accuracy = graphopt.verify(before, after, effort="quick")
     return render(
@@ -284,7 +284,7 @@ def crossings(svg: str) -> int:
 @pytest.mark.parametrize("name", ["resnet18", "bert", "unet", "gpt2"])
 def test_no_lines_cross(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)
-    after, report = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, report = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     page = render(report, title=name, difference=diff(before, after))
     drawings = re.findall(r'<svg class="graph".*?</svg>', page, re.S)
     assert drawings and all('marker-end="url(#arrow)"' in d for d in drawings if "<polyline" in d)
@@ -317,7 +317,7 @@ def test_drawing_has_no_overlap_and_flows_down() -> None:
 
 def test_sites_that_look_alike_are_drawn_once() -> None:
     before = ZOO["resnet18"](small=True)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     difference = diff(before, after)
     kinds = cards(difference, [], None)
     assert sum(len(k.sites) for k in kinds) == len(difference.neighbourhoods)

@@ -96,7 +96,7 @@ def test_what_the_runtime_does_to_before_as_well() -> None:
     assert report.equal, report.summary
     as_written = RUNTIME >= (1, 32)
     assert as_written or any("default optimization level" in note for note in report.notes)
-    for after in (second, graphopt.optimize(first, target="cpu", all_sites=True)[0]):
+    for after in (second, graphopt.optimize(first, target="cpu", ignore_cost_model=True)[0]):
         report = verify(first, after)
         assert report.equal, report.summary
     report = verify(second, first)
@@ -108,7 +108,7 @@ def test_what_the_runtime_does_to_before_as_well() -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_no_false_alarm_on_the_zoo(name: str, seed: int) -> None:
     model = ZOO[name](small=True, dynamic=seed == 1, seed=seed)
-    after, _ = graphopt.optimize(model, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(model, target="cpu", ignore_cost_model=True)
     report = verify(model, after, seed=seed)
     assert report.equal, report.summary
     assert {r.library for r in report.rows} >= {False}
@@ -648,7 +648,7 @@ def test_one_small_number_beside_large_ones(given: bool) -> None:
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
 def test_scale_of_attention_in_half_precision(name: str) -> None:
     before = ZOO[name](small=True, dynamic=True)
-    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", ignore_cost_model=True)
     assert verify(before, after)
     assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5))
 
@@ -657,14 +657,14 @@ def test_scale_of_attention_in_half_precision(name: str) -> None:
 def test_scale_of_attention_of_an_exported_bert_in_half_precision() -> None:
     """Three layers of MiniLM as PyTorch exports them, on one input set."""
     before, feeds = onnx.load(fetch("paraphrase")), TRAINED["paraphrase"].feeds[0](np.random.default_rng(5))
-    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cuda", precision="fp16", ignore_cost_model=True)
     assert verify(before, after, inputs=feeds)
     assert not verify(before, with_attribute(after, "FusedAttention", "scale", 1.5), inputs=feeds)
 
 
 def test_a_winograd_convolution_that_is_slightly_off() -> None:
     before = ZOO["resnet18"](small=True)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     assert verify(before, after).numerics == "approximate"
     node = next(n for n in after.graph.node if n.op_type.startswith("WinogradConv"))
     weight = next(t for t in after.graph.initializer if t.name == node.input[1])
@@ -683,7 +683,7 @@ def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) ->
     weights = {"w": rng.standard_normal((16, 8, 3, 3)).astype(np.float32), "b": np.ones(16, np.float32)}
     text = f"""g (float[N, 8, {sizes}] x) => (float[N, 16, {results}] y) {{
         y = Conv <pads: ints = [1, 2, 0, 1]> (x, w, b) }}"""
-    model, _ = graphopt.optimize(model_from_text(text, weights, opset), target="cpu", all_sites=True)
+    model, _ = graphopt.optimize(model_from_text(text, weights, opset), target="cpu", ignore_cost_model=True)
     other = approximated(model)
     cases = list(make_cases(model, 0))
     wanted, got = run_cases(model, cases, library=False), run_cases(other, cases, library=False)
@@ -702,7 +702,7 @@ def test_winograd_where_large_weights_meet_padding_at_an_old_opset() -> None:
     w = (rng.standard_normal((4, 4, 3, 3)) / 12).astype(np.float32) * np.array([1, 1, 100], np.float32)
     text = "g (float[N,4,13,13] x) => (float[N,4,13,13] y) { y = Conv <pads: ints = [1,1,1,1]> (x, w) }"
     before = model_from_text(text, {"w": w}, opset=9)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     assert verify(before, after)
     weight = onnx.numpy_helper.from_array(w * np.float32(1 + 3e-3), after.graph.initializer[0].name)
     after.graph.initializer[0].CopyFrom(weight)
@@ -728,7 +728,7 @@ def test_weights_stored_in_half_precision_before_a_quantization(target: str, lay
     before = model(1)
     # The fault is 32 times the largest rounding.
     after, fault = (
-        graphopt.optimize(model(factor), target=target, precision="fp16", all_sites=True)[0]
+        graphopt.optimize(model(factor), target=target, precision="fp16", ignore_cost_model=True)[0]
         for factor in (1, 1 + 2**-6)
     )
     report = verify(before, after)
@@ -769,7 +769,7 @@ def test_a_step_of_a_quantized_value_is_honest() -> None:
         q = QuantizeLinear(c, scale, zero) d = DequantizeLinear(q, scale, zero)
         y = Conv <pads: ints = [1, 1, 1, 1]> (d, w2, b) }}"""
     before = model_from_text(text.format(""), values)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     assert sum(n.op_type.startswith("WinogradConv") for n in after.graph.node) == 2
     distances: dict[str, float] = {}
     while not distances:  # which image it is depends on the rounding of the processor
@@ -903,7 +903,7 @@ def test_what_is_not_covered(graphopt_command: Callable[..., Any], tmp_path: Pat
 def test_a_body_without_its_bias_is_a_finding() -> None:
     """A finding, not a traceback, although the reference Winograd convolution is built from the faulty body."""
     before = ZOO["resnet18"](small=True)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     function = next(f for f in after.functions if f.name.startswith("WinogradConv"))
     conv = next(n for n in function.node if n.op_type == "Conv")
     del conv.input[2:]
@@ -972,7 +972,7 @@ def test_a_node_that_no_input_shows() -> None:
         n = Neg(x) hidden = Conv <pads: ints = [1, 1, 1, 1]> (n, w, b)
         h = Mul(hidden, little) y = Add(seen, h) }"""
     before = model_from_text(text, values)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True, only=["winograd_conv"])
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True, only=["winograd_conv"])
     report = verify(before, after)
     assert report.equal, report.summary
     assert len(report.not_covered) == 1
@@ -1303,7 +1303,7 @@ def search(operator: str, seed: int, scale: float = 1.0) -> onnx.ModelProto:
 
 def test_what_a_search_chooses_by_is_rounded_too() -> None:
     before = search("BeamSearch", 5)
-    after, _ = graphopt.optimize(before, precision="fp16", all_sites=True)
+    after, _ = graphopt.optimize(before, precision="fp16", ignore_cost_model=True)
     report = verify(before, after, effort="quick")
     assert report and not report.not_covered, report.not_covered
     assert not verify(before, search("BeamSearch", 5, scale=1.1), effort="quick")
@@ -1314,7 +1314,7 @@ def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
     before = search("BeamSearch", 5)
     body = next(a.g for a in before.graph.node[0].attribute if a.name == "decoder")
     body.node.add(op_type="Identity", input=["logits"], output=["again"])
-    after, _ = graphopt.optimize(before, precision="fp16", all_sites=True)
+    after, _ = graphopt.optimize(before, precision="fp16", ignore_cost_model=True)
     change = rewritten(*map(ir.serde.deserialize_model, (before, after)))
     case = Case("ids", {"ids": np.array([[3, 1, 4], [1, 5, 9]], np.int32)})
     wanted = run_cases(before, [case], library=False)[case.name]
@@ -1328,7 +1328,7 @@ def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
 def test_memory_that_nobody_wrote_to_is_random() -> None:
     """If every row ends early, GreedySearch leaves the rest of its output uninitialized."""
     before = search("GreedySearch", 0)
-    report = verify(before, graphopt.optimize(before, precision="fp16", all_sites=True)[0])
+    report = verify(before, graphopt.optimize(before, precision="fp16", ignore_cost_model=True)[0])
     # The uninitialized part may happen to be the same each time.
     assert report.verdict != Verdict.DIFFERENT
 
@@ -1484,7 +1484,7 @@ def test_outputs_of_another_shape_with_approximated_convolutions() -> None:
     }"""
     weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 8
     before = model_from_text(graph, {"w": weight}, opset=18)
-    after, _ = graphopt.optimize(before, target="cpu", all_sites=True)
+    after, _ = graphopt.optimize(before, target="cpu", ignore_cost_model=True)
     assert any(n.op_type.startswith("WinogradConv") for n in after.graph.node)
     pool = next(n for n in after.graph.node if n.op_type == "MaxPool")
     del pool.attribute[:]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.graph.operators.traits import MOVES
 from graphopt.graph.view import GraphView, attribute_int, made_by
 from graphopt.ops.schema import Array
-from graphopt.passes.attention.match import MAX_PATH, Condition, View
+from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
 # Their results are numbers of their first operand, of another type perhaps, or 0.
 _KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
@@ -87,7 +87,7 @@ def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphVie
     return factor * float(zeros.reshape(-1)[0])
 
 
-def condition_of(mask: ir.Value, node: ir.Node, view: View | None, graph: GraphView) -> Condition:
+def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: GraphView) -> Condition:
     """The mask of a factor: the booleans that it was made from where that is all that happened to them."""
     source = _origin(mask)
     if graph.dtype(source) == ir.DataType.BOOL:

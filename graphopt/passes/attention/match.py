@@ -48,7 +48,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class View:
+class ScoresView:
     """The scores under another shape: what a Reshape, `there`, between the scores and the probabilities makes."""
 
     dims: tuple[Size, ...]
@@ -65,7 +65,7 @@ class Term:
 
     value: ir.Value
     node: ir.Node
-    view: View | None = None
+    view: ScoresView | None = None
     factor: float = 1.0
     mask: tuple[float, bool] | None = None
     numbers: bool = False
@@ -80,13 +80,13 @@ class Condition:
 
     value: ir.Value
     node: ir.Node
-    view: View | None = None
+    view: ScoresView | None = None
     keeps: bool = True
     numbers: bool = False
 
 
 @dataclass(frozen=True)
-class WayDown:
+class ContextPath:
     """The way from the softmax to the context product."""
 
     nodes: tuple[ir.Node, ...]
@@ -121,7 +121,7 @@ class Attention:
     conditions: tuple[Condition, ...] = ()
     mask_value: float = 0.0
     # The Reshape that ends a view, where one does.
-    back: Mapping[View, ir.Node] = field(default_factory=dict)
+    back: Mapping[ScoresView, ir.Node] = field(default_factory=dict)
     causal: bool = False
     # How many keys before and behind its own place a query sees.
     window: tuple[int, int] | None = None

@@ -16,8 +16,8 @@ from graphopt.graph.shapes.sizes import ONE, Size
 from graphopt.graph.view import GraphView, attribute_ints, attribute_string, is_op, is_read_once, made_by, use_count
 from graphopt.passes.attention.match import (
     Attention,
+    ContextPath,
     Operand,
-    WayDown,
     identity_perm,
     require_rank,
     same_dims,
@@ -74,7 +74,7 @@ def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
     )
 
 
-def value_and_result(down: WayDown, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
+def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
     """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
     node = down.context
     a, b, out = _letters(node, graph)

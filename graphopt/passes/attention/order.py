@@ -12,7 +12,7 @@ import onnx_ir as ir
 from graphopt.graph.view import GraphView
 from graphopt.passes.attention.mask_factor import condition_of, hidden_number
 from graphopt.passes.attention.match import Attention, Condition, joined_values, score_dims
-from graphopt.passes.attention.readings import Add, Gate, Same, Step
+from graphopt.passes.attention.readings import Add, Same, ScoreFactor, Step
 from graphopt.passes.attention.scores import Scores
 from graphopt.remarks import Code, Refusal
 
@@ -30,12 +30,12 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
 
     """
     scores = Scores(found)
-    waiting: Gate | None = None  # for the term that says whether it is a mask
+    waiting: ScoreFactor | None = None  # for the term that says whether it is a mask
     for step in steps:
         if waiting is not None and not isinstance(step, Same):
             _hide_by(waiting, step, scores)
             waiting = None
-        elif isinstance(step, Gate):
+        elif isinstance(step, ScoreFactor):
             waiting = step
         else:
             step.apply(scores)
@@ -46,7 +46,7 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
     return scores.read()
 
 
-def _hide_by(gate: Gate, term: Step, scores: Scores) -> None:
+def _hide_by(gate: ScoreFactor, term: Step, scores: Scores) -> None:
     """S mask + c (1 - mask) is a mask; a factor without such a term is refused."""
     number = None
     if isinstance(term, Add):
@@ -60,7 +60,7 @@ def _hide_by(gate: Gate, term: Step, scores: Scores) -> None:
 def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | None:
     """The refusal of a mask that is a factor and may have other numbers than 0 and 1, where there is one."""
     for gate, term in itertools.pairwise(steps):
-        if not isinstance(gate, Gate) or gate.refusal is None or not isinstance(term, Add):
+        if not isinstance(gate, ScoreFactor) or gate.refusal is None or not isinstance(term, Add):
             continue
         constant = graph.is_constant(gate.operand)
         if not constant and hidden_number(gate.operand, term.operand, term.number, graph):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from graphopt.graph.operators.arguments import flattens, signature
 from graphopt.graph.operators.traits import PRODUCTS
 from graphopt.graph.view import GraphView, attribute_int, attribute_ints, is_op, made_by, sole_reader
-from graphopt.passes.attention.match import MAX_PATH, WayDown, data_readers, is_random
+from graphopt.passes.attention.match import MAX_PATH, ContextPath, data_readers, is_random
 from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
 
@@ -28,7 +28,7 @@ MAX_VISITS = 300
 # -- from the softmax down ---------------------------------------------------------------------------------------------
 
 
-def follow_down(softmax: ir.Node, graph: GraphView) -> WayDown | None:
+def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
     """Follows the probabilities to the product that they are an operand of; None when they reach none."""
     value = softmax.outputs[0]
     nodes: list[ir.Node] = []
@@ -59,7 +59,7 @@ def follow_down(softmax: ir.Node, graph: GraphView) -> WayDown | None:
             return None
         index = next(use.idx for use in value.uses() if use.node is node)
         if node.op_type in PRODUCTS:
-            return WayDown(tuple(nodes), node, index, swapped, guard, refusal)
+            return ContextPath(tuple(nodes), node, index, swapped, guard, refusal)
         if node.op_type == "Transpose" and _swaps_last_two(node):
             swapped = not swapped
         elif node.op_type == "Dropout":

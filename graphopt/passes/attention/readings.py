@@ -97,7 +97,7 @@ class Mask(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(Step):
+class ScoreFactor(Step):
     """s * operand, which is a mask where every number of it is 0 or 1 and a term follows (gate.py)."""
 
     operand: ir.Value
@@ -149,7 +149,7 @@ def _factor(
         if other is None or node.op_type == "Div":
             yield main, Step(node=node, refusal=refusal)
         else:
-            yield main, Gate(node=node, operand=other, refusal=None if is_zero_or_one(other, graph) else refusal)
+            yield main, ScoreFactor(node=node, operand=other, refusal=None if is_zero_or_one(other, graph) else refusal)
 
 
 def _sum(node: ir.Node, graph: GraphView) -> Iterable[Reading]:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.graph.view import attribute_int
-from graphopt.passes.attention.match import Attention, Condition, Term, View, same_dims
+from graphopt.passes.attention.match import Attention, Condition, ScoresView, Term, same_dims
 from graphopt.remarks import Code, Refusal
 
 
@@ -22,14 +22,14 @@ class Scores:
 
     def __init__(self, found: Attention) -> None:
         self.graph = found.graph
-        self.view: View | None = None
+        self.view: ScoresView | None = None
         self._found = found
         self._scale = found.scale
         self._softcap = found.softcap
         self._terms: list[Term] = []
         self._conditions: list[Condition] = []
         self._mask_value = found.mask_value
-        self._back: dict[View, ir.Node] = {}
+        self._back: dict[ScoresView, ir.Node] = {}
         self._casts: list[tuple[ir.DataType, ir.Node]] = []
         self._wide: list[ir.Node] = []
         self._dtype = self._now = found.graph.dtype(found.scores.outputs[0])
@@ -73,7 +73,7 @@ class Scores:
         if base is None or dims is None or not dims:
             raise Refusal(Code.UNKNOWN_SHAPE, "the scores are reshaped, and the new shape is not known", node)
         if not same_dims(dims, base):
-            self.view = View(dims, node)
+            self.view = ScoresView(dims, node)
             return
         if self.view is not None:
             self._back[self.view] = node

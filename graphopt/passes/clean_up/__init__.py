@@ -31,10 +31,10 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import ModelPass
 from graphopt.passes.clean_up.branches import take_branch
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
-from graphopt.passes.clean_up.constants import Constants
+from graphopt.passes.clean_up.constants import ConstantFolding
 from graphopt.passes.clean_up.equal_nodes import EqualNodes
 from graphopt.passes.clean_up.identities import CANDIDATES, unchanged
-from graphopt.passes.clean_up.unread import remove_unread, remove_unread_definitions
+from graphopt.passes.clean_up.unused import remove_unused, remove_unused_definitions
 
 
 class CleanUp(ModelPass):
@@ -50,10 +50,10 @@ class CleanUp(ModelPass):
         for graph in list(editor.graphs()):
             tells_more |= _simplify(graph, editor, contents, done)
         for graph in list(editor.graphs()):
-            remove_unread(graph, editor, done)
+            remove_unused(graph, editor, done)
         if cast := cast_before_transposing(editor):
             done["Cast before a product, moved before its Transpose"] += cast
-        if unread := remove_unread_definitions(editor):
+        if unread := remove_unused_definitions(editor):
             done["definition of an operator that no node uses, removed"] += unread
         if tells_more:
             # A shape that has become a constant tells inference more, as a second run would find out.
@@ -64,7 +64,7 @@ class CleanUp(ModelPass):
 
 def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable], done: Counter[str]) -> bool:
     """Simplifies a graph in one walk, in topological order; returns whether inference may find more afterwards."""
-    constants, equal, inlined = Constants(editor), EqualNodes(editor, contents), False
+    constants, equal, inlined = ConstantFolding(editor), EqualNodes(editor, contents), False
     for node in graph:
         if constants.compute(node):
             done[f"{node.op_type} of constants, computed"] += 1

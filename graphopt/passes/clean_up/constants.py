@@ -24,7 +24,7 @@ MAY_BE_SHAPES = (*SHAPE_TYPES, None)
 
 
 @dataclass
-class Constants:
+class ConstantFolding:
     """Computes nodes of constants, and of dimensions."""
 
     editor: Editor

@@ -50,7 +50,7 @@ def _saturated(array: Array) -> Array:
 
 
 @dataclass
-class Constants:
+class HalfConstants:
     """The constants of a model that is converted.
 
     Attributes:

@@ -18,8 +18,8 @@ from graphopt.graph.view import attribute_int, attribute_ints, is_op, is_read, i
 from graphopt.ops import DOMAIN
 from graphopt.ops.schema import CAST_LIKE_OPSET
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
-from graphopt.passes.clean_up.unread import remove_unread_definitions
-from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, Constants, range_of, to_half
+from graphopt.passes.clean_up.unused import remove_unused_definitions
+from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConstants, range_of, to_half
 from graphopt.precision.float16.ranges import ActivationRanges, power_that_fits
 from graphopt.precision.float16.reasons import Reasons, half_types, is_attention_bias, is_bound
 from graphopt.remarks import Code, InitializerRange, Remark, node_label
@@ -55,7 +55,7 @@ class Conversion:
     def __init__(self, editor: Editor, keep_io: bool, keep: Collection[str], ranges: ActivationRanges) -> None:
         self.editor, self.keep_io, self.ranges = editor, keep_io, ranges
         self.converted: set[ir.Value] = set()
-        self.constants = Constants(editor)
+        self.constants = HalfConstants(editor)
         self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted, ranges)
         # Of values in the other type, and of biases that hide keys: each is made once.
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
@@ -352,7 +352,7 @@ class Conversion:
         self.editor.changed()
         _transpose_behind_products(self.editor)
         cast_before_transposing(self.editor)
-        remove_unread_definitions(self.editor)
+        remove_unused_definitions(self.editor)
         self.editor.changed()
         remarks = []
         if self.scaled or any(code == Code.RANGE for code, _ in self.stays):

@@ -18,7 +18,7 @@ from graphopt.graph.traversal import bodies
 from graphopt.graph.view import attribute_int, is_op, made_by
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import CAST_LIKE_OPSET
-from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, Constants
+from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConstants
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, node_label
 
@@ -70,7 +70,7 @@ class Reasons:
 
     editor: Editor
     keep: frozenset[str]
-    constants: Constants
+    constants: HalfConstants
     converted: set[ir.Value]
     ranges: ActivationRanges = field(default_factory=ActivationRanges)
     needs_float: set[ir.Node] = field(default_factory=set)

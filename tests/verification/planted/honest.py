@@ -45,11 +45,11 @@ def _in_bfloat16(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 CHANGES["optimized for the CPU"] = _optimized(target="cpu")
-CHANGES["optimized, every legal site"] = _optimized(target="cpu", all_sites=True)
+CHANGES["optimized, every legal site"] = _optimized(target="cpu", ignore_cost_model=True)
 CHANGES["optimized for the CPU, half precision"] = _optimized(target="cpu", precision="fp16")
 CHANGES["optimized for the CPU, bfloat16"] = _in_bfloat16
-CHANGES["optimized for ROCm"] = _optimized(target="rocm", all_sites=True)
-CHANGES["optimized for CUDA"] = _optimized(target="cuda", all_sites=True)
+CHANGES["optimized for ROCm"] = _optimized(target="rocm", ignore_cost_model=True)
+CHANGES["optimized for CUDA"] = _optimized(target="cuda", ignore_cost_model=True)
 CHANGES["optimized, standard ONNX"] = _optimized(target="portable")
 
 

@@ -61,8 +61,8 @@ class RowsOfProduct:
         return (*dict.fromkeys((self.last, self.gather)), *between, *self.linear.nodes)
 
 
-class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
-    name = "gather_first"
+class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
+    name = "hoist_gather"
     equation = "(X W + b)[rows] = X[rows] W + b"
     numerics = Numerics.REASSOCIATED
     anchors = frozenset({("", "Gather")})
@@ -99,8 +99,8 @@ class GatherFirst(Pass[RowsOfProduct, RowsOfProduct]):
     def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
         taken, length = plan.rows
         few = taken < length or (taken == length and _is_copy(plan.linear.X))
-        doubt = "" if few else f"{taken} rows of {length}"
-        return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, doubt)
+        no_gain = "" if few else f"{taken} rows of {length}"
+        return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, no_gain)
 
     def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:
         linear, gather = plan.linear, plan.gather

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from graphopt import optimize
-from graphopt.passes.gather_first import GatherFirst
 from graphopt.passes.gather_rows import GatherRows
+from graphopt.passes.hoist_gather import HoistGather
 from tests.rewriting import Array, assert_same_outputs, model_from_text, rewrite
 
 RNG = np.random.default_rng(34)
@@ -39,7 +39,7 @@ def product(
 
 
 def check(model: onnx.ModelProto, *inputs: Array, tolerance: float = 1e-5) -> list[str]:
-    result = rewrite(model, [GatherFirst()])
+    result = rewrite(model, [HoistGather()])
     for x in inputs:
         assert_same_outputs(model, result.proto, {"x": x}, tolerance)
     return result.op_types
@@ -80,7 +80,7 @@ def test_as_many_rows_of_a_copy() -> None:
     body = """t = Transpose <perm = [0, 2, 1, 3]> (x) p = MatMul(t, W) a = Add(p, b) v = Reshape(a, tokens)
         y = Gather <axis = 1> (v, order)"""
     model = product(body, "N, 3, 4, 24", {"tokens": [-1, 12, 16], "order": RNG.permutation(12)})
-    result = rewrite(model, [GatherRows(), GatherFirst()])
+    result = rewrite(model, [GatherRows(), HoistGather()])
     assert result.op_types == ["Reshape", *MOVED]
     assert_same_outputs(model, result.proto, {"x": draw(2, 3, 4, 24)})
 
@@ -105,12 +105,12 @@ def test_what_it_is_not_for() -> None:
         "a = MatMul(x, W) y = Gather <axis = 1> (a, one)",
         "a = Relu(x) y = Gather <axis = 1> (a, rows)",
     ):
-        assert rewrite(product(body, constants={"one": [[1]]}), [GatherFirst()]).remarks == []
+        assert rewrite(product(body, constants={"one": [[1]]}), [HoistGather()]).remarks == []
 
 
 def test_columns_that_a_reshape_takes_apart_stay() -> None:
     body = "a = MatMul(x, W) v = Reshape(a, view) y = Gather <axis = 1> (v, rows)"
-    assert rewrite(product(body, constants={"view": [-1, 12, 8]}), [GatherFirst()]).remarks == []
+    assert rewrite(product(body, constants={"view": [-1, 12, 8]}), [HoistGather()]).remarks == []
 
 
 REFUSED = {
@@ -124,6 +124,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_refused(code: str) -> None:
-    result = rewrite(REFUSED[code], [GatherFirst()])
+    result = rewrite(REFUSED[code], [HoistGather()])
     assert result.codes() == [code]
     assert result.op_types == [n.op_type for n in REFUSED[code].graph.node]

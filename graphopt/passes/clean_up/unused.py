@@ -14,7 +14,7 @@ from graphopt.ops import DOMAIN
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", DOMAIN})
 
 
-def remove_unread(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
+def remove_unused(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
     """Removes the nodes and initializers of a graph, the last first; counts them in `done`."""
     for node in reversed(graph):
         if node.domain in PURE_DOMAINS and node.outputs and not has_readers(node):
@@ -26,7 +26,7 @@ def remove_unread(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
             done["initializer that nobody reads, removed"] += 1
 
 
-def remove_unread_definitions(editor: Editor) -> int:
+def remove_unused_definitions(editor: Editor) -> int:
     """Removes definitions of our own operators that rewrites have left without a node; returns how many."""
     functions = editor.model.functions
     ours = [i for i, f in functions.items() if f.domain == DOMAIN]
