@@ -76,7 +76,7 @@ KINDS: Sequence[tuple[str, str, Callable[[Path], object], str]] = (
         "slower",
         "the same, rewritten where it does not pay",
         made_of(THIN, WEIGHT),
-        "--all-sites --bench --threads 1 --strict",
+        "--ignore-cost-model --bench --threads 1 --strict",
     ),
     ("partly verified", "a branch that no input takes", made_of(BRANCH), "--verify --strict"),
     ("not verified", "an operator that the runtime does not have", made_of(ACME), "--verify"),
