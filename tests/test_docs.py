@@ -62,7 +62,7 @@ def test_operators_that_stay_on_cpus_were_measured() -> None:
     """Operators with a kernel in some runtime: in a table of scripts/bench_ops.py, with or without a size."""
     rows = (DOCS / "measurements" / "contrib_cpu.md").read_text()
     measured = set(re.findall(r"^\| (\w+)[^|]* \| \d+\.\d+ \|", rows, re.M))
-    stay = {op.name for op in CONTRIB.values() if op.stays_on_cpu}
+    stay = {op.name for op in CONTRIB.values() if op.kept_on_cpu}
     assert len(stay) > 20 and not stay - measured - WITHOUT_KERNEL
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's contrib operators as input: one table of them, from the modules of this folder with SPECS."""
+"""ONNX Runtime's contrib operators as input. CONTRIB maps (domain, name) to each operator in this folder's SPECS."""
 
 from __future__ import annotations
 

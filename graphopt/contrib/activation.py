@@ -1,4 +1,4 @@
-"""The activations that FusedConv and FusedGemm end with, by the names that their attributes have."""
+"""The activations of FusedConv and FusedGemm, by the names in their attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from graphopt.contrib.writer import Writer
 from graphopt.remarks import Code
 
-# The attributes of the standard operator that the parameters become, in order.
+# Activation name -> attributes of the standard operator, in the order of the parameters.
 PARAMETERS = {
     "Relu": (),
     "Sigmoid": (),
@@ -22,11 +22,16 @@ PARAMETERS = {
 
 
 def activate(w: Writer, x: ir.Value, T: ir.DataType, name: str | None, parameters: Sequence[float]) -> ir.Value:
+    """Returns the activation `name` of x, of element type T; x if `name` is empty.
+
+    Raises:
+        Refusal: an activation that is not in PARAMETERS, or too few parameters.
+    """
     if not name:
         return x
     wanted = PARAMETERS.get(name)
     if wanted is None or len(parameters) < len(wanted):
-        raise w.refuse(Code.ATTRIBUTE, f"its activation is {name} with {len(parameters)} parameters")
+        raise w.refuse(Code.ATTRIBUTE, f"activation {name} with {len(parameters)} parameters has no definition")
     if name == "Clip":
         return w.op("Clip", x, *(w.number(p, T) for p in parameters[:2]))
     attributes: dict[str, Any] = {k: float(p) for k, p in zip(wanted, parameters)}

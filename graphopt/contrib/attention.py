@@ -1,10 +1,10 @@
 """Attention, MultiHeadAttention and DecoderMaskedMultiHeadAttention.
 
-    O = softmax(scale Q K^T + attention_bias + mask) V, heads apart; scale is 1 / sqrt(head size) where none is given
+    O = softmax(scale Q K^T + attention_bias + mask) V for each head; the default scale is 1 / sqrt(head size)
 
-Q, K and V come as [batch, sequence, heads * head size], projected by the operator itself (Attention) or before it. A
-mask is a number for each key, for each query and key, or lengths; masked keys get `mask_filter_value` added. `past`
-keys and values stand before the new ones.
+Q, K and V are [batch, sequence, heads * head size]. Attention projects its input to them; the other operators take them
+as inputs. A mask has one element for each key, or for each query and key, or holds sequence lengths. The operators add
+`mask_filter_value` to the scores of masked keys. `past` keys and values precede the new ones.
 A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
 
@@ -28,24 +28,24 @@ INT64 = ir.DataType.INT64
 # -- the steps of a definition -----------------------------------------------------------------------------------------
 
 
-def heads(w: Writer, x: ir.Value, n: int) -> ir.Value:
-    """[B, S, n H] as [B, n, S, H]."""
+def split_heads(w: Writer, x: ir.Value, n: int) -> ir.Value:
+    """Reshapes x from [B, S, n H] to [B, n, S, H]."""
     return w.transpose(w.reshape(x, 0, 0, n, -1), 0, 2, 1, 3)
 
 
-def merged(w: Writer, x: ir.Value, hidden: int | None) -> ir.Value:
-    """[B, N, S, H] as [B, S, N H]."""
+def merge_heads(w: Writer, x: ir.Value, hidden: int | None) -> ir.Value:
+    """Reshapes x from [B, N, S, H] to [B, S, N H]; `hidden` is N H if known."""
     return w.reshape(w.transpose(x, 0, 2, 1, 3), 0, 0, -1 if hidden is None else hidden)
 
 
 def scale_of(call: Call[Any], head_size: int | None) -> float | None:
-    """The factor of Q K^T; 0 is as good as none. None where the size of a head decides and is not known."""
+    """Returns the factor of Q K^T, or None if it depends on an unknown head size. Attribute 0 means the default."""
     given = call.attribute("scale", 0.0)
     return given or (None if head_size is None else 1.0 / math.sqrt(head_size))
 
 
 def lengths_mask(w: Writer, end: ir.Value, start: ir.Value | None, total: ir.Value) -> ir.Value:
-    """Which keys [B, total] lie below `end` and from `start` on, each int32 [B]."""
+    """Returns a boolean mask [B, total] of the keys from `start` (0 if None) up to `end`, each int32 [B]."""
     position = w.unsqueeze(w.arange(total), 0)
     kept = w.op("Less", position, w.unsqueeze(w.cast(end, INT64), 1))
     if start is None:
@@ -53,20 +53,28 @@ def lengths_mask(w: Writer, end: ir.Value, start: ir.Value | None, total: ir.Val
     return w.op("And", kept, w.op("Not", w.op("Less", position, w.unsqueeze(w.cast(start, INT64), 1))))
 
 
-def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.DataType, filtered: float) -> ir.Value:
-    """A mask of any of the schema's forms as what is added to scores [B, N, S, total].
+def additive_mask(
+    w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.DataType, filtered: float
+) -> ir.Value:
+    """Converts a mask to a term for scores [B, N, S, total]: `filtered` for masked keys, 0 elsewhere.
 
-    The mask is [B, total] or [B, S, total], 0 where masked; or [B] lengths; [2 B] ends and starts; [3 B + 2], of which
-    the first B are lengths. `batch` is a value whose first dimension is B, `total` the number of keys in shape [1], T
-    the type of the scores, and `filtered` what masked keys get.
+    Args:
+        w: writes the nodes.
+        mask: [B, total] or [B, S, total], 0 where masked; or [B] lengths; [2 B] ends and starts; [3 B + 2], where the
+            first B elements are lengths.
+        batch: a value with B as its first dimension.
+        total: the number of keys, int64 [1].
+        T: the element type of the scores.
+        filtered: the term of masked keys.
+
+    Raises:
+        Refusal: another rank, or a vector of unknown length.
     """
     rank = w.rank(mask)
     if rank == 1:
         count, B = w.editor.shapes.dims(mask), w.editor.shapes.dims(batch)
         if count is None or B is None:
-            raise w.refuse(
-                Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more"
-            )
+            raise w.refuse(Code.UNKNOWN_SHAPE, f"the length of mask {mask.name} or the batch size is not known")
         if count[0] == B[0]:
             kept = lengths_mask(w, mask, None, total)
         elif count[0] in (B[0] + B[0], B[0] + B[0] + B[0] + Size.of(2)):
@@ -76,7 +84,7 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
             kept = lengths_mask(w, end, start, total)
         else:
             raise w.refuse(
-                Code.UNKNOWN_SHAPE, f"nothing tells whether {mask.name} holds one number for each sequence or more"
+                Code.UNKNOWN_SHAPE, f"mask {mask.name} has length {count[0]}; the definition needs B, 2 B or 3 B + 2"
             )
     elif rank in (2, 3):
         kept = w.op("Greater", mask, w.number(0, ir.DataType.INT32))
@@ -87,16 +95,23 @@ def additive(w: Writer, mask: ir.Value, batch: ir.Value, total: ir.Value, T: ir.
 
 
 def causal_mask(w: Writer, queries: ir.Value, total: ir.Value, T: ir.DataType) -> ir.Value:
-    """What is added to scores [.., S, total], whose last row is that of the newest token."""
+    """Returns the causal term [S, total] of the scores: -inf for later keys. The last row is the newest token."""
     row = w.unsqueeze(w.add(w.arange(queries), w.sub(total, queries)), 1)
     beyond = w.op("Greater", w.unsqueeze(w.arange(total), 0), row)
     return w.op("Where", beyond, w.number(-math.inf, T), w.number(0.0, T))
 
 
-def joined(w: Writer, past: ir.Value, new: ir.Value, length: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    """Keys or values [B, N, .., H] with the past ones before them, and what is kept of them for the next call.
+def append_to_past(w: Writer, past: ir.Value, new: ir.Value, length: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+    """Concatenates past and new keys or values along axis 2.
 
-    Where `length` (int32, one number) is given, `past` is a buffer of which only so many are valid.
+    Args:
+        w: writes the nodes.
+        past: [B, N, past, H]; a buffer with `length` valid rows if `length` is given.
+        new: [B, N, S, H].
+        length: the number of valid rows of `past`, int32 with one element; None: all.
+
+    Returns:
+        The keys or values for this call, and the cache for the next one.
     """
     if length is None:
         present = w.concat([past, new], 2)
@@ -106,21 +121,25 @@ def joined(w: Writer, past: ir.Value, new: ir.Value, length: ir.Value | None) ->
     return used, w.concat([used, w.slice(past, 2, w.dim(used, 2), None)], 2)
 
 
-def _turned(w: Writer, k: ir.Value) -> ir.Value:
-    """[B, N, T, H] as [B, N, H, T], straight from [B, T, N, H] where that is what was turned."""
+def _transpose_keys(w: Writer, k: ir.Value) -> ir.Value:
+    """Transposes k from [B, N, T, H] to [B, N, H, T]; merges this with a Transpose that made k from [B, T, N, H]."""
     node = k.producer()
     if node in w.nodes and node.op_type == "Transpose" and tuple(node.attributes["perm"].as_ints()) == (0, 2, 1, 3):
-        apart = node.inputs[0]
-        assert apart is not None
-        return w.transpose(apart, 0, 2, 3, 1)
+        source = node.inputs[0]
+        assert source is not None
+        return w.transpose(source, 0, 2, 3, 1)
     return w.transpose(k, 0, 1, 3, 2)
 
 
 def attend(
     w: Writer, q: ir.Value, k: ir.Value, v: ir.Value, scale: float, added: Sequence[ir.Value], T: ir.DataType
 ) -> tuple[ir.Value, ir.Value]:
-    """softmax(scale q k^T + ..) v of [B, N, .., H], and the scores."""
-    scores = w.mul(w.matmul(q, _turned(w, k)), w.number(scale, T))
+    """Writes softmax(scale q k^T + added) v for q, k and v [B, N, .., H] of element type T.
+
+    Returns:
+        The context [B, N, S, H], and the scores before the softmax.
+    """
+    scores = w.mul(w.matmul(q, _transpose_keys(w, k)), w.number(scale, T))
     for term in added:
         scores = w.add(scores, term)
     return w.matmul(w.softmax(scores), v), scores
@@ -129,8 +148,8 @@ def attend(
 # -- definitions -------------------------------------------------------------------------------------------------------
 
 
-def projected(w: Writer, call: Call[ir.Value]) -> tuple[list[ir.Value], list[int]]:
-    """Q, K and V of the operators that project their input themselves, and their last dimensions."""
+def project(w: Writer, call: Call[ir.Value]) -> tuple[list[ir.Value], list[int]]:
+    """Projects the input: returns Q, K and V, and their last dimensions."""
     x, weights, bias = call["input"], call["weights"], call.get("bias")
     sizes = call.attribute("qkv_hidden_sizes")
     if sizes is None:
@@ -141,27 +160,27 @@ def projected(w: Writer, call: Call[ir.Value]) -> tuple[list[ir.Value], list[int
 
 def _define_attention(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if call.attribute("do_rotary"):
-        raise w.refuse(Code.ATTRIBUTE, "rotary positions inside Attention have no definition")
+        raise w.refuse(Code.ATTRIBUTE, "do_rotary has no definition")
     if call.attribute("past_present_share_buffer") and "past_sequence_length" not in call:
-        raise w.refuse(Code.UNSUPPORTED_OP, "past_present_share_buffer is set, and past_sequence_length is absent")
+        raise w.refuse(Code.UNSUPPORTED_OP, "past_present_share_buffer is set, but past_sequence_length is absent")
     N, T = call.attribute("num_heads"), w.dtype(call["input"], call["weights"])
-    values, sizes = projected(w, call)
-    q, k, v = (heads(w, x, N) for x in values)
+    values, sizes = project(w, call)
+    q, k, v = (split_heads(w, x, N) for x in values)
     new_k, new_v = k, v
     if "past" in call:
         pasts = [w.squeeze(p, 0) for p in w.split(call["past"], (1, 1), 0)]
         length = call.get("past_sequence_length") if call.attribute("past_present_share_buffer") else None
-        (k, new_k), (v, new_v) = joined(w, pasts[0], k, length), joined(w, pasts[1], v, length)
+        (k, new_k), (v, new_v) = append_to_past(w, pasts[0], k, length), append_to_past(w, pasts[1], v, length)
     scale = scale_of(call, sizes[0] // N)
     assert scale is not None
-    context, _ = attend(w, q, k, v, scale, _added(w, call, "mask_index", q, k, call["input"], T), T)
-    outputs = {"output": merged(w, context, sizes[2])}
-    if call.asks_for("present"):
+    context, _ = attend(w, q, k, v, scale, _score_terms(w, call, "mask_index", q, k, call["input"], T), T)
+    outputs = {"output": merge_heads(w, context, sizes[2])}
+    if call.has_output("present"):
         outputs["present"] = w.concat([w.unsqueeze(new_k, 0), w.unsqueeze(new_v, 0)], 0)
     return outputs
 
 
-def _added(
+def _score_terms(
     w: Writer, call: Call[ir.Value], mask: str, q: ir.Value, k: ir.Value, batch: ir.Value, T: ir.DataType
 ) -> list[ir.Value]:
     added = []
@@ -169,7 +188,7 @@ def _added(
         added.append(call["attention_bias"])
     if mask in call:
         filtered = call.attribute("mask_filter_value", MASK_FILTER)
-        added.append(additive(w, call[mask], batch, w.dim(k, 2), T, filtered))
+        added.append(additive_mask(w, call[mask], batch, w.dim(k, 2), T, filtered))
     if call.attributes.get("unidirectional"):
         added.append(causal_mask(w, w.dim(q, 2), w.dim(k, 2), T))
     return added
@@ -184,48 +203,48 @@ def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     if "bias" in call:
         if None in hidden:
             raise w.refuse(
-                Code.UNKNOWN_SHAPE, "the last dimensions of query, key and value, which share the bias, are not known"
+                Code.UNKNOWN_SHAPE, "the bias cannot be split: a last dimension of query, key or value is not known"
             )
         biases = list(w.split(call["bias"], [n for n in hidden if n is not None], 0))
     if rank == 5:  # packed: [B, S, N, 3, H]
         q, k, v = (w.transpose(w.squeeze(x, 3), 0, 2, 1, 3) for x in w.split(query, (1, 1, 1), 3))
-        q, k, v = (_with_bias(w, x, b, N) for x, b in zip((q, k, v), biases))
+        q, k, v = (_add_bias_to_heads(w, x, b, N) for x, b in zip((q, k, v), biases))
     elif key is None:  # packed: [B, 1, 3 N H]
         sizes = [n for n in hidden if n is not None]
         if len(sizes) != 3:
             raise w.refuse(Code.UNKNOWN_SHAPE, f"the last dimension of {query.name} is not known")
         parts = w.split(query, sizes, -1)
-        q, k, v = (heads(w, _plus(w, x, b), N) for x, b in zip(parts, biases))
+        q, k, v = (split_heads(w, _add_bias(w, x, b), N) for x, b in zip(parts, biases))
     else:
-        q = heads(w, _plus(w, query, biases[0]), N)
+        q = split_heads(w, _add_bias(w, query, biases[0]), N)
         key_rank = w.rank(key)
         if key_rank == 5:
             k, v = (w.transpose(w.squeeze(x, 3), 0, 2, 1, 3) for x in w.split(key, (1, 1), 3))
-            k, v = (_with_bias(w, x, b, N) for x, b in zip((k, v), biases[1:]))
-        elif key_rank == 4:  # cached keys and values of a cross attention, which had their bias before
+            k, v = (_add_bias_to_heads(w, x, b, N) for x, b in zip((k, v), biases[1:]))
+        elif key_rank == 4:  # cached keys and values of a cross attention, already with bias
             k, v = key, call["value"]
         else:
-            k, v = (heads(w, _plus(w, x, b), N) for x, b in zip((key, call["value"]), biases[1:]))
+            k, v = (split_heads(w, _add_bias(w, x, b), N) for x, b in zip((key, call["value"]), biases[1:]))
     new_k, new_v = k, v
     if "past_key" in call:
         length = call.get("past_sequence_length")
         (k, new_k), (v, new_v) = (
-            joined(w, call["past_key"], k, length),
-            joined(w, call["past_value"], v, length),
+            append_to_past(w, call["past_key"], k, length),
+            append_to_past(w, call["past_value"], v, length),
         )
-    if "cache_indirection" in call and "past_key" in call:  # all beams share what a cross attention reads
-        k, v = (_of_beams(w, x, call["cache_indirection"]) for x in (k, v))
+    if "cache_indirection" in call and "past_key" in call:  # beams share the keys of a cross attention
+        k, v = (_select_beams(w, x, call["cache_indirection"]) for x in (k, v))
     mask = "key_padding_mask" if "key_padding_mask" in call else "mask_index"
     size = hidden[0] // N if hidden[0] is not None else None
     scale = scale_of(call, size)
     if scale is None:
-        raise w.refuse(Code.UNKNOWN_SHAPE, "the size of a head is not known")
-    context, scores = attend(w, q, k, v, scale, _added(w, call, mask, q, k, query, T), T)
-    return {"output": merged(w, context, hidden[2]), "present_key": new_k, "present_value": new_v, "qk": scores}
+        raise w.refuse(Code.UNKNOWN_SHAPE, "the head size is not known")
+    context, scores = attend(w, q, k, v, scale, _score_terms(w, call, mask, q, k, query, T), T)
+    return {"output": merge_heads(w, context, hidden[2]), "present_key": new_k, "present_value": new_v, "qk": scores}
 
 
 def _hidden_sizes(w: Writer, call: Call[ir.Value]) -> list[int | None]:
-    """The last dimensions of Q, K and V, heads together."""
+    """Returns the last dimensions N H of Q, K and V; None if unknown."""
     N, query, key = call.attribute("num_heads"), call["query"], call.get("key")
     if w.rank(query) == 5:
         size = w.size(query, 4)
@@ -241,19 +260,23 @@ def _hidden_sizes(w: Writer, call: Call[ir.Value]) -> list[int | None]:
     return [last, last, value]
 
 
-def _plus(w: Writer, x: ir.Value, bias: ir.Value | None) -> ir.Value:
+def _add_bias(w: Writer, x: ir.Value, bias: ir.Value | None) -> ir.Value:
     return x if bias is None else w.add(x, bias)
 
 
-def _with_bias(w: Writer, x: ir.Value, bias: ir.Value | None, N: int) -> ir.Value:
-    """A bias [N H] onto [B, N, S, H]."""
+def _add_bias_to_heads(w: Writer, x: ir.Value, bias: ir.Value | None, N: int) -> ir.Value:
+    """Adds a bias [N H] to x [B, N, S, H]."""
     return x if bias is None else w.add(x, w.reshape(bias, N, 1, -1))
 
 
-def _of_beams(w: Writer, x: ir.Value, indirection: ir.Value) -> ir.Value:
-    """Keys or values [B W, N, T, H] of each beam, of which position t lies in the row of beam indirection[b, w, t].
+def _select_beams(w: Writer, x: ir.Value, indirection: ir.Value) -> ir.Value:
+    """Gathers the keys or values of each beam.
 
-    The newest position is the beam's own.
+    Args:
+        w: writes the nodes.
+        x: keys or values [B W, N, T, H] for W beams.
+        indirection: [B, W, max T]; position t of beam w is stored in the row of beam indirection[b, w, t]. The newest
+            position is always stored in the row of the beam itself.
     """
     total, rows = w.dim(x, 2), w.dim(x, 0)
     beams = w.dim(indirection, 1)
@@ -313,7 +336,7 @@ SPECS = (
             "past_present_share_buffer": None,
             "scale": None,
         },
-        stays_on_cpu="its kernel writes into the cache, and the definition copies it",
+        kept_on_cpu="its kernel writes into the cache, and the definition copies it",
         form="FusedAttention",
     ),
 )

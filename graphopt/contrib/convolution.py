@@ -1,4 +1,4 @@
-"""FusedConv: act(Conv(X, W, B) + Z). NhwcConv: a convolution whose X and Y are [N, spatial.., C]."""
+"""FusedConv: act(Conv(X, W, B) + Z). NhwcConv: Conv with X and Y in the layout [N, spatial.., C]."""
 
 from __future__ import annotations
 

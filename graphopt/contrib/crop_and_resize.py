@@ -1,8 +1,8 @@
-"""CropAndResize: boxes of images, each resized to one size; the corners of a box are the corners of its crop.
+"""CropAndResize: crops boxes from images and resizes each crop to h x w, with aligned corners.
 
-X [N, C, H, W]; rois [R, 4] as y1, x1, y2, x2 in units of the image's size less one; batch_indices [R] names the image
-of each. Output row i of h lies at y1 (H - 1) + i (y2 - y1) (H - 1) / (h - 1), or in the middle where h is 1. What lies
-outside of the image is `extrapolation_value`.
+X [N, C, H, W]; rois [R, 4] are y1, x1, y2, x2 in units of H - 1 and W - 1; batch_indices [R] is the image of each box.
+Output row i samples the image at y1 (H - 1) + i (y2 - y1) (H - 1) / (h - 1), or at the center of the box if h is 1.
+Samples outside the image are `extrapolation_value`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ FLOAT = ir.DataType.FLOAT
 def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     x, rois, mode = call["X"], call["rois"], call.attribute("mode")
     if w.dtype(x, rois) != FLOAT:
-        raise w.refuse(Code.WRONG_DTYPE, "the images are not float32")
+        raise w.refuse(Code.WRONG_DTYPE, "X is not float32")
     if mode not in ("bilinear", "nearest"):
-        raise w.refuse(Code.ATTRIBUTE, f"its mode is {mode}")
+        raise w.refuse(Code.ATTRIBUTE, f"mode {mode} has no definition")
     size = w.cast(call["crop_size"], INT64)
     sides = []
     for axis, image_axis in ((0, 2), (1, 3)):
@@ -32,7 +32,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         extent = w.dim(x, image_axis)
         sides.append(_positions(w, rois, axis, count, extent))
     (y, h), (x_at, width) = sides
-    # Channels last, so that one GatherND takes all channels of a pixel.
+    # In channels-last layout one GatherND reads all channels of a pixel.
     images, image = w.transpose(x, 0, 2, 3, 1), w.unsqueeze(w.cast(call["batch_indices"], INT64), 1, 2)
     inside = w.op("And", w.unsqueeze(_inside(w, y, h), 2), w.unsqueeze(_inside(w, x_at, width), 1))
     if mode == "nearest":
@@ -51,13 +51,13 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _positions(w: Writer, rois: ir.Value, axis: int, count: ir.Value, extent: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Where in the image each row (or column) of each crop lies, [R, count], and the last row as a float."""
+    """Returns the image row (or column) of each row of each crop, float [R, count], and the image's last row."""
     last = w.cast(w.sub(extent, w.ints(1)), FLOAT)
     begin = w.mul(w.slice(rois, 1, axis, axis + 1), last)
     end = w.mul(w.slice(rois, 1, axis + 2, axis + 3), last)
     step = w.unsqueeze(w.cast(w.arange(count), FLOAT), 0)
     one = w.ints(1)
-    # One row stands in the middle; the divisor is of no account there.
+    # With one row the result is `middle`; the divisor 1 only avoids a division by zero.
     steps = w.cast(w.op("Where", w.op("Equal", count, one), one, w.sub(count, one)), FLOAT)
     spread = w.add(begin, w.mul(step, w.div(w.sub(end, begin), steps)))
     middle = w.mul(w.add(begin, end), w.number(0.5, FLOAT))
@@ -70,16 +70,23 @@ def _inside(w: Writer, at: ir.Value, last: ir.Value) -> ir.Value:
 
 
 def _round(w: Writer, at: ir.Value) -> ir.Value:
-    """Halves go up."""
+    """Rounds to nearest, halves up."""
     return w.op("Floor", w.add(at, w.number(0.5, FLOAT)))
 
 
 def _pixels(
     w: Writer, images: ir.Value, image: ir.Value, y: ir.Value, x: ir.Value, h: ir.Value, width: ir.Value
 ) -> ir.Value:
-    """Pixels of images [N, H, W, C], by image [R, 1, 1], row y [R, h] and column x [R, w]: [R, h, w, C].
+    """Gathers pixels [R, h, w, C]; positions outside the image read the nearest edge pixel.
 
-    For a place outside of an image it is the nearest pixel of its edge.
+    Args:
+        w: writes the nodes.
+        images: [N, H, W, C].
+        image: the image of each box, int64 [R, 1, 1].
+        y: rows, float [R, h].
+        x: columns, float [R, w].
+        h: the last row of the images, float [1].
+        width: the last column of the images, float [1].
     """
     zero = w.number(0.0, FLOAT)
     rows, columns = (w.cast(w.op("Min", w.op("Max", at, zero), last), INT64) for at, last in ((y, h), (x, width)))
@@ -94,7 +101,7 @@ SPECS = (
         "CropAndResize(X, rois, batch_indices, crop_size) -> Y",
         _define,
         {"extrapolation_value": 0.0, "mode": "bilinear"},
-        stays_on_cpu="on onnxruntime 1.22 its kernel takes half of the definition's time",
+        kept_on_cpu="on onnxruntime 1.22 its kernel takes half of the definition's time",
         form="GatherND, Mul, Add",
         refuses="float16 and double",
     ),

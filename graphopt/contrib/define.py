@@ -1,4 +1,4 @@
-"""From a node of a model to its definition in standard ONNX."""
+"""Expands a node of a model into its definition in standard ONNX."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from graphopt.remarks import Code, Refusal
 
 
 def call_of(op: ContribOp, node: ir.Node) -> Call[ir.Value]:
-    """A node as its operator's schema reads it.
+    """Binds a node's inputs, attributes and outputs to the names of the operator's schema.
 
     Raises:
-        Refusal: FUNCTION_ATTRIBUTE, or ATTRIBUTE where the node has an attribute that the schema here does not know, or
-            lacks one that it needs.
+        Refusal: FUNCTION_ATTRIBUTE for a reference to a function's attribute; ATTRIBUTE for an unknown or missing
+            attribute; UNSUPPORTED_OP for missing or surplus inputs or outputs.
     """
     attributes: dict[str, Any] = {}
     for name, attribute in node.attributes.items():
@@ -49,14 +49,17 @@ def _named(formals: Sequence[str], values: Sequence[ir.Value | None], node: ir.N
         elif formals[-1].endswith("*"):
             yield f"{formal(formals[-1])}{i - len(formals) + 1}", value
         else:
-            raise Refusal(Code.UNSUPPORTED_OP, f"its {node.op_type} has more inputs or outputs than are known", node)
+            raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has more inputs or outputs than its schema", node)
 
 
 def define(op: ContribOp, node: ir.Node, editor: Editor) -> tuple[Writer, dict[ir.Value, ir.Value]]:
-    """The nodes of the definition, not in the graph yet, and what takes the place of each output that is read.
+    """Writes a node's definition.
+
+    Returns:
+        The writer with the nodes, which are not in the graph yet, and the replacement of each used output.
 
     Raises:
-        Refusal: the node cannot be defined, or not from what is known of it.
+        Refusal: the node has no definition, or a required shape or type is unknown.
     """
     call = call_of(op, node)
     writer = Writer(editor, node)

@@ -1,6 +1,6 @@
 """Gelu, BiasGelu, FastGelu, QuickGelu, BiasSplitGelu and BiasAdd.
 
-Gelu is x Phi(x) with the error function, FastGelu its approximation by tanh, QuickGelu x sigmoid(alpha x).
+Gelu is x Phi(x), computed by the error function; FastGelu approximates it by tanh. QuickGelu is x sigmoid(alpha x).
 D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units (GELUs)", 2016.
 """
 
@@ -17,7 +17,7 @@ from graphopt.graph.operators.arguments import first_opset
 
 
 def gelu(w: Writer, x: ir.Value, T: ir.DataType) -> ir.Value:
-    """In the exporters' spelling, which the runtimes and our passes know."""
+    """Writes Gelu(x): the Gelu operator, or below its opset the Erf pattern of exporters, which runtimes fuse."""
     if w.opset >= first_opset("Gelu"):
         return w.op("Gelu", x)
     e = w.op("Erf", w.div(x, w.number(math.sqrt(2.0), T)))
@@ -67,21 +67,21 @@ SPECS = (
     ContribOp(
         "Gelu(X) -> Y",
         _define_gelu,
-        stays_on_cpu="the runtime fuses the definition into this kernel",
+        kept_on_cpu="the runtime fuses the definition into this kernel",
         on_provider="elementwise/elementwise",
         form="Gelu",
     ),
     ContribOp(
         "BiasGelu(A, B) -> C",
         _define_bias_gelu,
-        stays_on_cpu="the runtime fuses the definition into this kernel",
+        kept_on_cpu="the runtime fuses the definition into this kernel",
         on_provider="elementwise/elementwise",
         form="Add, Gelu",
     ),
     ContribOp(
         "FastGelu(X, bias?) -> Y",
         _define_fast_gelu,
-        stays_on_cpu="its kernel takes 0.4 of the definition's time",
+        kept_on_cpu="its kernel takes 0.4 of the definition's time",
         on_provider="elementwise/elementwise",
         form="Gelu (tanh)",
     ),
@@ -89,7 +89,7 @@ SPECS = (
         "QuickGelu(X) -> Y",
         _define_quick_gelu,
         {"alpha": 1.702},
-        stays_on_cpu="the runtime fuses the definition into this kernel",
+        kept_on_cpu="the runtime fuses the definition into this kernel",
         on_provider="elementwise/unary",
         form="x Sigmoid(alpha x)",
     ),

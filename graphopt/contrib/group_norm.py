@@ -1,6 +1,7 @@
-"""GroupNorm and SkipGroupNorm: y = silu?(gamma (s - mean) / sqrt(var + epsilon) + beta), s = x + skip + bias.
+"""GroupNorm and SkipGroupNorm: Y = act(gamma (S - mean) / sqrt(var + epsilon) + beta), S = X + skip + bias.
 
-X is [N, H, W, C] unless channels_last is 0. Y. Wu, K. He, "Group Normalization", ECCV 2018.
+act is SiLU or the identity. X is [N, H, W, C] unless channels_last is 0.
+Y. Wu, K. He, "Group Normalization", ECCV 2018.
 """
 
 from __future__ import annotations

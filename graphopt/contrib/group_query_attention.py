@@ -1,11 +1,10 @@
 """GroupQueryAttention: causal attention whose query heads share key and value heads, with a cache and rotary positions.
 
-Sequence b has `seqlens_k[b]` + 1 keys: its past ones, from the cache, and the new ones after them. In the first call
-(total_sequence_length new tokens) there are no past ones, and shorter sequences are padded on the right: queries in the
-padding attend to the keys of their sequence alone. The cache comes back with the new keys and values in their places,
-and zeros where there are none.
-J. Ainslie et al., "GQA", 2023; smooth softmax: E. Miller, "Attention Is Off By One", 2023, of which head_sink is the
-trained form.
+Sequence b has `seqlens_k[b]` + 1 keys: past keys from the cache, then new keys. The first call, which has
+total_sequence_length new tokens, has no past keys and pads shorter sequences on the right. Queries in the padding
+attend only to the keys of their sequence. The output cache holds past and new keys and values, then zeros.
+J. Ainslie et al., "GQA", 2023; E. Miller, "Attention Is Off By One", 2023 (smooth softmax; head_sink is its trained
+form).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from graphopt.contrib.attention import merged, scale_of
-from graphopt.contrib.rotary import angles, rotate
+from graphopt.contrib.attention import merge_heads, scale_of
+from graphopt.contrib.rotary import gather_angles, rotate
 from graphopt.contrib.schema import REQUIRED, Call, ContribOp
 from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import MAX_OF_INTEGERS_OPSET
@@ -25,13 +24,13 @@ from graphopt.remarks import Code
 
 INT64 = ir.DataType.INT64
 
-# From this runtime on, a window of n tokens holds n of them, and queries in the padding read keys of their sequence
-# alone. In 1.22 a window holds n + 1 tokens, and these queries read memory that was never written.
+# The first onnxruntime with a window of n tokens for local_window_size n, and with queries in the padding that read
+# only keys of their sequence. In 1.22 a window holds n + 1 tokens, and these queries read uninitialized memory.
 WINDOW_AS_DEFINED = (1, 31)
 
 
 def has_window(node: ir.Node) -> bool:
-    """Whether a GroupQueryAttention lets its queries see the last keys alone."""
+    """Returns whether a GroupQueryAttention limits its queries to a window of the last keys."""
     window = node.attributes.get("local_window_size")
     return node.op_type == "GroupQueryAttention" and window is not None and window.as_int() > 0
 
@@ -52,7 +51,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if "q_norm_weight" in call:
         q, k = (w.rms_norm(x, call[f"{n}_norm_weight"], _epsilon(call, n)) for n, x in (("q", q), ("k", k)))
     B, S = w.dim(query, 0), w.dim(query, 1)
-    # Where each sequence's new tokens begin: 0 in the first call.
+    # The position of each sequence's first new token: 0 in the first call.
     total = w.op("Reshape", w.cast(call["total_sequence_length"], INT64), w.ints(1))
     ends = w.add(w.op("Reshape", w.cast(call["seqlens_k"], INT64), w.ints(-1, 1)), w.ints(1))  # [B, 1]
     first = w.op("Equal", total, S)
@@ -63,14 +62,14 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         ids = call.get("position_ids") or position
         cos, sin = call["cos_cache"], call["sin_cache"]
         dim = 2 * w.require_size(cos, 1)
-        turns = angles(w, cos, ids), angles(w, sin, ids)
+        turns = gather_angles(w, cos, ids), gather_angles(w, sin, ids)
         q, k = (rotate(w, x, *turns, dim, H, bool(call.attribute("rotary_interleaved", 0))) for x in (q, k))
     q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
     if "past_key" in call:
         k, v = (_cached(w, call[p], x, begin, S, total) for p, x in (("past_key", k), ("past_value", v)))
     keys = w.dim(k, 2)
     outputs = {"present_key": k, "present_value": v}
-    # [B, G, N / G, S, ..]: the query heads of one key head stand together.
+    # [B, G, N / G, S, ..]: the query heads of one key head are adjacent.
     grouped = w.reshape(q, 0, G, N // G, -1, H)
     scale = scale_of(call, H)
     assert scale is not None
@@ -81,10 +80,10 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     scores = w.op("Reshape", scores, w.op("Concat", B, w.ints(N), S, keys, axis=0))
     if "attention_bias" in call:
         bias = call["attention_bias"]  # [.., total]; the cache may be longer
-        behind = w.sub(keys, w.dim(bias, 3))
-        none = w.op("Expand", w.number(0.0, T), w.op("Concat", w.slice(w.op("Shape", bias), 0, 0, 3), behind, axis=0))
+        missing = w.sub(keys, w.dim(bias, 3))
+        none = w.op("Expand", w.number(0.0, T), w.op("Concat", w.slice(w.op("Shape", bias), 0, 0, 3), missing, axis=0))
         scores = w.add(scores, w.concat([bias, none], 3))
-    seen = _seen(w, call, keys, position, ends)
+    seen = _visible_keys(w, call, keys, position, ends)
     masked = w.op("Where", w.unsqueeze(seen, 1), scores, w.number(-math.inf, T))
     sink: ir.Value | None = None
     if "head_sink" in call:
@@ -93,28 +92,28 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         sink = w.number(0.0, T)
     if sink is None:
         p = w.softmax(masked)
-        if call.attribute("local_window_size") > 0:  # a query without a key: its softmax is NaN, the kernel's output 0
+        if call.attribute("local_window_size") > 0:  # without keys the softmax is NaN, the kernel's output 0
             p = w.op("Where", w.unsqueeze(seen, 1), p, w.number(0.0, T))
-    else:  # one more key, whose value is zero
+    else:  # the sink is one more key with value 0
         column = w.op("Expand", sink, w.op("Concat", B, w.ints(N), S, w.ints(1), axis=0))
         p = w.slice(w.softmax(w.concat([masked, column], 3)), 3, w.ints(0), keys)
-    if call.asks_for("output_qk"):
+    if call.has_output("output_qk"):
         outputs["output_qk"] = w.slice(masked if call.attribute("qk_output") == 1 else p, 3, w.ints(0), total)
     folded = w.op("Reshape", p, w.op("Concat", B, w.ints(G, N // G), S, keys, axis=0))
     context = w.matmul(folded, w.unsqueeze(v, 2))
-    outputs["output"] = merged(w, w.reshape(context, 0, N, -1, H), N * H)
+    outputs["output"] = merge_heads(w, w.reshape(context, 0, N, -1, H), N * H)
     return outputs
 
 
-def _seen(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, ends: ir.Value) -> ir.Value:
-    """Computes the keys that each query attends to, [B, S, keys]: none at or beyond the end of its sequence.
+def _visible_keys(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, ends: ir.Value) -> ir.Value:
+    """Computes the keys that each query attends to, bool [B, S, keys]; keys beyond the sequence's end are excluded.
 
     Args:
-        w: where the nodes go.
+        w: writes the nodes.
         call: the node.
-        keys: the number of keys.
-        position: of each query, [B, S].
-        ends: the length of each sequence, [B, 1].
+        keys: the number of keys, int64 [1].
+        position: the position of each query, int64 [B, S].
+        ends: the length of each sequence, int64 [B, 1].
     """
     if _ends_at_last_key(call):
         position = w.op("Where", w.op("Less", position, ends), position, w.sub(ends, w.ints(1)))
@@ -129,22 +128,22 @@ def _seen(w: Writer, call: Call[ir.Value], keys: ir.Value, position: ir.Value, e
 
 
 def _ends_at_last_key(call: Call[Any]) -> bool:
-    """Whether a query in the padding behind a sequence has the window of the sequence's last token.
+    """Returns whether a query in the padding after a sequence has the window of the sequence's last token.
 
-    onnxruntime 1.32 has two kernels for CPUs. Its flash attention, for float32 without a soft cap or a sink where the
-    cache is an output, moves the window on until it holds no key and the output is 0.
+    onnxruntime 1.32 has two CPU kernels. Its flash attention runs in float32 without soft cap and sink if the cache is
+    an output. It moves the window beyond the sequence, until no key is left and the output is 0.
     """
     return bool(
         call.attribute("softcap", 0.0)
         or call.attribute("smooth_softmax") == 1
         or "head_sink" in call
-        or call.asks_for("output_qk")
-        or not (call.asks_for("present_key") and call.asks_for("present_value"))
+        or call.has_output("output_qk")
+        or not (call.has_output("present_key") and call.has_output("present_value"))
     )
 
 
 def _epsilon(call: Call[ir.Value], x: str) -> float:
-    """Of the norm of "q" or "k"."""
+    """Returns the epsilon of the norm of x, "q" or "k"."""
     epsilon: float = call.attribute(f"{x}_norm_epsilon", call.attribute("qk_norm_epsilon"))
     return epsilon
 
@@ -154,19 +153,28 @@ def _refuse(w: Writer, call: Call[ir.Value]) -> None:
         if name in call:
             raise w.refuse(Code.QUANTIZED, "the cache is quantized")
     if ("q_norm_weight" in call) != ("k_norm_weight" in call):
-        raise w.refuse(Code.UNSUPPORTED_OP, "queries or keys alone are normed, which the schema forbids")
+        raise w.refuse(Code.UNSUPPORTED_OP, "the schema requires both q_norm_weight and k_norm_weight, or neither")
     if "query_seqlens" in call:
-        raise w.refuse(Code.UNSUPPORTED_OP, "the numbers of new tokens are an input")
+        raise w.refuse(Code.UNSUPPORTED_OP, "query_seqlens has no definition")
     if call.attribute("local_window_size") == 0:
-        raise w.refuse(Code.ATTRIBUTE, "runtimes differ in what a query sees through a window of no tokens")
+        raise w.refuse(Code.ATTRIBUTE, "runtimes interpret local_window_size 0 differently")
     if call.attribute("sliding_window_cache"):
-        raise w.refuse(Code.ATTRIBUTE, "a cache that drops old tokens itself has no definition")
-    if call.asks_for("output_qk") and call.attribute("qk_output") == 1:
-        raise w.refuse(Code.ATTRIBUTE, "the schema does not say what scores before the softmax hold where masked")
+        raise w.refuse(Code.ATTRIBUTE, "sliding_window_cache has no definition")
+    if call.has_output("output_qk") and call.attribute("qk_output") == 1:
+        raise w.refuse(Code.ATTRIBUTE, "the schema leaves masked scores before the softmax undefined")
 
 
 def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Value, total: ir.Value) -> ir.Value:
-    """[B, G, max(total, past length), H]: past ones before `begin` [B, 1], then the new ones, then zeros."""
+    """Returns the output cache [B, G, max(total, past length), H]: past rows up to `begin`, new rows, zeros.
+
+    Args:
+        w: writes the nodes.
+        past: [B, G, past length, H].
+        new: [B, G, S, H].
+        begin: the position of each sequence's first new token, int64 [B, 1].
+        S: the number of new tokens, int64 [1].
+        total: total_sequence_length, int64 [1].
+    """
     held = w.dim(past, 2)
     length = (
         w.op("Max", total, held)
@@ -177,7 +185,7 @@ def _cached(w: Writer, past: ir.Value, new: ir.Value, begin: ir.Value, S: ir.Val
     since = w.sub(at, begin)  # [B, length]
     is_past = w.op("Less", since, w.ints(0))
     is_new = w.op("And", w.op("Not", is_past), w.op("Less", since, S))
-    # Where each of them lies in [past, new, a zero].
+    # `source` is the index of each row in the concatenation of past, new and one row of zeros.
     zero = w.op(
         "Expand",
         w.number(0.0, w.dtype(past, new)),
@@ -216,8 +224,8 @@ SPECS = (
             "softcap": None,
             "v_quant_type": "NONE",
         },
-        stays_on_cpu="its kernel writes into the cache, and the definition copies it",
-        stays_on_gpu="its definition copies the whole cache at every step",
+        kept_on_cpu="its kernel writes into the cache, and the definition copies it",
+        kept_on_gpu="its definition copies the whole cache at every step",
         on_provider="attention/group_query_attention",
         form="RoPE, cache, softmax(QK^T)V in standard ONNX",
         refuses="quantized caches; caches that drop tokens; windows of no tokens; `query_seqlens`; scores before the "

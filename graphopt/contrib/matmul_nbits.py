@@ -1,7 +1,7 @@
-"""MatMulNBits: Y = A dequantize(B)^T + bias, B packed numbers of 2, 4 or 8 bits in blocks along K.
+"""MatMulNBits: Y = A dequantize(B)^T + bias, with B packed to 2, 4 or 8 bits in blocks along K.
 
-B [N, blocks, block_size bits / 8] holds the low bits of a byte first; scales [N, blocks]; zero points are packed the
-same way, row by row, or as many floats; without them 2^(bits - 1).
+B [N, blocks, block_size bits / 8] stores the low bits of a byte first; scales are [N, blocks]. Zero points [N, blocks]
+are packed like B, or floats; the default is 2^(bits - 1).
 E. Frantar et al., "GPTQ", 2022.
 """
 
@@ -42,7 +42,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
-    """The kernel of 1.22 computes with whatever bytes there are, of operands that do not hold one number for each."""
+    """Refuses operands of the wrong size, which onnxruntime 1.22 does not check."""
     N, bits, size = (call.attribute(n) for n in ("N", "bits", "block_size"))
     counts = {"B": N * blocks * (size * bits // 8), "scales": N * blocks}
     points = call.get("zero_points")
@@ -52,11 +52,14 @@ def _check_sizes(w: Writer, call: Call[ir.Value], blocks: int) -> None:
         dims = w.editor.shapes.dims(call[name]) or ()
         sizes = [d.value for d in dims if d.value is not None]
         if dims and len(sizes) == len(dims) and math.prod(sizes) != count:
-            raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, but must hold {count} numbers")
+            raise w.refuse(Code.WRONG_SHAPE, f"{name} has shape {sizes}, but must hold {count} elements")
 
 
 def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | None, T: ir.DataType) -> ir.Value:
-    """DequantizeLinear, which keeps the weights packed in the file; float zero points are a product of their own."""
+    """Writes the weights [N, K] by DequantizeLinear, which keeps them packed in the file.
+
+    DequantizeLinear takes integer zero points only, so float zero points are subtracted after it.
+    """
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
     blocks = -(-K // size)
     narrow = (ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8).numpy()
@@ -67,10 +70,10 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
         zero = unpack(points.reshape(N, -1), bits)[:, :blocks].astype(narrow)
     else:
         zero = np.zeros((N, blocks), narrow)
-    # Whole blocks, cut afterwards: OpenVINO reads no other.
-    numbers = w.array(unpack(packed.reshape(N, -1), bits).astype(narrow))
+    # Complete blocks, sliced afterwards: OpenVINO does not accept a partial last block.
+    codes = w.array(unpack(packed.reshape(N, -1), bits).astype(narrow))
     scales = w.reshape(call["scales"], N, blocks)
-    weights = w.op("DequantizeLinear", numbers, scales, w.array(zero), axis=1, block_size=size)
+    weights = w.op("DequantizeLinear", codes, scales, w.array(zero), axis=1, block_size=size)
     if not whole:
         shift = w.mul(scales, w.reshape(call["zero_points"], N, blocks))
         each = w.expand(w.unsqueeze(shift, 2), N, blocks, size)
@@ -79,19 +82,19 @@ def _blocked(w: Writer, call: Call[ir.Value], packed: Array, points: Array | Non
 
 
 def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> ir.Value:
-    """Whole numbers by arithmetic: the file keeps the packed ones, and B need not be a constant."""
+    """Writes the weights [N, K] by integer arithmetic on the packed bytes, which also works for a variable B."""
     K, N, bits, size = (call.attribute(n) for n in ("K", "N", "bits", "block_size"))
-    numbers = _numbers(w, call["B"], bits, N, blocks * size, T)
+    numbers = _unpack_rows(w, call["B"], bits, N, blocks * size, T)
     scales = w.reshape(call["scales"], N, blocks)
     points = call.get("zero_points")
     zero: ir.Value
     if points is None:
         zero = w.array(np.full((N, blocks), 2 ** (bits - 1)).astype(T.numpy()))
     elif w.dtype(points) == ir.DataType.UINT8:
-        zero = w.slice(_numbers(w, points, bits, N, -1, T), 1, 0, blocks)
+        zero = w.slice(_unpack_rows(w, points, bits, N, -1, T), 1, 0, blocks)
     else:
         zero = w.reshape(points, N, blocks)
-    if "g_idx" in call:  # the block of each number along K
+    if "g_idx" in call:  # the block of each element along K
         numbers = w.slice(numbers, 1, 0, K)
         groups = w.cast(w.slice(call["g_idx"], 0, 0, K), ir.DataType.INT64)
         zero, scales = (w.op("Gather", x, groups, axis=1) for x in (zero, scales))
@@ -102,8 +105,8 @@ def _unpacked(w: Writer, call: Call[ir.Value], blocks: int, T: ir.DataType) -> i
     return w.slice(flat, 1, 0, K) if blocks * size != K else flat
 
 
-def _numbers(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: ir.DataType) -> ir.Value:
-    """The packed numbers of each of N rows."""
+def _unpack_rows(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: ir.DataType) -> ir.Value:
+    """Unpacks N rows of bytes to [N, count], as element type T; all elements of a row if `count` is -1."""
     rows = w.reshape(packed, N, -1)
     if bits == 8:
         return w.cast(rows, T)
@@ -114,7 +117,7 @@ def _numbers(w: Writer, packed: ir.Value, bits: int, N: int, count: int, T: ir.D
 
 
 def unpack(rows: Array, bits: int) -> Array:
-    """The numbers of each row of bytes, low bits first."""
+    """Unpacks rows of bytes [R, n] to integers [R, 8 n / bits], low bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray((rows[:, :, None] >> shifts) & (2**bits - 1)).reshape(len(rows), -1)
 
@@ -131,8 +134,8 @@ SPECS = (
             "block_size": REQUIRED,
             "weight_prepacked": 0,
         },
-        stays_on_cpu="its kernel reads packed weights, and the definition unpacks them",
-        stays_on_gpu="its definition unpacks whole weights",
+        kept_on_cpu="its kernel reads packed weights, and the definition unpacks them",
+        kept_on_gpu="its definition unpacks whole weights",
         on_provider="matmul/matmul_nbits",
         form="DequantizeLinear by blocks (opset 21), MatMul",
         refuses="bits other than 2, 4, 8; prepacked weights; operands of another size",

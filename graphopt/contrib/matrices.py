@@ -12,7 +12,7 @@ from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import first_opset
 from graphopt.remarks import Code
 
-# Steps of Gauss and Jordan that a definition may write out.
+# The most steps of a Gauss-Jordan elimination that a definition unrolls.
 MAX_INVERSE = 16
 
 
@@ -28,11 +28,11 @@ def _define_trilu(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 
 def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
-    """Gauss and Jordan's elimination of [X | I] with the largest pivot of each column, step by step."""
+    """Writes an unrolled Gauss-Jordan elimination of [X | I] with partial pivoting."""
     x = call["X"]
     n = w.size(x, -1)
     if n is None or not 0 < n <= MAX_INVERSE:
-        raise w.refuse(Code.UNKNOWN_SHAPE, f"an inverse is written only for static sizes up to {MAX_INVERSE}")
+        raise w.refuse(Code.UNKNOWN_SHAPE, f"the definition needs a static size up to {MAX_INVERSE}")
     T = w.dtype(x)
     work = x if T == ir.DataType.FLOAT else w.cast(x, ir.DataType.FLOAT)
     eye = w.array(np.eye(n, dtype=np.float32))
@@ -43,12 +43,12 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     for step in range(n):
         column = w.slice(rows, 2, step, step + 1)  # [B, n, 1]
         size = w.op("Abs", column)
-        if step:  # rows that were pivots are no candidates
+        if step:  # exclude earlier pivot rows
             left = w.array(np.arange(n).reshape(1, n, 1) >= step)
             size = w.op("Where", left, size, w.number(-1.0, ir.DataType.FLOAT))
         pivot = w.op("ArgMax", size, axis=1, keepdims=1)  # [B, 1, 1]
         place = w.op("Reshape", index, w.ints(1, n, 1))
-        # The permutation that exchanges rows `step` and `pivot`: where each row comes from.
+        # Exchange rows `step` and `pivot`: `source` is the old index of each row.
         source = w.op("Where", w.op("Equal", place, pivot), w.ints(step), place)
         source = w.op("Where", w.op("Equal", place, w.ints(step)), pivot, source)
         rows = w.op("GatherElements", rows, w.op("Expand", source, w.op("Shape", rows)), axis=1)
@@ -63,12 +63,12 @@ def _define_inverse(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 
 SPECS = (
     ContribOp(
-        "Trilu(X, k?) -> Y", _define_trilu, {"upper": 1}, stays_on_cpu="there is nothing to fuse it with", form="Trilu"
+        "Trilu(X, k?) -> Y", _define_trilu, {"upper": 1}, kept_on_cpu="there is nothing to fuse it with", form="Trilu"
     ),
     ContribOp(
         "Inverse(X) -> Y",
         _define_inverse,
-        stays_on_cpu="the definition is an elimination step by step",
+        kept_on_cpu="the definition is an unrolled Gauss-Jordan elimination",
         form="Gauss-Jordan elimination, written out",
         refuses=f"sizes that are not static, or above {MAX_INVERSE}",
     ),

@@ -1,7 +1,7 @@
-"""PackedAttention and PackedMultiHeadAttention: sequences of different lengths one after another, without padding.
+"""PackedAttention and PackedMultiHeadAttention: concatenated sequences of different lengths, without padding.
 
-`token_offset` [B, S] begins with the place of each token in the padded [B S], and `cumulative_sequence_length` [B + 1]
-holds where each sequence begins among the tokens. Padding is neither query nor key.
+`token_offset` [B, S] begins with the index of each token in the padded [B S], and `cumulative_sequence_length` [B + 1]
+is the index of each sequence's first token. Padding is neither query nor key.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from graphopt.contrib.attention import attend, heads, lengths_mask, merged, projected, scale_of
+from graphopt.contrib.attention import attend, lengths_mask, merge_heads, project, scale_of, split_heads
 from graphopt.contrib.schema import REQUIRED, Call, ContribOp
 from graphopt.contrib.writer import Writer
 from graphopt.remarks import Code
 
 
 def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list[int]) -> Mapping[str, ir.Value]:
-    """values: Q, K and V of each token; sizes: their last dimensions."""
+    """Pads the sequences, computes attention, and gathers the tokens.
+
+    Args:
+        w: writes the nodes.
+        call: the node.
+        values: Q, K and V, each [tokens, size].
+        sizes: their last dimensions.
+    """
     N, T = call.attribute("num_heads"), w.dtype(*call.inputs.values())
     tokens = w.dim(values[0], 0)
     offsets = call["token_offset"]
@@ -29,7 +36,7 @@ def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list
     padded = []
     for x, size in zip(values, sizes, strict=True):
         empty = w.expand(w.number(0.0, T), rows, size)
-        padded.append(heads(w, w.reshape(w.op("ScatterND", empty, column, x), B, S, size), N))
+        padded.append(split_heads(w, w.reshape(w.op("ScatterND", empty, column, x), B, S, size), N))
     ends = call["cumulative_sequence_length"]
     lengths = w.sub(w.slice(ends, 0, 1, None), w.slice(ends, 0, 0, -1))
     kept = w.unsqueeze(lengths_mask(w, lengths, None, S), 1, 2)
@@ -39,12 +46,12 @@ def _define(w: Writer, call: Call[ir.Value], values: list[ir.Value], sizes: list
     assert scale is not None
     q, k, v = padded
     context, _ = attend(w, q, k, v, scale, added, T)
-    flat = w.reshape(merged(w, context, sizes[2]), -1, sizes[2])
+    flat = w.reshape(merge_heads(w, context, sizes[2]), -1, sizes[2])
     return {"output": w.op("Gather", flat, place, axis=0)}
 
 
 def _define_attention(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
-    return _define(w, call, *projected(w, call))
+    return _define(w, call, *project(w, call))
 
 
 def _define_multi_head(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:

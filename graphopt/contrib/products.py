@@ -1,4 +1,4 @@
-"""FusedMatMul, TransposeMatMul and FusedGemm: products with transposes, a factor and an activation."""
+"""FusedMatMul, TransposeMatMul and FusedGemm: matrix multiplication with transposes, a factor and an activation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphopt.ops.schema import Array
 
 
 def _perm(rank: int, transposed: bool, batch: bool) -> tuple[int, ...]:
-    """[M, B.., K] becomes [B.., M, K] for `batch`; the last two change places for `transposed`."""
+    """Returns an operand's permutation: from [M, B.., K] to [B.., M, K] if `batch`, then swapped if `transposed`."""
     perm = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
     if transposed:
         perm[-2:] = perm[:-3:-1]
@@ -74,6 +74,6 @@ SPECS = (
             "activation_gamma": None,
         },
         form="Gemm, activation",
-        refuses="activations that no fusion of the runtime writes",
+        refuses="activations that ONNX Runtime's fusion does not write",
     ),
 )

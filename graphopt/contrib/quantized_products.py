@@ -1,12 +1,12 @@
-"""Quantized products: exact in int32 before they are scaled.
+"""Quantized matrix multiplications and convolutions: sums are exact in int32 before they are scaled.
 
     QLinearConv(x, w)           = quantize(Conv(dequantize(x), dequantize(w), B scale(x) scale(w)))
     MatMulIntegerToFloat(A, B)  = (A - zero(A)) (B - zero(B)) scale(A) scale(B) + bias
     DynamicQuantizeMatMul(A, B) = MatMulIntegerToFloat of DynamicQuantizeLinear(A)
-    QGemm(A, B)                 = alpha scale(A) scale(B) ((A - zero(A)) (B - zero(B)) + C), quantized if asked
-    MatMulInteger16(A, B)       = A B of 16-bit numbers, in 32 bits
+    QGemm(A, B)                 = alpha scale(A) scale(B) ((A - zero(A)) (B - zero(B)) + C), quantized with y_scale
+    MatMulInteger16(A, B)       = A B of 16-bit integers, accumulated in 32 bits
 
-`dequantize` and `quantize` as in quantized.py.
+quantized.py defines `dequantize` and `quantize`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ import numpy as np
 import onnx_ir as ir
 
 from graphopt.contrib.convolution import CONV_ATTRIBUTES
-from graphopt.contrib.quantized import (
-    quantized,
-    scalar,
-    spec,
-)
+from graphopt.contrib.quantized import quantize, spec, to_scalar
 from graphopt.contrib.schema import Call
 from graphopt.contrib.writer import Writer
 from graphopt.graph.operators.arguments import SCALES_OF_CHANNELS_OPSET
 from graphopt.remarks import Code
 
 FLOAT = ir.DataType.FLOAT
-ROOM, FORM = "matmul/integer_product", "MatMulInteger, Mul"
+KERNELS, FORM = "matmul/integer_product", "MatMulInteger, Mul"
 
 # -- definitions -------------------------------------------------------------------------------------------------------
 
@@ -42,21 +38,21 @@ def _define_conv(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         bias = (call["B"],) if "B" in call else ()
         y = w.op("QLinearConv", x, *(call[n] for n in names), *bias, **attributes)
     else:
-        x_scale, w_scale = scalar(w, call["x_scale"]), call["w_scale"]
-        real = w.op("DequantizeLinear", x, x_scale, scalar(w, call["x_zero_point"]))
+        x_scale, w_scale = to_scalar(w, call["x_scale"]), call["w_scale"]
+        real = w.op("DequantizeLinear", x, x_scale, to_scalar(w, call["x_zero_point"]))
         weights = w.op("DequantizeLinear", call["w"], w_scale, call["w_zero_point"], axis=0)
-        # The bias counts in units of both scales.
+        # The unit of the bias is the product of both scales.
         bias = (w.mul(w.cast(call["B"], FLOAT), w.mul(x_scale, w_scale)),) if "B" in call else ()
-        y = quantized(w, call, w.op("Conv", real, weights, *bias, **attributes), "y_scale", "y_zero_point", x)
+        y = quantize(w, call, w.op("Conv", real, weights, *bias, **attributes), "y_scale", "y_zero_point", x)
     return {"y": w.channels_last(y) if last else y}
 
 
-def _product(w: Writer, a: ir.Value, b: ir.Value, *points: ir.Value | None) -> ir.Value:
-    """The exact product of 8-bit numbers less their zero points, as float32."""
+def _matmul_integer(w: Writer, a: ir.Value, b: ir.Value, *points: ir.Value | None) -> ir.Value:
+    """Multiplies 8-bit matrices less their zero points; the exact int32 result as float32."""
     given = list(points)
     while given and given[-1] is None:
         given.pop()
-    # No absent input before one that is there: runtimes below 1.24 stumble over them.
+    # onnxruntime before 1.24 fails if an absent input precedes a present one.
     filled = [w.array(np.zeros((), w.dtype(a).numpy())) if p is None else p for p in given]
     return w.cast(w.op("MatMulInteger", a, b, *filled), FLOAT)
 
@@ -66,15 +62,15 @@ def _define_to_float(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         raise w.refuse(Code.WRONG_DTYPE, "the scales are not float32")
     if w.rank(call["a_scale"]) > 0 and w.size(call["a_scale"], 0) != 1:
         raise w.refuse(Code.WRONG_SHAPE, "A has a scale for each column")
-    y = _product(w, call["A"], call["B"], call.get("a_zero_point"), call.get("b_zero_point"))
-    y = w.mul(y, w.mul(scalar(w, call["a_scale"]), call["b_scale"]))
+    y = _matmul_integer(w, call["A"], call["B"], call.get("a_zero_point"), call.get("b_zero_point"))
+    y = w.mul(y, w.mul(to_scalar(w, call["a_scale"]), call["b_scale"]))
     return {"Y": w.add(y, call["bias"]) if "bias" in call else y}
 
 
 def _define_dynamic(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     A, scale, zero = w.outputs("DynamicQuantizeLinear", call["A"], _count=3)
     A.dtype = zero.dtype = ir.DataType.UINT8
-    y = _product(w, A, call["B"], zero, call.get("b_zero_point"))
+    y = _matmul_integer(w, A, call["B"], zero, call.get("b_zero_point"))
     y = w.mul(y, w.mul(scale, call["b_scale"]))
     return {"Y": w.add(y, call["bias"]) if "bias" in call else y}
 
@@ -82,17 +78,17 @@ def _define_dynamic(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
 def _define_gemm(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     a, b = (w.transpose(call[x], 1, 0) if call.attribute(f"trans{x}") else call[x] for x in "AB")
     a.dtype, b.dtype = w.dtype(call["A"]), w.dtype(call["B"])
-    total = _product(w, a, b, scalar(w, call["a_zero_point"]), call["b_zero_point"])
+    total = _matmul_integer(w, a, b, to_scalar(w, call["a_zero_point"]), call["b_zero_point"])
     if "C" in call:
         total = w.add(total, w.cast(call["C"], FLOAT))
     alpha = call.attribute("alpha")
-    scale = w.mul(scalar(w, call["a_scale"]), call["b_scale"])
+    scale = w.mul(to_scalar(w, call["a_scale"]), call["b_scale"])
     if alpha != 1.0:
         scale = w.mul(scale, w.number(alpha, FLOAT))
     y = w.mul(total, scale)
     if "y_scale" not in call:
         return {"Y": y}
-    return {"Y": quantized(w, call, y, "y_scale", "y_zero_point", call["A"])}
+    return {"Y": quantize(w, call, y, "y_scale", "y_zero_point", call["A"])}
 
 
 def _define_integer16(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
@@ -107,21 +103,23 @@ SPECS = (
         "QLinearConv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B?) -> y",
         _define_conv,
         {**CONV_ATTRIBUTES, "channels_last": 0},
-        room=ROOM,
+        kernels=KERNELS,
     ),
     spec(
         "MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point?, b_zero_point?, bias?) -> Y",
         _define_to_float,
-        room=ROOM,
+        kernels=KERNELS,
         form=FORM,
     ),
-    spec("DynamicQuantizeMatMul(A, B, b_scale, b_zero_point?, bias?) -> Y", _define_dynamic, room=ROOM, form=FORM),
+    spec(
+        "DynamicQuantizeMatMul(A, B, b_scale, b_zero_point?, bias?) -> Y", _define_dynamic, kernels=KERNELS, form=FORM
+    ),
     spec(
         "QGemm(A, a_scale, a_zero_point, B, b_scale, b_zero_point, C?, y_scale?, y_zero_point?) -> Y",
         _define_gemm,
         {"alpha": 1.0, "transA": 0, "transB": 0},
-        room=ROOM,
+        kernels=KERNELS,
         form=FORM,
     ),
-    spec("MatMulInteger16(A, B) -> Y", _define_integer16, room=ROOM, form=FORM),
+    spec("MatMulInteger16(A, B) -> Y", _define_integer16, kernels=KERNELS, form=FORM),
 )

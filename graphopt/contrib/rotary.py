@@ -1,6 +1,6 @@
-"""RotaryEmbedding: pairs of each head's first `rotary_embedding_dim` numbers are turned by an angle of the position.
+"""RotaryEmbedding: rotates pairs of each head's first `rotary_embedding_dim` elements by an angle of the position.
 
-The two numbers of a pair lie half the dimension apart, or beside each other where `interleaved`.
+The two elements of a pair are half the dimension apart, or adjacent if `interleaved`.
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 """
 
@@ -18,9 +18,16 @@ from graphopt.remarks import Code
 def rotate(
     w: Writer, x: ir.Value, cos: ir.Value, sin: ir.Value, dim: int, head_size: int | None, interleaved: bool
 ) -> ir.Value:
-    """Turns x [B, S, N, H] by cos and sin [B, S, 1, dim / 2].
+    """Rotates the first `dim` elements of each head.
 
-    Of a head the first `dim` numbers are turned; `head_size` is H, or None where that is all of them.
+    Args:
+        w: writes the nodes.
+        x: [B, S, N, H].
+        cos: [B, S, 1, dim / 2].
+        sin: [B, S, 1, dim / 2].
+        dim: the number of rotated elements.
+        head_size: H; None if it equals `dim`.
+        interleaved: the elements of a pair are adjacent.
     """
     rest: list[ir.Value] = []
     if head_size is not None and head_size != dim:
@@ -42,8 +49,8 @@ def rotate(
     return w.concat([turned, *rest], -1)
 
 
-def angles(w: Writer, cache: ir.Value, positions: ir.Value) -> ir.Value:
-    """Rows of a cache [max positions, dim / 2] for positions [B, S], as [B, S, 1, dim / 2]."""
+def gather_angles(w: Writer, cache: ir.Value, positions: ir.Value) -> ir.Value:
+    """Gathers the rows of a cache [max positions, dim / 2] at positions [B, S], as [B, S, 1, dim / 2]."""
     return w.unsqueeze(w.op("Gather", cache, positions, axis=0), 2)
 
 
@@ -52,7 +59,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if call.attribute("is_packed_batching"):
         raise w.refuse(Code.ATTRIBUTE, "packed batches have no definition")
     if call.attribute("scale", 1.0) != 1.0:
-        raise w.refuse(Code.ATTRIBUTE, "the schema does not say what a scale does")
+        raise w.refuse(Code.ATTRIBUTE, "the schema does not define scale")
     rank = w.rank(x)
     dim = 2 * w.require_size(cos, 1)
     given, heads = call.attribute("rotary_embedding_dim", 0), call.attribute("num_heads", 0)
@@ -60,7 +67,7 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     if given and rank == 3:
         hidden = w.size(x, -1)
         if not heads or hidden is None:
-            raise w.refuse(Code.UNKNOWN_SHAPE, "the size of a head is not known")
+            raise w.refuse(Code.UNKNOWN_SHAPE, "the head size is not known")
         head_size = hidden // heads
     if rank == 4:
         if head_size is None:
@@ -74,8 +81,8 @@ def _define(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
     turned = rotate(
         w,
         split,
-        angles(w, cos, ids),
-        angles(w, call["sin_cache"], ids),
+        gather_angles(w, cos, ids),
+        gather_angles(w, call["sin_cache"], ids),
         dim,
         head_size,
         bool(call.attribute("interleaved", 0)),
@@ -94,7 +101,7 @@ SPECS = (
             "rotary_embedding_dim": None,
             "scale": None,
         },
-        stays_on_cpu="its kernel takes two thirds of FusedRotary's time",
+        kept_on_cpu="its kernel takes two thirds of FusedRotary's time",
         on_provider="attention/rotary",
         form="Gather, Split, Mul, Add",
         refuses="packed batches; a scale",

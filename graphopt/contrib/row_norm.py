@@ -1,7 +1,7 @@
 """SkipLayerNormalization, SimplifiedLayerNormalization, SkipSimplifiedLayerNormalization, EmbedLayerNormalization.
 
-The norm over the last axis of a sum: S = input + skip + bias, Y = norm(S) gamma + beta. "Simplified" is RMSNorm.
-SimplifiedLayerNormalization stands in ONNX's own domain, where only ONNX Runtime knows it.
+Normalization of a sum over the last axis: S = input + skip + bias, Y = norm(S) gamma + beta. "Simplified" is RMSNorm.
+SimplifiedLayerNormalization is in ONNX's own domain, but only ONNX Runtime has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _define_skip(w: Writer, call: Call[ir.Value], rms: bool) -> Mapping[str, ir.
     else:
         beta = call.get("beta")
         outputs["output"] = w.layer_norm(total, gamma, beta, epsilon)
-    if call.asks_for("mean") or call.asks_for("inv_std_var"):
+    if call.has_output("mean") or call.has_output("inv_std_var"):
         centred = w.cast(total, ir.DataType.FLOAT)
         if not rms:
             outputs["mean"] = w.reduce("ReduceMean", centred, -1)
@@ -46,13 +46,13 @@ def _define_simplified(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value
     x, scale = call["X"], call["scale"]
     axis = call.attribute("axis")
     if axis != -1 and axis != w.rank(x) - 1:
-        raise w.refuse(Code.WRONG_AXIS, f"it normalises from axis {axis} on, and its definition along the last one")
+        raise w.refuse(Code.WRONG_AXIS, f"axis is {axis}; the definition covers the last axis only")
     if w.dtype(x) != w.dtype(scale):
-        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, and its scale is {w.dtype(scale)}")
+        raise w.refuse(Code.MIXED_DTYPE, f"X is {w.dtype(x)}, but its scale is {w.dtype(scale)}")
     if call.attribute("stash_type") != 1:
         raise w.refuse(Code.ATTRIBUTE, "statistics are not in float32")
     outputs = {"Y": w.rms_norm(x, scale, call.attribute("epsilon"))}
-    if call.asks_for("inv_std_var"):
+    if call.has_output("inv_std_var"):
         wide = w.cast(x, ir.DataType.FLOAT)
         outputs["inv_std_var"] = w.op("Reciprocal", w.deviation(wide, call.attribute("epsilon")))
     return outputs
@@ -72,7 +72,7 @@ def _define_embed(w: Writer, call: Call[ir.Value]) -> Mapping[str, ir.Value]:
         "output": w.layer_norm(total, call["gamma"], call["beta"], call.attribute("epsilon")),
         "embedding_sum": total,
     }
-    if call.asks_for("mask_index"):
+    if call.has_output("mask_index"):
         if "mask" in call:
             is_word = w.cast(w.op("Equal", call["mask"], w.number(1, ir.DataType.INT32)), ir.DataType.INT32)
             outputs["mask_index"] = w.reduce("ReduceSum", is_word, 1, keepdims=0)

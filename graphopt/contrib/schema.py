@@ -1,9 +1,9 @@
-"""What one operator of ONNX Runtime's domain `com.microsoft` is, in one place.
+"""The description of one operator of ONNX Runtime's domain `com.microsoft`.
 
-These operators are input: models that ONNX Runtime's own tools wrote are made of them. Each is described by the facts
-of its schema and by a definition in standard ONNX. Tests compare that with a numpy reference, which was written from
-the schema's text and not from the definition (tests/contrib/references).
-Source of the facts: ONNX Runtime, docs/ContribOperators.md, and the schemas that its wheels carry.
+These operators occur in models that ONNX Runtime's tools have written; graphopt reads and never emits them. Each is
+described by the facts of its schema and by a definition in standard ONNX. Tests compare the definition with a numpy
+reference, written from the schema's text independently of the definition (tests/contrib/references).
+Source of the facts: ONNX Runtime, docs/ContribOperators.md, and the schemas in its wheels.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from graphopt.contrib.writer import Writer
 DOMAIN = "com.microsoft"
 T = TypeVar("T")
 
-# The value of an attribute that a node has to write.
+# The default of an attribute that every node must have.
 REQUIRED = object()
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One node as its operator's schema reads it: over values of a graph, or over arrays.
+    """One node with its inputs, attributes and outputs by formal name. Inputs are graph values or arrays (T).
 
     Attributes:
-        inputs: the formal inputs that are there; of a variadic one a name each, "inputs0", "inputs1", ...
-        attributes: all of the schema's, with their defaults; None where there is no default.
-        outputs: the formal outputs that somebody asks for.
+        inputs: the present inputs. A variadic input has one name for each value: "inputs0", "inputs1", ...
+        attributes: all attributes of the schema, with their defaults; None if there is no default.
+        outputs: the formal names of the used outputs.
     """
 
     inputs: Mapping[str, T]
@@ -51,7 +51,7 @@ class Call(Generic[T]):
         value = self.attributes[name]
         return absent if value is None else value
 
-    def asks_for(self, output: str) -> bool:
+    def has_output(self, output: str) -> bool:
         return output in self.outputs
 
 
@@ -65,16 +65,16 @@ class ContribOp:
     Attributes:
         signature: the operator's name, its inputs and outputs, "Name(A, B?) -> Y, Z?"; "?" at the end of a formal name
             marks one that may be absent, "*" a variadic one.
-        define: writes standard ONNX with `Writer`; gives the value of each output that is asked for.
-        attributes: name -> default; None where the schema has none, REQUIRED where a node must write it.
-        form: what passes read it as: an operator of ours, or standard ONNX that they know.
-        refuses: what of the schema has no definition, for the documentation; "" where nothing.
-        stays_on_cpu: why the runtime's own kernel is the better choice there; "" where the definition is.
-        stays_on_gpu: the same for GPUs.
-        on_provider: the folder of native/operators whose kernels compute a node that stays, on our provider; "" where
+        define: writes standard ONNX with `Writer`; returns the value of each used output.
+        attributes: name -> default; None if the schema has none, REQUIRED if every node must have it.
+        form: the result of the passes on its definition, for the documentation: our operators or standard ONNX.
+        refuses: the parts of the schema without a definition, for the documentation; "" if there are none.
+        kept_on_cpu: why `optimize` keeps its nodes on CPUs; "" if the definition replaces them.
+        kept_on_gpu: the same for GPUs.
+        on_provider: the folder of native/operators with the kernels that compute kept nodes on our provider; "" if
             there are none.
-        quantized: it computes with integers where its definition has floats, so that a pass leaves it.
-        domain: of the operator; runtimes have one in ONNX's own.
+        quantized: the kernel computes with integers and the definition with floats, so the pass keeps the node.
+        domain: the operator's domain; one contrib operator is in ONNX's own.
     """
 
     signature: str
@@ -82,8 +82,8 @@ class ContribOp:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     form: str = ""
     refuses: str = ""
-    stays_on_cpu: str = ""
-    stays_on_gpu: str = ""
+    kept_on_cpu: str = ""
+    kept_on_gpu: str = ""
     on_provider: str = ""
     quantized: bool = False
     domain: str = DOMAIN
@@ -94,12 +94,12 @@ class ContribOp:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Formal names in order, with their marks."""
+        """The formal input names in order, with their marks "?" and "*"."""
         return tuple(self.signature.partition("(")[2].partition(")")[0].split(", "))
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """As `inputs`."""
+        """The formal output names in order, with their marks."""
         return tuple(self.signature.partition(" -> ")[2].split(", "))
 
     @property
@@ -108,5 +108,5 @@ class ContribOp:
 
 
 def formal(name: str) -> str:
-    """A formal name without its mark."""
+    """Removes the mark from a formal name."""
     return name.rstrip("?*")

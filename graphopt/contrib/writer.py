@@ -1,4 +1,4 @@
-"""Writes the standard ONNX of a definition, in the spelling of the model's opset."""
+"""Writes definitions in standard ONNX for the model's opset."""
 
 from __future__ import annotations
 
@@ -11,25 +11,33 @@ from graphopt.graph.operators.arguments import first_opset
 from graphopt.ops.schema import Array
 from graphopt.remarks import Code, Refusal
 
-# Of definitions: Range, Where and negative axes of most operators.
+# The oldest opset of definitions, which use Range, Where and negative axes.
 MIN_OPSET = 11
 
 
 class Writer(Builder):
-    """The nodes of one definition, in order. They read the node's inputs and are not in the graph yet."""
+    """Collects the nodes of one definition in order. They use the anchor's inputs and are not in the graph yet.
+
+    Raises:
+        Refusal: the model's default opset is below MIN_OPSET.
+    """
 
     def __init__(self, editor: Editor, anchor: ir.Node) -> None:
         super().__init__(editor, anchor)
         if self.opset < MIN_OPSET:
-            raise Refusal(Code.OPSET, f"its definition needs opset {MIN_OPSET}, and the model has {self.opset}", anchor)
+            raise Refusal(Code.OPSET, f"its definition needs opset {MIN_OPSET}, but the model has {self.opset}", anchor)
 
-    # -- what is known of the node's inputs ----------------------------------------------------------------------------
+    # -- queries of the node's inputs ----------------------------------------------------------------------------------
 
     def refuse(self, code: Code, detail: str) -> Refusal:
         return Refusal(code, detail, self.anchor)
 
     def dtype(self, *values: ir.Value | None) -> ir.DataType:
-        """The element type that these values share, which one of them tells at least."""
+        """Returns the element type that the values share, from the first value with a known type.
+
+        Raises:
+            Refusal: no value has a known type.
+        """
         known = next((d for v in values if (d := self.editor.dtype(v)) is not None), None)
         if known is None:
             raise self.refuse(Code.WRONG_DTYPE, "the element type of its inputs is not known")
@@ -42,7 +50,7 @@ class Writer(Builder):
         return rank
 
     def size(self, value: ir.Value, axis: int) -> int | None:
-        """One dimension of an input, where it is a number."""
+        """Returns one dimension of an input of known rank; None if it is not static."""
         dims = self.editor.shapes.dims(value)
         found = None if dims is None else dims[axis]
         return None if found is None else found.value
@@ -65,18 +73,18 @@ class Writer(Builder):
         return value
 
     def channels_first(self, x: ir.Value) -> ir.Value:
-        """[N, spatial.., C] as [N, C, spatial..]."""
+        """Transposes [N, spatial.., C] to [N, C, spatial..]."""
         rank = self.rank(x)
         return self.transpose(x, 0, rank - 1, *range(1, rank - 1))
 
     def channels_last(self, x: ir.Value) -> ir.Value:
-        """[N, C, spatial..] as [N, spatial.., C]."""
+        """Transposes [N, C, spatial..] to [N, spatial.., C]."""
         return self.transpose(x, 0, *range(2, self.rank(x)), 1)
 
-    # -- what several definitions are made of --------------------------------------------------------------------------
+    # -- parts of several definitions ----------------------------------------------------------------------------------
 
     def layer_norm(self, x: ir.Value, gamma: ir.Value, beta: ir.Value | None, epsilon: float) -> ir.Value:
-        """Over the last axis."""
+        """Writes a layer normalization over the last axis; below opset 17 in float32 by primitive operators."""
         T = self.dtype(gamma, x)
         if self.opset >= first_opset("LayerNormalization"):
             shift = () if beta is None else (beta,)
@@ -87,13 +95,13 @@ class Writer(Builder):
         return y if beta is None else self.add(y, beta)
 
     def rms_norm(self, x: ir.Value, gamma: ir.Value, epsilon: float) -> ir.Value:
-        """Over the last axis."""
+        """Writes an RMS normalization over the last axis, with statistics in float32."""
         T = self.dtype(gamma, x)
         wide = x if T == ir.DataType.FLOAT else self.cast(x, ir.DataType.FLOAT)
         return self.mul(self._narrow(self.div(wide, self.deviation(wide, epsilon)), T), gamma)
 
     def deviation(self, centred: ir.Value, epsilon: float) -> ir.Value:
-        """sqrt(mean(x^2) + epsilon) over the last axis, in float32."""
+        """Writes sqrt(mean(x^2) + epsilon) over the last axis of a float32 value."""
         squares = self.op("Pow", centred, self.number(2.0, ir.DataType.FLOAT))
         variance = self.reduce("ReduceMean", squares, -1)
         return self.op("Sqrt", self.add(variance, self.number(epsilon, ir.DataType.FLOAT)))

@@ -54,7 +54,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
 
     def legal(self, match: ContribMatch, editor: Editor) -> ContribMatch:
         if match.op.quantized and editor.target.device != "portable":
-            raise Refusal(Code.QUANTIZED, match.op.stays_on_cpu, match.node)
+            raise Refusal(Code.QUANTIZED, match.op.kept_on_cpu, match.node)
         # Written to see whether it can be, and again by the rewrite: nodes that were kept would count as readers of the
         # inputs for whoever asks in between, and for good where the node stays.
         writer, _ = define(match.op, match.node, editor)
@@ -68,7 +68,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
         node, op = plan.node, plan.op
         if editor.target.device == "portable":
             return None  # takes standard ONNX only
-        no_gain = op.stays_on_cpu if editor.target.device == "cpu" else op.stays_on_gpu
+        no_gain = op.kept_on_cpu if editor.target.device == "cpu" else op.kept_on_gpu
         if not no_gain and editor.target.device == "cpu" and _with_cache(op, node):
             no_gain = "ONNX Runtime's kernel keeps the cache and masks later tokens without a tensor"
         inputs = [v for v in node.inputs if v is not None]

@@ -33,7 +33,7 @@ def on_provider(op: ContribOp) -> str:
     """Returns the kernel that runs the operator on our provider."""
     if op.on_provider:
         return f"operators/{op.on_provider}"
-    if not op.stays_on_gpu:
+    if not op.kept_on_gpu:
         return "through its definition"
     return f"no kernel: {WITHOUT_OURS[op.name]}"
 
@@ -51,8 +51,8 @@ def rows() -> list[str]:
             op.name,
             f"contrib/{op.define.__module__.rpartition('.')[2]}.py",
             op.form,
-            treatment(op.stays_on_cpu),
-            "kept: the same" if op.stays_on_gpu == op.stays_on_cpu != "" else treatment(op.stays_on_gpu),
+            treatment(op.kept_on_cpu),
+            "kept: the same" if op.kept_on_gpu == op.kept_on_cpu != "" else treatment(op.kept_on_gpu),
             on_provider(op),
             kernels(op),
             op.refuses,

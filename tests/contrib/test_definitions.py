@@ -73,7 +73,7 @@ def test_a_window_of_no_tokens_has_no_definition() -> None:
     case.attributes["local_window_size"] = 0
     _, refused = lowered(model_of(op, case, 17))
     assert len(refused) == 1
-    assert "a window of no tokens" in refused[0]
+    assert "local_window_size 0" in refused[0]
 
 
 @pytest.mark.parametrize("axis", [3, -4, -(2**63)])
@@ -89,7 +89,7 @@ def test_an_axis_beyond_the_rank_has_no_definition(axis: int) -> None:
     attributes.extend([*kept, onnx.helper.make_attribute("axis", axis)])
     _, refused = lowered(model)
     assert len(refused) == 1
-    assert f"axis is {axis} of 3" in refused[0]
+    assert f"axis {axis} at rank 3" in refused[0]
 
 
 def test_verify_names_the_key_that_windows_differ_by() -> None:

@@ -208,7 +208,7 @@ def test_one_norm_alone_stays_with_the_runtime(alone: str) -> None:
     inputs[:] = [n if n == alone or not n.endswith("norm_weight") else "" for n in inputs]
     assert forecast(model, "graphopt").nodes[0].reason == "a norm of queries or of keys alone"
     _, refused = lowered(model)
-    assert "which the schema forbids" in refused[0]
+    assert "requires both q_norm_weight and k_norm_weight" in refused[0]
 
 
 @pytest.mark.parametrize("rows", [(1,), (2, 3)])
