@@ -119,16 +119,16 @@ def _complaint(message: onnx.ModelProto | bytes) -> str:
 
 def _check_types(node: ir.Node, after: str) -> None:
     """What we have put in says of its values only what is known of them."""
-    for value in node.outputs:
-        if value.is_graph_output():
-            continue  # the interface keeps what it declared
-        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+    inputs, outputs, spec = node.inputs, node.outputs, OPS[node.op_type]
+    for value in outputs:
+        # The interface keeps what it declared.
+        shape = None if value.is_graph_output() else value.shape
+        if shape is not None and any(isinstance(d, int) and d < 0 for d in shape.dims):
             raise InvariantError(f"after {after}: '{value.name}' has a negative dimension; please report this")
-    spec = OPS[node.op_type]
-    of_T = (v for v, name in zip(node.outputs, spec.outputs) if name not in spec.bfloat16)
-    values = [*(node.inputs[i] for i in spec.inputs_of_T), *of_T]
-    inner = (v for v in values if v is not None and not v.is_graph_output())
-    types = {v.dtype for v in inner if v.dtype is not None and v.dtype is not ir.DataType.UNDEFINED}
+    values = [inputs[i] for i in spec.inputs_of_T]
+    values += [v for v, name in zip(outputs, spec.outputs) if name not in spec.bfloat16]
+    inner = [v for v in values if v is not None and not v.is_graph_output()]
+    types = {d for v in inner if (d := v.dtype) is not None} - {ir.DataType.UNDEFINED}
     if len(types) > 1:
         names = " and ".join(sorted(t.name for t in types))
         raise InvariantError(f"after {after}: '{node.name}' has operands of {names}; please report this")

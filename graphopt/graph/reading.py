@@ -411,10 +411,11 @@ def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
     for graph in graphs:
         seen: set[ir.Node] = set()
         ordered = True
-        _require_text(what, (graph.name, *[v.name for v in graph.inputs], *graph.initializers.data))
+        texts: list[str | None] = [graph.name, *[v.name for v in graph.inputs], *graph.initializers.data]
         for node in graph:
-            texts = (node.op_type, node.domain, node.name, *[v.name for v in node.outputs], *node.attributes.data)
-            _require_text(what, texts)
+            texts += (node.op_type, node.domain, node.name)
+            texts += [v.name for v in node.outputs]
+            texts += node.attributes.data
             for value in node.inputs:
                 if value is None:
                     continue
@@ -427,6 +428,7 @@ def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
                 elif producer.graph is graph and producer not in seen:
                     ordered = False
             seen.add(node)
+        _require_text(what, texts)
         if not ordered:
             in_order = False
             try:

@@ -59,9 +59,11 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
     anchors = ELEMENTWISE
 
     def match(self, node: ir.Node, editor: Editor) -> AffineMatch | None:
-        data = [v for v in node.inputs if v is not None]
-        if not any(linear_before(v, editor) for v in data) and linear_after(node.outputs[0]) is None:
+        following = linear_after(node.outputs[0])
+        if following is None and not any(linear_before(v, editor) for v in node.inputs if v is not None):
             return None
+        if following is None and _is_a_bias(node, editor):
+            return None  # whatever it adds: most nodes with a constant beside a MatMul are one
         try:
             affine = elementwise_affine(node, editor)
         except Refusal:
@@ -70,7 +72,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
             raise
         if affine is None:
             return None
-        before, after = linear_before(affine.X, editor), linear_after(node.outputs[0])
+        before, after = linear_before(affine.X, editor), following
         if before is not None and before.node.op_type == "MatMul" and before.add is None and not _scales(affine):
             before = None  # this node is the bias
         if after is not None and after.node.op_type == "MatMul" and not _plain_scale(affine):

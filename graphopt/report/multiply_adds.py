@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -100,6 +101,7 @@ def operands(domain: str, op_type: str) -> Sequence[int]:
     return () if formula is None else formula[1]
 
 
+@functools.cache
 def has_multiply_adds(domain: str, op_type: str) -> bool:
     """Whether an operator computes a convolution, a matrix multiplication or attention."""
     return (domain, op_type) in _UNKNOWN or _formula(domain, op_type) is not None

@@ -98,10 +98,6 @@ def evaluate(call: Call) -> Array:
     return result
 
 
-def can_evaluate(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in _FUNCTIONS and len(node.outputs) == 1
-
-
 def _elementwise(function: Callable[..., Array], oldest: int = 7) -> Callable[[Call], Array]:
     def call(c: Call) -> Array:
         arrays = [c.input(i) for i in range(len(c.inputs))]
@@ -344,3 +340,5 @@ _FUNCTIONS: dict[str, Callable[[Call], Array]] = {
     "ReduceMax": _reduction(np.max),
     "ReduceMin": _reduction(np.min),
 }
+# Operators that `evaluate` knows.
+EVALUATED = _FUNCTIONS.keys()

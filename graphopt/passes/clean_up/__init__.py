@@ -31,7 +31,7 @@ from graphopt.metadata import Numerics
 from graphopt.passes.base import ModelPass
 from graphopt.passes.clean_up.branches import take_branch
 from graphopt.passes.clean_up.cast_before_transpose import cast_before_transposing
-from graphopt.passes.clean_up.constants import ConstantFolding
+from graphopt.passes.clean_up.constants import COMPUTED, ConstantFolding
 from graphopt.passes.clean_up.equal_nodes import EqualNodes
 from graphopt.passes.clean_up.identities import CANDIDATES, unchanged
 from graphopt.passes.clean_up.unused import remove_unused, remove_unused_definitions
@@ -66,17 +66,18 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
     """Simplifies a graph in one walk, in topological order; returns whether inference may find more afterwards."""
     constants, equal, inlined = ConstantFolding(editor), EqualNodes(editor, contents), False
     for node in graph:
-        if constants.compute(node):
-            done[f"{node.op_type} of constants, computed"] += 1
-        elif is_op(node, "If") and take_branch(node, editor):
+        op_type = node.op_type  # read once: this loop takes the most time of a graph without anything to rewrite
+        if op_type in COMPUTED and constants.compute(node):
+            done[f"{op_type} of constants, computed"] += 1
+        elif op_type == "If" and is_op(node) and take_branch(node, editor):
             done["If of a constant condition, its branch put in its place"] += 1
             inlined = True
         else:
-            if is_op(node, "Range") and constants.read_scalars(node):
+            if op_type == "Range" and is_op(node) and constants.read_scalars(node):
                 done["constants of a Range, made scalars"] += 1
-            same = unchanged(node, editor) if node.op_type in CANDIDATES else None
+            same = unchanged(node, editor) if op_type in CANDIDATES else None
             if same is not None and editor.bypass(node, same):
-                done[f"{node.op_type} that changes nothing, removed"] += 1
+                done[f"{op_type} that changes nothing, removed"] += 1
             elif equal.merge(node):
-                done[f"{node.op_type} that repeats another, merged"] += 1
+                done[f"{op_type} that repeats another, merged"] += 1
     return inlined or constants.tell_more

@@ -9,16 +9,18 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor
 from graphopt.graph.inference import is_certain
 from graphopt.graph.operators.elements import ELEMENTS
-from graphopt.graph.operators.evaluation import DTYPES, Call, CannotEvaluateError, can_evaluate, cast, evaluate
+from graphopt.graph.operators.evaluation import DTYPES, EVALUATED, Call, CannotEvaluateError, cast, evaluate
 from graphopt.graph.operators.traits import READ_FLOATS
 from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import tensor_dims
-from graphopt.graph.view import is_op, use_count
+from graphopt.graph.view import use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
 # Larger weights are kept on disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
+# Operators whose nodes may be computed.
+COMPUTED = ELEMENTS.keys() | EVALUATED | {"CastLike"}
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
 
@@ -46,12 +48,11 @@ class ConstantFolding:
 
     def compute(self, node: ir.Node) -> bool:
         """Puts a constant in the place of the node's output."""
-        if len(node.outputs) != 1:
+        outputs = node.outputs
+        if len(outputs) != 1 or outputs[0].is_graph_output() or not use_count(outputs[0]):
             return False
-        output = node.outputs[0]
-        if output.is_graph_output() or not use_count(output):
-            return False
-        array = self._from_shapes(node)
+        output = outputs[0]
+        array = self._from_shapes(node, output)
         if array is None:
             array = self._evaluate(node)
         if array is None:
@@ -74,19 +75,21 @@ class ConstantFolding:
         self.editor.rewire(node, scalars)
         return True
 
-    def _from_shapes(self, node: ir.Node) -> Array | None:
+    def _from_shapes(self, node: ir.Node, output: ir.Value) -> Array | None:
         """Integers that follow from dimensions."""
-        output = node.outputs[0]
         if node.op_type not in ELEMENTS or self.editor.dtype(output) not in MAY_BE_SHAPES:
             return None
         elements = self.editor.shapes.elements(output)
         return elements.array if elements is not None and elements.dtype in SHAPE_TYPES else None
 
     def _evaluate(self, node: ir.Node) -> Array | None:
-        if is_op(node, "CastLike"):
-            return self._cast_like(node)
+        op_type = node.op_type
         # A Shape that `shapes` does not know is unknown.
-        if not can_evaluate(node) or node.op_type == "Shape":
+        if op_type == "Shape" or node.domain != "":
+            return None
+        if op_type == "CastLike":
+            return self._cast_like(node)
+        if op_type not in EVALUATED:
             return None
         tensors: list[ir.TensorProtocol | None] = []
         for value in node.inputs:
@@ -96,7 +99,7 @@ class ConstantFolding:
             tensors.append(tensor)
         if any(a.is_ref() for a in node.attributes.values()):
             return None
-        if node.op_type == "Cast" and _is_stored_weight(tensors[0]):
+        if op_type == "Cast" and _is_stored_weight(tensors[0]):
             return None
         limit = self._limit(node)
         if any(t is not None and t.nbytes > limit for t in tensors):

@@ -18,6 +18,7 @@ from graphopt.ops import DOMAIN
 
 # Constants of up to this size are compared by content.
 MAX_COMPARED_BYTES = 128
+# Equal inputs and attributes give different outputs, or runtimes expect a node for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
 # Nodes that may be equal: one without a key yet, or all of them by key.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
@@ -37,11 +38,16 @@ class EqualNodes:
 
     def merge(self, node: ir.Node) -> bool:
         """Replaces a node by an equal one that came before it."""
-        if not _is_pure(node):
+        domain, op_type = node.domain, node.op_type
+        if op_type in NEVER_MERGED or not _is_known(domain, op_type):
             return False
         # Contents of constants are compared only among nodes that have the same operator and first operand.
-        data = next((v for v in node.inputs if v is not None and not self.editor.is_constant(v)), None)
-        place = (node.domain, node.op_type, data)
+        data: ir.Value | None = None
+        for value in node.inputs:  # no generator, which takes twice as long
+            if value is not None and self.editor.tensor(value) is None:
+                data = value
+                break
+        place = (domain, op_type, data)
         bucket = self._seen.setdefault(place, node)
         if bucket is node:
             return False
@@ -83,11 +89,6 @@ class EqualNodes:
 @functools.cache
 def _is_known(domain: str, op_type: str) -> bool:
     return domain == DOMAIN or onnx.defs.has(op_type, domain)
-
-
-def _is_pure(node: ir.Node) -> bool:
-    """Whether equal inputs and attributes give equal outputs, and runtimes do not expect one node for each reader."""
-    return node.op_type not in NEVER_MERGED and _is_known(node.domain, node.op_type)
 
 
 def _attribute_key(attribute: ir.Attr) -> Hashable | None:

@@ -10,24 +10,25 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import spans
 from graphopt.graph.operators.dropout import drops_nothing
 from graphopt.graph.shapes.sizes import ONE, ZERO, Size
-from graphopt.graph.view import attribute_int, made_by, use_count
+from graphopt.graph.view import attribute_int, is_read, made_by
 from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
     """The input that the only read output of a node of CANDIDATES always equals, or None."""
-    if node.domain != "" or not node.inputs or node.inputs[0] is None:
+    inputs, outputs, op_type = node.inputs, node.outputs, node.op_type
+    if node.domain != "" or not inputs or inputs[0] is None:
         return None
     attributes = node.attributes.data
     if attributes and any(a.is_ref() for a in attributes.values()):
         return None
-    if len(node.outputs) > 1 and any(use_count(o) or o.is_graph_output() for o in node.outputs[1:]):
+    if len(outputs) > 1 and any(is_read(o) for o in outputs[1:]):
         return None
-    if node.op_type in FACTORS:
+    if op_type in FACTORS:
         return _times_one(node, editor)
-    if node.op_type == "Reshape":
+    if op_type == "Reshape":
         return _reshaped_back(node, editor)
-    return node.inputs[0] if _KEEPS[node.op_type](node, editor) else None
+    return inputs[0] if _KEEPS[op_type](node, editor) else None
 
 
 def _has_one_input(node: ir.Node, editor: Editor) -> bool:
@@ -112,11 +113,10 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
     if a is None or b is None or editor.opset(node) < NUMPY_BROADCASTING_OPSET:
         return None
     for x, one in ((a, b), (b, a))[: 1 if node.op_type == "Div" else 2]:
-        rank, rank_one = editor.shapes.rank(x), editor.shapes.rank(one)
-        if rank_one is None or (rank_one > 0 and (rank is None or rank_one > rank)):
-            continue
         if editor.scalar(one) == 1.0:
-            return x
+            rank, rank_one = editor.shapes.rank(x), editor.shapes.rank(one)
+            if rank_one is not None and (rank_one == 0 or (rank is not None and rank_one <= rank)):
+                return x
     return None
 
 
