@@ -1,6 +1,6 @@
-"""The activations that an operator of ours may end with. Mirrors native/operators/activation.h.
+"""The activations at the end of our operators. Mirrors native/operators/activation.h.
 
-Each adds a suffix to the operator's name, its attributes to the node, and statements to the body.
+Each adds a suffix to the operator's name, attributes to the node, and statements to the function body.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ class Activation:
     """One activation.
 
     Attributes:
-        suffix: what the operator's name ends with.
+        suffix: the suffix of the operator's name.
         attributes: names of its float attributes.
-        body: `body(dialect)` gives statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start with
-            `act_`.
-        reference: numpy, float64 in and out.
+        body: `body(dialect)` returns statements that compute `{y}` from `{x}` in ONNX text syntax; temporaries start
+            with `act_`.
+        reference: computes the activation with numpy, from float64 to float64.
+        min_opset: the oldest default opset with the operators of the body.
     """
 
     suffix: str
@@ -39,6 +40,7 @@ class Activation:
         return dict.fromkeys(self.attributes, ir.AttributeType.FLOAT)
 
     def statements(self, x: str, y: str, dialect: Dialect) -> str:
+        """Returns the statements that compute value `y` from value `x`."""
         return self.body(dialect).replace("{x}", x).replace("{y}", y)
 
 
@@ -68,7 +70,7 @@ def _hard_swish(_: Dialect) -> str:
 
 
 def _gelu(dialect: Dialect) -> str:
-    # In the form that ONNX Runtime fuses.
+    # ONNX Runtime fuses this form.
     numbers = {"act_r": math.sqrt(2.0), "act_one": 1.0, "act_half": 0.5}
     return "".join(number(n, v, "{x}", dialect) for n, v in numbers.items()) + (
         "act_z = Div({x}, act_r)\nact_e = Erf(act_z)\nact_p = Add(act_e, act_one)\n"
@@ -126,13 +128,13 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-SLOPED = "PRelu"  # what the name of an operator ends with whose last input are slopes, a number for each channel
+SLOPED = "PRelu"  # the suffix of operators with a last input `slope`, which has one element for each channel
 
 
 def with_slopes(plain: OpSpec) -> OpSpec:
-    """NAME[Add]PRelu, of the NAME[Add] without an activation: Y = PRelu(what that gives, slope).
+    """Makes NAME[Add]PRelu from NAME[Add], which has no activation: Y = PRelu(NAME[Add](..), slope).
 
-    Slopes are [C, 1, .., 1] for Y [N, C, D1, .., Dk], one dimension less, so that they broadcast as they are.
+    The slope is [C, 1, .., 1] for Y [N, C, D1, .., Dk]. It has one dimension less than Y and broadcasts to it.
     """
 
     def reference(*inputs: Array, **attributes: Any) -> tuple[Array, ...]:

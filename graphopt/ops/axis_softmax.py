@@ -1,6 +1,6 @@
-"""AxisSoftmax: Y = Softmax(X) over an axis that others follow, as of ONNX's Softmax-13.
+"""AxisSoftmax: Y = Softmax(X) over an axis before the last, as ONNX's Softmax-13.
 
-X and Y [.., D, ..], float or float16, computed in float32; `axis` may be negative. For CPUs alone.
+X and Y [.., D, ..], float or float16, computed in float32; `axis` may be negative. CPU only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SPECS = (
         outputs=("Y",),
         attributes={"axis": ir.AttributeType.INT},
         body=lambda _: "Y = Softmax <axis: int = @axis> (X)\n",
-        min_opset=AXES_INPUT_OPSET,  # Softmax is over one axis from then on
+        min_opset=AXES_INPUT_OPSET,  # Softmax-13 is the first over a single axis
         reference=_reference,
-        summary="Y = Softmax(X) over an axis that others follow",
+        summary="Y = Softmax(X) over an axis before the last",
         keeps_shape=True,
         gpu_kernel=False,
     ),

@@ -1,4 +1,4 @@
-"""One node with its inputs: what its outputs are compared with, and models that hold such nodes."""
+"""Test cases of our operators: a node, its inputs, its expected outputs, and models of such nodes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from onnx import helper, numpy_helper
 from graphopt.ops import DOMAIN, DOMAIN_VERSION, OpSpec
 from graphopt.ops.schema import Array, Dialect
 
-# Relative to the root mean square of the reference. Winograd's transforms amplify rounding; a float16 body rounds
-# after every step.
+# Tolerances are relative to the root mean square (RMS) of the reference. Winograd's transforms amplify rounding. A
+# float16 function body rounds after every node.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-2}
 WINOGRAD_TOLERANCE = {"float32": 2e-4, "float16": 2e-2}
-# A probability next to the middle between two numbers of bfloat16 becomes either, and kernels round the exponentials.
+# A probability near the midpoint of two bfloat16 values may round to either. Kernels round the exponentials instead.
 ROUNDED_SOFTMAX_TOLERANCE = {"float32": 1.5e-2}
-# A result next to the middle between two numbers of bfloat16 becomes either; tests/test_bfloat16.py has the sums.
+# A result near the midpoint of two bfloat16 values may round to either; tests/test_bfloat16.py checks the sums.
 ROUNDED_TOLERANCE = {"float32": 3e-2}
 
 
 @dataclass
 class Case:
-    """One node: an operator with inputs (float64 or bool) and attributes."""
+    """One node: an operator with inputs and attributes. Inputs are float64 or bool until `cast`."""
 
     spec: OpSpec
     inputs: list[Array]
@@ -36,11 +36,12 @@ class Case:
     constant_weights: bool = False  # all inputs but the first are initializers
 
     def cast(self, dtype: npt.DTypeLike) -> Case:
+        """Returns the case with all inputs but booleans cast to `dtype`."""
         inputs = [x if x.dtype == np.bool_ else x.astype(dtype) for x in self.inputs]
         return Case(self.spec, inputs, self.attributes, self.constant_weights)
 
     def error(self, outputs: Sequence[Array]) -> float:
-        """The largest error relative to the RMS of the reference; infinite where shapes or NaNs differ."""
+        """Returns the largest error relative to the RMS of the reference; infinity if shapes or NaNs differ."""
         worst = 0.0
         for want, got in zip(self._reference, outputs, strict=True):
             if got.shape != want.shape or not np.array_equal(np.isnan(got), np.isnan(want)):
@@ -51,6 +52,7 @@ class Case:
         return worst
 
     def tolerance(self, dtype: str) -> float:
+        """Returns the largest allowed `error` for inputs of this type, "float32" or "float16"."""
         name = self.spec.name
         if name.startswith("FusedAttention") and name.endswith("Bf16"):
             return ROUNDED_SOFTMAX_TOLERANCE[dtype]
@@ -63,13 +65,22 @@ class Case:
 
     @functools.cached_property
     def _reference(self) -> tuple[Array, ...]:
-        """Computed once: the self-test compares each implementation with it."""
+        """The expected outputs in float64, cached because the self-test compares several implementations with them."""
         with np.errstate(all="ignore"):
             return self.spec.reference(*self.inputs, **self.attributes)
 
 
 def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
-    """One model with a node for each case, and its feeds. Without bodies only the library can run it."""
+    """Builds one model with a node for each case.
+
+    Args:
+        cases: the nodes.
+        opset: the default opset.
+        bodies: add the function bodies; without them only the native library can run the model.
+
+    Returns:
+        The model and its feeds, name -> array.
+    """
     nodes, inputs, outputs, initializers, feeds = [], [], [], [], {}
     for i, case in enumerate(cases):
         names = [f"{case.spec.name}_{i}_{formal}" for formal in case.spec.inputs]
@@ -83,7 +94,7 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
         results = [f"{case.spec.name}_{i}_{formal}" for formal in case.spec.outputs]
         own = [f"{r}_16" if f in case.spec.bfloat16 else r for r, f in zip(results, case.spec.outputs)]
         for position, value in enumerate(case.inputs):
-            if case.spec.X_types == ("bfloat16",) and value.ndim == 5:  # numpy has none
+            if case.spec.X_types == ("bfloat16",) and value.ndim == 5:  # numpy has no bfloat16
                 rounded = f"{names[position]}_16"
                 nodes.append(helper.make_node("Cast", [names[position]], [rounded], to=onnx.TensorProto.BFLOAT16))
                 names[position] = rounded
@@ -102,13 +113,16 @@ def model_of(cases: Sequence[Case], opset: int, *, bodies: bool) -> tuple[onnx.M
 
 
 def mixed_model_of(case: Case, opset: int, *, bodies: bool) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
-    """The node of a case between nodes of standard ONNX, and its feeds; the outputs are the case's with another sign.
+    """Builds a model with the node of a case between nodes of standard ONNX.
 
-    The first input goes through Neg and a product with minus the identity matrix (a convolution where it has four
-    axes), each output through Neg: element-wise kernels and the libraries for products and convolutions, all exact.
+    The first input passes through Neg and a MatMul with minus the identity matrix, or a Conv if it has rank 4. Each
+    output passes through Neg. These nodes are exact, and run element-wise kernels and the vendor's GEMM or convolution.
+
+    Returns:
+        The model and its feeds, name -> array. The outputs are the negated outputs of the case.
     """
     model, feeds = model_of([case], opset, bodies=bodies)
-    own = list(model.graph.node)  # the node, and Casts around it
+    own = list(model.graph.node)  # the node and Casts of its inputs and outputs
     x, name = case.inputs[0], own[0].input[0]
     channels = x.shape[1] if x.ndim == 4 else x.shape[-1]
     minus = -np.eye(channels, dtype=x.dtype)

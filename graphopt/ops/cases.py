@@ -1,4 +1,4 @@
-"""Awkward inputs for every operator of our domain: odd sizes, batches, empty batches, large values, every layout."""
+"""Test inputs for every operator of our domain: odd sizes, batches, empty batches, large values, every layout."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _winograd_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How heads, rows and columns of attention operands are stored; q_perm and so on are defined by the operator."""
+    """Shapes and permutations of attention operands; FusedAttention defines the permutations."""
 
     q: Sequence[int]
     k: Sequence[int]
@@ -91,7 +91,7 @@ def _layouts(gqa: bool) -> Iterator[Layout]:
 
 
 def _broadcasts(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Shapes that broadcast to `shape`: itself, its last two dims, one row, one column, one number."""
+    """Yields shapes that broadcast to `shape`: itself, its last two axes, one row, one column, one element."""
     yield tuple(shape)
     yield tuple(shape[-2:])
     yield (*([1] * (len(shape) - 1)), shape[-1])
@@ -232,7 +232,7 @@ def _matmul(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         (
             ((1, 1), (0, 1), (1, 1), (0, 1)),
             ((2, 3, 17, 33), (0, 1, 2, 3), (2, 3, 33, 29), (0, 1, 2, 3)),
-            ((2, 19, 3, 24), (0, 2, 1, 3), (2, 41, 3, 24), (0, 2, 3, 1)),  # heads beside their numbers
+            ((2, 19, 3, 24), (0, 2, 1, 3), (2, 41, 3, 24), (0, 2, 3, 1)),  # attention layout [B, S, H, D]
             ((5, 31, 7), (0, 1, 2), (70, 7), (1, 0)),  # one B for all
             ((37, 6), (0, 1), (4, 3, 6, 1), (0, 1, 2, 3)),  # one A for all
             ((3, 1, 2, 9), (0, 1, 2, 3), (1, 4, 5, 9), (0, 1, 3, 2)),
@@ -260,16 +260,16 @@ def _fused_conv(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         ((1, 20, 8, 8), (33, 20, 1, 1), (0, 0, 0, 0), (1, 1), (1, 1), 1),
         ((0, 3, 8, 8), (4, 3, 1, 1), (0, 0, 0, 0), (1, 1), (1, 1), 1),
     ]
-    if spec.X_types:  # two axes, and pairs of channels
+    if spec.X_types:  # NCHW2c needs two axes and an even number of channels
         geometries = [g for g in geometries if len(g[3]) == 2 and (g[5] if g[1][1] == 1 else g[1][0] // g[5]) % 2 == 0]
         geometries.append(((2, 6, 15, 17), (40, 6, 3, 3), (1, 1, 1, 1), (2, 2), (1, 1), 1))
     in_pairs = spec.X_types == ("bfloat16",)
     if in_pairs:
         geometries = [g for g in geometries if g[1][1] == 1 or g[1][1] % 2 == 0]
-    # Activations are the same code behind each of them.
+    # All activations share one implementation; only these names run every geometry.
     every = spec.name.removesuffix("Bf16") in (
         *(f"FusedConv{kind}{add}" for kind in ("", "Pairs", "FromPairs") for add in ("", "Add")),
-        "FusedConvAddPRelu",  # whose slopes are an input
+        "FusedConvAddPRelu",  # has an additional input
     )
     chosen = range(len(geometries)) if every else range(len(spec.name) % min(4, len(geometries)), len(geometries), 4)
     for i in chosen:
@@ -294,10 +294,10 @@ def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[Ca
     # X, W, pads, strides, dilations, group, output_padding
     Ints = tuple[int, ...]
     geometries: list[tuple[Ints, Ints, Ints, Ints, Ints, int, Ints]] = [
-        ((2, 5, 7, 9), (5, 3, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),  # windows that lie apart
+        ((2, 5, 7, 9), (5, 3, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),  # windows without overlap
         ((1, 33, 6, 13), (33, 17, 4, 4), (1, 1, 1, 1), (2, 2), (1, 1), 1, (0, 0)),
         ((2, 4, 5, 7), (4, 9, 3, 3), (1, 1, 1, 1), (2, 2), (1, 1), 1, (1, 1)),
-        ((2, 6, 9, 5), (6, 1, 4, 4), (1, 1, 1, 1), (2, 2), (1, 1), 6, (0, 0)),  # a window for each channel
+        ((2, 6, 9, 5), (6, 1, 4, 4), (1, 1, 1, 1), (2, 2), (1, 1), 6, (0, 0)),  # depthwise
         ((1, 6, 5, 7), (6, 4, 2, 3), (0, 1, 1, 2), (1, 3), (2, 1), 2, (0, 2)),
         ((3, 4, 19), (4, 7, 16), (4, 4), (8,), (1,), 1, (0,)),
         ((1, 3, 4, 3, 5), (3, 5, 2, 3, 4), (1, 0, 2, 0, 1, 1), (1, 2, 2), (1, 1, 1), 1, (0, 1, 0)),
@@ -306,7 +306,7 @@ def _fused_conv_transpose(spec: OpSpec, rng: np.random.Generator) -> Iterator[Ca
         ((2, 7, 4, 3), (7, 20, 5, 3), (2, 1, 2, 1), (1, 1), (1, 1), 1, (0, 0)),
         ((0, 3, 4, 4), (3, 4, 2, 2), (0, 0, 0, 0), (2, 2), (1, 1), 1, (0, 0)),
     ]
-    # Activations are the same code behind each of them.
+    # All activations share one implementation; only these names run every geometry.
     every = spec.name in ("FusedConvTranspose", "FusedConvTransposeAdd", "FusedConvTransposeAddPRelu")
     chosen = range(len(geometries)) if every else range(len(spec.name) % 4, len(geometries), 4)
     for i in chosen:
@@ -333,7 +333,7 @@ def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]
         ((1, 3, 19, 21), 33, 40, (5, 5), (2, 2, 2, 2), (1, 1)),
         ((2, 17, 12, 11), 16, 8, (5, 5), (1, 2, 2, 2), (2, 2)),
         ((1, 4, 9, 13), 7, 5, (2, 3), (0, 1, 2, 0), (3, 2)),
-        ((1, 8, 61, 40), 96, 17, (3, 3), (1, 1, 1, 1), (1, 1)),  # some rows at a time
+        ((1, 8, 61, 40), 96, 17, (3, 3), (1, 1, 1, 1), (1, 1)),  # computed in bands of rows
         ((2, 6, 70, 36), 80, 3, (3, 3), (0, 1, 1, 1), (2, 2)),
         ((1, 2, 150, 9), 130, 2, (1, 2), (0, 0, 0, 1), (2, 1)),
         ((1, 1, 1, 1), 1, 1, (3, 3), (1, 1, 1, 1), (1, 1)),
@@ -356,7 +356,7 @@ def _inverted_residual(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]
 
 
 def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
-    # X in pairs of channels, kernel_shape, pads, strides, dilations
+    # X in NCHW2c, kernel_shape, pads, strides, dilations
     for x, kernel_shape, pads, strides, dilations in (
         ((2, 3, 9, 35, 2), (3, 3), (1, 1, 1, 1), (2, 2), (1, 1)),
         ((1, 5, 8, 6, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
@@ -367,7 +367,7 @@ def _max_pool(spec: OpSpec, rng: np.random.Generator) -> Iterator[Case]:
         ((0, 3, 4, 4, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),
         ((2, 2, 1, 37, 2), (2, 2), (0, 0, 0, 0), (2, 2), (1, 1)),  # windows that are larger than an axis
         ((2, 2, 19, 1, 2), (2, 3), (0, 1, 0, 0), (2, 2), (1, 1)),
-        # Not at all. In pairs the body has a Reshape, which takes the 0 for a size of its input.
+        # An output of size 0. Not in NCHW2c: Reshape in its function body would copy the input's size for a 0.
         *([] if spec.X_types else [((2, 2, 1, 6, 2), (3, 2), (0, 0, 0, 0), (2, 2), (1, 1))]),
     ):
         window = {"kernel_shape": kernel_shape, "pads": pads, "strides": strides, "dilations": dilations}
@@ -408,16 +408,16 @@ FAMILIES = {
 
 
 def family_of(name: str) -> str:
-    """The operator's family: the longest beginning of its name that is one."""
+    """Returns the family of an operator: the longest key of FAMILIES that its name starts with."""
     return max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len)
 
 
 def cases_of(spec: OpSpec) -> list[Case]:
-    """The cases of one operator; the same on every run."""
+    """Returns the cases of one operator, the same on every run."""
     return list(FAMILIES[family_of(spec.name)](spec, np.random.default_rng(zlib.crc32(spec.name.encode()))))
 
 
 def all_cases(limit: int | None = None, dtype: str = "float32") -> list[Case]:
-    """The cases of all operators that take this type, or the first few of each."""
+    """Returns the cases of all operators with this element type, cast to it; at most `limit` of each operator."""
     specs = [spec for spec in OPS.values() if dtype in spec.dtypes]
     return [case.cast(dtype) for spec in specs for case in cases_of(spec)[:limit]]

@@ -1,4 +1,4 @@
-"""Pairs of channels, [N, C / 2, H, W, 2] in bfloat16: how the bodies of operators say it, and in numpy."""
+"""The NCHW2c bf16 layout, [N, C / 2, H, W, 2] in bfloat16: conversions in numpy and in function bodies."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from graphopt.ops.schema import Array, dim, ints
 
 
 def from_pairs(x: Array) -> Array:
-    """[N, C / 2, H, W, 2] as [N, C, H, W]."""
+    """Converts [N, C / 2, H, W, 2] to [N, C, H, W]."""
     N, pairs, H, W, _ = x.shape
     return np.asarray(x.transpose(0, 1, 4, 2, 3).reshape(N, 2 * pairs, H, W))
 
 
 def to_pairs(y: Array) -> Array:
-    """[N, C, H, W] as [N, C / 2, H, W, 2]."""
+    """Converts [N, C, H, W] to [N, C / 2, H, W, 2]."""
     N, C, H, W = y.shape
     return np.asarray(y.reshape(N, C // 2, 2, H, W).transpose(0, 1, 3, 4, 2))
 
 
 def channels_of(x: str) -> str:
-    """x, which has x_C channels, as x_float: in float32 and with an axis of channels, whichever way it lies.
+    """Returns statements that compute x_float, float32 [N, C, H, W], from x in NCHW or NCHW2c layout.
 
-    `spatial` is the int64 tensor [2, 3].
+    They use the values x_C (int64 [1], the number of channels) and `spatial` (int64 [2], 2 and 3).
     """
     return (
         dim(f"{x}_N", x, 0)
@@ -40,7 +40,7 @@ def channels_of(x: str) -> str:
     )
 
 
-# P from Y, with the same `spatial`.
+# Statements that compute P, in NCHW2c bf16 layout, from Y [N, C, H, W] and `spatial` (see channels_of).
 PAIRS_OF_Y = (
     dim("Y_N", "Y", 0)
     + dim("Y_C", "Y", 1)

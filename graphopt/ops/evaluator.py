@@ -1,8 +1,8 @@
-"""The numpy references as operators of onnx's ReferenceEvaluator.
+"""Makes the numpy references available to onnx's ReferenceEvaluator.
 
     ReferenceEvaluator(model, new_ops=reference_ops())
 
-onnx's evaluator would otherwise run our function bodies, and fails on some attribute references in them.
+Without them onnx's evaluator runs our function bodies, and fails on some attribute references in them.
 """
 
 from __future__ import annotations
@@ -32,5 +32,8 @@ def _operator(spec: OpSpec) -> type[OpRun]:
 
 
 def reference_ops() -> list[type[OpRun]]:
-    """One class for each operator name, computed in float64 and rounded to the type of the first input."""
+    """Returns one class for each operator name. It computes in float64 and rounds to the type of the first input.
+
+    Bfloat16 outputs have type ml_dtypes.bfloat16; other outputs of such operators are float32.
+    """
     return [_operator(spec) for spec in OPS.values()]

@@ -1,15 +1,15 @@
 """FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V in one node.
 
-FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window: a query sees the keys around its own place alone. As in Causal
-the last query stands at the last key; `left` and `right` are how many keys before and behind its own it sees, and what
-is longer than the sequence hides nothing. It says what Causal does with right = 0.
+FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window: each query attends to its own position, `left` keys before it
+and `right` keys after it. As in Causal, the last query is at the position of the last key. A `left` or `right` longer
+than the sequence excludes no key. Causal is right = 0 with such a `left`.
 
-FusedAttention[Bias][Mask][Causal][Guard]Bf16, for CPUs alone: scale Q, K, the probabilities and V are rounded to
-bfloat16, to nearest and ties to even, where they are multiplied. Products, sums, the softmax and all tensors are float;
-a kernel may round the exponentials in place of the probabilities, which are the same numbers but for a factor.
+FusedAttention[Bias][Mask][Causal][Guard]Bf16, CPU only: the operands of both matrix multiplications (scale Q, K, the
+probabilities, V) are rounded to bfloat16, to nearest, ties to even. Products, sums, the softmax and all tensors are
+float. A kernel may round the exponentials instead of the probabilities; they differ by one factor for each row.
 
-The perms are Transpose perms: q_perm takes Q to [B, H, S, D], k_perm takes K to [B, H, D, T], v_perm takes V to
-[B, H, T, Dv], o_perm is applied to [B, H, S, Dv]. Rank 3 drops H, rank 2 drops B too. float and float16; scores and
+The perms are those of Transpose: q_perm transposes Q to [B, H, S, D], k_perm K to [B, H, D, T], v_perm V to
+[B, H, T, Dv]; o_perm is applied to [B, H, S, Dv]. Rank 3 has no H, rank 2 has no H and B. float and float16; scores and
 softmax are computed in float32 at least. docs/ops.md has the equations.
 T. Dao et al., "FlashAttention", NeurIPS 2022; A. Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
 """
@@ -44,7 +44,7 @@ SUFFIXES = ("Bias", "Mask", "Causal", "Gqa", "Guard", "Softcap", "Window")
 
 @dataclass(frozen=True)
 class Variant:
-    """Which of the optional steps a name has."""
+    """The optional steps in an operator's name."""
 
     bias: bool = False
     mask: bool = False
@@ -62,8 +62,8 @@ class Variant:
 
 
 def _body(v: Variant, dialect: Dialect) -> str:
-    # Scores are float32 from the product on: those of pixels leave float16's range, and 50 there is off by up to 1.6 %
-    # in its exponential.
+    # Scores are float32: attention over pixels exceeds float16's range, and rounding a score of 50 to float16 changes
+    # its exponential by up to 1.6 %.
     body = (
         attribute("scale_t", "scale", dialect)
         + "q_heads = Transpose <perm: ints = @q_perm> (Q)\nq_float = Cast <to: int = 1> (q_heads)\n"
@@ -72,10 +72,10 @@ def _body(v: Variant, dialect: Dialect) -> str:
         + "v_heads = Transpose <perm: ints = @v_perm> (V)\n"
     )
     if v.gqa:
-        # The query heads of one key/value head are consecutive, so they fold into the query rows.
+        # The query heads of one key/value head are consecutive and fold into the query rows.
         body += "".join(dim(f"q_{i}", "q_scaled", i) for i in range(4))
         body += dim("kv_heads", "k_heads", 1) + dim("kv_len", "k_heads", 3) + dim("v_dim", "v_heads", 3)
-        # Not -1: of an empty batch that would be any number.
+        # Computed, because Reshape cannot infer -1 for an empty batch.
         body += "q_rows = Mul(q_1, q_2)\nall_rows = Div(q_rows, kv_heads)\n"
         body += "q_folded_shape = Concat <axis: int = 0> (q_0, kv_heads, all_rows, q_3)\n"
         body += "q_folded = Reshape(q_scaled, q_folded_shape)\ns_folded = MatMul(q_folded, k_heads)\n"
@@ -94,7 +94,7 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += f"bias_float = Cast <to: int = 1> (bias)\ns_biased = Add({score}, bias_float)\n"
         score = "s_biased"
     if v.causal or v.window:
-        # The place of each query among the keys.
+        # The position of each query among the keys.
         body += dim("rows_1d", score, -2) + dim("cols_1d", score, -1) + ints("column", -1, 1)
         body += "rows = Squeeze(rows_1d)\ncols = Squeeze(cols_1d)\n"
         body += "zero = Constant <value: tensor = int64 {0}> ()\none = Constant <value: tensor = int64 {1}> ()\n"
@@ -105,7 +105,7 @@ def _body(v: Variant, dialect: Dialect) -> str:
         body += f"beyond = Greater(j, last_column)\ns_causal = Where(beyond, hidden, {score})\n"
         score = "s_causal"
     if v.mask:
-        # The lowest float is -inf in float16.
+        # Cast from V's type: a mask_value of the lowest float is -inf in float16.
         body += attribute("masked_t", "mask_value", dialect, "V") + "masked = Cast <to: int = 1> (masked_t)\n"
         body += f"s_masked = Where(mask, {score}, masked)\n"
         score = "s_masked"
@@ -212,7 +212,7 @@ def _spec(v: Variant) -> OpSpec:
 
 
 def _has_name(v: Variant) -> bool:
-    """A window is Causal where it ends with the query's own place, and has a guard where something else hides keys."""
+    """Returns whether a variant exists: Window excludes Causal (right = 0), and has Guard exactly with Bias or Mask."""
     return not v.window or (not v.causal and v.guard == (v.bias or v.mask))
 
 

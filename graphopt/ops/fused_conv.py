@@ -1,18 +1,18 @@
-"""FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution with what follows it.
+"""FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution with residual sum and activation.
 
 X [N, C, D1..Dk] of one to three axes, W [M, C / group, K1..Kk], B [M], R like Y; pads = [begin.., end..] >= 0, strides,
-dilations and group as of ONNX's Conv. float and float16.
+dilations and group as in ONNX's Conv. float and float16.
 
 FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R, slope) with a slope for each channel, [M, 1, .., 1].
 
-Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
-are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
+Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
+float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
 
-FusedConvPairs[Add][act]Bf16: the same over two axes, of which X may lie in pairs of channels in bfloat16, [N, C / 2, H,
-W, 2], as the kernels multiply them; with an even C then. Y as above, which may be left out, and P: Y rounded to
-bfloat16, in pairs. A group has one input and one output channel and is one of an even number, or each has an even M.
-R may lie in pairs, too, as Y would.
-FusedConvFromPairs[Add][act]Bf16: X lies in pairs, R may, and Y does not; M may be odd where R does not.
+FusedConvPairs[Add][act]Bf16: the same over two axes with the kernels' NCHW2c bf16 layout [N, C / 2, H, W, 2]. X may
+have this layout if C is even; R may have it, with the shape of P. Outputs: Y as above, which may be omitted, and P, Y
+rounded to bfloat16 in NCHW2c. Each group has an even number of output channels, or one input and one output channel
+with an even number of groups.
+FusedConvFromPairs[Add][act]Bf16: X is NCHW2c, R may be, Y is NCHW; M may be odd unless R is NCHW2c.
 """
 
 from __future__ import annotations
@@ -45,7 +45,19 @@ from graphopt.ops.schema import (
 def convolution(
     x: Array, w: Array, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int], group: int
 ) -> Array:
-    """ONNX's Conv in float64, as a sum over the taps of the window."""
+    """Computes ONNX's Conv as a sum over the taps of the window.
+
+    Args:
+        x: float64 [N, C, D1..Dk].
+        w: float64 [M, C / group, K1..Kk].
+        pads: k begins, then k ends; not negative.
+        strides: k integers.
+        dilations: k integers.
+        group: the number of groups.
+
+    Returns:
+        float64 [N, M, E1..Ek].
+    """
     axes = len(strides)
     x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:axes], pads[axes:])))
     kernel = w.shape[2:]
@@ -71,8 +83,8 @@ _PLAIN_X = (
 _PLAIN_R = dim("R_C", "W", 0) + channels_of("R")
 
 
-def _reading_pairs(plain: OpSpec) -> OpSpec:
-    """A FusedConv whose X and R may lie in pairs of channels."""
+def _accept_pairs(plain: OpSpec) -> OpSpec:
+    """Makes a FusedConv with X and R in NCHW or NCHW2c bf16 layout."""
 
     def body(dialect: Dialect) -> str:
         statements = plain.body(dialect).replace("(X)", "(X_float)").replace("(conv, R)", "(conv, R_float)")
@@ -86,31 +98,31 @@ def _reading_pairs(plain: OpSpec) -> OpSpec:
 
 
 def _spec_of_pairs(plain: OpSpec) -> OpSpec:
-    """FusedConvPairs[Add][act]Bf16: what FusedConv gives, in pairs of channels, too."""
-    reading = _reading_pairs(plain)
+    """Makes FusedConvPairs[Add][act]Bf16, with the second output P in NCHW2c bf16 layout."""
+    accepting = _accept_pairs(plain)
 
     def reference(*inputs: Array, **attributes: Any) -> tuple[Array, ...]:
-        (y,) = reading.reference(*inputs, **attributes)
+        (y,) = accepting.reference(*inputs, **attributes)
         return y, bfloat16(to_pairs(y))
 
     return replace(
         plain,
         name=plain.name.replace("FusedConv", "FusedConvPairs"),
         outputs=("Y", "P"),
-        body=lambda dialect: reading.body(dialect) + PAIRS_OF_Y,
+        body=lambda dialect: accepting.body(dialect) + PAIRS_OF_Y,
         reference=reference,
-        summary=f"{plain.summary}; P = Y in pairs of channels, as X may be",
+        summary=f"{plain.summary}; P = Y in NCHW2c bf16 layout, which X may have",
         bfloat16=("P",),
         X_types=("float32", "bfloat16"),
     )
 
 
 def _spec_from_pairs(plain: OpSpec) -> OpSpec:
-    """FusedConvFromPairs[Add][act]Bf16: a FusedConv that reads pairs of channels."""
+    """Makes FusedConvFromPairs[Add][act]Bf16, with X in NCHW2c bf16 layout."""
     return replace(
-        _reading_pairs(plain),
+        _accept_pairs(plain),
         name=plain.name.replace("FusedConv", "FusedConvFromPairs"),
-        summary=f"{plain.summary} of X in pairs of channels",
+        summary=f"{plain.summary}, X in NCHW2c bf16 layout",
         X_types=("bfloat16",),
     )
 

@@ -1,7 +1,7 @@
-"""FusedConvTranspose[Add][act]: Y = act(conv_transpose(X, W) + B + R), a transposed convolution with what follows it.
+"""FusedConvTranspose[Add][act]: Y = act(conv_transpose(X, W) + B + R), with residual sum and activation.
 
 X [N, C, D1..Dk] of one to three axes, W [C, M / group, K1..Kk], B [M], R like Y; pads = [begin.., end..] >= 0, strides,
-dilations, group and output_padding as of ONNX's ConvTranspose. float and float16.
+dilations, group and output_padding as in ONNX's ConvTranspose. float and float16.
 
 FusedConvTranspose[Add]PRelu: Y = PRelu(conv_transpose(X, W) + B + R, slope), a slope for each channel, [M, 1, .., 1].
 """
@@ -28,7 +28,20 @@ def transposed_convolution(
     group: int,
     output_padding: Sequence[int],
 ) -> Array:
-    """ONNX's ConvTranspose in float64: each tap adds its products with X to every stride-th element, then pads go."""
+    """Computes ONNX's ConvTranspose: each tap adds its products to every stride-th element; the pads are then cropped.
+
+    Args:
+        x: float64 [N, C, D1..Dk].
+        w: float64 [C, M / group, K1..Kk].
+        pads: k begins, then k ends; not negative.
+        strides: k integers.
+        dilations: k integers.
+        group: the number of groups.
+        output_padding: k integers, elements added at the ends.
+
+    Returns:
+        float64 [N, M, E1..Ek].
+    """
     axes = len(strides)
     kernel = w.shape[2:]
     whole = [

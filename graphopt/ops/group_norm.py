@@ -25,11 +25,12 @@ from graphopt.ops.schema import (
 
 
 def _groups(dialect: Dialect) -> str:
-    """num_groups as a tensor of shape [1]."""
+    """Returns statements that compute groups_1d, num_groups as an int64 tensor of shape [1]."""
     reshape = ints("one_dim", 1) + "groups_1d = Reshape(groups, one_dim)\n"
     if dialect.opset >= VALUE_OPSET:
         return "groups = Constant <value_int: int = @num_groups> ()\n" + reshape
-    # Constant cannot refer to an attribute yet; EyeLike can: its only one in a row of C + 1 is at num_groups <= C.
+    # Below VALUE_OPSET Constant cannot refer to an attribute, but EyeLike can: a row of C + 1 has its single 1 at index
+    # num_groups <= C.
     return (
         dim("channels", "X", 1)
         + ints("one", 1)

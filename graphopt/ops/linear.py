@@ -1,9 +1,9 @@
 """Linear[act][Bf16] and LinearAdd[Bf16]: Y = act(X W + b + R), the fully connected layer of a feed-forward network.
 
-X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16, whose products are added in float32.
+X [.., K], W [K, N], b [N], R like Y [.., N]. float and float16; sums are in float32.
 
-Bf16: X and W are rounded to bfloat16, to nearest and ties to even; their products are exact in float32, in which they
-are added. All tensors are float. For CPUs alone, where AVX512-BF16 multiplies twice as fast as float32.
+Bf16: X and W are rounded to bfloat16, to nearest, ties to even. Their products are exact in float32 and are summed in
+float32. All tensors are float. CPU only: AVX512-BF16 multiplies twice as fast as float32.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _spec(activation: Activation, add: bool = False, brain: bool = False) -> OpS
     )
 
 
-# An activation and a residual sum do not meet in one layer.
+# Models have no layer with both an activation and a residual sum.
 SPECS = (
     *(_spec(ACTIVATIONS[suffix]) for suffix in ("", "Relu", "Silu", "Gelu", "GeluTanh", "Mish")),
     _spec(ACTIVATIONS[""], add=True),

@@ -1,10 +1,10 @@
-"""MatMulBf16: Y = alpha A B, a product of two activations whose factors are rounded to bfloat16.
+"""MatMulBf16: Y = alpha A B, a matrix multiplication of two activations, rounded to bfloat16.
 
-A [.., M, K] and B [.., K, N] of rank 2 or more, once `a_perm` and `b_perm` have permuted their axes as Transpose does;
-batch axes broadcast as MatMul's. A's last axis stays where it is, and B's stays among the last two.
+Transposed by `a_perm` and `b_perm`, A is [.., M, K] and B is [.., K, N], both of rank 2 or more; batch axes broadcast
+as MatMul's. a_perm keeps A's last axis last, and b_perm keeps B's last axis among the last two.
 
-A and B are rounded to nearest, ties to even; their products are exact in float32, in which they are added. All tensors
-are float. For CPUs alone, as Linear in bfloat16.
+A and B are rounded to nearest, ties to even. Their products are exact in float32 and are summed in float32. All tensors
+are float. CPU only, as LinearBf16.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""MaxPoolPlanes: Y = MaxPool(X) over H and W.  MaxPoolPairsBf16: the same, both in pairs of channels.
+"""MaxPoolPlanes: Y = MaxPool(X) over H and W. MaxPoolPairsBf16: P = MaxPool(X) in NCHW2c bf16 layout.
 
-X and Y [N, C, H, W], float or float16; in pairs X [N, C / 2, H, W, 2] and P, bfloat16. kernel_shape, strides and
-dilations of two numbers, pads = [top, left, bottom, right] >= 0 and smaller than the window, as of ONNX's MaxPool with
-ceil_mode = 0. A window that is larger than an axis with its pads by less than a stride lies on it once, and one that is
-larger by less than two strides not at all: so ONNX Runtime reads (size - window) / stride + 1. For CPUs alone.
+X and Y [N, C, H, W], float or float16; in NCHW2c X and P [N, C / 2, H, W, 2], bfloat16. kernel_shape, strides and
+dilations have two elements, pads = [top, left, bottom, right] >= 0 are smaller than the window, as in ONNX's MaxPool
+with ceil_mode = 0. CPU only.
+
+Output sizes are ONNX Runtime's: (padded size - window) / stride + 1 with the quotient truncated toward zero. A window
+that exceeds the padded size by less than one stride gives size 1, and one by less than two strides size 0.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from graphopt.ops.schema import CAST_BFLOAT16_OPSET, Array, Dialect, OpSpec, bfl
 PLANES = "MaxPoolPlanes"
 PAIRS = "MaxPoolPairsBf16"
 WINDOW = ("kernel_shape", "pads", "strides", "dilations")
-DILATIONS_OPSET = 10  # from which on MaxPool has them
+DILATIONS_OPSET = 10  # the first opset with dilations in MaxPool
 _POOL = f"MaxPool <{', '.join(f'{name}: ints = @{name}' for name in WINDOW)}>"
 
 
@@ -28,9 +30,9 @@ def _planes(
     x: Array, kernel_shape: Sequence[int], pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Array, ...]:
     spans = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations)]
-    room = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
-    sizes = [int(n / stride) + 1 for n, stride in zip(room, strides)]  # towards zero, as the module says
-    ends = [end + max(-n, 0) for end, n in zip(pads[2:], room)]
+    spare = [n + sum(pads[i::2]) - s for i, (n, s) in enumerate(zip(x.shape[2:], spans))]
+    sizes = [int(n / stride) + 1 for n, stride in zip(spare, strides)]  # toward zero; see above
+    ends = [end + max(-n, 0) for end, n in zip(pads[2:], spare)]
     x = np.pad(widen(x), ((0, 0), (0, 0), *zip(pads[:2], ends)), constant_values=-np.inf)
     y = np.full((*x.shape[:2], *sizes), -np.inf)
     for tap in itertools.product(*map(range, kernel_shape)):
@@ -75,7 +77,7 @@ SPECS = (
         body=_body_of_pairs,
         min_opset=CAST_BFLOAT16_OPSET,
         reference=_pairs,
-        summary="P = MaxPool(X), both in pairs of channels",
+        summary="P = MaxPool(X), both in NCHW2c bf16 layout",
         gpu_kernel=False,
         float32_only=True,
         bfloat16=("P",),

@@ -1,7 +1,7 @@
-"""FusedRotary[Interleaved]: rotary position embedding, Y = Z cos + turned(Z) sin with Z = Transpose(X, perm).
+"""FusedRotary[Interleaved]: rotary position embedding, Y = Z cos + rotated(Z) sin with Z = Transpose(X, perm).
 
-turned(Z) = [-z2, z1] of the halves z1 and z2 of Z's last axis; Interleaved: (-z1, z0) of each pair of neighbours.
-X of rank 2, 3 or 4, its last axis D even; perm keeps it last. cos and sin [.., D] broadcast to Z, which does not grow.
+rotated(Z) = [-z2, z1] for the halves z1 and z2 of Z's last axis; Interleaved: (-z1, z0) for each adjacent pair z0, z1.
+X has rank 2, 3 or 4 and an even last axis D, which perm keeps last. cos and sin [.., D] broadcast to the shape of Z.
 float and float16.
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 """
@@ -51,7 +51,7 @@ def _spec(interleaved: bool) -> OpSpec:
         body=body,
         min_opset=11,  # negative axes of Concat and Unsqueeze
         reference=reference,
-        summary="Y = Z cos + turned(Z) sin, Z = Transpose(X, perm)",
+        summary="Y = Z cos + rotated(Z) sin, Z = Transpose(X, perm)",
     )
 
 

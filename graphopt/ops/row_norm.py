@@ -1,15 +1,15 @@
-"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]]: over the last axis, after a residual sum.
-FusedLayerNorm[AddSum]IntoWindows and FusedLayerNormAddSumFromWindows: between images and their windows.
+"""FusedLayerNorm, FusedAdaLayerNorm and FusedRmsNorm[Add[Sum]]: normalization over the last axis, after a residual sum.
+FusedLayerNorm[AddSum]IntoWindows and FusedLayerNormAddSumFromWindows: between image order and window order.
 
-X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, since runtimes refuse rows of one number. With Add the sum
-X + R is normalised; with Sum it is the second output. Of FusedAdaLayerNorm gamma and beta are those of each image:
-[N or 1, 1, .., D] of X's rank, which is 2 or more.
+X and R [.., D], gamma and beta [D]; D > 1 for LayerNorm, because runtimes refuse rows of one element. Add normalizes
+the sum X + R; Sum makes the sum S the second output. FusedAdaLayerNorm has gamma and beta for each image:
+[N or 1, 1, .., D] with the rank of X, which is at least 2.
 
-IntoWindows: X [N, H, W, D] or [N, H W, D] are rows of images, `image` = (H, W). They are padded behind with zeros to
-whole windows of `window` = (h, w), turned by `shift`, so that the row (shift[0], shift[1]) comes first, and cut into
-windows. Y [N windows, h w, D] is the norm of X in their order, 0 where it was padded; with a residual sum nothing is
-padded, and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w, D] is in that order, X, the sum S and its norm Y
-in that of images; what was padded is left out.
+IntoWindows: X [N, H, W, D] or [N, H W, D] holds images of size `image` = (H, W). Each is padded with zeros at its end
+to a multiple of `window` = (h, w), rolled by -`shift` (row shift[0] and column shift[1] come first), and partitioned
+into windows. Y [N windows, h w, D] is the norm of X in window order, 0 in the padding. With AddSum there is no padding,
+and X, R and S are [N, H W, D]. FromWindows: R [N windows, h w, D] is in window order; X, the sum S and its norm Y are
+in image order, without padding.
 float and float16, statistics in float32 at least.
 J. L. Ba et al., "Layer Normalization", 2016; B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization", 2019;
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", 2023 (adaLN); Z. Liu et al., "Swin Transformer",
@@ -46,8 +46,9 @@ def _norm(base: str, add: bool, sum_output: bool, dialect: Dialect, *, R: str = 
     total = "S" if sum_output else ("sum" if add else "X")
     statements = f"{total} = Add(X, {R})\n" if add else ""
     if not rms and dialect.opset >= LAYER_NORMALIZATION_OPSET:
-        # Runtimes have a kernel for it, which is faster, and exact for rows of equal numbers. The mean goes first:
-        # onnxruntime 1.22 takes the variance as E[x^2] - E[x]^2, which is NaN where rows are large and alike.
+        # Runtimes have a faster kernel for LayerNormalization, which is exact for constant rows. The mean is subtracted
+        # first: onnxruntime 1.22 computes the variance as E[x^2] - E[x]^2, which is NaN for rows of large, nearly equal
+        # elements.
         statements += f"s_float = Cast <to: int = 1> ({total})\n" + reduce_mean("mean", "s_float", -1, dialect)
         statements += "centred = Sub(s_float, mean)\n"
         statements += "gamma_float = Cast <to: int = 1> (gamma)\nbeta_float = Cast <to: int = 1> (beta)\n"
@@ -107,13 +108,19 @@ def _spec(base: str, add: bool, sum_output: bool) -> OpSpec:
         body=lambda dialect: _norm(base, add, sum_output, dialect),
         min_opset=11,  # negative indices of Gather and ReduceSum
         reference=reference,
-        summary="Y = norm(X + R) gamma + beta over the last axis" + (", gamma and beta of each image" if ada else ""),
+        summary="Y = norm(X + R) gamma + beta over the last axis" + (", gamma and beta for each image" if ada else ""),
         keeps_shape=True,
     )
 
 
 def window_rows(image: Sequence[int], window: Sequence[int], shift: Sequence[int]) -> Array:
-    """Which row of an image each row of its windows [windows, h w] is; -1 of what is padded."""
+    """Returns the image row of each window row, an integer array [windows, h w]; -1 for padding.
+
+    Args:
+        image: (H, W).
+        window: (h, w).
+        shift: the image row and column that come first.
+    """
     (H, W), (h, w) = image, window
     rows: Array = np.full((-(-H // h) * h, -(-W // w) * w), -1)
     rows[:H, :W] = np.arange(H * W).reshape(H, W)
@@ -122,7 +129,7 @@ def window_rows(image: Sequence[int], window: Sequence[int], shift: Sequence[int
 
 
 def _sizes() -> str:
-    """The sizes of images and windows: vectors of two numbers, and of each number."""
+    """Returns statements that compute the sizes of images and windows: int64 vectors [2], and their elements [1]."""
     text = "".join(f"{n} = Constant <value_ints: ints = @{n}> ()\n" for n in ("image", "window", "shift"))
     text += ints("one", 1) + "wider = Add(image, window)\nup_to = Sub(wider, one)\ncounts = Div(up_to, window)\n"
     text += "padded = Mul(counts, window)\n" + dim("images", "X", 0) + dim("columns", "X", -1)
@@ -133,8 +140,8 @@ def _sizes() -> str:
     return text + "rows_of_window = Mul(window_0, window_1)\n"
 
 
-def _turned(x: str, y: str, axis: int, length: str, by: str) -> str:
-    """Rows or columns: the first `length` of those from `by` on, which begin again behind the last."""
+def _rolled(x: str, y: str, axis: int, length: str, by: str) -> str:
+    """Returns statements that roll x by -`by` along `axis` and keep the first `length` rows or columns."""
     text = (
         f"{y}_zero = Constant <value: tensor = int64 {{0}}> ()\n{y}_one = Constant <value: tensor = int64 {{1}}> ()\n"
     )
@@ -148,8 +155,8 @@ def _into_windows(x: str, y: str) -> str:
     text += f"x_float = Cast <to: int = 1> ({x})\nx_image = Reshape(x_float, image_shape)\n"
     text += "extra = Sub(padded, image)\n" + ints("zeros", 0, 0, 0, 0, 0) + ints("zero_1d", 0)
     text += "pads = Concat <axis: int = 0> (zeros, extra, zero_1d)\nx_padded = Pad(x_image, pads)\n"
-    text += _turned("x_padded", "x_lines", 1, "padded_0", "shift_0")
-    text += _turned("x_lines", "x_turned", 2, "padded_1", "shift_1")
+    text += _rolled("x_padded", "x_lines", 1, "padded_0", "shift_0")
+    text += _rolled("x_lines", "x_turned", 2, "padded_1", "shift_1")
     text += "cut = Concat <axis: int = 0> (images, counts_0, window_0, counts_1, window_1, columns)\n"
     text += "x_cut = Reshape(x_turned, cut)\nx_windows = Transpose <perm: ints = [0, 1, 3, 2, 4, 5]> (x_cut)\n"
     text += "windows_shape = Concat <axis: int = 0> (windows, rows_of_window, columns)\n"
@@ -163,13 +170,13 @@ def _out_of_windows(y: str) -> str:
         "padded_shape = Concat <axis: int = 0> (images, padded, columns)\nr_image = Reshape(r_joined, padded_shape)\n"
     )
     text += "back = Sub(padded, shift)\nback_0 = Gather(back, at_0)\nback_1 = Gather(back, at_1)\n"
-    text += _turned("r_image", "r_lines", 1, "image_0", "back_0")
-    text += _turned("r_lines", "r_turned", 2, "image_1", "back_1")
+    text += _rolled("r_image", "r_lines", 1, "image_0", "back_0")
+    text += _rolled("r_lines", "r_turned", 2, "image_1", "back_1")
     return text + f"x_shape = Shape(X)\n{y} = Reshape(r_turned, x_shape)\n"
 
 
 def _windows_spec(of: OpSpec, into: bool) -> OpSpec:
-    """Of FusedLayerNorm or FusedLayerNormAddSum: Y is in the order of windows, or R."""
+    """Makes the variant of FusedLayerNorm or FusedLayerNormAddSum with Y (`into`) or R in window order."""
     add = "R" in of.inputs
 
     def reference(
@@ -198,7 +205,7 @@ def _windows_spec(of: OpSpec, into: bool) -> OpSpec:
         body=body,
         min_opset=VALUE_OPSET,
         reference=reference,
-        summary=f"Y = norm(X{' + R' if add else ''}) gamma + beta, {'Y' if into else 'R'} in the order of windows",
+        summary=f"Y = norm(X{' + R' if add else ''}) gamma + beta, {'Y' if into else 'R'} in window order",
         keeps_shape=not into,
     )
 

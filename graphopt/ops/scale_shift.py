@@ -1,6 +1,6 @@
-"""ScaleShift[Add][act]: Y = act(X * scale + shift + R), what remains of a BatchNormalization at inference.
+"""ScaleShift[Add][act]: Y = act(X * scale + shift + R), a BatchNormalization at inference.
 
-X [N, C, D1, ..., Dk], scale and shift [C, 1, ..., 1] (one dimension less than X, so that they broadcast as they are),
+X [N, C, D1, ..., Dk]. scale and shift are [C, 1, ..., 1]: they have one dimension less than X and broadcast to it.
 R like X. float and float16.
 """
 

@@ -1,4 +1,4 @@
-"""WinogradConv[Add][act]: Y = act(conv3x3(X, W) + B + R), strides, dilations and group 1.
+"""WinogradConv[Add][act]: Y = act(conv3x3(X, W) + B + R) with strides, dilations and group 1.
 
 X [N, C, H, W], W [M, C, 3, 3] (the original OIHW weights; the kernel transforms them once), B [M], R like Y,
 pads = [top, left, bottom, right] >= 0. float and float16.
