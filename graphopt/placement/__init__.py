@@ -1,4 +1,4 @@
-"""Which provider takes which nodes of a model, said before there is a session."""
+"""Predicts the execution provider of each node of a model without a session."""
 
 from graphopt.placement.forecast import Forecast, Group, PlacedNode, forecast
 

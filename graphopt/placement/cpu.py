@@ -1,4 +1,4 @@
-"""What the runtime's CPU provider takes: its own registry of kernels is asked, and for our operators ours."""
+"""Predicts the nodes that ONNX Runtime's CPU provider runs, from its registry of kernels and our table of operators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _WITHOUT_END = 2**31 - 1
 
 
 class CpuKernels:
-    """Kernels of the installed runtime.
+    """The CPU kernels of the installed runtime.
 
     Attributes:
-        unknown: why it can't be asked; "" where it can. onnxruntime-rocm tells nothing where ROCm is not installed.
+        unknown: why the registry is not available; "" if it is. onnxruntime-rocm has none without ROCm.
 
     Raises:
-        RuntimeMissingError: no ONNX Runtime.
+        RuntimeMissingError: no ONNX Runtime is installed.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class CpuKernels:
         self._kernels: dict[tuple[str, str], list[Any]] = defaultdict(list)
         self.unknown = ""
         try:
-            told = state.get_all_opkernel_def()
+            kernels = state.get_all_opkernel_def()
         except RuntimeError as error:
-            told, self.unknown = [], one_line(error)
-        for kernel in told:
+            kernels, self.unknown = [], one_line(error)
+        for kernel in kernels:
             if kernel.provider == CPU:
                 self._kernels[kernel.domain, kernel.op_name].append(kernel)
         self._schemas: dict[tuple[str, str], list[Any]] = defaultdict(list)
@@ -46,7 +46,7 @@ class CpuKernels:
             self._schemas[schema.domain, schema.name].append(schema)
 
     def version(self, node: ir.Node, opset: int) -> int:
-        """The version of the node's operator in an opset; 0 where the runtime does not know the operator."""
+        """Returns the version of the node's operator in an opset; 0 if the runtime does not know the operator."""
         schema = self._schema(node, opset)
         return 0 if schema is None else int(schema.since_version)
 
@@ -56,7 +56,10 @@ class CpuKernels:
         return max(known, key=lambda s: s.since_version, default=None)
 
     def refuse(self, node: ir.Node, opset: int) -> tuple[str, str]:
-        """Why it has no kernel for a node ("" where it has one), and what is to be said of one that it has."""
+        """Returns why there is no kernel for a node ("" if there is one), and how an indirect kernel runs it.
+
+        A node is run directly (both are ""), by its definition, or in float32 between Casts.
+        """
         if self.unknown:
             return "", ""
         if node.domain == DOMAIN:
@@ -68,13 +71,13 @@ class CpuKernels:
         known = [k for k in self._kernels[domain, node.op_type] if _fits(k.version_range, schema.since_version)]
         if node.op_type in RECURRENT and node.attributes.get_int("layout") == 1:
             return "no kernel for layout 1", ""
-        if any(self._takes(k, schema, node, {}) for k in known):
+        if any(self._accepts(k, schema, node, {}) for k in known):
             return "", ""
         inside = [n for n in self.definition(node, opset) if n.op_type != "Constant"]
         if inside and all(not self.refuse(n, opset)[0] for n in inside):
             return "", "by its definition"
-        # Of what is left then: the runtime puts Casts around what it has in float32 only.
-        if any(self._takes(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
+        # The runtime then inserts Casts around nodes with a float32 kernel only.
+        if any(self._accepts(k, schema, node, {"tensor(float16)": "tensor(float)"}) for k in known):
             return "", "in float32, between Casts that the runtime adds"
         if not known:
             return f"no kernel for version {schema.since_version} of the operator", ""
@@ -82,9 +85,9 @@ class CpuKernels:
         return f"no kernel for {types or 'its types'}", ""
 
     def definition(self, node: ir.Node, opset: int) -> list[ir.Node]:
-        """The nodes by which the operator is defined, whose values have the node's names at their borders.
+        """Returns the nodes of the operator's definition, with the node's names for its inputs and outputs.
 
-        Empty where it is not defined, or not for such a node.
+        The list is empty if ONNX has no definition for the operator or for this node.
         """
         if node.domain not in ("", "ai.onnx"):
             return []
@@ -98,7 +101,7 @@ class CpuKernels:
         try:
             schema: Any = onnx.defs.get_schema(node.op_type, opset)
             if schema.has_context_dependent_function and "" in proto.input:
-                # The inliner itself asks for the type of an input that is left out.
+                # The inliner fails here, because it requires the type of an omitted input.
                 types = [v.type.SerializeToString() for v in inputs]
                 body = schema.get_context_dependent_function_with_opset_version(opset, proto.SerializeToString(), types)
                 model.functions.append(onnx.FunctionProto.FromString(body))
@@ -108,19 +111,19 @@ class CpuKernels:
                     model, [("", node.op_type)], inline_schema_functions=True
                 )
             model = onnx.shape_inference.infer_shapes(model)
-        except Exception:  # onnx has no class for what it can't infer or inline
+        except Exception:  # onnx has no exception class for failures of inference and inlining
             return []
         nodes = list(ir.serde.deserialize_model(model).graph)
         if any(n.op_type == node.op_type for n in nodes):
             return []
-        # The runtime takes a definition only as long as none of its operators has changed since it was written, but for
-        # one that depends on the node.
+        # The runtime uses a definition only while none of its operators has a newer version than the definition's
+        # opset. A definition that depends on the node is written for every opset.
         written = max((v for v in schema.function_opset_versions if v <= opset), default=opset)
         since = [[onnx.defs.get_schema(n.op_type, v).since_version for v in (written, opset)] for n in nodes]
         return [] if any(a != b for a, b in since) else nodes
 
-    def _takes(self, kernel: Any, schema: Any, node: ir.Node, instead: dict[str, str]) -> bool:
-        """Whether the types of a node's values are those of a kernel."""
+    def _accepts(self, kernel: Any, schema: Any, node: ir.Node, instead: dict[str, str]) -> bool:
+        """Returns whether a kernel supports the types of a node's values, after the substitutions of `instead`."""
         for values, formal in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
             for i, value in enumerate(values):
                 if value is None or value.type is None or not formal:
@@ -136,7 +139,7 @@ class CpuKernels:
 
 @functools.cache
 def cpu_kernels() -> CpuKernels:
-    """Read once in a process."""
+    """Returns the kernels of the installed runtime, read once in a process."""
     return CpuKernels()
 
 

@@ -1,11 +1,10 @@
-"""Which nodes of a model a provider will take, and why not the others.
+"""Predicts the nodes of a model that a provider will claim, with the reasons for the others.
 
-What is asked, so that the answer is the provider's own: for `graphopt` the native library, which answers by the table
-and the rules of the provider; for `cpu` the runtime's registry of kernels; for `migraphx` and `hip-ep` tables of
-what their sources list, at a named commit (`peers/`).
+The sources are: for `graphopt` the native library, with the provider's own table and rules; for `cpu` the runtime's
+registry of kernels; for `migraphx` and `hip-ep` tables of their sources at a given commit (`peers/`).
 
-A runtime simplifies a model before it asks providers: nodes whose inputs never change are computed once, functions are
-inlined. So is done here; what else it fuses or drops is not foreseen, and the nodes of the file are what is told.
+The forecast folds constants and inlines functions, as the runtime does before it queries providers. It does not predict
+other fusions and removals. It lists the nodes of the file.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from graphopt.remarks import node_label
 from graphopt.targets.target import Target
 
 PROVIDERS = ("graphopt", "cpu", *peers.NAMES)
-# Where a node ends that none takes, and one that is computed while the session is made.
+# The provider of a node without a kernel, and of a node that is computed at session creation.
 NOWHERE, ONCE = "none", "constant"
-# onnxruntime's MIGraphX provider gives a graph with more nodes that it lacks to the CPU as a whole.
+# With more unsupported nodes than this, onnxruntime's MIGraphX provider leaves the whole graph to the CPU.
 _MOST_LACKING = 10
-# They make what no constant can be.
+# Operators with an output that is not a tensor, and so never a constant.
 _NO_TENSORS = frozenset("Optional SequenceConstruct SequenceErase SequenceInsert SplitToSequence".split())
-# Larger constants are no axes, sizes or limits.
+# Larger constants are not axes, sizes or limits; the provider does not need their elements.
 _MOST_ELEMENTS = 4096
 
 
@@ -49,12 +48,12 @@ class PlacedNode:
     """A node of the model.
 
     Attributes:
-        name: the node's, or what stands for it.
-        op: its operator, with the domain where it is not ONNX's.
-        body: the node whose body it is in; "" in the main graph.
-        provider: who takes it: the one that was asked about, "cpu", "none", or "constant": it is computed while the
-            session is made.
-        reason: why the provider that was asked about does not, or what is to be said of it all the same.
+        name: the node's name, or a label.
+        op: its operator, with the domain if it is not ONNX's.
+        body: the control-flow node that contains it; "" in the main graph.
+        provider: the provider that runs it: the queried one, "cpu", "none", or "constant" (computed at session
+            creation).
+        reason: why the queried provider does not run it, or a note about how it runs.
     """
 
     name: str
@@ -66,7 +65,7 @@ class PlacedNode:
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes of one operator that are placed for one reason."""
+    """Nodes of one operator with the same provider and reason."""
 
     provider: str
     op: str
@@ -76,13 +75,13 @@ class Group:
 
 @dataclass
 class Forecast:
-    """What a provider will take of a model.
+    """The predicted placement of a model.
 
     Attributes:
-        provider: a word of PROVIDERS.
-        nodes: all of the model and of its bodies.
-        source: where the answer comes from.
-        notes: what else is to be known.
+        provider: the queried provider, one of PROVIDERS.
+        nodes: all nodes of the model and of its control-flow bodies.
+        source: the source of the prediction.
+        notes: remarks about the whole model.
     """
 
     provider: str
@@ -92,10 +91,11 @@ class Forecast:
 
     @property
     def counts(self) -> Counter[str]:
+        """The number of nodes of each provider."""
         return Counter(n.provider for n in self.nodes)
 
     def groups(self) -> list[Group]:
-        """What the provider does not take, or takes with something to say; the largest first."""
+        """Returns the nodes with a reason, grouped; nodes without a kernel first, then the largest groups."""
         found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         for n in self.nodes:
             if n.reason:
@@ -104,18 +104,19 @@ class Forecast:
         return sorted(groups, key=lambda g: (g.provider != NOWHERE, -len(g.names)))
 
     def answer(self) -> str:
-        """In one line, as `bench --placement` says what happened."""
+        """Returns a one-line summary, in the form of `bench --placement`."""
         counts = self.counts
         run = len(self.nodes) - counts[ONCE]
         line = f"{counts[self.provider]} of {run} nodes on {self.provider}"
         for other in ("cpu", NOWHERE):
             if other != self.provider and counts[other]:
                 kinds = Counter(n.op for n in self.nodes if n.provider == other)
-                said = ", ".join(f"{op} {n}" for op, n in kinds.most_common(5)) + (", .." if len(kinds) > 5 else "")
-                line += f"; {'CPU' if other == 'cpu' else 'nowhere'}: {counts[other]} ({said})"
+                listed = ", ".join(f"{op} {n}" for op, n in kinds.most_common(5)) + (", .." if len(kinds) > 5 else "")
+                line += f"; {'CPU' if other == 'cpu' else 'nowhere'}: {counts[other]} ({listed})"
         return line + (f"; {counts[ONCE]} computed once" if counts[ONCE] else "")
 
     def to_dict(self) -> dict[str, Any]:
+        """Returns the forecast for JSON."""
         return {
             "format": 1,
             "provider": self.provider,
@@ -132,17 +133,18 @@ class Forecast:
 def forecast(
     model: Any, provider: str = "graphopt", *, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> Forecast:
-    """Says of each node which provider takes it.
+    """Predicts the provider of each node.
 
     Args:
-        model: in any form that `optimize` takes.
-        provider: "graphopt", "cpu", "migraphx" or "hip-ep"; what it leaves goes to the CPU where that has a kernel.
-        input_shapes: fixes the dimensions of inputs.
+        model: in any form that `optimize` accepts.
+        provider: "graphopt", "cpu", "migraphx" or "hip-ep". Nodes that it does not claim run on the CPU, if it has a
+            kernel.
+        input_shapes: fixed dimensions of inputs, by input name.
 
     Raises:
         ModelLoadError: the model cannot be read.
         OptionError: an unknown provider, or an unknown input.
-        RuntimeMissingError: what has to be asked is not installed.
+        RuntimeMissingError: ONNX Runtime or the native library is missing or has no registry of kernels.
     """
     if provider not in PROVIDERS:
         raise OptionError(f"unknown provider '{provider}'; choose {', '.join(PROVIDERS)}")
@@ -150,49 +152,55 @@ def forecast(
     work = source.model
     if input_shapes:
         inference.set_input_shapes(work, input_shapes)
-    # Beside other providers our library is not registered, and the runtime inlines our operators, too.
+    # With other providers our library is not registered, so the runtime inlines our operators as well.
     keeps = DOMAIN if provider in ("graphopt", "cpu") else None
     ir_passes.InlinePass(criteria=lambda function: function.domain != keeps)(work)
     with reading.blamed_on_the_model(source):
         inference.infer(work)
     for graph in traversal.graphs(work):
         for value in graph.initializers.values():
-            # A file may say something else of a constant than its type, and that is then all that is read.
+            # If the file has a value_info without a type for an initializer, onnx_ir does not add the tensor's type.
             if value.type is None and value.const_value is not None:
                 value.type = ir.TensorType(value.const_value.dtype)
                 value.shape = ir.Shape(value.const_value.shape.numpy())
     found = Forecast(provider)
     kernels = cpu_kernels()
     if kernels.unknown and provider == "cpu":
-        raise RuntimeMissingError(f"this onnxruntime does not tell which kernels it has: {kernels.unknown}")
+        raise RuntimeMissingError(f"this onnxruntime does not list its kernels: {kernels.unknown}")
     editor = Editor(work, Target("cpu"))
     _add_shapes((node for graph in traversal.graphs(work) for node in graph), editor)
     peer = peers.read(provider) if provider in peers.NAMES else None
     if peer is not None:
         found.source = f"{peer.list} of {peer.repository} at {peer.commit[:10]} ({peer.date})"
         if peer.provider:
-            found.source += f", and what {peer.provider['repository']} at {peer.provider['commit'][:10]} hands on to it"
+            commit = peer.provider["commit"][:10]
+            found.source += f", and the nodes that {peer.provider['repository']} at {commit} passes to it"
     else:
         found.source = "the native library" if provider == "graphopt" else "the runtime's registry of kernels"
-    question = _Question(provider, kernels, peer, editor, work.opset_imports)
-    question.leave_open(work)
-    # Bodies first: what a provider takes in them decides on the nodes around them.
-    placed = [question.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
+    placement = _Placement(provider, kernels, peer, editor, work.opset_imports)
+    placement.find_open_shapes(work)
+    # Bodies first: the claims in a body decide about the node that contains it.
+    placed = [placement.place(graph, parents) for graph, parents in reversed(list(_graphs(work.graph)))]
     found.nodes = [node for nodes in reversed(placed) for node in nodes]
     if kernels.unknown:
-        found.notes.append("whether the CPU provider has kernels for the rest is not known: this runtime does not tell")
+        found.notes.append("this runtime does not list its kernels: the other nodes may have no CPU kernel either")
     _add_notes(found)
     return found
 
 
 @dataclass
-class _Question:
-    """Who takes the nodes of a graph, asked for one graph after another.
+class _Placement:
+    """Places the nodes of one graph after another, bodies before the graphs that contain them.
 
     Attributes:
-        working_inside: nodes of graphs that are still to come, with a node in their bodies that the provider takes.
-        late: nodes out of definitions, which the runtime puts in after it has computed what never changes.
-        open: values whose sizes inference knows, and the runtime does not when it computes what never changes.
+        provider: the queried provider.
+        kernels: the kernels of the CPU provider.
+        peer: the table of another project's provider.
+        editor: the model.
+        imports: the model's opset of each domain.
+        working_inside: nodes of later graphs with a claimed node in their bodies.
+        inlined: nodes from definitions, which the runtime inlines after constant folding.
+        open_shapes: values with a shape that our inference knows, but not the runtime during constant folding.
     """
 
     provider: str
@@ -201,32 +209,35 @@ class _Question:
     editor: Editor
     imports: Mapping[str, int]
     working_inside: set[ir.Node] = field(default_factory=set)
-    late: set[ir.Node] = field(default_factory=set)
-    open: set[ir.Value] = field(default_factory=set)
+    inlined: set[ir.Node] = field(default_factory=set)
+    open_shapes: set[ir.Value] = field(default_factory=set)
 
-    def leave_open(self, model: ir.Model) -> None:
-        """Finds the shapes of the main graph that stay open.
+    def find_open_shapes(self, model: ir.Model) -> None:
+        """Finds the shapes of the main graph that the runtime does not know during constant folding.
 
-        The runtime follows a value that makes shapes only where it knows all of its numbers: what it has computed is a
-        constant when it infers again. Our inference knows the second of two sizes without the first.
+        The runtime folds a shape computation only if it knows every element; results are constants when it infers
+        shapes again. Our inference also knows single elements.
         """
         asked = {n.inputs[0] for n in model.graph if n.op_type == "Shape" and not n.domain}
-        self.open = {v for v in asked if v is not None and v.shape is not None and v.shape.is_static()}
-        message = inference.without_weights(model) if self.open else onnx.ModelProto()
-        while self.open:
+        self.open_shapes = {v for v in asked if v is not None and v.shape is not None and v.shape.is_static()}
+        message = inference.without_weights(model) if self.open_shapes else onnx.ModelProto()
+        while self.open_shapes:
             numbers = {v.name: n for v, n in self._constants(model.graph)[1].items() if v.producer() is not None}
             known = _static(message, numbers)
-            left = {v for v in self.open if v.name not in known and not v.is_initializer()} if known else set()
-            if left == self.open:
+            left = {v for v in self.open_shapes if v.name not in known and not v.is_initializer()} if known else set()
+            if left == self.open_shapes:
                 return
-            self.open = left
+            self.open_shapes = left
 
     def place(
         self, graph: ir.Graph, parents: Sequence[ir.Node], settled: Mapping[ir.Node, str] = MappingProxyType({})
     ) -> list[PlacedNode]:
-        """The nodes of a graph that is inside of others, the outermost first.
+        """Places the nodes of a graph.
 
-        What was settled before definitions were put in, why the provider does not take a node, stays so.
+        Args:
+            graph: the graph.
+            parents: the nodes that contain it, the outermost first.
+            settled: the reasons of nodes that were placed before definitions were inlined; they are final.
         """
         constant, small = self._constants(graph)
         folded = _folded(graph, constant)
@@ -253,19 +264,23 @@ class _Question:
         return [self._placed(node, body, why.get(node)) for node in nodes]
 
     def _inline(self, nodes: Sequence[ir.Node]) -> bool:
-        """Puts definitions in the place of nodes for which nobody has a kernel; the runtime then asks once more."""
+        """Inlines the definitions of nodes without a kernel, as the runtime does before it queries providers again.
+
+        Returns:
+            Whether the graph changed.
+        """
         changed = False
         for node in nodes:
             opset = self.imports.get(node.domain, 1)
             if not self._has_a_kernel(node) and (inside := self.kernels.definition(node, opset)):
                 _replace(node, inside)
                 _add_shapes(inside, self.editor)
-                self.late.update(inside)
+                self.inlined.update(inside)
                 changed = True
         return changed
 
     def _constants(self, graph: ir.Graph) -> tuple[set[ir.Value], dict[ir.Value, Array]]:
-        """The values that a runtime knows before the first run, and the numbers of small ones."""
+        """Returns the values that the runtime knows before the first run, and the elements of the small ones."""
         constant: set[ir.Value] = set()
         small: dict[ir.Value, Array] = {}
         for node in graph:
@@ -276,7 +291,7 @@ class _Question:
                 constant.add(value)
                 if tensor.size <= _MOST_ELEMENTS and tensor.dtype != ir.DataType.STRING:
                     small[value] = tensor_array(tensor)
-            if node in self.late or not self._never_changes(node, constant) or not self._has_a_kernel(node):
+            if node in self.inlined or not self._is_constant(node, constant) or not self._has_a_kernel(node):
                 continue
             constant.update(node.outputs)
             for value in node.outputs:
@@ -286,18 +301,18 @@ class _Question:
                     small[value] = numbers.reshape(elements.items.shape)
         return constant, small
 
-    def _never_changes(self, node: ir.Node, constant: set[ir.Value]) -> bool:
+    def _is_constant(self, node: ir.Node, constant: set[ir.Value]) -> bool:
         if traversal.bodies(node) or node.op_type in RANDOM or node.op_type in _NO_TENSORS:
             return False
         inputs = [v for v in node.inputs if v is not None]
-        if node.op_type == "Shape" and node.domain == "" and inputs[0] not in self.open:
+        if node.op_type == "Shape" and node.domain == "" and inputs[0] not in self.open_shapes:
             shape = inputs[0].shape
             if shape is not None and shape.is_static():
                 return True
         return all(v in constant for v in inputs) and bool(inputs or node.op_type == "Constant")
 
     def _has_a_kernel(self, node: ir.Node) -> bool:
-        """Whether the runtime can compute it beforehand: definitions, and Casts around a node, are put in later."""
+        """Returns whether the runtime can fold the node; it inlines definitions and inserts Casts after folding."""
         return self.kernels.refuse(node, self.imports.get(node.domain, 1)) == ("", "")
 
     def _placed(self, node: ir.Node, body: str, reason: str | None) -> PlacedNode:
@@ -308,13 +323,13 @@ class _Question:
         if self.provider != "cpu" and not reason:
             limits = self.peer.limits(node) if self.peer is not None else ""
             return PlacedNode(name, op, body, self.provider, f"limits: {limits}" if limits else "")
-        lacking, said = self.kernels.refuse(node, self.imports.get(node.domain, 1))
-        text = "; CPU: ".join(t for t in (reason, lacking or said) if t)
-        return PlacedNode(name, op, body, NOWHERE if lacking else "cpu", text)
+        refusal, note = self.kernels.refuse(node, self.imports.get(node.domain, 1))
+        text = "; CPU: ".join(t for t in (reason, refusal or note) if t)
+        return PlacedNode(name, op, body, NOWHERE if refusal else "cpu", text)
 
 
 def _replace(node: ir.Node, inside: Sequence[ir.Node]) -> None:
-    """Puts nodes in the place of one, between values of the same names."""
+    """Replaces a node by the nodes `inside`, connected by value names."""
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     label = node_label(node)
@@ -331,12 +346,12 @@ def _replace(node: ir.Node, inside: Sequence[ir.Node]) -> None:
                 inner.replace_input_with(i, outer[value.name])
     for value in made.values():
         value.name = f"{label}/{value.name}"
-    wanted = [v for v in node.outputs if v.name]  # an output that is left out has no name
+    wanted = [v for v in node.outputs if v.name]  # an omitted output has no name
     ir.convenience.replace_nodes_and_values(graph, node, [node], inside, wanted, [made[v.name] for v in wanted])
 
 
 def _add_shapes(nodes: Iterable[ir.Node], editor: Editor) -> None:
-    """Sizes that follow from shapes which are all numbers: the runtime computes such shapes before it asks."""
+    """Adds the shapes that follow from static shapes; the runtime computes these before it queries providers."""
     for value in (v for node in nodes for v in node.outputs):
         if value.shape is None and (dims := editor.shapes.dims(value)) is not None:
             sizes = [d.value for d in dims]
@@ -347,22 +362,22 @@ def _add_shapes(nodes: Iterable[ir.Node], editor: Editor) -> None:
 def _add_notes(found: Forecast) -> None:
     if found.provider == "migraphx" and found.counts["cpu"] > _MOST_LACKING:
         found.notes.append(
-            f"onnxruntime's MIGraphX provider gives a graph with more than {_MOST_LACKING} nodes that it lacks to the "
-            "CPU as a whole"
+            f"with more than {_MOST_LACKING} unsupported nodes, onnxruntime's MIGraphX provider leaves the whole graph "
+            "to the CPU"
         )
     elif found.provider == "migraphx" and found.counts["cpu"]:
         found.notes.append(
-            "where it lacks a node, onnxruntime's MIGraphX provider gives parts between such nodes to the CPU, too: "
-            "those with no recurrent layer, and no product, convolution or pool of more than 300 elements"
+            "with unsupported nodes, onnxruntime's MIGraphX provider also leaves some parts between them to the CPU: "
+            "parts without a recurrent layer and without a GEMM, convolution or pool of more than 300 elements"
         )
     if found.provider == "hip-ep" and found.counts["cpu"] + found.counts[NOWHERE]:
-        found.notes.append("hip-ep compiles a graph as a whole: where it lacks one node, all go to the CPU")
+        found.notes.append("hip-ep compiles a graph as a whole: one unsupported node leaves all nodes to the CPU")
     if found.counts[NOWHERE]:
-        found.notes.append("a session cannot be made: no provider has a kernel for some nodes")
+        found.notes.append("session creation will fail: no provider has a kernel for some nodes")
 
 
 def _graphs(graph: ir.Graph, parents: tuple[ir.Node, ...] = ()) -> Iterator[tuple[ir.Graph, tuple[ir.Node, ...]]]:
-    """Every graph, with the nodes that it is inside of, the outermost first."""
+    """Yields every graph with the nodes that contain it, the outermost first."""
     yield graph, parents
     for node in graph:
         for inner in traversal.bodies(node):
@@ -370,17 +385,17 @@ def _graphs(graph: ir.Graph, parents: tuple[ir.Node, ...] = ()) -> Iterator[tupl
 
 
 def _version(node: ir.Node, opset: int) -> int:
-    """The version of the node's operator, as the runtime counts it."""
+    """Returns the version of the node's operator in an opset."""
     try:
         return int(
             onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain).since_version
         )
     except onnx.defs.SchemaError:
-        return 1  # operators of others than ONNX have one version
+        return 1  # operators of other domains have one version
 
 
 def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value]:
-    """Results of BatchNormalization that the runtime folds into the convolution before it, and the convolution's."""
+    """Returns the outputs of BatchNormalization nodes that the runtime folds into a Conv -> the Conv's output."""
     folded = {}
     for node in graph:
         if node.op_type != "BatchNormalization" or node.domain or any(v not in constant for v in node.inputs[1:]):
@@ -395,7 +410,7 @@ def _folded(graph: ir.Graph, constant: set[ir.Value]) -> dict[ir.Value, ir.Value
 
 
 def _static(message: onnx.ModelProto, numbers: Mapping[str | None, Array]) -> set[str]:
-    """Names of values whose sizes follow from shapes and these constants; none where inference fails."""
+    """Returns the names of values with a static shape, given these constants; none if inference fails."""
     known = onnx.ModelProto()
     known.CopyFrom(message)
     del known.graph.node[:]
@@ -403,7 +418,7 @@ def _static(message: onnx.ModelProto, numbers: Mapping[str | None, Array]) -> se
     known.graph.initializer.extend(onnx.numpy_helper.from_array(x, name) for name, x in numbers.items())
     try:
         graph = onnx.shape_inference.infer_shapes(known, check_type=False, strict_mode=False, data_prop=False).graph
-    except Exception:  # as where types and shapes are inferred: an invalid corner decides nothing
+    except Exception:  # an invalid node makes onnx's inference fail; the shapes are then unknown
         return set()
     return {
         value.name

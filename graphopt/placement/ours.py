@@ -1,6 +1,6 @@
-"""What our provider takes: the native library is asked, which answers by the table that the provider uses.
+"""Queries the native library for the nodes that our provider claims; it uses the provider's own table and rules.
 
-The structs are those of native/runtime/provider/forecast.h.
+native/runtime/provider/forecast.h defines the structs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphopt.graph import traversal
 from graphopt.ops.schema import Array
 from graphopt.runtime.discovery import library_path
 
-# What the session's option of that name is by default.
+# The default of the provider option min_nodes.
 MIN_NODES = 2
 
 
@@ -68,7 +68,7 @@ class _Graph(ctypes.Structure):
 
 
 class _Writer:
-    """Fills the structs, and keeps alive what they point to."""
+    """Fills the structs, and keeps their memory alive."""
 
     def __init__(
         self, constant: Collection[ir.Value], small: Mapping[ir.Value, Array], same: Mapping[ir.Value, ir.Value]
@@ -97,7 +97,7 @@ class _Writer:
         return (self._same.get(value, value).name or "").encode()
 
     def _array(self, kind: Any, items: Sequence[Any]) -> Any:
-        """It ends with an item of zeros."""
+        """Returns a C array with an additional last item of zeros."""
         array = (kind * (len(items) + 1))(*items)
         self._kept.append(array)
         return array
@@ -108,9 +108,9 @@ class _Writer:
     def _value(self, value: ir.Value | None) -> _Value:
         if value is None or not value.name:
             return _Value(b"", 0, -1, None, 0, None)
-        # Sequences have no element type for a provider.
+        # ONNX Runtime gives a provider no element type for sequences.
         dtype = int(value.type.dtype) if isinstance(value.type, ir.TensorType) else 0
-        # A value of unknown rank looks like a scalar to a provider (onnxruntime 1.31.1).
+        # onnxruntime 1.31.1 gives a provider rank 0 for an unknown rank.
         dims = [d if isinstance(d, int) else -1 for d in value.shape or ()]
         data = None
         if value in self._small:
@@ -132,7 +132,7 @@ class _Writer:
         elif attribute.type == ir.AttributeType.INTS:
             numbers = attribute.as_ints()
             found.ints, found.count = self._ints(numbers), len(numbers)
-        elif attribute.type == ir.AttributeType.STRINGS:  # one behind another, each with a final NUL
+        elif attribute.type == ir.AttributeType.STRINGS:  # concatenated, each with a final NUL
             texts = attribute.as_strings()
             found.s, found.count = b"".join(text.encode() + b"\0" for text in texts), len(texts)
         return found
@@ -149,21 +149,21 @@ def refusals(
     working_inside: Collection[ir.Node],
     elsewhere: Collection[ir.Node] = (),
 ) -> list[str]:
-    """Why our provider would leave each of a graph's nodes to others; "" where it takes the node.
+    """Returns for each node of a graph why our provider does not claim it; "" if it does.
 
     Args:
-        nodes: in topological order.
-        versions: of their operators.
-        constant: values that never change.
-        small: the numbers of small ones.
-        same: values of nodes that are left out, and what stands in their place.
-        parent: the node whose body the graph is.
-        outputs: of the graph.
-        working_inside: nodes with a node in their bodies that the provider takes.
-        elsewhere: nodes that another provider has already.
+        nodes: the nodes in topological order.
+        versions: the versions of their operators.
+        constant: the values that are constant.
+        small: the elements of small constants.
+        same: outputs of folded nodes -> the values that replace them.
+        parent: the node that has the graph as a body.
+        outputs: the outputs of the graph.
+        working_inside: nodes with a claimed node in their bodies.
+        elsewhere: nodes that another provider has claimed.
 
     Raises:
-        RuntimeMissingError: no native library, or one that lacks the question.
+        RuntimeMissingError: no native library, one without this function, or an error in it.
     """
     path = library_path()
     function = getattr(ctypes.CDLL(str(path)), "GraphoptForecastGraph", None)

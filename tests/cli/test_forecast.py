@@ -115,7 +115,7 @@ def test_what_peers_publish() -> None:
     assert [n.provider for n in forecast(wide, "migraphx").nodes] == ["cpu", "migraphx"]
     # MIGraphX supports it, but ONNX Runtime's provider does not pass it on.
     grid = model_from_text("g (float[N, 4] x) => (bool[N, 4] y) { y = IsInf (x) }", {})
-    assert "does not hand the operator on" in forecast(grid, "migraphx").nodes[0].reason
+    assert "does not pass the operator on" in forecast(grid, "migraphx").nodes[0].reason
     # The provider does not check types per operator, and the list is possibly incomplete.
     product = model_from_text("g (int32[N, 4] x) => (int32[N, 4] y) { y = Mul (x, x) }", {})
     placed = forecast(product, "migraphx").nodes[0]
@@ -210,7 +210,7 @@ def test_types_and_forms_of_peers() -> None:
     # MIGraphX's table has no types for operators that only its parsers list; ONNX Runtime's provider has a global list.
     text = "g (bfloat16[N, 4] x, bfloat16[4] s) => (bfloat16[N, 4] y) { y = SimplifiedLayerNormalization (x, s) }"
     norm = model_from_text(text, check=False)
-    assert "hands on no bfloat16" in forecast(norm, "migraphx").nodes[0].reason
+    assert "does not pass bfloat16 on" in forecast(norm, "migraphx").nodes[0].reason
     last = model_from_text("g (float[N, 4] x) => (int64[a, b] y) { y = ArgMax (x) }", {})
     assert "limits: named in its provider" in forecast(last, "migraphx").nodes[0].reason
     power = model_from_text("g (float[N, 4] x, float[4] e) => (float[N, 4] y) { y = Pow (x, e) }", {})

@@ -1,4 +1,4 @@
-"""What other providers take, from what their sources list (scripts/peer_operators.py makes the tables)."""
+"""The operators of other projects' providers. scripts/peer_operators.py makes the tables from their sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 FOLDER = Path(__file__).parent
-# The peers' names as people write them.
+# The accepted names of `explain --provider`.
 NAMES = ("migraphx", "hip-ep")
 
 
@@ -19,13 +19,16 @@ class Peer:
     """One provider's table.
 
     Attributes:
-        name: the word that people write.
-        repository, commit, date, list: where and when the list stood.
-        any_domain: operators are looked up by their name alone.
-        operators: name (of another domain than ONNX's "DOMAIN::NAME") -> whether it is taken, for which types of its
-            inputs (none: not listed) and which of its forms ("limits"; "" for all).
-        provider: of a compiler that ONNX Runtime's provider hands nodes on to: the names and types that are handed on
-            ("operators", "types"), those refused in some forms ("limits"), and where and when its own list stood.
+        name: an item of NAMES.
+        repository: the source repository.
+        commit: the commit of the list.
+        date: the date of the commit.
+        list: the path of the list.
+        any_domain: whether operators are looked up by name without domain.
+        operators: name ("DOMAIN::NAME" outside ONNX's domain) -> whether it is supported ("taken"), the supported input
+            types (empty: not listed), and the supported forms ("limits"; "" for all).
+        provider: for a compiler behind an ONNX Runtime provider: the operators and types that the provider passes on
+            ("operators", "types"), those it refuses in some forms ("limits"), and the source of this list.
     """
 
     name: str
@@ -42,22 +45,22 @@ class Peer:
         return self.operators.get(domain + node.op_type)
 
     def refuse(self, node: ir.Node) -> str:
-        """Why the node is left to others; "" where its operator is listed as taken."""
+        """Returns why the provider does not claim the node; "" if its operator is listed as supported."""
         facts = self._facts(node)
         if facts is None:
             return "its list does not name the operator"
         if not facts["taken"]:
             return "its list says that the operator is not supported"
         if self.provider and node.op_type not in self.provider["operators"]:
-            return f"its provider of {self.provider['date']} does not hand the operator on"
-        if self.provider:  # what it hands on of other types, the compiler takes or ends the session
+            return f"its provider of {self.provider['date']} does not pass the operator on"
+        if self.provider:  # for types that it passes on, the compiler supports the node or ends the session
             values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.dtype is not None]
             others = [t for t in map(_type, values) if t not in self.provider["types"]]
-            return f"its provider of {self.provider['date']} hands on no {others[0]}" if others else ""
+            return f"its provider of {self.provider['date']} does not pass {others[0]} on" if others else ""
         return self._not_listed(node)
 
     def limits(self, node: ir.Node) -> str:
-        """Which forms of an operator are taken alone, as far as that is listed."""
+        """Returns the listed limits of a supported operator; "" if there are none."""
         facts = self._facts(node)
         listed = str(facts["limits"]) if facts is not None else ""
         if not listed and self.provider and node.op_type in self.provider["limits"]:
@@ -65,7 +68,7 @@ class Peer:
         return "; ".join(t for t in (listed, self._not_listed(node)) if t)
 
     def _not_listed(self, node: ir.Node) -> str:
-        """That the list has types of the operator, and not that of the first input."""
+        """Returns a reason if the list has types for the operator, but not the type of the first input."""
         facts = self._facts(node)
         dtype = next((_type(v) for v in node.inputs if v is not None and v.dtype is not None), None)
         if facts is None or dtype is None or not facts["types"] or dtype in facts["types"]:
@@ -79,4 +82,5 @@ def _type(value: ir.Value) -> str:
 
 
 def read(name: str) -> Peer:
+    """Reads the table of one of NAMES."""
     return Peer(name, **json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
