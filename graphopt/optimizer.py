@@ -320,7 +320,7 @@ def _activation_ranges(
         return None
     from graphopt.verification.ranges import ranges_of
 
-    found = ranges_of(editor.model, source.path.parent if source.path is not None else None, options.inputs)
+    found = ranges_of(editor.model, options.inputs)
     if isinstance(found, str):
         report.notes.append(
             f"ranges of activations were not checked, and values beyond 65504 become infinite in float16: {found}"

@@ -45,6 +45,13 @@ class Rewritten:
         return [r.code for r in self.remarks]
 
 
+def inferred(model: onnx.ModelProto) -> ir.Model:
+    """The model in onnx_ir, with inferred types."""
+    found = ir.serde.deserialize_model(model)
+    inference.infer(found)
+    return found
+
+
 def model_from_text(
     graph: str, initializers: Mapping[str, Array] | None = None, opset: int = 17, *, check: bool = True
 ) -> onnx.ModelProto:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
-from graphopt.graph import reading, writing
+from graphopt.graph import inference, reading, writing
 from graphopt.runtime.custom_ops import registering_custom_ops
+from graphopt.verification.run import with_outputs
 from graphopt.verification.verify import Verdict, VerifyReport, verify
 
 # How many values are outputs at once: all values of a model may not fit into memory together.
@@ -70,21 +70,21 @@ def first_parting(
         ModelLoadError: the model cannot be read.
         VerifyError: a provider refuses the model.
     """
-    source = reading.load(model)
-    proto = onnx.load(source.path) if source.path is not None else ir.serde.serialize_model(source.model)
-    nodes = {name: node for node in proto.graph.node for name in node.output if name}
-    whole = verify(proto, proto, providers=providers, inputs=inputs, seed=seed)
+    model = reading.load(model).model
+    nodes = {str(value.name): node for node in model.graph for value in node.outputs if value.name}
+    whole = verify(model, model, providers=providers, inputs=inputs, seed=seed)
     if whole.verdict != Verdict.DIFFERENT:
         return Parting(len(nodes), whole.verdict, None, "", False, whole.summary, None)
     # The input set that shows it most is enough from here on.
     feeds = whole.feeds
-    types = _types(proto)
+    typed = model.clone()
+    inference.infer(typed)
 
     def observed(names: Sequence[str]) -> VerifyReport:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(proto)
-        del copy.graph.output[:]
-        copy.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in names)
+        copy = with_outputs(typed, names)
+        for value in copy.graph.outputs:
+            inference.declare(copy, value)
+        inference.forget(copy)
         return verify(copy, copy, providers=providers, inputs=feeds, seed=seed)
 
     values = list(nodes)
@@ -93,7 +93,7 @@ def first_parting(
         different = {row.name for row in observed(chunk).rows if not row.equal}
         for name in chunk:
             if name in different:
-                return _found(source.model, nodes, name, observed([name]).summary, alone=False)
+                return _found(model, nodes, name, observed([name]).summary, alone=False)
     # Nothing differs when it is looked at: some provider fuses. Each value by itself, halving what is left.
     good, bad = -1, len(values) - 1
     while bad - good > 1:
@@ -102,15 +102,10 @@ def first_parting(
             bad = middle
         else:
             good = middle
-    return _found(source.model, nodes, values[bad], whole.summary, alone=True)
+    return _found(model, nodes, values[bad], whole.summary, alone=True)
 
 
-def _types(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    inferred = onnx.shape_inference.infer_shapes(proto)
-    return {v.name: v for v in (*inferred.graph.value_info, *inferred.graph.output)}
-
-
-def _found(model: ir.Model, nodes: Mapping[str, onnx.NodeProto], value: str, summary: str, *, alone: bool) -> Parting:
+def _found(model: ir.Model, nodes: Mapping[str, ir.Node], value: str, summary: str, *, alone: bool) -> Parting:
     node = nodes[value]
     named = f"{node.op_type} '{node.name}'" if node.name else node.op_type
     return Parting(len(nodes), Verdict.DIFFERENT, value, named, alone, summary, _alone(model, value))

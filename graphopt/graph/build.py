@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from graphopt.graph import inference
 from graphopt.graph.editor import Attribute, Editor
-from graphopt.graph.operators.arguments import signature
+from graphopt.graph.operators.arguments import signature, slices_by_attributes
 from graphopt.graph.view import use_count
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import Array
@@ -93,6 +93,11 @@ class Builder:
         if _like is not None:
             inference.declare(self.editor.model, y)
         return y
+
+    def copy(self, node: ir.Node, *inputs: ir.Value | None) -> ir.Value:
+        """The only output of a copy of a node that reads other values."""
+        attributes: dict[str, Any] = dict(node.attributes)
+        return self.op(node.op_type, *inputs, _domain=node.domain, **attributes)
 
     def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:
         """A new node of our domain; adds its function body to the model.
@@ -194,7 +199,9 @@ class Builder:
         return self.op("Expand", x, self.shape(dims))
 
     def slice(self, x: ir.Value, axis: int, start: Dim, end: Dim | None) -> ir.Value:
-        """Along one axis; None is to the end."""
+        """Along one axis; None is to the end. Where ends are attributes (`slices_by_attributes`) they are numbers."""
+        if slices_by_attributes(self.opset):
+            return self.op("Slice", x, axes=[axis], starts=[start], ends=[2**31 - 1 if end is None else end])
         bounds = [self.ints(d) if isinstance(d, int) else d for d in (start, 2**31 - 1 if end is None else end)]
         return self.op("Slice", x, *bounds, self.ints(axis))
 

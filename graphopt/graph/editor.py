@@ -175,11 +175,35 @@ class Editor(GraphView):
         node.outputs[-1].type = ir.TensorType(dtype)
         return node.outputs[-1]
 
+    def set_data(self, value: ir.Value, data: Array) -> None:
+        """Gives an initializer other data, of the same shape."""
+        value.const_value = ir.Tensor(np.asarray(data, order="C"), name=value.name)
+
+    def add_input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
+        """One more input of the model; the name is made unique."""
+        value = ir.Value(name=self.unique_name(name), type=ir.TensorType(dtype), shape=shape)
+        self.model.graph.inputs.append(value)
+        return value
+
+    def add_graph_output(self, graph: ir.Graph, value: ir.Value) -> None:
+        """Makes a value of a graph one more output of it."""
+        graph.outputs.append(value)
+
+    def set_outputs(self, values: Sequence[ir.Value]) -> None:
+        """Gives the model other outputs, values of its main graph."""
+        self.model.graph.outputs.clear()
+        self.model.graph.outputs.extend(values)
+
     def put_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
         """Puts nodes that are not in a graph before `anchor`."""
         assert anchor.graph is not None
         self.changed()
         anchor.graph.insert_before(anchor, nodes)
+
+    def put_last(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+        """Puts nodes behind all others of a graph."""
+        self.changed()
+        graph.extend(nodes)
 
     def put_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
         """Puts nodes that read a value right behind its producer, or first in its graph."""
@@ -236,6 +260,14 @@ class Editor(GraphView):
         self.remove_unused(old, neighbours)
         neighbours.update({p: None for n in new for p in n.predecessors()})
         self.touched.extend(n for n in neighbours if n.graph is not None)
+
+    def interpose(self, value: ir.Value, nodes: Sequence[ir.Node], result: ir.Value) -> None:
+        """Puts nodes that read `value` behind its producer, and lets all its other readers read `result` instead.
+
+        The result takes the name of the value, which gets its own.
+        """
+        self.put_behind(value, nodes)
+        self.replace([], nodes, {value: result}, anchor=nodes[0])
 
     def bypass(self, node: ir.Node, x: ir.Value) -> bool:
         """Lets the readers of `node`'s first output read its input `x` instead, and removes it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -243,6 +243,23 @@ def forget(model: ir.Model) -> None:
         value.type, value.shape = type_, shape
 
 
+def clone(model: ir.Model) -> ir.Model:
+    """A copy that shares the tensors, with what was inferred on it."""
+    copy = model.clone()
+    if declared := model.meta.get(_DECLARED):
+        copies = dict(zip(_values(model), _values(copy), strict=True))
+        copy.meta[_DECLARED] = {copies[value]: held for value, held in declared.items() if value in copies}
+    return copy
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in graphs(model):
+        yield from graph.inputs
+        yield from graph.initializers.data.values()
+        for node in graph:
+            yield from node.outputs
+
+
 def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
     """The type and shape that a value has in the file."""
     found: tuple[ir.TypeProtocol | None, ir.Shape | None] = model.meta.get(_DECLARED, {}).get(
@@ -292,6 +309,11 @@ def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
     if value in declared:
         type_, shape = declared[value]
         declared[value] = (type_ if type_ is None else value.type, shape)
+
+
+def suppose(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
+    """Gives a value a type that inference does not know, which `forget` takes off it."""
+    _put(value, ir.TensorType(dtype), value.shape, model.meta.setdefault(_DECLARED, {}))
 
 
 def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto | None) -> onnx.ModelProto:

@@ -67,12 +67,13 @@ class Source:
     data_files: frozenset[Path] = frozenset()
 
 
-def load(original: Any, progress: Progress | None = None) -> Source:
+def load(original: Any, progress: Progress | None = None, *, copy: bool = True) -> Source:
     """Takes any form of a model without changing it.
 
     Args:
         original: the model.
         progress: called with a line now and then while a large file is read.
+        copy: False shares a message with the model, which then may not be changed.
 
     Raises:
         ModelLoadError: missing or unreadable file, not ONNX, truncated, names that lead nowhere, a cyclic graph, or
@@ -85,8 +86,10 @@ def load(original: Any, progress: Progress | None = None) -> Source:
         proto = read_proto(path, progress)
         model = _deserialize(proto, str(path))
     elif isinstance(original, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(original)
+        proto = original
+        if copy or _is_sparse(proto.graph):
+            proto = onnx.ModelProto()
+            proto.CopyFrom(original)
         model = _deserialize(proto, "the model")
     elif isinstance(original, ir.Model):
         model = original.clone()
@@ -268,6 +271,12 @@ def _make_dense(graph: onnx.GraphProto, what: str) -> None:
         if node.op_type in CONTROL_FLOW:
             for body in messages.bodies(node):
                 _make_dense(body, what)
+
+
+def _is_sparse(graph: onnx.GraphProto) -> bool:
+    """Whether there are sparse initializers, in bodies too."""
+    inner = (body for node in graph.node for body in messages.bodies(node))
+    return bool(graph.sparse_initializer) or any(map(_is_sparse, inner))
 
 
 def _unsupported_type(graph: onnx.GraphProto) -> str:

@@ -64,7 +64,7 @@ def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
         every = list(graphs(model))
         _embed(_slots(every), "the weights do not fit into a message; give `out`, a file to write")
         model.metadata_props.pop(shared_weights.METADATA, None)
-        message = _serialize(model, every)
+        message = to_message(model, every)
     check(message, None)
     if isinstance(original, onnx.ModelProto):
         if message is not None:
@@ -169,7 +169,7 @@ def save(
     def content(name: str) -> bytes:
         for slot, offset in zip(moved, offsets, strict=True):
             slot.put(_external(slot.tensor, name, offset, folder))
-        message = _serialize(model, every)
+        message = to_message(model, every)
         written: bytes = message.SerializeToString(deterministic=True)
         if name in ("", data.name):
             check(message, written)
@@ -215,8 +215,17 @@ def copy_file(model: Path, out: Path) -> None:
         data.unlink(missing_ok=True)
 
 
-def _serialize(model: ir.Model, every: Sequence[ir.Graph]) -> onnx.ModelProto:
-    """The model as a message; the initializers of its graphs lose the type and shape that their tensors have, too."""
+def to_message(model: ir.Model, every: Sequence[ir.Graph] | None = None) -> onnx.ModelProto:
+    """The model as a message; the initializers of its graphs lose the type and shape that their tensors have, too.
+
+    Args:
+        model: the model.
+        every: all of its graphs, where they are known.
+
+    Raises:
+        ModelLoadError: it has what no message can hold.
+    """
+    every = list(graphs(model)) if every is None else every
     for graph in every:
         for value in graph.initializers.data.values():
             if value.is_graph_input() or value.is_graph_output():

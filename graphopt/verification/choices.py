@@ -11,26 +11,37 @@ their indices then differs by whole rows. A copy of BEFORE takes AFTER's indices
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper
+import onnx_ir as ir
 
 from graphopt.errors import VerifyError
-from graphopt.graph.messages import all_nodes, opset_of
+from graphopt.graph import inference
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Editor
+from graphopt.graph.traversal import bodies
+from graphopt.graph.view import attribute_int, is_op
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
 from graphopt.runtime.discovery import CPU
+from graphopt.targets.target import Target
 from graphopt.verification.halves import kept_in_half
-from graphopt.verification.honest import HonestErrors, self_contained, types_of
+from graphopt.verification.honest import HonestErrors
 from graphopt.verification.judge import is_beyond_doubt
 from graphopt.verification.noise import FLOATS
-from graphopt.verification.pair import Pair, Way
-from graphopt.verification.run import Outputs, open_session, run_case, run_optimized
+from graphopt.verification.pair import Pair, Side, Way
+from graphopt.verification.run import (
+    MAX_WEIGHTS_READ,
+    Outputs,
+    open_session,
+    run_case,
+    run_optimized,
+    weights_in_files,
+)
 from graphopt.verification.tolerances import FLOOR, LIMITS
 from graphopt.verification.ways import Run, deviations
 
@@ -43,7 +54,7 @@ NEIGHBOURS = 16
 _PREFIX = "graphopt_choice"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """A node of BEFORE that chooses, and its counterpart in AFTER.
 
@@ -54,123 +65,116 @@ class Choice:
         reads: outputs of the copy, one for each input of the node: scores, or boxes and scores, counts and limits.
     """
 
-    node: onnx.NodeProto
+    node: ir.Node
     place: int
     given: str
     reads: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        return f"{self.node.op_type} '{self.node.name or next(name for name in self.node.output if name)}'"
+        return f"{self.node.op_type} '{self.node.name or next(y.name for y in self.node.outputs if y.name)}'"
 
 
-def choices_of(before: onnx.ModelProto, after: onnx.ModelProto, types: Mapping[str, int]) -> list[Choice]:
+def choices_of(before: ir.Model, after: ir.Model) -> list[Choice]:
     """Finds the nodes of BEFORE's main graph that choose among floats, and their counterparts in AFTER.
 
     A counterpart makes a value of the same name. Without such names, nodes of one operator correspond by order. The
     list is empty if a node has no counterpart.
     """
-    if opset_of(before) < OLDEST_OPSET:
+    if before.opset_imports.get("", 0) < OLDEST_OPSET:
         return []
-    ours = [node for node in before.graph.node if _chooses(node, types)]
-    by_name = {name: i for i, node in enumerate(after.graph.node) for name in node.output if name}
-    found = []
-    for i, node in enumerate(ours):
-        place = next((by_name[name] for name in _with_indices_first(node) if name in by_name), None)
-        if place is None or after.graph.node[place].op_type not in CHOOSE:
-            alike = [k for k, n in enumerate(after.graph.node) if n.op_type == node.op_type]
-            own = [n for n in before.graph.node if n.op_type == node.op_type]
+    nodes = list(after.graph)
+    by_name = {y.name: i for i, node in enumerate(nodes) for y in node.outputs if y.name}
+    found: list[Choice] = []
+    for node in before.graph:
+        if not _chooses(node):
+            continue
+        first = CHOOSE[node.op_type][0]
+        values = (*node.outputs[first:], *node.outputs[:first])
+        place = next((by_name[y.name] for y in values if y.name and y.name in by_name), None)
+        if place is None or nodes[place].op_type not in CHOOSE:
+            alike = [k for k, n in enumerate(nodes) if n.op_type == node.op_type]
+            own = [n for n in before.graph if n.op_type == node.op_type]
             place = alike[own.index(node)] if len(alike) == len(own) else None
         if place is None:
             return []
-        here = f"{_PREFIX}_{i}"
-        reads = tuple(f"{here}_input{k}" if name else "" for k, name in enumerate(node.input))
+        here = f"{_PREFIX}_{len(found)}"
+        reads = tuple(f"{here}_input{k}" if value is not None else "" for k, value in enumerate(node.inputs))
         found.append(Choice(node, place, f"{here}_indices", reads))
     return found
 
 
-def _chooses(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type not in CHOOSE:
-        return False
-    return all(types.get(node.input[i]) in FLOATS for i in CHOOSE[node.op_type][1])
+def _chooses(node: ir.Node) -> bool:
+    return is_op(node, *CHOOSE) and all(_is_float(node.inputs[i]) for i in CHOOSE[node.op_type][1])
 
 
-def _with_indices_first(node: onnx.NodeProto) -> Iterator[str]:
-    indices = CHOOSE[node.op_type][0]
-    yield from (name for name in (*node.output[indices:], *node.output[:indices]) if name)
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in FLOATS
 
 
-def with_given_choices(before: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
+def with_given_choices(before: ir.Model, choices: Sequence[Choice]) -> ir.Model:
     """Makes the copy of BEFORE that takes indices as inputs. It also outputs the inputs of these nodes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(before)
-    names = {_key(choice.node): choice for choice in choices}
-    nodes: list[onnx.NodeProto] = []
-    for node in copy.graph.node:
-        choice = names.get(_key(node))
-        if choice is None:
-            nodes.append(node)
-            continue
-        for name, result in zip(node.input, choice.reads):
-            if name:
-                nodes.append(helper.make_node("Identity", [name], [result]))
-        indices = CHOOSE[node.op_type][0]
-        if len(node.output) > indices and node.output[indices]:
-            nodes.append(helper.make_node("Identity", [choice.given], [node.output[indices]]))
-        if node.op_type == "TopK" and node.output[0]:
-            axis = _attribute(node, "axis", -1)
-            nodes.append(helper.make_node("GatherElements", [node.input[0], choice.given], [node.output[0]], axis=axis))
-    del copy.graph.node[:]
-    copy.graph.node.extend(nodes)
-    copy.graph.input.extend(_given(choices))
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for c in choices for name in c.reads if name)
-    return copy
-
-
-def with_unused_choices(after: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
-    """Adds the inputs of that copy to AFTER, which does not read them: both then take the same inputs."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(after)
-    copy.graph.input.extend(_given(choices))
-    return copy
-
-
-def with_shown_choices(after: onnx.ModelProto, choices: Sequence[Choice]) -> onnx.ModelProto:
-    """Adds the indices of AFTER to its outputs, one for each choice."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(after)
+    editor = Editor(inference.clone(before), Target("cpu"))
+    made = {_made(node): node for node in editor.model.graph}
     for choice in choices:
-        node = copy.graph.node[choice.place]
+        node = made[_made(choice.node)]
+        b = Builder(editor, node)
+        given = editor.add_input(choice.given, ir.DataType.INT64)
+        for value, name in zip(node.inputs, choice.reads):
+            if value is not None:
+                read = b.op("Identity", value)
+                read.name = name
+                editor.add_graph_output(editor.model.graph, read)
         place = CHOOSE[node.op_type][0]
-        while len(node.output) <= place:
-            node.output.append("")
-        node.output[place] = node.output[place] or choice.given
+        results: dict[ir.Value, ir.Value] = {}
+        if len(node.outputs) > place and node.outputs[place].name:
+            results[node.outputs[place]] = b.op("Identity", given)
+        if node.op_type == "TopK" and node.outputs[0].name:
+            axis = attribute_int(node, "axis", -1)
+            results[node.outputs[0]] = b.op("GatherElements", node.inputs[0], given, axis=axis)
+        editor.replace([node], b.nodes, results, anchor=node)
+    return editor.model
+
+
+def with_unused_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
+    """Adds the inputs of that copy to AFTER, which does not read them: both then take the same inputs."""
+    editor = Editor(inference.clone(after), Target("cpu"))
+    for choice in choices:
+        editor.add_input(choice.given, ir.DataType.INT64)
+    return editor.model
+
+
+def with_shown_choices(after: ir.Model, choices: Sequence[Choice]) -> ir.Model:
+    """Adds the indices of AFTER to its outputs, one for each choice."""
+    editor = Editor(inference.clone(after), Target("cpu"))
+    graph = editor.model.graph
+    nodes = list(graph)
+    for choice in choices:
+        node = nodes[choice.place]
+        place = CHOOSE[node.op_type][0]
+        while len(node.outputs) <= place:
+            editor.add_output(node, ir.DataType.INT64).name = ""
+        indices = node.outputs[place]
+        indices.name = indices.name or editor.unique_name(choice.given)
         # The value may be an output of the graph already.
-        shown = f"{choice.given}_shown"
-        copy.graph.node.append(helper.make_node("Identity", [node.output[place]], [shown]))
-        copy.graph.output.append(helper.make_tensor_value_info(shown, TensorProto.INT64, None))
-    return copy
+        b = Builder(editor, node)
+        editor.add_graph_output(graph, b.op("Identity", indices, _dtype=ir.DataType.INT64))
+        editor.put_behind(indices, b.nodes)
+    return editor.model
 
 
-def outputs_behind(model: onnx.ModelProto, choice: Choice) -> set[str]:
+def outputs_behind(model: ir.Model, choice: Choice) -> set[str]:
     """Finds the outputs of the copy of BEFORE that depend on the indices of a choice."""
-    behind = {choice.given}
-    for node in model.graph.node:
-        if not behind.isdisjoint(name for inner in all_nodes([node]) for name in inner.input):
-            behind.update(node.output)
-    return behind & {o.name for o in model.graph.output}
+    behind = {value for value in model.graph.inputs if value.name == choice.given}
+    for node in model.graph:
+        inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
+        if any(value in behind for n in (node, *inner) for value in n.inputs):
+            behind.update(node.outputs)
+    return {str(value.name) for value in model.graph.outputs if value in behind}
 
 
-def _given(choices: Sequence[Choice]) -> list[onnx.ValueInfoProto]:
-    return [helper.make_tensor_value_info(choice.given, TensorProto.INT64, None) for choice in choices]
-
-
-def _key(node: onnx.NodeProto) -> tuple[str, ...]:
-    return tuple(node.output)
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
+def _made(node: ir.Node) -> tuple[str | None, ...]:
+    return tuple(value.name for value in node.outputs)
 
 
 # -- whether indices are right -----------------------------------------------------------------------------------------
@@ -202,7 +206,7 @@ def mistake(
 
 
 def _order_mistake(
-    node: onnx.NodeProto,
+    node: ir.Node,
     indices: Array,
     inputs: Sequence[Array | None],
     drawn: Sequence[Sequence[Array | None]],
@@ -212,9 +216,9 @@ def _order_mistake(
     scores = inputs[0]
     assert scores is not None
     is_top_k = node.op_type == "TopK"
-    axis = _attribute(node, "axis", -1 if is_top_k else 0) % max(scores.ndim, 1)
-    sign = -1.0 if node.op_type == "ArgMin" or (is_top_k and not _attribute(node, "largest", 1)) else 1.0
-    if not is_top_k and not _attribute(node, "keepdims", 1):
+    axis = attribute_int(node, "axis", -1 if is_top_k else 0) % max(scores.ndim, 1)
+    sign = -1.0 if node.op_type == "ArgMin" or (is_top_k and not attribute_int(node, "largest", 1)) else 1.0
+    if not is_top_k and not attribute_int(node, "keepdims", 1):
         indices = np.expand_dims(indices, axis)
     count = int(np.asarray(inputs[1]).item()) if is_top_k else 1
     if indices.shape != (*scores.shape[:axis], count, *scores.shape[axis + 1 :]):
@@ -228,7 +232,7 @@ def _order_mistake(
     if chosen.min() < 0 or chosen.max() >= rows.shape[1]:
         return f"chooses an index beyond {rows.shape[1]} entries"
     noise = _noise(rows, moved, slack)
-    return _first_mistake(sign * rows, chosen, noise, in_order=is_top_k and bool(_attribute(node, "sorted", 1)))
+    return _first_mistake(sign * rows, chosen, noise, in_order=is_top_k and bool(attribute_int(node, "sorted", 1)))
 
 
 def _first_mistake(rows: Array, chosen: Array, noise: Array, *, in_order: bool) -> str:
@@ -304,7 +308,7 @@ def _noise(rows: Array, draws: Sequence[Array], slack: float) -> Array:
 
 
 def _suppression_mistake(
-    node: onnx.NodeProto,
+    node: ir.Node,
     indices: Array,
     inputs: Sequence[Array | None],
     drawn: Sequence[Sequence[Array | None]],
@@ -325,7 +329,7 @@ def _suppression_mistake(
     groups = indices[:, 0] * scores.shape[1] + indices[:, 1]
     if (np.diff(groups) < 0).any():
         return "does not order its indices by batch and class"
-    centred = bool(_attribute(node, "center_point_box", 0))
+    centred = bool(attribute_int(node, "center_point_box", 0))
     for batch, kind in np.ndindex(*scores.shape[:2]):
         row = scores[batch, kind].astype(np.float64)
         picked = indices[groups == batch * scores.shape[1] + kind, 2]
@@ -399,7 +403,7 @@ class Group:
         for choice in self.choices:
             why = mistake(choice, np.asarray(run.case.feeds[choice.given]), read, draws, slack)
             if why:
-                return why, outputs_behind(self.pair.before_proto, choice)
+                return why, outputs_behind(self.pair.before.model, choice)
         return "", set()
 
 
@@ -414,7 +418,7 @@ def grouped(pair: Pair, honest: HonestErrors, runs: Sequence[Run], compared: Col
             for run in runs
             if not isinstance(run.found, str) and any(not is_beyond_doubt(run.found[i]) for i in places)
         }
-        following = _Following.of(pair, honest) if doubtful else None
+        following = _Following.of(pair) if doubtful else None
     if following is None:
         plain.runs = list(runs)
         return [plain]
@@ -440,40 +444,38 @@ def grouped(pair: Pair, honest: HonestErrors, runs: Sequence[Run], compared: Col
 
 def _makes_choices(pair: Pair) -> bool:
     """Whether BEFORE runs on the CPU and has nodes that choose."""
-    nodes = [*pair.before_proto.graph.node, *(n for f in pair.before_proto.functions for n in f.node)]
-    return pair.reference == Way(False) and any(n.op_type in CHOOSE for n in nodes)
+    model = pair.before.model
+    functions = (node for function in model.functions.values() for node in function)
+    return pair.reference == Way(False) and any(node.op_type in CHOOSE for node in (*model.graph, *functions))
 
 
 class _Following:
     """The models that follow AFTER's choices, and their sessions."""
 
-    def __init__(self, pair: Pair, before: onnx.ModelProto, after: onnx.ModelProto, choices: Sequence[Choice]) -> None:
+    def __init__(self, pair: Pair, choices: Sequence[Choice]) -> None:
         self.choices = choices
-        self.shown = with_shown_choices(after, choices)
-        self.before = with_given_choices(before, choices)
-        after = with_unused_choices(after, choices)
-        sides = {"before": self.before, "before_proto": self.before, "after": after, "after_proto": after}
+        self.shown = with_shown_choices(pair.after.model, choices)
+        self.before = Side.of(with_given_choices(pair.before.whole, choices))
         self.outputs = len(pair.names)
-        self.pair = replace(pair, **sides)
-        self.session = open_session(self.before, library=False)
+        after = Side.of(with_unused_choices(pair.after.model, choices))
+        self.pair = replace(pair, before=self.before, after=after)
+        self.session = open_session(self.before.source, library=False)
         self.sessions: dict[Way, Any] = {}
 
     @staticmethod
-    def of(pair: Pair, honest: HonestErrors) -> _Following | None:
+    def of(pair: Pair) -> _Following | None:
         """Returns None if BEFORE chooses by no scores, or the models do not correspond or are too large."""
-        before, after = honest.whole, self_contained(pair.after, pair.after_proto)
-        tensors = (*before.graph.initializer, *after.graph.initializer)
-        if any(t.data_location == onnx.TensorProto.EXTERNAL for t in tensors):
+        if max(weights_in_files(pair.before.model), weights_in_files(pair.after.model)) > MAX_WEIGHTS_READ:
             return None
         try:
-            choices = choices_of(before, after, types_of(before))
-            return _Following(pair, before, after, choices) if choices else None
+            choices = choices_of(pair.before.whole, pair.after.model)
+            return _Following(pair, choices) if choices else None
         except VerifyError:
             return None
 
     def group(self, honest: HonestErrors) -> Group:
         kept = frozenset(name for choice in self.choices for name in choice.reads if name)
-        own = HonestErrors(self.before, self.before, {}, honest.rewritten, honest.half_io, kept=kept)
+        own = HonestErrors(self.before, {}, honest.rewritten, honest.half_io, kept=kept)
         return Group(self.pair, own, choices=self.choices)
 
     def run(self, run: Run) -> tuple[Run, Outputs] | None:
@@ -493,9 +495,10 @@ class _Following:
         """Returns AFTER's outputs and, behind them, its choices."""
         way, half_io = run.way, self.pair.half_io
         if way.optimized and way.provider == CPU:
-            return run_optimized(self.shown, [run.case], library=way.library, half_io=half_io)[run.case.name]
+            shown = Side.of(self.shown).source
+            return run_optimized(shown, [run.case], library=way.library, half_io=half_io)[run.case.name]
         if way not in self.sessions:
-            model = kept_in_half(self.shown, self.pair.halves) if way.in_half else self.shown
+            model = kept_in_half(self.shown) if way.in_half else inference.clone(self.shown)
             self.sessions[way] = open_session(
                 model, library=way.library, provider=way.provider, optimized=way.optimized
             )

@@ -64,13 +64,13 @@ def _where_hidden(
     pair: Pair, rows: Sequence[OutputComparison], cases: Sequence[Case], wanted: Mapping[str, Outputs]
 ) -> list[str]:
     """Says where AFTER is far off only in queries that see no key; `rows` are those that are far off."""
-    masks = masks_of(inlined(pair.before_proto)) if rows else []
+    masks = masks_of(inlined(pair.before.proto)) if rows else []
     ways = [[row for row in rows if row.optimized == level] for level in (False, True)]
     bad, optimized = ({(row.case, row.name): row for row in of_way} for of_way in ways)
     if not masks or not bad or optimized.keys() - bad.keys():
         return []
     row = next(iter(bad.values()))
-    session = open_session(pair.after, library=row.library, provider=row.provider)
+    session = open_session(pair.after.source, library=row.library, provider=row.provider)
     found = []
     for case in (case for case in cases if any(name == case.name for name, _ in bad)):
         got = run_case(session, case, half_io=pair.half_io)
@@ -92,7 +92,7 @@ def _where_beyond_half(pair: Pair, report: VerifyReport, cases: Sequence[Case]) 
     if case is None or not pair.after_halves:
         return []
     try:
-        found = first_beyond_half(pair.after, pair.after_proto, pair.after_halves, case)
+        found = first_beyond_half(pair.after, pair.after_halves, case)
     except VerifyError:
         return []
     if found is None:

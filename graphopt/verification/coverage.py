@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+import onnx_ir as ir
 
 from graphopt.errors import VerifyError
-from graphopt.graph.messages import inlined, opset_of
+from graphopt.graph import inference
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Editor
 from graphopt.graph.operators.traits import CONTROL_FLOW
+from graphopt.graph.view import FLOATS, is_op
 from graphopt.inputs.declared import is_given, required_inputs, symbol_of
 from graphopt.inputs.plan import Case
 from graphopt.ops import DOMAIN
-from graphopt.verification.honest import Budget, types_of
-from graphopt.verification.run import Model, Outputs, open_session, run_case
+from graphopt.targets.target import Target
+from graphopt.verification.honest import Budget
+from graphopt.verification.pair import Side
+from graphopt.verification.probes import Probe, Prober
+from graphopt.verification.run import Outputs, open_session, run_case
 
-_PREFIX = "graphopt_coverage"
+INT64 = ir.DataType.INT64
+_SWITCHES = "graphopt_unseen"
 _GIVE = "give some with --inputs"
 # How many dimensions with the same sizes, and inputs, a sentence names; and how many sizes.
 NAMED, LISTED = 4, 16
 
 
-def not_covered(
-    model: Model, proto: onnx.ModelProto, cases: Sequence[Case], wanted: Mapping[str, Outputs]
-) -> list[str]:
+def not_covered(side: Side, cases: Sequence[Case], wanted: Mapping[str, Outputs]) -> list[str]:
     """A sentence for each output, input and branch of BEFORE that was not put to the test."""
-    return [*_outputs(proto, wanted), *_inputs(proto, cases), *_branches(model, proto, cases)]
+    return [*_outputs(side.proto, wanted), *_inputs(side.proto, cases), *_branches(side, cases)]
 
 
 def sizes_of(proto: onnx.ModelProto, cases: Sequence[Case]) -> dict[str, dict[str, int]]:
@@ -139,174 +141,82 @@ def _same(a: Any, b: Any) -> bool:
     return a is b
 
 
-def _branches(model: Model, proto: onnx.ModelProto, cases: Sequence[Case]) -> Iterator[str]:
+def _branches(side: Side, cases: Sequence[Case]) -> Iterator[str]:
     """Branches of an If that no case took, and Loops whose body never ran, in branches and bodies too."""
-    whole = inlined(proto)
-    if not any(node.op_type in CONTROL_FLOW for node in whole.graph.node):  # spares a copy of the weights
+    if not any(node.op_type in CONTROL_FLOW for node in side.whole.graph):
         return
-    copy = onnx.ModelProto()
-    copy.CopyFrom(whole)
-    opset = opset_of(copy)
-    watched = _Watch(opset).graph(copy.graph)
-    if not watched:
+    watch = _Watch(side.whole)
+    probes = watch.graph(watch.model.graph)
+    if not probes:
         return
-    del copy.graph.output[:]
-    for name in watched:
-        copy.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None))
+    watch.editor.set_outputs([probe.value for probe in probes])
     try:
-        folder = model.parent if isinstance(model, Path) else None
-        session = open_session(copy, library=False, folder=folder)
+        session = open_session(watch.model, library=False)
     except VerifyError:
         return
-    seen = {name: np.zeros(2, np.int64) for name in watched}
-    for case in cases:
-        outputs = run_case(session, case)
-        if not isinstance(outputs, str):
-            for name, output in zip(watched, outputs):
-                seen[name] += np.asarray(output).reshape(2)
-    for watch, (kind, name) in watched.items():
-        if kind == "Loop" and not seen[watch].any():
-            yield f"the body of Loop '{name}' never ran"
-        elif kind == "If":
-            for branch, taken in zip(("then", "else"), seen[watch]):
-                if not taken:
-                    yield f"the {branch} branch of If '{name}' was never taken"
+    ran = [outputs for case in cases if not isinstance(outputs := run_case(session, case), str)]
+    for i, probe in enumerate(probes):
+        if not any(outputs[i] for outputs in ran):
+            yield probe.about
 
 
-@dataclass
-class _Watch:
-    """Adds a value of two integers for each If (how often either branch was taken) and Loop (how often it ran, twice).
+class _Watch(Prober):
+    """Counts how often each branch of an If was taken, and how often each body of a Loop ran."""
 
-    What happens inside a branch comes out as one more output of it, which is zeros on the other side; inside the body
-    of a Loop or Scan it is one more scan output, summed up.
-    """
+    outer_first = True
 
-    opset: int
-    made: Iterator[int] = field(default_factory=itertools.count)
+    def at(self, b: Builder, node: ir.Node) -> list[Probe]:
+        taken = node.inputs[0] if is_op(node, "If") else None
+        if taken is None:
+            return []
+        counts = {"then": b.cast(taken, INT64), "else": b.cast(b.op("Not", taken), INT64)}
+        return [
+            Probe(
+                f"the {branch} branch of If '{_name(node)}' was never taken",
+                "ReduceSum",
+                # A condition may be a scalar or hold one element.
+                b.op("ReduceSum", count, keepdims=0, _dtype=INT64),
+            )
+            for branch, count in counts.items()
+        ]
 
-    def graph(self, graph: onnx.GraphProto) -> dict[str, tuple[str, str]]:
-        """Watched values of this graph -> (operator, name of the node)."""
-        found: dict[str, tuple[str, str]] = {}
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            nodes.append(node)
-            name = node.name or next(o for o in (*node.output, "") if o)
-            if node.op_type == "If":
-                taken = self._name()
-                nodes.append(helper.make_node("Cast", [node.input[0]], [f"{taken}_then"], to=onnx.TensorProto.INT64))
-                nodes.append(helper.make_node("Not", [node.input[0]], [f"{taken}_not"]))
-                nodes.append(helper.make_node("Cast", [f"{taken}_not"], [f"{taken}_else"], to=onnx.TensorProto.INT64))
-                flat = []
-                for side in ("then", "else"):
-                    flat.append(f"{taken}_{side}_1")
-                    nodes += self._flat(f"{taken}_{side}", flat[-1])
-                nodes.append(helper.make_node("Concat", flat, [taken], axis=0))
-                found[taken] = ("If", name)
-                found |= self._if(node)
-            elif node.op_type in ("Loop", "Scan"):
-                found |= self._loop(node, name, nodes)
-        del graph.node[:]
-        graph.node.extend(nodes)
-        return found
-
-    def _name(self) -> str:
-        return f"{_PREFIX}_{next(self.made)}"
-
-    def _flat(self, scalar: str, name: str) -> list[onnx.NodeProto]:
-        """A condition may be a scalar or hold one element."""
-        shape = f"{name}_shape"
-        return [_constant(shape, [1]), helper.make_node("Reshape", [scalar, shape], [name])]
-
-    def _if(self, node: onnx.NodeProto) -> dict[str, tuple[str, str]]:
-        bodies = [next(a.g for a in node.attribute if a.name == f"{side}_branch") for side in ("then", "else")]
-        inner = [self.graph(body) for body in bodies]
-        found = {}
-        for which, watched in enumerate(inner):
-            for value, what in watched.items():
-                outside = self._name()
-                for i, body in enumerate(bodies):
-                    here = value if i == which else self._name()
-                    if i != which:
-                        body.node.append(_constant(here, [0, 0]))
-                    body.output.append(helper.make_tensor_value_info(here, onnx.TensorProto.INT64, [2]))
-                node.output.append(outside)
-                found[outside] = what
-        return found
-
-    def _loop(self, node: onnx.NodeProto, name: str, nodes: list[onnx.NodeProto]) -> dict[str, tuple[str, str]]:
-        body = next(a.g for a in node.attribute if a.name == "body")
-        watched = self.graph(body)
-        if node.op_type == "Loop":
-            ran = self._name()
-            body.node.append(_constant(ran, [1, 1]))
-            watched[ran] = ("Loop", name)
-        own = len(body.output) - (node.op_type == "Loop")
-        for i in range(own):
-            if i >= len(node.output):
-                node.output.append(self._name())
-            elif not node.output[i]:
-                node.output[i] = self._name()
-        for attribute in node.attribute:
-            if attribute.name in ("scan_output_axes", "scan_output_directions"):
-                attribute.ints.extend([0] * len(watched))
-        found = {}
-        for value, what in watched.items():
-            body.output.append(helper.make_tensor_value_info(value, onnx.TensorProto.INT64, [2]))
-            turns, total = self._name(), self._name()
-            node.output.append(turns)
-            nodes += self._sum(turns, total)
-            found[total] = what
-        return found
-
-    def _sum(self, turns: str, total: str) -> list[onnx.NodeProto]:
-        if self.opset < 13:
-            return [helper.make_node("ReduceSum", [turns], [total], axes=[0], keepdims=0)]
-        axes = f"{total}_axes"
-        return [_constant(axes, [0]), helper.make_node("ReduceSum", [turns, axes], [total], keepdims=0)]
+    def inside(self, node: ir.Node, body: ir.Graph) -> list[Probe]:
+        if node.op_type != "Loop":
+            return []
+        ran = self.constant(node, body, 1, INT64)
+        return [Probe(f"the body of Loop '{_name(node)}' never ran", "ReduceSum", ran)]
 
 
-def _constant(name: str, numbers: Sequence[int]) -> onnx.NodeProto:
-    value = helper.make_tensor(name, onnx.TensorProto.INT64, [len(numbers)], numbers)
-    return helper.make_node("Constant", [], [name], value=value)
+def _name(node: ir.Node) -> str:
+    return node.name or next((str(o.name) for o in node.outputs if o.name), "")
 
 
 # -- nodes of ours -----------------------------------------------------------------------------------------------------
 
-_SWITCHES = "graphopt_unseen"
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-
 
 def unseen(
-    model: Model,
-    proto: onnx.ModelProto,
-    cases: Sequence[Case],
-    moves: Callable[[Case, Outputs], bool],
-    budget: Budget,
-    a_run: float,
+    side: Side, cases: Sequence[Case], moves: Callable[[Case, Outputs], bool], budget: Budget, a_run: float
 ) -> list[str]:
     """A sentence for each node of ours in the main graph that could give zeros without moving any output.
 
     Nothing is said of nodes that the budget does not reach, nor of any where it would not reach half of them.
 
     Args:
-        model: AFTER.
-        proto: its message.
+        side: AFTER.
         cases: that both models take.
         moves: whether outputs of a case are farther from BEFORE's than rounding explains.
         budget: of what this may take.
         a_run: seconds of all processors that a quick run of AFTER takes.
     """
-    ours = sum(node.domain == DOMAIN for node in proto.graph.node)
+    ours = sum(node.domain == DOMAIN for node in side.model.graph)
     if not ours or budget.spent + ours / 2 * a_run >= budget.seconds:
         return []
     began = time.process_time()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    watched = _with_switches(copy)
+    model, watched = _with_switches(side.model)
     if not watched or not cases:
         return []
     try:
-        session = open_session(copy, library=False, folder=model.parent if isinstance(model, Path) else None)
+        session = open_session(model, library=False)
     except VerifyError:
         return []
     budget.spent += time.process_time() - began
@@ -326,26 +236,17 @@ def unseen(
     return said
 
 
-def _with_switches(model: onnx.ModelProto) -> list[str]:
-    """Puts Where(switch, result, 0) behind each node of ours; the names of the switches."""
-    graph = model.graph
-    types = types_of(model)
-    names: list[str] = []
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        nodes.append(node)
-        if node.domain != DOMAIN or types.get(node.output[0]) not in _FLOATS:
-            continue
-        made, result = f"{_SWITCHES}_{len(names)}", node.output[0]
-        node.output[0] = f"{made}_result"
-        place = helper.make_tensor(f"{made}_place", TensorProto.INT64, [], [len(names)])
-        zero = helper.make_tensor(f"{made}_zero", types[result], [], [0.0])
-        graph.initializer.extend([place, zero])
-        nodes.append(helper.make_node("Gather", [_SWITCHES, place.name], [f"{made}_keep"]))
-        nodes.append(helper.make_node("Where", [f"{made}_keep", node.output[0], zero.name], [result]))
-        names.append(f"{node.op_type} '{node.name or result}'")
-    del graph.node[:]
-    graph.node.extend(nodes)
-    if names:
-        graph.input.append(helper.make_tensor_value_info(_SWITCHES, TensorProto.BOOL, [len(names)]))
-    return names
+def _with_switches(model: ir.Model) -> tuple[ir.Model, list[str]]:
+    """A copy with Where(switch, result, 0) behind each node of ours, and the nodes of the switches."""
+    editor = Editor(inference.clone(model), Target("cpu"))
+    ours = [n for n in editor.model.graph if n.domain == DOMAIN and n.outputs[0].dtype in FLOATS]
+    switches = editor.add_input(_SWITCHES, ir.DataType.BOOL, ir.Shape([len(ours)]))
+    names = []
+    for i, node in enumerate(ours):
+        b, result = Builder(editor, node), node.outputs[0]
+        names.append(f"{node.op_type} '{node.name or result.name}'")
+        assert result.dtype is not None
+        keep = b.op("Gather", switches, b.number(i, INT64))
+        kept = b.op("Where", keep, result, b.number(0, result.dtype))
+        editor.interpose(result, b.nodes, kept)
+    return editor.model, names

@@ -7,23 +7,25 @@ that meet, so that between two such nodes nothing is rounded, and nothing is bey
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.errors import VerifyError
-from graphopt.graph import traversal
-from graphopt.graph.messages import bodies, inlined
+from graphopt.graph import inference, traversal
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Editor
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
+from graphopt.targets.target import Target
 from graphopt.verification.compare import deviation
 from graphopt.verification.run import Outputs, open_session, run_case
 from graphopt.verification.tolerances import LIMITS
 
-_PREFIX = "graphopt_half"
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+# Attributes that name an element type.
+_TYPES = frozenset(("to", "dtype", "softmax_precision", "stash_type"))
 # The largest magnitudes in inputs of usual size. Larger integers are times or hashes rather than rows of a table.
 USUAL_FLOAT, USUAL_INTEGER = 8.0, 1 << 20
 
@@ -34,30 +36,20 @@ def values_in_half(model: ir.Model) -> frozenset[str]:
     return frozenset(str(v.name) for n in nodes for v in n.outputs if v.dtype == ir.DataType.FLOAT16)
 
 
-def kept_in_half(model: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
-    """A copy with two Identities behind each of these values, where casts no longer meet.
+def kept_in_half(model: ir.Model) -> ir.Model:
+    """A copy with two Identities behind each result of a node in float16, where casts no longer meet.
 
     Of one alone that stands between two casts the runtime makes one of float32.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    _keep(copy.graph, names)
-    return copy
-
-
-def _keep(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        for body in bodies(node):
-            _keep(body, names)
-        nodes.append(node)
-        for i, name in enumerate(node.output):
-            if name in names:
-                node.output[i] = f"{_PREFIX}_{name}"
-                nodes.append(helper.make_node("Identity", [node.output[i]], [f"{_PREFIX}_again_{name}"]))
-                nodes.append(helper.make_node("Identity", [f"{_PREFIX}_again_{name}"], [name]))
-    del graph.node[:]
-    graph.node.extend(nodes)
+    editor = Editor(inference.clone(model), Target("cpu"))
+    for graph in traversal.with_subgraphs(editor.model.graph):
+        for node in list(graph):
+            for value in node.outputs:
+                if value.dtype == ir.DataType.FLOAT16:
+                    b = Builder(editor, node)
+                    again = b.op("Identity", b.op("Identity", value))
+                    editor.interpose(value, b.nodes, again)
+    return editor.model
 
 
 def is_usual(case: Case) -> bool:
@@ -86,16 +78,12 @@ def farthest(cases: Sequence[Case], count: int) -> list[Case]:
 
 # -- in float32 --------------------------------------------------------------------------------------------------------
 
-HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-# Attributes that name an element type.
-_TYPES = frozenset(("to", "dtype", "softmax_precision", "stash_type"))
 
-
-def agree_in_single(model: onnx.ModelProto, case: Case, got: Outputs) -> list[bool]:
+def agree_in_single(model: ir.Model, case: Case, got: Outputs) -> list[bool]:
     """For each output of `got`, whether it is what the model gives in float32, as closely as half precision allows.
 
     Args:
-        model: BEFORE, its weights inside.
+        model: BEFORE, functions inlined.
         case: the inputs.
         got: AFTER's outputs.
     """
@@ -117,31 +105,25 @@ def agree_in_single(model: onnx.ModelProto, case: Case, got: Outputs) -> list[bo
     return agrees
 
 
-def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with float32 in place of float16 and bfloat16."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(inlined(model))
-    _widen(copy.graph)
-    return copy
+def widened(model: ir.Model) -> ir.Model:
+    """A copy with float32 in place of float16 and bfloat16.
 
-
-def _widen(graph: onnx.GraphProto) -> None:
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type in HALVES:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-    del graph.value_info[:]
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in _TYPES and attribute.i in HALVES:
-                attribute.i = TensorProto.FLOAT
-            if attribute.HasField("t"):
-                _widen_tensor(attribute.t)
-        for body in bodies(node):
-            _widen(body)
-
-
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in HALVES:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    Args:
+        model: functions inlined.
+    """
+    editor = Editor(inference.clone(model), Target("cpu"))
+    for graph in traversal.with_subgraphs(editor.model.graph):
+        for value in graph.initializers.values():
+            if (tensor := value.const_value) is not None and tensor.dtype in HALVES:
+                editor.set_data(value, traversal.tensor_array(tensor).astype(np.float32))
+        for node in graph:
+            for name, attribute in list(node.attributes.items()):
+                if name in _TYPES and attribute.value in HALVES:
+                    editor.set_attribute(node, name, int(ir.DataType.FLOAT))
+                elif attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in HALVES:
+                    array = traversal.tensor_array(attribute.value).astype(np.float32)
+                    editor.set_attribute(node, name, ir.Tensor(array))
+        for value in (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)):
+            if value.dtype in HALVES:
+                inference.retype(editor.model, value, ir.DataType.FLOAT)
+    return editor.model

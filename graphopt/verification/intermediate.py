@@ -8,105 +8,91 @@ one level: the numbers that are quantized are off by a few units in the last pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
+import onnx_ir as ir
 
 from graphopt.errors import VerifyError
-from graphopt.graph.messages import all_nodes
+from graphopt.graph.traversal import bodies
+from graphopt.graph.view import GraphView, attribute_int
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
+from graphopt.targets.target import Target
 from graphopt.verification.compare import Deviation, deviation
 from graphopt.verification.honest import HonestErrors
 from graphopt.verification.judge import Finding, judge
-from graphopt.verification.run import Model, open_session, run_case
+from graphopt.verification.pair import Pair, Side, Way
+from graphopt.verification.run import open_session, run_case, with_outputs
 
 # Two for DynamicQuantizeLinear, which rounds its zero point, too.
 HONEST_LEVELS = {"QuantizeLinear": 1, "DynamicQuantizeLinear": 2}
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of two models, and how it runs.
+def levels_part(pair: Pair, way: Way, case: Case) -> str:
+    """The first quantized value, by its name in both models, that is more levels off than rounding explains; or "".
 
-    Attributes:
-        model: what a session loads.
-        proto: its message.
-        library, provider: as for `open_session`.
+    Args:
+        pair: both models.
+        way: how AFTER runs.
+        case: the inputs.
     """
-
-    model: Model
-    proto: onnx.ModelProto
-    library: bool
-    provider: str
-
-
-def levels_part(before: Side, after: Side, case: Case) -> str:
-    """The first quantized value, by its name in both models, that is more levels off than rounding explains; or ""."""
-    ours, theirs = (_quantizers(side.proto) for side in (before, after))
-    made = {name for node in after.proto.graph.node for name in node.output}
+    ours, theirs = (_quantizers(side.model) for side in (pair.before, pair.after))
+    made = {value.name for node in pair.after.model.graph for value in node.outputs}
     shared = [name for name in ours if name in made]
     # A value of one name that the two quantize in different ways cannot be compared.
     if not shared or any(theirs.get(name, ours[name]) != ours[name] for name in shared):
         return ""
     try:
-        want, got = (values_of(side, shared, case) for side in (before, after))
+        want = _values_of(pair.before, pair.reference, shared, case)
+        got = _values_of(pair.after, way, shared, case)
     except VerifyError:
         return ""
     moved = {name for name in shared if not _equal(want.get(name), got.get(name))}
     # What depends on a value that may differ; a quantized one that AFTER has under no such name is one.
-    unsure: set[str] = set()
-    for node in before.proto.graph.node:
-        result = node.output[0] if node.output else ""
-        if result in shared and result not in moved:
+    unsure: set[ir.Value] = set()
+    for node in pair.before.model.graph:
+        result = str(node.outputs[0].name) if node.outputs else ""
+        if result in ours and result in made and result not in moved:
             continue
-        doubtful = any(name in unsure for inner in all_nodes([node]) for name in inner.input)
+        inner = (n for body in bodies(node) for n in ir.traversal.RecursiveGraphIterator(body))
+        doubtful = any(value in unsure for n in (node, *inner) for value in n.inputs)
         if result in moved and not doubtful:
             off = _most(want.get(result), got.get(result))
             if off > HONEST_LEVELS[node.op_type]:
                 return f"quantized value '{result}' is up to {off} levels off, while all before it are equal"
         if doubtful or node.op_type in HONEST_LEVELS:
-            unsure.update(node.output)
+            unsure.update(node.outputs)
     return ""
 
 
-def has_levels(proto: onnx.ModelProto) -> bool:
+def has_levels(model: ir.Model) -> bool:
     """Whether a node of the main graph quantizes."""
-    return any(node.op_type in HONEST_LEVELS for node in proto.graph.node)
+    return any(node.op_type in HONEST_LEVELS for node in model.graph)
 
 
-def _quantizers(proto: onnx.ModelProto) -> dict[str, tuple[Any, ...]]:
+def _quantizers(model: ir.Model) -> dict[str, tuple[Any, ...]]:
     """Output -> how it is quantized; without those whose scale or zero point the model computes."""
-    constants = {t.name: t for t in proto.graph.initializer}
-    for node in proto.graph.node:
-        if node.op_type == "Constant":
-            constants.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    overridable = {v.name for v in proto.graph.input}
+    view = GraphView(model, Target("cpu"))
     found: dict[str, tuple[Any, ...]] = {}
-    for node in proto.graph.node:
-        given = [name for name in node.input[1:] if name]
-        if node.op_type in HONEST_LEVELS and all(n in constants and n not in overridable for n in given):
-            numbers = (numpy_helper.to_array(constants[name]) for name in given)
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-            found[node.output[0]] = (node.op_type, axis, *((n.shape, n.dtype, n.tobytes()) for n in numbers))
+    for node in model.graph:
+        if node.op_type in HONEST_LEVELS:
+            numbers = [view.constant(value) for value in node.inputs[1:] if value is not None]
+            known = [n for n in numbers if n is not None]
+            if len(known) == len(numbers):
+                how = ((n.shape, n.dtype, n.tobytes()) for n in known)
+                found[str(node.outputs[0].name)] = (node.op_type, attribute_int(node, "axis", 1), *how)
     return found
 
 
-def values_of(side: Side, names: Sequence[str], case: Case) -> Mapping[str, Any]:
+def _values_of(side: Side, way: Way, names: Sequence[str], case: Case) -> Mapping[str, Any]:
     """Returns values of the main graph by name, from a run on the inputs of a case.
 
     Raises:
         VerifyError: the runtime refuses the model with these outputs, or the inputs.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(side.proto)
-    del copy.graph.output[:]
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    folder = None if isinstance(side.model, onnx.ModelProto) else side.model.parent
-    outputs = run_case(open_session(copy, library=side.library, provider=side.provider, folder=folder), case)
+    session = open_session(with_outputs(side.model, names), library=way.library, provider=way.provider)
+    outputs = run_case(session, case)
     if isinstance(outputs, str):
         raise VerifyError(outputs)
     return dict(zip(names, outputs))
@@ -130,25 +116,25 @@ def _most(want: Any, got: Any) -> int:
 AT_ONCE = 32
 
 
-def first_difference(before: Side, after: Side, case: Case, honest: HonestErrors, numerics: Numerics) -> str:
+def first_difference(pair: Pair, way: Way, case: Case, honest: HonestErrors, numerics: Numerics) -> str:
     """Names the first differing value and its node in BEFORE; returns "" if no shared value differs.
 
     Args:
-        before: the original.
-        after: the rewritten one.
+        pair: both models.
+        way: how AFTER runs.
         case: inputs that make their outputs differ.
         honest: how far rounding moves BEFORE.
         numerics: the class of what was rewritten.
     """
-    made = {name for node in after.proto.graph.node for name in node.output if name}
-    nodes = {name: node for node in before.proto.graph.node for name in node.output if name in made}
+    made = {value.name for node in pair.after.model.graph for value in node.outputs if value.name}
+    nodes = {str(v.name): node for node in pair.before.model.graph for v in node.outputs if v.name in made}
     names = list(nodes)
     found = None
     while names:
         step = -(-len(names) // AT_ONCE)
         chosen = names[step - 1 :: step] if step > 1 else names
         try:
-            apart = _first_apart(before, after, chosen, case, honest, numerics)
+            apart = _first_apart(pair, way, chosen, case, honest, numerics)
         except VerifyError:
             break
         if apart is None:
@@ -168,10 +154,10 @@ def first_difference(before: Side, after: Side, case: Case, honest: HonestErrors
 
 
 def _first_apart(
-    before: Side, after: Side, names: Sequence[str], case: Case, honest: HonestErrors, numerics: Numerics
+    pair: Pair, way: Way, names: Sequence[str], case: Case, honest: HonestErrors, numerics: Numerics
 ) -> tuple[str, Deviation] | None:
     """The first of these values that differs, and how far."""
-    want, got = (values_of(side, names, case) for side in (before, after))
+    want, got = _values_of(pair.before, pair.reference, names, case), _values_of(pair.after, way, names, case)
     moved = honest.values(numerics, names, case) if case.fits else None
     for name in names:
         a, b = want.get(name), got.get(name)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 
 from graphopt.errors import VerifyError
 from graphopt.inputs.plan import Case
@@ -21,7 +20,7 @@ from graphopt.verification.compare import NAN_EVERYWHERE, Deviation
 from graphopt.verification.coverage import unseen
 from graphopt.verification.halves import agree_in_single, farthest, is_usual
 from graphopt.verification.honest import Budget, HonestErrors
-from graphopt.verification.intermediate import Side, has_levels, levels_part
+from graphopt.verification.intermediate import has_levels, levels_part
 from graphopt.verification.judge import NOISE, Finding, Judgement, is_beyond_doubt, judge
 from graphopt.verification.pair import Effort, Pair, Tolerance, Way
 from graphopt.verification.ranges import largest_in_single
@@ -182,7 +181,7 @@ def _without_what_befalls_before(
     bad = [run for run in runs if run.way.optimized and not all(row.equal for row in rows[run])]
     if not bad:
         return runs
-    original = run_optimized(measure.pair.before, [run.case for run in bad], library=False)
+    original = run_optimized(measure.pair.before.source, [run.case for run in bad], library=False)
     dropped = set()
     for run in bad:
         itself = replace(run, found=deviations(measure.honest.wanted[run.case.name], original[run.case.name]))
@@ -313,9 +312,11 @@ def _overflown(
         if not (beyond and beyond[place]) and isinstance(want, np.ndarray) and not np.isfinite(want).all():
             if single is None:
                 way = run.way
-                session = open_session(pair.after, library=way.library, provider=way.provider, optimized=way.optimized)
+                session = open_session(
+                    pair.after.source, library=way.library, provider=way.provider, optimized=way.optimized
+                )
                 got = run_case(session, run.case, half_io=pair.half_io)
-                single = [] if isinstance(got, str) else agree_in_single(honest.whole, run.case, got)
+                single = [] if isinstance(got, str) else agree_in_single(pair.before.whole, run.case, got)
             beyond = single
         if beyond and beyond[place]:
             found.add((row.case, row.name, run.way.in_half))
@@ -325,7 +326,7 @@ def _overflown(
 def _compare_levels(pair: Pair, runs: Sequence[Run], rows: Rows, budget: Budget) -> None:
     """Looks at quantized values in between, on cases whose outputs differ and look equal, the worst first."""
     single = max(pair.rewritten.classes.values(), default=Numerics.EXACT) <= Numerics.APPROXIMATE
-    if not single or not has_levels(pair.before_proto):
+    if not single or not has_levels(pair.before.model):
         return
     moved = [run for run in runs if not run.way.optimized and any(row.max_abs for row in rows[run])]
     moved.sort(key=lambda run: max(row.severity for row in rows[run]), reverse=True)
@@ -333,9 +334,7 @@ def _compare_levels(pair: Pair, runs: Sequence[Run], rows: Rows, budget: Budget)
         if tried and budget.is_spent:
             return
         began = time.process_time()
-        before = Side(pair.before, pair.before_proto, pair.reference.library, pair.reference.provider)
-        after = Side(pair.after, pair.after_proto, run.way.library, run.way.provider)
-        why = levels_part(before, after, run.case)
+        why = levels_part(pair, run.way, run.case)
         budget.spent += time.process_time() - began
         if why:
             worst = max(rows[run], key=lambda row: row.severity)
@@ -352,8 +351,8 @@ def _compare_ranges(pair: Pair, runs: Sequence[Run], rows: Rows) -> None:
         return
     for case in farthest([run.case for run in runs], RANGE_CASES):
         try:
-            before = largest_in_single(pair.before, pair.before_proto, pair.before_halves, case)
-            after = largest_in_single(pair.after, pair.after_proto, pair.after_halves, case)
+            before = largest_in_single(pair.before, pair.before_halves, case)
+            after = largest_in_single(pair.after, pair.after_halves, case)
         except VerifyError:
             return
         beyond = {name: most for name, most in after.items() if most > LARGEST}
@@ -372,12 +371,10 @@ def _approximation(pair: Pair, cases: Sequence[Case]) -> dict[str, list[Deviatio
     """By case: how far another honest implementation of what our kernels approximate is from the function bodies."""
     if not cases:
         return {}
-    after = pair.after_proto if isinstance(pair.after, onnx.ModelProto) else onnx.load(pair.after)
-    other = approximated(after)
     optimized = pair.reference.optimized
-    bodies = run_cases(pair.after, cases, library=False, optimized=optimized)
+    bodies = run_cases(pair.after.source, cases, library=False, optimized=optimized)
     try:
-        results = run_cases(other, cases, library=False, optimized=optimized)
+        results = run_cases(approximated(pair.after.model), cases, library=False, optimized=optimized)
     except VerifyError:
         return {}
     found = {}
@@ -503,4 +500,4 @@ def unnoticed(
 
     part = Budget(effort.seconds * UNSEEN_SHARE, spent=2 * pair.opening)
     tables = [str(table) for table in pair.tables if not table.input]
-    return unseen(pair.after, pair.after_proto, cases, moves, part, pair.running) + tables
+    return unseen(pair.after, cases, moves, part, pair.running) + tables

@@ -16,24 +16,35 @@ rounded apart: operands of a sum whose last noise is the same (`_Kind.sources`),
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes  # noqa: F401  numpy knows bfloat16 by it
 import numpy as np
 import numpy.typing as npt
-import onnx
-from google.protobuf.message import Message
-from onnx import TensorProto, helper, numpy_helper
+import onnx_ir as ir
 
 from graphopt.contrib.attention import MASK_FILTER
-from graphopt.graph.messages import bodies, opset_of
+from graphopt.graph import inference
+from graphopt.graph.build import Builder
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import signature
 from graphopt.graph.operators.traits import MOVES
-from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
+from graphopt.graph.traversal import (
+    bodies,
+    is_external,
+    tensor_array,
+    tensor_dims,
+    with_subgraphs,
+)
+from graphopt.graph.view import attribute_float, attribute_int
+from graphopt.targets.target import Target
 from graphopt.verification.exact import with_exact_sums
+from graphopt.verification.run import MAX_WEIGHTS_READ, weights_in_files
 from graphopt.verification.tolerances import FACTOR, FUNCTION_FLOOR, GATE_FLOOR, PARTIAL_SUMS, SINGLE, Rounding
 
 Array = npt.NDArray[Any]
@@ -94,21 +105,19 @@ STEPS = {
     "Round": (0,),
     "TopK": (0,),
 }
-INTEGERS = frozenset(getattr(TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
+INTEGERS = frozenset(ir.DataType[f"{sign}INT{bits}"] for sign in ("", "U") for bits in (8, 16, 32, 64))
 # A handful of numbers are rather epsilons, bounds and scales of a Resize than weights.
 SMALL_CONSTANT = 8
-FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
+FLOAT, DOUBLE, INT64, BOOL = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT64, ir.DataType.BOOL
+FLOATS = frozenset((FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, DOUBLE))
 # Noise is added no larger than this: the lowest numbers stay what they are.
 BOUND = 1e30
 OLDEST_OPSET = 7  # Operands of different shapes.
-CURRENT_OPSET = 11  # Clip takes its bounds as inputs, Equal takes floats.
+EQUAL_OF_FLOATS_OPSET = 11
 # From here on the runtimes have no kernel that draws numbers; Dropout as in training draws bits.
 BITS_OPSET = 22
 # Their number in a drawn one: its variance is within 2 % of a uniform one's.
 BITS = 3
-# Bytes of weights that are worth a way of their own into a session.
-LARGE = 1 << 16
-_PREFIX = "graphopt_rounding"
 _POOL = 1 << 20
 
 
@@ -127,126 +136,108 @@ class Precision:
     inputs: Rounding
 
 
-@dataclass(frozen=True)
 class Noisy:
-    """A model that rounds at random.
-
-    Attributes:
-        model: without its large weights: a message of them would be written and read again for nothing.
-        weights: these by name.
-    """
-
-    model: onnx.ModelProto
-    weights: dict[str, Array]
-
-
-def noisy(
-    model: onnx.ModelProto,
-    types: dict[str, int],
-    precision: Precision,
-    seed: int,
-    *,
-    overflows: bool = False,
-    steps: float = 1.0,
-    still: bool = False,
-    stored: frozenset[str] = frozenset(),
-) -> Noisy | None:
-    """A copy that rounds at random; None where it cannot be made (the opset is too old).
+    """A copy of a model that rounds at random, each time that it is drawn in another way.
 
     Args:
-        model: functions inlined; weights that are not inside stay as they are.
-        types: element types of all values by name, subgraphs included.
+        model: functions inlined, types inferred, of OLDEST_OPSET at least.
         precision: how coarse.
-        seed: of the noise.
+        guess: results whose type inference does not know have that of an input (`guessed`).
         overflows: what is rounded to half precision also has its range, beyond which numbers are infinite.
         steps: what STEPS read moves by so many units, which shows what one more step or another choice does: a number
             that lies near the end of a step is there for whoever computes it, but in few draws beyond the end.
         still: nothing is moved at random: norms are written out, sums exact, and the weights in `stored` rounded.
         stored: names of weights that are rounded to nearest, to the precision of weights, where `still` is set.
     """
-    opset = opset_of(model)
-    if opset < OLDEST_OPSET:
-        return None
-    rng = np.random.default_rng(seed)
-    copy = onnx.ModelProto()
-    _copy_but(model, copy, "graph")
-    _copy_but(model.graph, copy.graph, "initializer")
-    weights = _Weights(
-        rng, precision.weights.unit, precision.weights.dtype if seed == 0 else "", still=still, stored=stored
-    )
-    apart: dict[str, Array] = {}
-    for tensor in model.graph.initializer:
-        array = weights.array(tensor, tensor.name)
-        if array is not None and array.nbytes >= LARGE and array.dtype.kind == "f":
-            apart[tensor.name] = array
-            outside = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            outside.data_location = TensorProto.EXTERNAL
-            outside.external_data.add(key="location", value=tensor.name)
-            copy.graph.initializer.append(outside)
-        else:
-            copy.graph.initializer.append(tensor if array is None else numpy_helper.from_array(array, tensor.name))
-    shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    exact = {t.name for t in model.graph.initializer if is_exact_factor(t)}
-    noise = _Noise(types, precision.activations, rng, shapes, exact, overflows, steps, opset, still)
-    known = {t.name: weights.kind(t, t.name) for t in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name not in known:
-            is_float = value.type.tensor_type.elem_type in FLOATS
-            known[value.name] = _Kind(noisy=is_float, raw=is_float)
-    noise.graph(copy.graph, known, weights)
-    if still:
-        with_exact_sums(copy.graph, types, shapes, _PREFIX, opset)
-    copy.graph.initializer.extend(noise.constants())
-    _without_listed_initializers(copy)
-    return Noisy(copy, apart)
+
+    def __init__(
+        self,
+        model: ir.Model,
+        precision: Precision,
+        *,
+        guess: bool = False,
+        overflows: bool = False,
+        steps: float = 1.0,
+        still: bool = False,
+        stored: frozenset[str] = frozenset(),
+    ) -> None:
+        self._model = inference.clone(model)
+        for value, dtype in guessed(self._model.graph).items() if guess else ():
+            inference.suppose(self._model, value, dtype)
+        editor = Editor(self._model, Target("cpu"))
+        noise = _Noise(editor, precision, overflows, steps, still, stored)
+        noise.model()
+        self._draws = noise.draws
+        if still:
+            with_exact_sums(editor)
+
+    @contextmanager
+    def drawn(self, seed: int) -> Iterator[ir.Model]:
+        """The model with the noise of a seed; its weights are the original ones again afterwards."""
+        rng = np.random.default_rng(seed)
+        weights = self._model.graph.initializers.values()
+        tensors = [(value, value.const_value) for value in weights]
+        try:
+            for draw in self._draws:
+                draw(rng, seed)
+            yield self._model
+        finally:
+            for value, tensor in tensors:
+                value.const_value = tensor
 
 
-def _without_listed_initializers(model: onnx.ModelProto) -> None:
-    """Up to IR version 3 each initializer is listed as an input, without being one; those of the noise are not."""
-    if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
-        model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
-        constant = {t.name for t in model.graph.initializer}
-        inputs = [value for value in model.graph.input if value.name not in constant]
-        del model.graph.input[:]
-        model.graph.input.extend(inputs)
+def guessed(graph: ir.Graph) -> dict[ir.Value, ir.DataType]:
+    """Types that inference does not know, of results of the runtime's own operators: a result has that of an input."""
+    found: dict[ir.Value, ir.DataType] = {}
+    for node in graph:
+        for body in bodies(node):
+            found |= guessed(body)
+        given = (value.dtype or found.get(value) for value in node.inputs if value is not None)
+        first = next((dtype for dtype in given if dtype in FLOATS), None)
+        if first is not None and node.outputs and node.outputs[0].name and node.outputs[0].dtype is None:
+            found[node.outputs[0]] = first
+    return found
 
 
-def is_exact_factor(tensor: onnx.TensorProto) -> bool:
-    """Whether a product with these few numbers is exact: each is a power of two or 0."""
-    few = tensor.data_type in FLOATS and tensor.data_location != TensorProto.EXTERNAL
-    if not few or math.prod(tensor.dims) > SMALL_CONSTANT:
-        return False
-    fraction, _ = np.frexp(numpy_helper.to_array(tensor).astype(np.float64))
-    return bool(np.isin(np.abs(fraction), (0, 0.5)).all())
-
-
-def has_norms(graph: onnx.GraphProto) -> bool:
+def has_norms(graph: ir.Graph) -> bool:
     """Whether there are norms that `noisy` writes out, in bodies too."""
-    return any(node.op_type in NORMS or any(map(has_norms, bodies(node))) for node in graph.node)
+    return any(node.op_type in NORMS for inner in with_subgraphs(graph) for node in inner)
 
 
-def is_step(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+def has_softmax(graph: ir.Graph) -> bool:
+    """Whether there is a softmax: where its largest scores are far apart it chooses one number, as a step does."""
+    return any(node.op_type in SOFTMAXES | SCALED for inner in with_subgraphs(graph) for node in inner)
+
+
+def has_steps(graph: ir.Graph) -> bool:
+    """Whether a node rounds to a grid, chooses or compares, in bodies too."""
+    return any(is_step(node) for inner in with_subgraphs(graph) for node in inner)
+
+
+def is_step(node: ir.Node) -> bool:
     """Whether a node rounds real numbers to a grid, chooses among them or compares them."""
     if _searches(node):
         return True
-    if node.op_type not in STEPS or not any(types.get(node.input[i]) in FLOATS for i in STEPS[node.op_type]):
+    if node.op_type not in STEPS or not any(_is_float(node.inputs[i]) for i in STEPS[node.op_type]):
         return False
-    return node.op_type != "Cast" or next((a.i for a in node.attribute if a.name == "to"), 0) in INTEGERS
+    return node.op_type != "Cast" or attribute_int(node, "to", 0) in INTEGERS
 
 
-def _searches(node: onnx.NodeProto) -> bool:
+def _searches(node: ir.Node) -> bool:
     """BeamSearch, GreedySearch, Sampling: choose among what their bodies compute."""
-    return node.domain not in ("", "ai.onnx") and any(True for _ in bodies(node))
+    return node.domain != "" and bool(bodies(node))
 
 
-def has_softmax(graph: onnx.GraphProto) -> bool:
-    """Whether there is a softmax: where its largest scores are far apart it chooses one number, as a step does."""
-    return any(node.op_type in SOFTMAXES | SCALED or any(map(has_softmax, bodies(node))) for node in graph.node)
+def _is_float(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in FLOATS
 
 
-def has_steps(graph: onnx.GraphProto, types: Mapping[str, int]) -> bool:
-    """Whether there is such a node, in bodies too."""
-    return any(is_step(node, types) or any(has_steps(body, types) for body in bodies(node)) for node in graph.node)
+def is_exact_factor(tensor: ir.TensorProtocol) -> bool:
+    """Whether a product with these few numbers is exact: each is a power of two or 0."""
+    if tensor.dtype not in FLOATS or is_external(tensor) or math.prod(tensor_dims(tensor)) > SMALL_CONSTANT:
+        return False
+    fraction, _ = np.frexp(tensor_array(tensor).astype(np.float64))
+    return bool(np.isin(np.abs(fraction), (0, 0.5)).all())
 
 
 def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dict[str, Array]:
@@ -257,13 +248,24 @@ def rounded_feeds(feeds: dict[str, Array], rounding: Rounding, seed: int) -> dic
 
 def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
     """Each number times 1 + unit * uniform(-1, 1), but for infinities and lowest numbers; whole and half ones stay."""
-    wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
+    return array if is_whole(array) else _noise_on(array, unit, rng)
+
+
+def is_whole(array: Array) -> bool:
+    """Whether all numbers are integers and halves of them."""
+    flat = _wide(array).reshape(-1)
     with np.errstate(invalid="ignore", over="ignore"):
-        if all(bool((2 * some == np.rint(2 * some)).all()) for some in (wide.reshape(-1)[:_POOL], wide)):
-            return array
-    pool = rng.random(min(_POOL, max(wide.size, 1)), wide.dtype)
-    pool = (2 * pool - 1) * wide.dtype.type(unit)
-    flat = wide.reshape(-1)
+        return all(bool((2 * some == np.rint(2 * some)).all()) for some in (flat[:_POOL], flat))
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
+
+
+def _noise_on(array: Array, unit: float, rng: np.random.Generator) -> Array:
+    flat = _wide(array).reshape(-1)
+    pool = rng.random(min(_POOL, max(flat.size, 1)), flat.dtype)
+    pool = (2 * pool - 1) * flat.dtype.type(unit)
     result = np.empty_like(flat)
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _POOL):
@@ -273,17 +275,11 @@ def moved(array: Array, unit: float, rng: np.random.Generator) -> Array:
         return result.reshape(array.shape).astype(array.dtype, copy=False)
 
 
-def _copy_but(source: Message, target: Message, left_out: str) -> None:
-    """Every field that `source` has but one, so that weights are not copied only to be replaced."""
-    for descriptor, value in source.ListFields():
-        if descriptor.name == left_out:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, descriptor.name).extend(value)
-        elif isinstance(value, Message):
-            getattr(target, descriptor.name).CopyFrom(value)
-        else:
-            setattr(target, descriptor.name, value)
+def _lost(array: Array, dtype: str) -> Array:
+    """What numbers of float32 lose in another precision."""
+    with np.errstate(over="ignore"):
+        lost = array.astype(np.dtype(dtype)).astype(np.float32) - array
+    return np.where(np.isfinite(lost), lost, 0)
 
 
 @dataclass
@@ -299,208 +295,199 @@ class _Kind:
 
     noisy: bool = False
     raw: bool = False
-    sources: frozenset[str] = frozenset()
+    sources: frozenset[ir.Value] = frozenset()
     rounded: bool = False
 
 
-@dataclass
-class _Weights:
-    """Noise on the weights.
+class _Noise:
+    """Puts noise into a model.
 
     Attributes:
-        rng: of the noise.
-        unit: relative to the weight.
-        dtype: a precision that they are rounded to as well, twice as far: what is lost may have a pattern (weights that
-            grow evenly), and add up where noise does not.
-        still: those of `stored` are rounded to `dtype` alone, and no other changes.
-        stored: their names.
-        changed: names of those that were moved, which whole numbers and small ones are not, and of zeros.
+        draws: functions of a generator and its seed, which draw the noise in order.
+        changed: weights that are moved, which whole numbers and small ones are not, and zeros.
+        known: what is known of values; of others nothing.
+        exact: constants that numbers are multiplied by without being rounded.
+        constants: numbers that the noise of a graph reads.
+        touched: graphs with noise.
     """
 
-    rng: np.random.Generator
-    unit: float
-    dtype: str = ""
-    still: bool = False
-    stored: frozenset[str] = frozenset()
-    changed: set[str] = field(default_factory=set)
+    def __init__(
+        self,
+        editor: Editor,
+        precision: Precision,
+        overflows: bool,
+        steps: float,
+        still: bool,
+        stored: frozenset[str],
+    ) -> None:
+        self.editor, self.precision = editor, precision
+        self.overflows, self.steps, self.still, self.stored = overflows, steps, still, stored
+        self.opset = editor.model.opset_imports.get("", 0)
+        self.unread = weights_in_files(editor.model) > MAX_WEIGHTS_READ
+        self.draws: list[Callable[[np.random.Generator, int], None]] = []
+        self.changed: set[ir.Value] = set()
+        self.known: dict[ir.Value, _Kind] = {}
+        self.exact: set[ir.Value] = set()
+        self.constants: dict[tuple[ir.Graph | None, float, ir.DataType], ir.Value] = {}
+        self.touched: set[ir.Graph | None] = set()
 
-    def is_weight(self, tensor: onnx.TensorProto) -> bool:
-        return tensor.data_type in FLOATS and int(np.prod(tensor.dims)) > SMALL_CONSTANT
+    def model(self) -> None:
+        graph = self.editor.model.graph
+        for value in graph.inputs:
+            if not value.is_initializer():
+                self.known[value] = _Kind(noisy=_is_float(value), raw=_is_float(value))
+        self.graph(graph)
 
-    def kind(self, tensor: onnx.TensorProto, name: str) -> _Kind:
-        sources = frozenset((name,)) if name in self.changed else frozenset[str]()
-        return _Kind(noisy=self.is_weight(tensor), sources=sources)
+    def graph(self, graph: ir.Graph) -> None:
+        for value in list(graph.initializers.values()):
+            if (tensor := value.const_value) is not None:
+                self._constant(tensor, value, partial(self.editor.set_data, value))
+        for node in list(graph):
+            if node.op_type == "Constant" and (attribute := node.attributes.get("value")) is not None:
+                self._constant(attribute.as_tensor(), node.outputs[0], partial(self._set_constant, node))
+            kinds = [self._kind(value) for value in node.inputs if value is not None]
+            kinds += self._bodies(node, kinds)
+            if node.op_type != "Constant":
+                self._node(node, kinds)
 
-    def moved(self, tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-        array = self.array(tensor, name)
-        return tensor if array is None else numpy_helper.from_array(array, tensor.name)
+    def unit_of(self, value: ir.Value | None) -> Rounding:
+        return self.precision.activations("" if value is None else value.name or "")
 
-    def array(self, tensor: onnx.TensorProto, name: str) -> Array | None:
-        """The weight with its noise; None where the tensor stays as it is."""
-        outside = tensor.data_location == TensorProto.EXTERNAL
-        if outside or not self.is_weight(tensor) or (self.still and name not in self.stored):
-            return None
-        array = numpy_helper.to_array(tensor)
-        result = array if self.still else moved(array, self.unit, self.rng)
-        if result is not array or not array.any():
-            self.changed.add(name)
-        if self.dtype and array.dtype == np.float32:
-            with np.errstate(over="ignore"):
-                lost = array.astype(np.dtype(self.dtype)).astype(np.float32) - array
-            result = result + np.where(np.isfinite(lost), lost if self.still else 2 * lost, 0)
-        return result
+    def _kind(self, value: ir.Value | None) -> _Kind:
+        return _Kind() if value is None else self.known.get(value, _Kind())
 
-
-@dataclass
-class _Noise:
-    types: dict[str, int]
-    unit_of: Callable[[str], Rounding]
-    rng: np.random.Generator
-    shapes: dict[str, tuple[int, ...]]
-    exact: set[str]  # constants that numbers are multiplied by without being rounded
-    overflows: bool
-    steps: float
-    opset: int
-    still: bool
-    made: Iterator[int] = field(default_factory=itertools.count)
-    floors: set[float] = field(default_factory=set)
-
-    def constants(self) -> Iterable[onnx.TensorProto]:
-        for name, value in (("low", -BOUND), ("high", BOUND), *((f"floor_{f}", f) for f in sorted(self.floors))):
-            yield helper.make_tensor(f"{_PREFIX}_{name}", TensorProto.FLOAT, (), [value])
-        if self.opset >= BITS_OPSET:
-            yield helper.make_tensor(f"{_PREFIX}_training", TensorProto.BOOL, (), [True])
-
-    def graph(self, graph: onnx.GraphProto, outer: dict[str, _Kind], weights: _Weights) -> None:
-        known = dict(outer)
-        for tensor in graph.initializer:
-            if tensor.name not in known:  # those of the main graph are moved already
-                self.shapes[tensor.name] = tuple(tensor.dims)
-                self.exact |= {tensor.name} if is_exact_factor(tensor) else set()
-                tensor.CopyFrom(weights.moved(tensor, tensor.name))
-                known[tensor.name] = weights.kind(tensor, tensor.name)
-        nodes: list[onnx.NodeProto] = []
-        for node in graph.node:
-            self._constant(node, known, weights)
-            kinds = [known.get(name, _Kind()) for name in node.input if name]
-            kinds += self._bodies(node, kinds, known, weights)
-            nodes += [node] if node.op_type == "Constant" else self._node(node, kinds, known, weights)
-        del graph.node[:]
-        graph.node.extend(nodes)
-
-    def _bodies(
-        self, node: onnx.NodeProto, kinds: Sequence[_Kind], known: dict[str, _Kind], weights: _Weights
-    ) -> list[_Kind]:
+    def _bodies(self, node: ir.Node, kinds: Sequence[_Kind]) -> list[_Kind]:
         """The same in the bodies of a node, which reads what these name of the graphs around them."""
         inside: list[_Kind] = []
         for body in bodies(node):
             # What a body gets of its node is as noisy as what the node gets.
             noisy = any(k.noisy for k in (*kinds, *inside))
-            for value in body.input:
-                floating = self.types.get(value.name, value.type.tensor_type.elem_type) in FLOATS
-                known[value.name] = _Kind(noisy=noisy and floating)
-            self.graph(body, known, weights)
-            if _searches(node):
-                if self.steps > 1:
-                    self._other_choice(body)
-                self._declare_constants(body)
-            inside += [_Kind(noisy=True) for n in body.node for o in n.output if o.startswith(_PREFIX)][:1]
+            for value in body.inputs:
+                self.known[value] = _Kind(noisy=noisy and _is_float(value))
+            self.graph(body)
+            if _searches(node) and self.steps > 1:
+                self._other_choice(body)
+            inside += [_Kind(noisy=True)] * (body in self.touched)
         return inside
 
-    def _node(
-        self, node: onnx.NodeProto, kinds: Sequence[_Kind], known: dict[str, _Kind], weights: _Weights
-    ) -> list[onnx.NodeProto]:
+    def _node(self, node: ir.Node, kinds: Sequence[_Kind]) -> None:
         """A node and what rounds before and after it, of inputs and bodies of these kinds."""
         noisy = [k for k in kinds if k.noisy]
         kind = _Kind(
             bool(noisy),
             bool(noisy) and all(k.raw for k in noisy),
-            frozenset().union(*(k.sources for k in kinds)),
+            frozenset[ir.Value]().union(*(k.sources for k in kinds)),
             any(k.rounded for k in kinds) or self._rounds(node),
         )
-        nodes = [] if self.still else [*self._rounded_apart(node, known, weights), *self._rounded_values(node)]
-        if node.op_type in NORMS and (written := self._written_out(node)) is not None:
-            known |= {name: kind for n in written for name in n.output if not name.startswith(_PREFIX)}
-            nodes += written[:-1]
-            node = written[-1]
+        if not self.still:
+            self._round_apart(node)
+            self._round_values(node)
+        if node.op_type in NORMS:
+            node = self._write_out(node, kind)
         if node.op_type in SUMS_OF_PRODUCTS and not self._is_coarse(node) and not self.still:
-            operand = list(self._rounded_operand(node, known))
-            nodes += operand
             # Where nothing but a bias is left of it, that has to move, too; products of whole numbers are exact.
-            if operand and not kind.raw and weights.changed.issuperset(node.input[2:3]):
-                kind = replace(kind, sources=frozenset(node.output[:1]), rounded=False)
+            if self._round_operand(node) and not kind.raw and self.changed.issuperset(node.inputs[2:3]):
+                kind = replace(kind, sources=frozenset(node.outputs[:1]), rounded=False)
             else:
                 kind = replace(kind, sources=frozenset())
         if node.op_type in MASKED and node.domain == "com.microsoft" and not self.still:
-            nodes += self._rounded_bias(node)
-        extra: list[onnx.NodeProto] = []
-        if self.steps > 1 and is_step(node, self.types) and not _searches(node):
-            before, extra = self._other_step(node, known)
-            nodes += before
-        return [*nodes, node, *extra, *self._rounded_outputs(node, kind, known)]
+            self._round_bias(node)
+        if self.steps > 1 and is_step(node) and not _searches(node):
+            self._take_other_step(node)
+        self._round_outputs(node, kind)
 
-    def _rounded_outputs(self, node: onnx.NodeProto, kind: _Kind, known: dict[str, _Kind]) -> list[onnx.NodeProto]:
-        """What rounds the outputs of a node, which get other names in it."""
-        extra: list[onnx.NodeProto] = []
-        for i, name in enumerate(node.output):
-            floating = self.types.get(name) in FLOATS
-            known[name] = kind if floating or name not in self.types else _Kind()
-            if name and kind.noisy and floating and self._is_rounded(node, name):
-                node.output[i] = f"{_PREFIX}_{next(self.made)}"
-                extra += self._rounding(
-                    node.output[i], name, self.types[name], self.unit_of(name), node.op_type, kind.raw
-                )
-                if not kind.raw:  # whole numbers stay
-                    known[name] = replace(kind, sources=frozenset((name,)), rounded=False)
-        return extra
+    def _round_outputs(self, node: ir.Node, kind: _Kind) -> None:
+        for y in node.outputs:
+            self.known[y] = kind if _is_float(y) or y.dtype is None else _Kind()
+            if y.name and kind.noisy and _is_float(y) and self._is_rounded(node, y):
+                rounded = self._round_behind(y, self.unit_of(y), node.op_type, kind.raw)
+                # Whole numbers stay.
+                self.known[rounded] = kind if kind.raw else replace(kind, sources=frozenset((rounded,)), rounded=False)
 
-    def _constant(self, node: onnx.NodeProto, known: dict[str, _Kind], weights: _Weights) -> None:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    self.exact |= {node.output[0]} if is_exact_factor(attribute.t) else set()
-                    attribute.t.CopyFrom(weights.moved(attribute.t, node.output[0]))
-                    known[node.output[0]] = weights.kind(attribute.t, node.output[0])
+    def _round_behind(self, y: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
+        """Lets the readers of a result read it with noise."""
+        producer = y.producer()
+        assert producer is not None
+        b = Builder(self.editor, producer)
+        rounded = self._rounded(b, y, rounding, op_type, raw)
+        self.editor.interpose(y, b.nodes, rounded)
+        return rounded
 
-    def _is_coarse(self, node: onnx.NodeProto) -> bool:
-        return any(self.unit_of(name).coarse for name in node.output if name)
+    def _round_before(self, node: ir.Node, i: int, rounding: Rounding, raw: bool) -> None:
+        """Lets a node read its input `i` with noise."""
+        x = node.inputs[i]
+        assert x is not None
+        b = Builder(self.editor, node)
+        rounded = self._rounded(b, x, rounding, node.op_type, raw)
+        self.editor.put_before(node, b.nodes)
+        self.editor.set_input(node, i, rounded)
 
-    def _is_rounded(self, node: onnx.NodeProto, name: str) -> bool:
+    def _constant(self, tensor: ir.TensorProtocol, value: ir.Value, put: Callable[[Array], None]) -> None:
+        """Notes what is known of a constant, and draws its noise if it is a weight."""
+        self.exact |= {value} if is_exact_factor(tensor) else set()
+        is_weight = tensor.dtype in FLOATS and math.prod(tensor_dims(tensor)) > SMALL_CONSTANT
+        unread = self.unread and is_external(tensor)
+        if is_weight and not unread and (not self.still or value.name in self.stored):
+            array = tensor_array(tensor)
+            whole = self.still or is_whole(array)
+            if not whole or not array.any():
+                self.changed.add(value)
+            self.draws.append(partial(self._draw_weight, array, whole, put))
+        sources = frozenset((value,)) if value in self.changed else frozenset[ir.Value]()
+        self.known[value] = _Kind(noisy=is_weight, sources=sources)
+
+    def _draw_weight(
+        self, array: Array, whole: bool, put: Callable[[Array], None], rng: np.random.Generator, seed: int
+    ) -> None:
+        """Moves a weight at random, or rounds it to nearest; in one draw by twice what that loses, too.
+
+        What is lost may have a pattern (weights that grow evenly), and add up where noise does not.
+        """
+        weights = self.precision.weights
+        result = array if whole else _noise_on(array, weights.unit, rng)
+        if seed == 0 and weights.dtype and array.dtype == np.float32:
+            result = result + (1 if self.still else 2) * _lost(array, weights.dtype)
+        put(result)
+
+    def _set_constant(self, node: ir.Node, array: Array) -> None:
+        self.editor.set_attribute(node, "value", ir.Tensor(array))
+
+    def _is_coarse(self, node: ir.Node) -> bool:
+        return any(self.unit_of(y).coarse for y in node.outputs if y.name)
+
+    def _is_rounded(self, node: ir.Node, y: ir.Value) -> bool:
         if self.still:
             return False
-        if node.domain not in ("", "ai.onnx") or node.op_type in SUMS | FUNCTIONS | RECURRENT:
+        if node.domain != "" or node.op_type in SUMS | FUNCTIONS | RECURRENT:
             return True
-        if not self.unit_of(name).coarse:
+        if not self.unit_of(y).coarse:
             return False
         # What is only moved has been rounded where it was made, or is rounded here first.
-        moved = node.op_type in MOVES and node.input[0] not in self.shapes
-        return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS or (moved and not self.unit_of(node.input[0]).coarse)
+        x = node.inputs[0] if node.op_type in MOVES else None
+        moved = x is not None and not x.is_initializer()
+        return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS or (moved and not self.unit_of(x).coarse)
 
-    def _rounded_operand(self, node: onnx.NodeProto, known: dict[str, _Kind]) -> Iterator[onnx.NodeProto]:
-        """One operand of a product, rounded as coarsely as the partial sums are."""
-        for i, name in enumerate(node.input):
-            kind = known.get(name, _Kind())
-            if kind.noisy and name not in self.shapes and self.types.get(name) in FLOATS:
-                terms = self._terms(node, i)
-                rounding = replace(SINGLE, unit=SINGLE.unit * math.hypot(1, PARTIAL_SUMS * math.sqrt(terms)))
-                node.input[i] = f"{_PREFIX}_{next(self.made)}"
-                raw = kind.raw and node.op_type not in SCALED
-                yield from self._rounding(name, node.input[i], self.types[name], rounding, node.op_type, raw)
-                return
+    def _round_operand(self, node: ir.Node) -> bool:
+        """Rounds one operand of a product as coarsely as the partial sums are; whether there is one."""
+        for i, x in enumerate(node.inputs):
+            kind = self._kind(x)
+            if x is not None and kind.noisy and not x.is_initializer() and _is_float(x):
+                unit = SINGLE.unit * math.hypot(1, PARTIAL_SUMS * math.sqrt(_terms(node, i)))
+                self._round_before(node, i, replace(SINGLE, unit=unit), kind.raw and node.op_type not in SCALED)
+                return True
+        return False
 
-    def _rounds(self, node: onnx.NodeProto) -> bool:
+    def _rounds(self, node: ir.Node) -> bool:
         """Whether a node rounds each number that it makes, with or without noise on it."""
-        if node.op_type in ("Mul", "Div") and not self.exact.isdisjoint(node.input):
+        if node.op_type in ("Mul", "Div") and not self.exact.isdisjoint(node.inputs):
             return False
         return node.op_type in ELEMENTWISE | SUMS_OF_PRODUCTS | SUMS | FUNCTIONS
 
-    def _rounded_apart(
-        self, node: onnx.NodeProto, known: Mapping[str, _Kind], weights: _Weights
-    ) -> Iterator[onnx.NodeProto]:
+    def _round_apart(self, node: ir.Node) -> None:
         """What a node takes from one another, rounded where the noise that is in it may be the same in both."""
-        if node.domain not in ("", "ai.onnx") or self._is_coarse(node):
+        if node.domain != "" or self._is_coarse(node):
             return
-        kinds = [known.get(name, _Kind()) for name in node.input]
+        kinds, inputs = [self._kind(value) for value in node.inputs], node.inputs
         chosen: list[tuple[int, Rounding, bool]] = []  # Which input, how coarse, and whether whole numbers stay.
         if node.op_type in ("Add", "Sub", "Sum") and len({k.sources for k in kinds}) == 1:
             chosen = [(i, SINGLE, k.raw) for i, k in enumerate(kinds) if k.noisy and k.rounded]
@@ -511,275 +498,198 @@ class _Noise:
         elif node.op_type == "BatchNormalization":
             chosen = [(0, SINGLE, False)] if kinds[0].noisy and not kinds[0].sources else []
             # x * s + (bias - mean * s): the last sum may leave nothing but what rounding left of either.
-            stored = replace(SINGLE, unit=weights.unit)
-            apart = {*node.input[2:4]} & weights.changed if node.input[2] != node.input[3] else set()
-            chosen += [(i, stored, False) for i in (2, 3) if node.input[i] not in apart]
+            stored = replace(SINGLE, unit=self.precision.weights.unit)
+            apart = {*inputs[2:4]} & self.changed if inputs[2] is not inputs[3] else set()
+            chosen += [(i, stored, False) for i in (2, 3) if inputs[i] not in apart]
         for i, rounding, raw in chosen:
-            name = node.input[i]
-            if self.types.get(name, TensorProto.FLOAT) in FLOATS:
-                node.input[i] = f"{_PREFIX}_{next(self.made)}"
-                yield from self._rounding(name, node.input[i], self.types.get(name, 1), rounding, node.op_type, raw)
+            if _is_float(x := inputs[i]) or (x is not None and x.dtype is None):
+                self._round_before(node, i, rounding, raw)
 
-    def _rounded_values(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    def _round_values(self, node: ir.Node) -> None:
         """The values of an attention in half precision, rounded once more: as if its probabilities were.
 
         Either moves a sum of their products by as much: each product by the unit, one independent of the other.
         """
-        place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.input)
-        for name in node.input[place : place + 1]:
-            if self.types.get(name) in FLOATS and self.unit_of(name).coarse:
-                node.input[place] = f"{_PREFIX}_{next(self.made)}"
-                coarse, more = self.unit_of(name), 2.0 if node.op_type == "Attention" else 1.0
-                rounding = replace(coarse, unit=coarse.unit * math.sqrt(more))
-                yield from self._rounding(name, node.input[place], self.types[name], rounding, node.op_type, raw=False)
+        place = VALUES[node.op_type] if node.op_type in VALUES and node.domain == "com.microsoft" else len(node.inputs)
+        if place < len(node.inputs) and _is_float(node.inputs[place]):
+            coarse = self.unit_of(node.inputs[place])
+            if coarse.coarse:
+                more = 2.0 if node.op_type == "Attention" else 1.0
+                self._round_before(node, place, replace(coarse, unit=coarse.unit * math.sqrt(more)), raw=False)
 
-    def _rounded_bias(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _round_bias(self, node: ir.Node) -> None:
         """The bias of an attention, rounded on hidden keys as what is added to hide them is.
 
         Whether scores and bias are added first, or bias and mask, is the kernel's choice. It shows in rows that see no
         key: there all that is left of the bias is what -10000 leaves of it.
         """
-        mask, bias = (node.input[i] if i < len(node.input) else "" for i in MASKED[node.op_type])
-        if not mask or self.types.get(bias) not in FLOATS or self.opset < CURRENT_OPSET:
-            return []
-        here = f"{_PREFIX}_{next(self.made)}"
-        nodes: list[onnx.NodeProto] = []
-
-        def add(op: str, inputs: list[str], suffix: str, **attributes: Any) -> str:
-            nodes.append(helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes))
-            return f"{here}_{suffix}"
-
-        def constant(suffix: str, type_: int, numbers: list[Any], dims: tuple[int, ...] = (1,)) -> str:
-            return add("Constant", [], suffix, value=helper.make_tensor("", type_, dims, numbers))
-
-        def integers(suffix: str, *numbers: int) -> str:
-            return constant(suffix, TensorProto.INT64, list(numbers), (len(numbers),))
-
+        mask, bias = (node.inputs[i] if i < len(node.inputs) else None for i in MASKED[node.op_type])
+        if mask is None or bias is None or bias.dtype not in FLOATS or self.opset < EQUAL_OF_FLOATS_OPSET:
+            return
+        b = Builder(self.editor, node)
         # A mask is [B, T] or [B, S, T], 0 where it hides; or lengths [B], with more behind them: as [B, 1, 1 or S, T].
-        one, last = integers("one", 1), integers("last", -1)
-        keys = add("Gather", [add("Shape", [bias], "bias_shape"), last], "keys")
-        sizes = add("Shape", [mask], "sizes")
-        is_lengths = add("Equal", [add("Shape", [sizes], "rank"), one], "is_lengths")
-        batch = add("Gather", [add("Shape", [node.input[0]], "query_shape"), integers("zero", 0)], "batch")
-        whole = add("Concat", [batch, one, last, keys], "whole", axis=0)
-        shape = add("Where", [is_lengths, integers("each", -1, 1, 1, 1), whole], "shape")
-        numbers = add("Cast", [add("Reshape", [mask, shape], "numbers")], "wide", to=TensorProto.INT64)
-        numbers = add("Slice", [numbers, integers("start", 0), batch, integers("axis", 0)], "first")
-        ones = add("Expand", [one, keys], "ones")
-        position = add("CumSum", [ones, constant("along", TensorProto.INT32, [0], ())], "position")
-        hides_below = add("Where", [is_lengths, position, ones], "hides_below")
-        hidden = add("Cast", [add("Less", [numbers, hides_below], "less")], "hidden", to=TensorProto.FLOAT)
+        one = b.ints(1)
+        keys, sizes = b.dim(bias, -1), b.op("Shape", mask)
+        is_lengths = b.op("Equal", b.op("Shape", sizes), one)
+        assert node.inputs[0] is not None
+        batch = b.dim(node.inputs[0], 0)
+        whole = b.concat([batch, one, b.ints(-1), keys], 0)
+        shape = b.op("Where", is_lengths, b.ints(-1, 1, 1, 1), whole)
+        numbers = b.slice(b.cast(b.op("Reshape", mask, shape), INT64), 0, 0, batch)
+        ones = b.op("Expand", one, keys)
+        position = b.op("CumSum", ones, b.array(np.array(0, np.int32)))
+        hides_below = b.op("Where", is_lengths, position, ones)
+        hidden = b.cast(b.op("Less", numbers, hides_below), FLOAT)
 
-        added = next((a.f for a in node.attribute if a.name == "mask_filter_value"), MASK_FILTER)
-        unit = self.unit_of(node.output[0]).unit
-        size = add("Abs", [add("Cast", [bias], "single", to=TensorProto.FLOAT)], "abs")
-        size = add("Mul", [size, constant("factor", TensorProto.FLOAT, [FACTOR])], "most")
-        size = add("Min", [size, constant("unit", TensorProto.FLOAT, [unit * abs(added)])], "size")
-        size = add("Mul", [size, hidden], "amplitude")
-        drawn = f"{here}_draw"  # `_uniform` names nodes of its own after it
-        nodes += self._uniform(drawn, size, 1.0, TensorProto.FLOAT)
-        noise = add("Mul", [size, f"{drawn}_random"], "noise")
-        result = add("Add", [f"{here}_single", noise], "sum")
-        node.input[MASKED[node.op_type][1]] = add("Cast", [result], "bias", to=self.types[bias])
-        return nodes
+        added = attribute_float(node, "mask_filter_value", MASK_FILTER)
+        single = b.cast(bias, FLOAT)
+        size = b.mul(b.op("Abs", single), b.number(FACTOR, FLOAT))
+        size = b.op("Min", size, b.number(self.unit_of(node.outputs[0]).unit * abs(added), FLOAT))
+        size = b.mul(size, hidden)
+        noise = b.mul(size, self._uniform(b, size, 1.0, FLOAT))
+        rounded = b.cast(b.add(single, noise), bias.dtype)
+        self.editor.put_before(node, b.nodes)
+        self.editor.set_input(node, MASKED[node.op_type][1], rounded)
+        self.touched.add(node.graph)
 
-    def _written_out(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _write_out(self, node: ir.Node, kind: _Kind) -> ir.Node:
         """LayerNormalization over the last axis, or a sum with it, by the mean of the squares about the mean.
 
         A runtime's kernel may take the difference of two means instead, which is another number where a row's mean is
         large against its spread, and the same one at every draw.
+
+        Returns:
+            The node that makes the result; the norm itself where it is not written out.
         """
-        attributes = {a.name: a for a in node.attribute}
-        axis = attributes["axis"].i if "axis" in attributes else -1
-        skip = node.op_type == "SkipLayerNormalization"
-        domains = ("com.microsoft",) if skip else ("", "ai.onnx")
-        if node.domain not in domains or axis != -1 or any(node.output[1 : 3 if skip else None]):
-            return None
-        if self.types.get(node.output[0]) != TensorProto.FLOAT or self.types.get(node.input[0]) != TensorProto.FLOAT:
-            return None
-        here = f"{_PREFIX}_{next(self.made)}"
-        nodes: list[onnx.NodeProto] = []
-
-        def add(op: str, inputs: list[str], suffix: str, **attributes: Any) -> str:
-            nodes.append(helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes))
-            return f"{here}_{suffix}"
-
-        def mean(x: str, suffix: str) -> str:
-            if self.opset < 18:
-                return add("ReduceMean", [x], suffix, axes=[-1])
-            last = helper.make_tensor(f"{here}_last", TensorProto.INT64, [1], [-1])
-            return add("ReduceMean", [x, add("Constant", [], f"{suffix}_axis", value=last)], suffix)
-
-        epsilon = attributes["epsilon"].f if "epsilon" in attributes else 1e-12 if skip else 1e-5
-        least = helper.make_tensor(f"{here}_least", TensorProto.FLOAT, [], [epsilon])
-        x, scale, *bias = node.input
+        skip, y = node.op_type == "SkipLayerNormalization", node.outputs[0]
+        others = [o for o in node.outputs[1 : 3 if skip else None] if o.name]
+        if node.domain != ("com.microsoft" if skip else "") or attribute_int(node, "axis", -1) != -1 or others:
+            return node
+        x, scale, *rest = node.inputs
+        if y.dtype != FLOAT or x is None or x.dtype != FLOAT:
+            return node
+        b = Builder(self.editor, node)
+        outputs: dict[ir.Value, ir.Value] = {}
         if skip:
-            x, other, scale, *rest = node.input
-            bias, more = rest[:1], [name for name in rest[1:2] if name]
-            exact, x = add("Sum", [x, other, *more], "exact"), f"{here}_total"
-            if self.still:
-                nodes.append(helper.make_node("Identity", [exact], [x]))
-            else:
-                nodes += self._rounding(exact, x, TensorProto.FLOAT, self.unit_of(node.output[0]), "Add", raw=False)
-            if any(node.output[3:]):
-                nodes.append(helper.make_node("Identity", [x], [node.output[3]]))
-        centred = add("Sub", [x, mean(x, "mean")], "centred")
-        variance = mean(add("Mul", [centred, centred], "square"), "variance")
-        root = add("Sqrt", [add("Add", [variance, add("Constant", [], "epsilon", value=least)], "sum")], "root")
-        scaled = add("Mul", [add("Div", [centred, root], "normal"), scale], "scaled")
-        last_inputs = [scaled, bias[0]] if bias and bias[0] else [scaled]
+            other, (scale, *rest) = scale, rest
+            x = b.op("Sum", x, other, *[v for v in rest[1:2] if v is not None], _dtype=FLOAT)
+            if not self.still:
+                x = self._rounded(b, x, self.unit_of(y), "Add", raw=False)
+            outputs = {total: x for total in node.outputs[3:] if total.name}
+        centred = b.sub(x, b.reduce("ReduceMean", x, -1))
+        variance = b.reduce("ReduceMean", b.mul(centred, centred), -1)
+        epsilon = attribute_float(node, "epsilon", 1e-12 if skip else 1e-5)
+        normal = b.div(centred, b.op("Sqrt", b.add(variance, b.number(epsilon, FLOAT))))
+        assert scale is not None
         # Rounded as the norm itself is.
-        nodes.append(helper.make_node("Sum", last_inputs, node.output[:1], name=node.name))
-        return nodes
+        result = b.op("Sum", b.mul(normal, scale), *[v for v in rest[:1] if v is not None])
+        for made in b.nodes if self.still else ():  # exact sums ask for it
+            made.outputs[0].dtype = FLOAT
+        self.editor.replace([node], b.nodes, {y: result, **outputs}, anchor=node)
+        self.known |= dict.fromkeys((result, *outputs.values()), kind)
+        return b.nodes[-1]
 
-    def _other_step(
-        self, node: onnx.NodeProto, known: dict[str, _Kind]
-    ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-        """What a step reads, moved by several units: nodes before it, and behind a TopK its numbers as they were."""
-        before: list[onnx.NodeProto] = []
-        behind: list[onnx.NodeProto] = []
+    def _take_other_step(self, node: ir.Node) -> None:
+        """What a step reads, moved by several units; what is behind a TopK gets its numbers as they were."""
         for place in STEPS[node.op_type]:
-            name = node.input[place]
-            kind = known.get(name, _Kind())
-            if not kind.noisy or self.types.get(name) not in FLOATS:
+            x = node.inputs[place]
+            kind = self._kind(x)
+            if x is None or not kind.noisy or not _is_float(x):
                 continue
-            rounding = self.unit_of(name)
-            rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
-            node.input[place] = f"{_PREFIX}_{next(self.made)}"
-            before += self._rounding(name, node.input[place], self.types[name], rounding, node.op_type, kind.raw)
-            if node.op_type == "TopK" and self.opset >= CURRENT_OPSET:
-                values, axis = node.output[0], next((a.i for a in node.attribute if a.name == "axis"), -1)
-                indices = node.output[1] if len(node.output) > 1 and node.output[1] else f"{_PREFIX}_{next(self.made)}"
-                del node.output[:]
-                node.output.extend([f"{_PREFIX}_{next(self.made)}", indices])
-                if values:
-                    behind.append(helper.make_node("GatherElements", [name, indices], [values], axis=axis))
-        return before, behind
+            self._round_before(node, place, self._of_steps(x), kind.raw)
+            if node.op_type == "TopK" and self.opset >= EQUAL_OF_FLOATS_OPSET and node.outputs[0].name:
+                b = Builder(self.editor, node)
+                indices = node.outputs[1] if len(node.outputs) > 1 else self.editor.add_output(node, INT64)
+                indices.name = indices.name or self.editor.unique_name(f"{b.label}_indices")
+                axis = attribute_int(node, "axis", -1)
+                values = b.op("GatherElements", x, indices, axis=axis)
+                self.editor.interpose(node.outputs[0], b.nodes, values)
 
-    def _other_choice(self, body: onnx.GraphProto) -> None:
+    def _of_steps(self, value: ir.Value) -> Rounding:
+        rounding = self.unit_of(value)
+        return replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
+
+    def _other_choice(self, body: ir.Graph) -> None:
         """Numbers that a search chooses by, moved by several units."""
-        chosen_by = {v.name: self.types.get(v.name, v.type.tensor_type.elem_type) for v in body.output}
-        nodes: list[onnx.NodeProto] = []
-        for node in body.node:
-            nodes.append(node)
-            for i, name in enumerate(node.output):
-                if chosen_by.get(name) in FLOATS:
-                    rounding = self.unit_of(name)
-                    rounding = replace(rounding, unit=max(rounding.unit, self.steps * SINGLE.unit))
-                    node.output[i] = f"{_PREFIX}_{next(self.made)}"
-                    nodes += self._rounding(node.output[i], name, chosen_by[name], rounding, node.op_type, raw=False)
-        del body.node[:]
-        body.node.extend(nodes)
+        for node in list(body):
+            for y in node.outputs:
+                if y.is_graph_output() and _is_float(y):
+                    self._round_behind(y, self._of_steps(y), node.op_type, raw=False)
 
-    def _declare_constants(self, body: onnx.GraphProto) -> None:
-        """What the body of an operator of its own reads outside, onnxruntime 1.22 knows by declarations alone."""
-        read = {name for node in body.node for name in node.input}
-        declared = (helper.make_tensor_value_info(t.name, t.data_type, ()) for t in self.constants())
-        body.value_info.extend(value for value in declared if value.name in read)
+    def _number(self, b: Builder, number: float, dtype: ir.DataType = FLOAT) -> ir.Value:
+        """A scalar that all noise of a graph shares."""
+        key = b.anchor.graph, number, dtype
+        if key not in self.constants:
+            self.constants[key] = b.number(number, dtype)
+        return self.constants[key]
 
-    def _terms(self, node: onnx.NodeProto, operand: int) -> int:
-        shape = next((self.shapes[n] for n in node.input[1 - operand :] if n in self.shapes), ())
-        if node.op_type == "Conv" and len(shape) > 2:
-            return math.prod(shape[1:])
-        if node.op_type == "ConvTranspose" and len(shape) > 2:
-            return shape[0]
-        if node.op_type == "Gemm" and len(shape) == 2:
-            transposed = any(a.name == "transB" and a.i for a in node.attribute)
-            return shape[1] if transposed else shape[0]
-        if node.op_type == "MatMul" and len(shape) >= 2:
-            return shape[-2]
-        return USUAL_TERMS
-
-    def _uniform(self, here: str, x: str, unit: float, dtype: int) -> Iterator[onnx.NodeProto]:
-        """`here`_random = uniform(-unit, unit) of the shape of x."""
-        seed = int(self.rng.integers(1, 1 << 20))
-        result = f"{here}_random"
+    def _uniform(self, b: Builder, x: ir.Value, unit: float, dtype: ir.DataType) -> ir.Value:
+        """uniform(-unit, unit) of the shape of x."""
         if self.opset < BITS_OPSET:
-            yield helper.make_node(
-                "RandomUniformLike", [x], [result], low=-unit, high=unit, seed=float(seed), dtype=dtype
-            )
-            return
-        yield helper.make_node("Shape", [x], [f"{here}_shape"])
+            uniform = b.op("RandomUniformLike", x, low=-unit, high=unit, seed=0.0, dtype=int(dtype))
+            self.draws.append(partial(self._draw_seed, b.nodes[-1:], float))
+            return uniform
+        shape, training = b.op("Shape", x), self._number(b, 1, BOOL)
 
-        def filled(name: str, number: float) -> onnx.NodeProto:
-            return helper.make_node(
-                "ConstantOfShape", [f"{here}_shape"], [name], value=helper.make_tensor("", dtype, [1], [number])
-            )
+        def filled(number: float) -> ir.Value:
+            return b.op("ConstantOfShape", shape, value=ir.Tensor(np.array([number]).astype(dtype.numpy())))
 
-        lowest = f"{here}_lowest"
-        yield filled(lowest, -unit * (1 - 2.0**-BITS))
-        drawn = [lowest]
+        drawn, nodes = [filled(-unit * (1 - 2.0**-BITS))], []
         for bit in range(BITS):
             # What is kept of x is 2 x: here unit, unit / 2, ...
-            yield filled(f"{here}_bit{bit}", unit * 2.0 ** -(bit + 1))
-            drawn.append(f"{here}_drawn{bit}")
-            bits = [f"{here}_bit{bit}", "", f"{_PREFIX}_training"]
-            yield helper.make_node("Dropout", bits, [drawn[-1]], seed=seed + bit)
-        yield helper.make_node("Sum", drawn, [result])
+            drawn.append(b.op("Dropout", filled(unit * 2.0 ** -(bit + 1)), None, training, seed=0))
+            nodes.append(b.nodes[-1])
+        self.draws.append(partial(self._draw_seed, nodes, int))
+        return b.op("Sum", *drawn)
 
-    def _rounding(
-        self, exact: str, name: str, type_: int, rounding: Rounding, op_type: str, raw: bool
-    ) -> Iterator[onnx.NodeProto]:
-        """`name` = exact + clip(uniform(-unit, unit) * (|exact| + floor)), in float32 unless it is in float64."""
-        here = f"{_PREFIX}_{next(self.made)}"
+    def _draw_seed(
+        self, nodes: Sequence[ir.Node], kind: type[float] | type[int], rng: np.random.Generator, seed: int
+    ) -> None:
+        first = int(rng.integers(1, 1 << 20))
+        for i, node in enumerate(nodes):
+            self.editor.set_attribute(node, "seed", kind(first + i))
 
-        def node(op: str, inputs: list[str], suffix: str, **attributes: Any) -> onnx.NodeProto:
-            return helper.make_node(op, inputs, [f"{here}_{suffix}"], **attributes)
-
-        x = exact
-        wide = type_ == TensorProto.DOUBLE
-        if type_ not in (TensorProto.FLOAT, TensorProto.DOUBLE):
-            yield node("Cast", [exact], "wide", to=TensorProto.FLOAT)
-            x = f"{here}_wide"
+    def _rounded(self, b: Builder, exact: ir.Value, rounding: Rounding, op_type: str, raw: bool) -> ir.Value:
+        """Exact + clip(uniform(-unit, unit) * (|exact| + floor)), in float32 unless it is in float64."""
+        self.touched.add(b.anchor.graph)
+        type_ = exact.dtype or FLOAT
+        wide = type_ == DOUBLE
+        single = wide or type_ == FLOAT
+        x = exact if single else b.cast(exact, FLOAT)
         unit = rounding.unit * (2.0**-29 if wide and not rounding.coarse else 1.0)
-        yield from self._uniform(here, x, unit, TensorProto.DOUBLE if wide else TensorProto.FLOAT)
-        size = x
+        drawn = self._uniform(b, x, unit, DOUBLE if wide else FLOAT)
         least = FUNCTION_FLOOR if op_type in FUNCTIONS else GATE_FLOOR if op_type in RECURRENT else 0.0
         floor = max(rounding.floor, least / rounding.unit)
-        if floor and not wide:
-            self.floors.add(floor)
-            yield node("Abs", [x], "abs")
-            yield node("Add", [f"{here}_abs", f"{_PREFIX}_floor_{floor}"], "size")
-            size = f"{here}_size"
-        yield node("Mul", [size, f"{here}_random"], "product")
-        noise = f"{here}_product"
-        if not wide:
-            if self.opset < CURRENT_OPSET:
-                yield node("Clip", [noise], "clipped", min=-BOUND, max=BOUND)
-            else:
-                yield node("Clip", [noise, f"{_PREFIX}_low", f"{_PREFIX}_high"], "clipped")
-            noise = f"{here}_clipped"
-        if raw and self.opset < CURRENT_OPSET:
-            yield node("Add", [x, x], "twice")
-            yield node("Floor", [f"{here}_twice"], "floor")
-            yield node("Sub", [f"{here}_twice", f"{here}_floor"], "fraction")
-            yield node("ReduceMax", [f"{here}_fraction"], "most", keepdims=0)
-            yield node("Cast", [f"{here}_most"], "broken", to=TensorProto.BOOL)
-            yield node("Cast", [f"{here}_broken"], "factor", to=TensorProto.DOUBLE if wide else TensorProto.FLOAT)
-            yield node("Mul", [noise, f"{here}_factor"], "chosen")
-            noise, raw = f"{here}_chosen", False
-        last = x == exact and not raw and not (self.overflows and rounding.coarse)
-        if last:
-            yield helper.make_node("Add", [x, noise], [name])
-            return
-        yield node("Add", [x, noise], "sum")
-        result = f"{here}_sum"
-        if raw:
-            yield node("Add", [x, x], "twice")
-            yield node("Floor", [f"{here}_twice"], "floor")
-            yield node("Equal", [f"{here}_twice", f"{here}_floor"], "whole")
-            yield node("Cast", [f"{here}_whole"], "ones", to=TensorProto.FLOAT)
-            yield node("ReduceMin", [f"{here}_ones"], "least", keepdims=0)
-            yield node("Cast", [f"{here}_least"], "integers", to=TensorProto.BOOL)
-            yield node("Where", [f"{here}_integers", x, result], "chosen")
-            result = f"{here}_chosen"
+        size = b.add(b.op("Abs", x), self._number(b, floor)) if floor and not wide else x
+        noise = b.mul(size, drawn)
+        if not wide and "min" in signature("Clip", self.opset).inputs:
+            noise = b.op("Clip", noise, self._number(b, -BOUND), self._number(b, BOUND))
+        elif not wide:
+            noise = b.op("Clip", noise, min=-BOUND, max=BOUND)
+        if raw and self.opset < EQUAL_OF_FLOATS_OPSET:
+            twice = b.add(x, x)
+            most = b.op("ReduceMax", b.sub(twice, b.op("Floor", twice)), keepdims=0)
+            noise = b.mul(noise, b.cast(b.cast(most, BOOL), DOUBLE if wide else FLOAT))
+        result = b.add(x, noise)
+        if raw and self.opset >= EQUAL_OF_FLOATS_OPSET:
+            twice = b.add(x, x)
+            whole = b.cast(b.op("Equal", twice, b.op("Floor", twice)), FLOAT)
+            result = b.op("Where", b.cast(b.op("ReduceMin", whole, keepdims=0), BOOL), x, result)
         if self.overflows and rounding.coarse:
-            yield node("Cast", [result], "half", to=TensorProto.FLOAT16)
-            yield node("Cast", [f"{here}_half"], "single", to=TensorProto.FLOAT)
-            result = f"{here}_single"
-        to_half = x != exact
-        yield (
-            helper.make_node("Cast", [result], [name], to=type_)
-            if to_half
-            else helper.make_node("Identity", [result], [name])
-        )
+            result = b.cast(b.cast(result, ir.DataType.FLOAT16), FLOAT)
+        return result if single else b.cast(result, type_)
+
+
+def _terms(node: ir.Node, operand: int) -> int:
+    """How many products of an operand are summed, by the weight that it is multiplied by."""
+    weights = (v.const_value for v in node.inputs[1 - operand :] if v is not None and v.is_initializer())
+    shape = next((tensor_dims(tensor) for tensor in weights if tensor is not None), ())
+    if node.op_type == "Conv" and len(shape) > 2:
+        return math.prod(shape[1:])
+    if node.op_type == "ConvTranspose" and len(shape) > 2:
+        return shape[0]
+    if node.op_type == "Gemm" and len(shape) == 2:
+        return shape[1] if attribute_int(node, "transB", 0) else shape[0]
+    if node.op_type == "MatMul" and len(shape) >= 2:
+        return shape[-2]
+    return USUAL_TERMS

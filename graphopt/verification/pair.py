@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from graphopt.metadata import METADATA_FROZEN, Numerics
 from graphopt.runtime.discovery import CPU, import_onnxruntime, provider_name
 from graphopt.verification.halves import values_in_half
 from graphopt.verification.rewritten import Rewritten, rewritten
-from graphopt.verification.run import Model
+from graphopt.verification.run import large_weights_outside
 from graphopt.verification.table_rows import OtherRows, other_rows
 
 Tolerance = float | Mapping[str, float]
@@ -75,13 +76,52 @@ class Way:
     in_half: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One of the two models.
+
+    Attributes:
+        source: what a session loads.
+        proto: its message, which need not hold the weights.
+        model: the same, types inferred; nothing changes it.
+    """
+
+    source: Path | onnx.ModelProto
+    proto: onnx.ModelProto
+    model: ir.Model
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Side:
+        """A side that is a changed copy of another; the message has the weights inside."""
+        copy = inference.clone(model)
+        inference.forget(copy)
+        ir.external_data.load_to_model(copy)
+        message = writing.to_message(copy)
+        return cls(message, message, model)
+
+    @cached_property
+    def whole(self) -> ir.Model:
+        """The model with functions inlined, types inferred; nothing changes it."""
+        if not self.model.functions:
+            return self.model
+        copy = inference.clone(self.model)
+        inference.forget(copy)
+        with large_weights_outside(copy):
+            whole = ir.serde.deserialize_model(inlined(writing.to_message(copy)))
+        for tensor in traversal.external_tensors(traversal.graphs(self.model)):
+            ir.external_data.set_base_dir(whole.graph, tensor.base_dir)
+            break
+        for name, value in self.model.graph.initializers.items():
+            whole.graph.initializers[name].const_value = value.const_value
+        inference.infer(whole)
+        return whole
+
+
 @dataclass
 class Pair:
     """Both models, and what decides how they are compared.
 
     Attributes:
-        before, after: what sessions load.
-        before_proto, after_proto: their messages, which need not hold the weights.
         rewritten: what was rewritten between the two.
         half_io: whether AFTER takes and gives float16 where BEFORE has float32.
         rtol, atol: the caller's limits.
@@ -95,10 +135,8 @@ class Pair:
         running: the same of its quickest run.
     """
 
-    before: Model
-    before_proto: onnx.ModelProto
-    after: Model
-    after_proto: onnx.ModelProto
+    before: Side
+    after: Side
     rewritten: Rewritten
     half_io: bool
     rtol: Tolerance | None
@@ -120,12 +158,12 @@ class Pair:
 
     @property
     def names(self) -> list[str]:
-        return [o.name for o in self.before_proto.graph.output]
+        return [o.name for o in self.before.proto.graph.output]
 
     @property
     def fixed(self) -> dict[str, int]:
         """Symbolic dimensions of BEFORE that are numbers in AFTER."""
-        return fixed_sizes(self.before_proto, self.after_proto)
+        return fixed_sizes(self.before.proto, self.after.proto)
 
     @property
     def numerics(self) -> str:
@@ -136,7 +174,7 @@ class Pair:
     @property
     def called(self) -> str:
         """BEFORE in a message: its file, if it is one."""
-        return str(self.before) if isinstance(self.before, Path) else "BEFORE"
+        return str(self.before.source) if isinstance(self.before.source, Path) else "BEFORE"
 
 
 def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | None, two: Sequence[Way]) -> Pair | str:
@@ -146,30 +184,28 @@ def paired(before: Any, after: Any, rtol: Tolerance | None, atol: Tolerance | No
         OptionError: a tolerance of an output that is not there.
         ModelLoadError: a model cannot be read.
     """
-    before_model, before_proto, before_ir = _runnable(before)
-    after_model, after_proto, after_ir = _runnable(after)
-    if any(p.key == METADATA_FROZEN for p in after_proto.metadata_props):
-        before_proto = without_overridable(before_proto)
-    names = [o.name for o in before_proto.graph.output]
+    old, new = _side(before), _side(after)
+    if METADATA_FROZEN in new.model.metadata_props:
+        reading.freeze_initializers(old.model)
+        old = replace(old, proto=without_overridable(old.proto))
+    names = [o.name for o in old.proto.graph.output]
     for tolerance in (rtol, atol):
         unknown = set(tolerance) - {"", *names} if isinstance(tolerance, Mapping) else set()
         if unknown:
             raise OptionError(f"there is no output '{min(unknown)}'; the outputs are {', '.join(names)}")
-    half_io = _interface_in_half(before_proto, after_proto)
-    if contradiction := interface_difference(before_proto, after_proto, half_io=half_io):
+    half_io = _interface_in_half(old.proto, new.proto)
+    if contradiction := interface_difference(old.proto, new.proto, half_io=half_io):
         return contradiction
-    inference.infer(before_ir)
-    inference.infer(after_ir)
-    change = rewritten(before_ir, after_ir)
+    inference.infer(old.model)
+    inference.infer(new.model)
+    change = rewritten(old.model, new.model)
     if two:  # another provider adds in an order of its own, also where nothing was rewritten
         change = replace(change, classes={n: max(c, Numerics.REASSOCIATED) for n, c in change.classes.items()})
     reference = two[0] if two else Way(False)
-    notes = _windows(before_ir, after_ir)
-    before_folder, after_folder = (m.parent if isinstance(m, Path) else None for m in (before_model, after_model))
-    tables = other_rows(before_proto, after_proto, (before_folder, after_folder))
-    sides = before_model, before_proto, after_model, after_proto
-    halves = values_in_half(before_ir), values_in_half(after_ir)
-    return Pair(*sides, change, half_io, rtol, atol, reference, notes, tables, *halves, _is_large(before_proto))
+    halves = values_in_half(old.model), values_in_half(new.model)
+    tables = other_rows(old.model, new.model)
+    notes = _windows(old.model, new.model)
+    return Pair(old, new, change, half_io, rtol, atol, reference, notes, tables, *halves, _is_large(old.proto))
 
 
 def _is_large(model: onnx.ModelProto) -> bool:
@@ -179,24 +215,24 @@ def _is_large(model: onnx.ModelProto) -> bool:
     return MEMORY_OF_RUNS * Estimator(inlined(model)).of(shapes).bytes > MEMORY_OF_A_SET
 
 
-def _runnable(model: Any) -> tuple[Path | onnx.ModelProto, onnx.ModelProto, ir.Model]:
-    """(what a session loads, the message without external data, the IR).
+def _side(model: Any) -> Side:
+    """Reads a model.
 
     Raises:
         VerifyError: weights of a model in memory lie in files, and do not fit into a message.
     """
-    source = reading.load(model)
+    source = reading.load(model, copy=False)
     if source.path is not None:
-        return source.path, source.proto or reading.read_proto(source.path), source.model
+        return Side(source.path, source.proto or reading.read_proto(source.path), source.model)
     outside = sum(tensor.nbytes for tensor in traversal.external_tensors(traversal.graphs(source.model)))
     if outside > writing.MAX_EMBEDDED_BYTES:
         raise VerifyError(f"the model in memory has {outside >> 20} MiB of weights in files: write it to a file first")
     if outside:  # a session of a message would look for them in the current folder
         ir.external_data.load_to_model(source.model)
     elif isinstance(model, onnx.ModelProto):
-        return model, model, source.model
+        return Side(model, model, source.model)
     proto = ir.serde.serialize_model(source.model)
-    return proto, proto, source.model
+    return Side(proto, proto, source.model)
 
 
 def _interface_in_half(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:

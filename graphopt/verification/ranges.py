@@ -6,29 +6,23 @@ If, Loop and Scan too. Only these scalars leave a run, so it takes the memory of
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
 
 from graphopt.errors import GraphoptError, VerifyError
-from graphopt.graph import traversal
-from graphopt.graph.messages import all_nodes, bodies, inlined
-from graphopt.graph.operators.traits import CONTROL_FLOW
+from graphopt.graph import traversal, writing
+from graphopt.graph.build import Builder
+from graphopt.graph.messages import inlined
 from graphopt.inputs.cost import installed_memory
-from graphopt.inputs.declared import required_inputs
 from graphopt.inputs.filling import Feeds
 from graphopt.inputs.given import given_cases
 from graphopt.inputs.plan import FIRST_CASES, Case, Wishes, plan
@@ -37,50 +31,46 @@ from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.report.multiply_adds import operands
 from graphopt.runtime.discovery import import_onnxruntime
 from graphopt.verification.halves import widened
-from graphopt.verification.honest import self_contained
-from graphopt.verification.run import Model, open_session, run_case
+from graphopt.verification.pair import Side
+from graphopt.verification.probes import Probe, Prober
+from graphopt.verification.run import MAX_WEIGHTS_READ, open_session, run_case, weights_in_files
 
-Array = npt.NDArray[Any]
+FLOAT = ir.DataType.FLOAT
 # The number of input sets that are made, and the processor seconds after which no further set runs.
 SETS, SECONDS = 3, 10.0
 # Seconds after which a run is ended, and no other one begins.
 MOST_SECONDS = 60.0
 # Most elements of all inputs of a set, since ranges depend little on sizes; the second if a model takes no such set.
 ELEMENTS = (1 << 12, 1 << 16)
-# A tensor of so many bytes is given to the session beside the message.
-LARGE_TENSOR = 1 << 16
 # Weights in memory beyond this are not copied into a session.
 MOST_BYTES = 2 << 30
-_PREFIX = "graphopt_range"
 
 
 def ranges_of(
-    model: ir.Model, folder: Path | None, inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    model: ir.Model, inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
 ) -> ActivationRanges | str:
     """Measures the ranges of a model's float32 values; returns the reason if it cannot.
 
     Args:
         model: types inferred; it is not changed.
-        folder: of its external data.
         inputs: of the caller, as for `verify`; they run beside those that are made.
 
     Raises:
         VerifyError: the caller's inputs cannot be read, or the model refuses them.
     """
     values = [v for graph in traversal.with_subgraphs(model.graph) for node in graph for v in node.outputs]
-    single = ir.TensorType(ir.DataType.FLOAT)
-    floats = {str(v.name) for v in (*values, *model.graph.inputs) if v.type == single and v.name}
+    floats = {str(v.name) for v in (*values, *model.graph.inputs) if v.dtype == FLOAT and v.name}
     if not floats:
         return ActivationRanges()
-    try:
-        with _large_tensors_outside(model, folder) as weights:
-            copy, scalars, shapes = observed(ir.serde.serialize_model(model), floats, products=True)
-            session = _Bounded(open_session(copy, library=False, folder=folder, weights=weights))
-    except MemoryError:
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    if sum(traversal.tensor_bytes(t) for t in tensors if t and not traversal.is_external(t)) > MOST_BYTES:
         return "the float32 model does not fit into this machine's memory"
+    copy, scalars, shapes = observed(model, floats, products=True)
+    try:
+        session = _Bounded(open_session(copy, library=False))
     except GraphoptError as error:
         return f"the float32 model does not run here: {error}"
-    return _Measured(session, copy, scalars, shapes).ranges(inputs)
+    return _Measured(session, writing.to_message(copy), scalars, shapes).ranges(inputs)
 
 
 class _Bounded:
@@ -172,47 +162,42 @@ def largest_of(outputs: Mapping[str, Any], scalars: Mapping[str, Sequence[str]])
     return found
 
 
-def largest_in_single(model: Model, proto: onnx.ModelProto, values: Collection[str], case: Case) -> dict[str, float]:
+def largest_in_single(side: Side, values: Collection[str], case: Case) -> dict[str, float]:
     """Runs a float16 model in float32; returns the largest magnitude of each value in the order of the nodes.
 
     Args:
-        model: the file or message that a session loads.
-        proto: its message.
+        side: the model.
         values: names of values.
         case: the inputs.
 
     Raises:
-        VerifyError: the model does not run in float32, or its weights do not fit into a message.
+        VerifyError: the model does not run in float32, or its weights do not fit into memory.
     """
-    proto = self_contained(model, proto)
-    if any(t.data_location == TensorProto.EXTERNAL for t in proto.graph.initializer):
-        raise VerifyError("the weights do not fit into a message")
-    copy, scalars, _ = observed(widened(proto), values)
+    if weights_in_files(side.model) > MAX_WEIGHTS_READ:
+        raise VerifyError("the weights do not fit into memory")
+    copy, scalars, _ = observed(widened(side.whole), values)
+    names = [str(o.name) for o in copy.graph.outputs]
     feeds = {n: a.astype(np.float32) if a.dtype == np.float16 else a for n, a in case.feeds.items()}
     outputs = run_case(open_session(copy, library=False), Case(case.name, feeds))
     if isinstance(outputs, str):
         raise VerifyError(outputs)
-    return largest_of(dict(zip((o.name for o in copy.graph.output), outputs)), scalars)
+    return largest_of(dict(zip(names, outputs)), scalars)
 
 
-def first_beyond_half(
-    model: Model, proto: onnx.ModelProto, values: Collection[str], case: Case
-) -> tuple[onnx.NodeProto, str, float] | None:
+def first_beyond_half(side: Side, values: Collection[str], case: Case) -> tuple[ir.Node, str, float] | None:
     """Finds the first node with a result beyond float16: the node, the result and its largest magnitude.
 
     Arguments and errors are those of `largest_in_single`.
     """
-    for name, most in largest_in_single(model, proto, values, case).items():
-        if most > LARGEST:
-            node = next((n for n in all_nodes(proto.graph.node) if name in n.output), None)
-            if node is not None:
-                return node, name, most
-    return None
+    nodes = (node for graph in traversal.with_subgraphs(side.model.graph) for node in graph)
+    makers = {value.name: node for node in nodes for value in node.outputs}
+    beyond = {name: most for name, most in largest_in_single(side, values, case).items() if most > LARGEST}
+    return next(((makers[name], name, most) for name, most in beyond.items() if name in makers), None)
 
 
 def observed(
-    model: onnx.ModelProto, floats: Collection[str], *, products: bool = False
-) -> tuple[onnx.ModelProto, dict[str, list[str]], dict[str, str]]:
+    model: ir.Model, floats: Collection[str], *, products: bool = False
+) -> tuple[ir.Model, dict[str, list[str]], dict[str, str]]:
     """Makes a copy that outputs the smallest and the largest element of each of these values, and nothing else.
 
     Args:
@@ -223,115 +208,51 @@ def observed(
     Returns:
         The copy; value -> its outputs; value -> the output that holds its dimensions.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph = copy.graph
-    inner = _Observer(floats).graph(graph, [v.name for v in required_inputs(copy)])
-    shapes: dict[str, str] = {}
-    for node in list(graph.node) if products else ():
-        if indices := operands(node.domain, node.op_type):
-            for name in (*(node.input[i] for i in indices if i < len(node.input)), node.output[0]):
-                if name not in shapes:
-                    shapes[name] = f"{_PREFIX}_shape_{len(shapes)}"
-                    graph.node.append(helper.make_node("Shape", [name], [shapes[name]]))
-    del graph.output[:]
-    ends = [end for _, *both in inner for end in both]
-    graph.output.extend(helper.make_tensor_value_info(end, TensorProto.FLOAT, None) for end in ends)
-    graph.output.extend(helper.make_tensor_value_info(s, TensorProto.INT64, None) for s in shapes.values())
+    observer = _Observer(model, floats)
+    graph, editor = observer.model.graph, observer.editor
+    nodes = list(graph)
+    probes = observer.given() + observer.graph(graph)
+    shapes: dict[str, ir.Value] = {}
+    for node in nodes if products else ():
+        b = Builder(editor, node)
+        indices = operands(node.domain, node.op_type) or ()
+        for value in (*(node.inputs[i] for i in indices if i < len(node.inputs)), *node.outputs[: bool(indices)]):
+            if value is not None and value.name not in shapes:
+                shapes[str(value.name)] = b.op("Shape", value, _dtype=ir.DataType.INT64)
+        editor.put_last(graph, b.nodes)
+    editor.set_outputs([*(probe.value for probe in probes), *shapes.values()])
     scalars: dict[str, list[str]] = {}
-    for name, low, high in inner:
-        scalars.setdefault(name, []).extend((low, high))
-    return copy, scalars, shapes
+    for probe in probes:
+        scalars.setdefault(probe.about, []).append(str(probe.value.name))
+    return observer.model, scalars, {name: str(value.name) for name, value in shapes.items()}
 
 
-class _Observer:
-    """Adds reductions to a graph and its bodies, and hands the results of bodies on to the graph around them."""
+class _Observer(Prober):
+    """Reduces values to their smallest and largest element."""
 
-    def __init__(self, floats: Collection[str]) -> None:
+    def __init__(self, model: ir.Model, floats: Collection[str]) -> None:
+        super().__init__(model)
         self.floats = floats
-        self.made = itertools.count()
 
-    def graph(self, graph: onnx.GraphProto, given: Collection[str] = ()) -> list[tuple[str, str, str]]:
-        """Adds reductions; returns (value, name of its smallest element, name of its largest element)."""
-        found: list[tuple[str, str, str]] = []
-        nodes: list[onnx.NodeProto] = []
-        for name in given:
-            if name in self.floats:
-                found.append((name, *self._reduced(name, name, nodes)))
-        for node in graph.node:
-            nodes.append(node)
-            found += self._of_bodies(node, nodes)
-            for name in node.output:
-                if name in self.floats:
-                    found.append((name, *self._reduced(name, name, nodes)))
-        del graph.node[:]
-        graph.node.extend(nodes)
+    def given(self) -> list[Probe]:
+        """The probes of inputs."""
+        graph = self.model.graph
+        inputs = [value for value in graph.inputs if not value.is_initializer()]
+        first = next(iter(graph), None)
+        if first is None:
+            return []
+        b = Builder(self.editor, first)
+        found = self._of(b, inputs)
+        self.editor.put_before(first, b.nodes)
         return found
 
-    def _reduced(self, low: str, high: str, nodes: list[onnx.NodeProto]) -> tuple[str, str]:
-        made = f"{_PREFIX}_{next(self.made)}"
-        ends = (f"{made}_low", f"{made}_high")
-        for op, source, end in (("ReduceMin", low, ends[0]), ("ReduceMax", high, ends[1])):
-            nodes.append(helper.make_node(op, [source], [end], keepdims=0))
-        return ends
+    def at(self, b: Builder, node: ir.Node) -> list[Probe]:
+        return self._of(b, node.outputs)
 
-    def _of_bodies(self, node: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> list[tuple[str, str, str]]:
-        """Adds the reductions of the bodies of an If, Loop or Scan to the outputs of the node."""
-        if node.domain not in ("", "ai.onnx") or node.op_type not in CONTROL_FLOW:
-            return []
-        if any(a.name.startswith("scan_output_") for a in node.attribute):  # they say something of each output
-            return []
-        branches = list(bodies(node))
-        # A node may leave out its last outputs; those of a Loop's body begin with the condition.
-        own = len(branches[0].output) - (node.op_type == "Loop")
-        node.output.extend(f"{_PREFIX}_{next(self.made)}" for _ in range(own - len(node.output)))
-        inside = [self.graph(body) for body in branches]
-        found: list[tuple[str, str, str]] = []
-        for i, of_branch in enumerate(inside):
-            for name, *ends in of_branch:
-                outer = [f"{_PREFIX}_{next(self.made)}" for _ in ends]
-                for end, result in zip(ends, outer):
-                    node.output.append(result)
-                    for k, body in enumerate(branches):
-                        here = end
-                        if k != i:  # the other branch of an If has no such value
-                            here = f"{_PREFIX}_{next(self.made)}"
-                            zero = helper.make_tensor("", TensorProto.FLOAT, [], [0.0])
-                            body.node.append(helper.make_node("Constant", [], [here], value=zero))
-                        body.output.append(helper.make_tensor_value_info(here, TensorProto.FLOAT, []))
-                if node.op_type == "If":
-                    found.append((name, outer[0], outer[1]))
-                else:  # an element for each turn
-                    found.append((name, *self._reduced(outer[0], outer[1], nodes)))
-        return found
-
-
-@contextmanager
-def _large_tensors_outside(model: ir.Model, folder: Path | None) -> Iterator[dict[str, Array]]:
-    """Takes large initializers out of a model, except those in files of `folder`, yields them and puts them back.
-
-    Raises:
-        MemoryError: they are larger than `MOST_BYTES`.
-    """
-    kept: dict[ir.Value, ir.TensorProtocol] = {}
-    weights: dict[str, Array] = {}
-    try:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None or tensor.nbytes < LARGE_TENSOR or value.is_graph_input():
-                continue
-            if traversal.is_external(tensor) and folder is not None and Path(tensor.base_dir) == folder:
-                continue
-            if sum(w.nbytes for w in weights.values()) + tensor.nbytes > MOST_BYTES:
-                raise MemoryError
-            array, name = tensor.numpy(), str(value.name)
-            if array.dtype.kind not in "fiu":  # a type that sessions take in messages alone
-                continue
-            kept[value], weights[name] = tensor, np.ascontiguousarray(array)
-            value.const_value = ir.ExternalTensor(
-                name, 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name, base_dir=""
-            )
-        yield weights
-    finally:
-        for value, tensor in kept.items():
-            value.const_value = tensor
+    def _of(self, b: Builder, values: Sequence[ir.Value]) -> list[Probe]:
+        return [
+            Probe(value.name, op, b.op(op, value, keepdims=0, _dtype=FLOAT))
+            for value in values
+            if value.name in self.floats
+            for op in ("ReduceMin", "ReduceMax")
+        ]

@@ -15,17 +15,20 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 
 from graphopt.errors import GraphoptError, VerifyError, is_out_of_memory, runtime_says
+from graphopt.graph import inference, writing
+from graphopt.graph.editor import Editor
+from graphopt.graph.traversal import external_tensors, graphs, is_external, tensor_array, tensor_bytes, tensor_dims
 from graphopt.inputs.filling import Feeds
 from graphopt.inputs.plan import Case
 from graphopt.runtime.child import environment
@@ -33,8 +36,9 @@ from graphopt.runtime.custom_ops import cannot_load, custom_op_libraries, regist
 from graphopt.runtime.discovery import CPU, import_onnxruntime
 from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
+from graphopt.targets.target import Target
 
-Model = Path | onnx.ModelProto
+Model = Path | onnx.ModelProto | ir.Model
 Outputs = list[Any]
 # glibc raises its threshold for mapping a block by itself to 32 MiB. Freed tensors below it stay in the heap, between
 # blocks in use: up to 0.9 GiB in SAM's image encoder. Mapping is not free: from 8 MiB on, it cost ResNet-50 4 %.
@@ -43,6 +47,15 @@ MAPPED_BYTES = 10 << 20
 HEAP_SLACK = 64 << 20
 # Parameters of mallopt, as glibc numbers them.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Element types of the weights that a session takes as arrays.
+_OF_NUMPY = frozenset(
+    getattr(ir.DataType, name)
+    for name in "DOUBLE FLOAT FLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split()
+)
+# Weights in files that are larger together are not read.
+MAX_WEIGHTS_READ = 1_500_000_000
+# Weights of so many bytes come to a session beside the message, where they would be written and read again.
+LARGE = 1 << 16
 
 
 def open_session(
@@ -50,22 +63,18 @@ def open_session(
     *,
     library: bool,
     provider: str = CPU,
-    folder: Path | None = None,
     optimized: bool = False,
     threads: int = 0,
-    weights: Mapping[str, npt.NDArray[Any]] | None = None,
     reuse: bool = True,
 ) -> Any:
     """A session with all of the runtime's optimizations off.
 
     Args:
-        model: what to run.
+        model: what to run. An ir.Model loses what was inferred.
         library: with our kernels; a provider other than the CPU's decides for itself (`graphopt.configure`).
         provider: what this one cannot run goes to the CPU.
-        folder: where the weights of a message lie that are not in it.
         optimized: with the runtime's optimizations, as it has them by default.
         threads: how many compute a node; 0 leaves that to the runtime.
-        weights: initializers of a message that are not in it, by name.
         reuse: the buffer of a freed tensor is kept for a later tensor of the same shape. Without that, SAM's image
             encoder takes 0.9 GiB less and half as much time more, and ResNet-50 10 % more.
 
@@ -86,11 +95,17 @@ def open_session(
     options.intra_op_num_threads = threads
     # Threads that wait for one another by looking all the time took a third of verify's CPU seconds on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    if weights:
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
-        options.add_external_initializers(list(weights), values)
+    if isinstance(model, ir.Model):
+        folder = next((str(tensor.base_dir) for tensor in external_tensors(graphs(model)) if tensor.base_dir), "")
+        if folder:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        inference.forget(model)
+        with large_weights_outside(model, folder) as large:
+            arrays = (np.ascontiguousarray(tensor_array(tensor)) for tensor in large.values())
+            values = [ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+            if large:
+                options.add_external_initializers(list(large), values)
+            model = writing.to_message(model)
     providers = configure(options, [CPU] if provider == CPU else [provider, CPU], model=model) if library else [CPU]
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
     try:
@@ -100,6 +115,50 @@ def open_session(
         raise VerifyError(cannot_load(name, error)) from None
     require_provider(session, provider)
     return session
+
+
+def weights_in_files(model: ir.Model) -> int:
+    """Bytes of weights that lie in files."""
+    return sum(tensor.nbytes for tensor in external_tensors(graphs(model)))
+
+
+@contextmanager
+def large_weights_outside(model: ir.Model, folder: str = "") -> Iterator[dict[str, ir.TensorProtocol]]:
+    """Takes large initializers of the main graph, of types that numpy has, out of a model, and puts them back.
+
+    Those in files of `folder` stay. In the place of the others are references to files of their names.
+    """
+    large: dict[str, ir.TensorProtocol] = {}
+    initializers = model.graph.initializers
+    for name, value in initializers.items():
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input() or tensor_bytes(tensor) < LARGE or tensor.dtype not in _OF_NUMPY:
+            continue
+        if not (is_external(tensor) and str(tensor.base_dir) == folder):
+            shape = ir.Shape(tensor_dims(tensor))
+            large[name] = tensor
+            value.const_value = ir.ExternalTensor(
+                name, 0, tensor_bytes(tensor), tensor.dtype, shape=shape, name=name, base_dir=""
+            )
+    try:
+        yield large
+    finally:
+        for name, tensor in large.items():
+            initializers[name].const_value = tensor
+
+
+def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """A copy with these values of the main graph as outputs.
+
+    Raises:
+        VerifyError: there is no such value.
+    """
+    editor = Editor(inference.clone(model), Target("cpu"))
+    made = {value.name: value for node in editor.model.graph for value in node.outputs}
+    if unknown := set(names) - made.keys():
+        raise VerifyError(f"the model has no value '{min(unknown)}'")
+    editor.set_outputs([made[name] for name in names])
+    return editor.model
 
 
 @functools.cache
@@ -190,18 +249,18 @@ _process: subprocess.Popen[bytes] | None = None
 
 
 def run_optimized(
-    model: Model, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
+    model: Path | onnx.ModelProto, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
     """As `run_cases`, with the runtime's optimizations on. A crash is a message for its case and those behind it.
 
     `threads` is how many compute a node; 0 leaves that to the runtime.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = model
-        if isinstance(model, onnx.ModelProto):
+        if isinstance(model, Path):
+            path = model
+        else:
             path = Path(folder) / "model.onnx"
             path.write_bytes(model.SerializeToString())
-        assert isinstance(path, Path)
         request = (str(path.resolve()), list(cases), library, half_io, threads, custom_op_libraries())
         process = _running()
         assert process.stdin is not None and process.stdout is not None

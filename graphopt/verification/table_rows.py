@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import numpy_helper
+import onnx_ir as ir
 
 from graphopt.graph.operators.traits import MOVES
+from graphopt.graph.traversal import tensor_array
+from graphopt.graph.view import attribute_int
 from graphopt.inputs.plan import Case
 from graphopt.inputs.uses import labels
 from graphopt.verification.noise import FLOATS
@@ -47,30 +47,27 @@ class OtherRows:
         return f"row {named}{more} of '{self.table}', which AFTER has otherwise and no input reads"
 
 
-def other_rows(
-    before: onnx.ModelProto, after: onnx.ModelProto, folders: tuple[Path | None, Path | None]
-) -> list[OtherRows]:
-    """Of tables that some, and not all, rows differ in. `folders`: where weights outside of either message lie."""
-    tables, others = ({t.name: t for t in m.graph.initializer} for m in (before, after))
-    inputs = {value.name for value in before.graph.input} - tables.keys()
-    makers = {name: node for node in before.graph.node for name in node.output}
+def other_rows(before: ir.Model, after: ir.Model) -> list[OtherRows]:
+    """Of tables that some, and not all, rows differ in."""
+    others = after.graph.initializers
     found = {}
-    for node in before.graph.node:
-        name = node.input[0] if node.op_type == "Gather" else ""
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-        if name in found or axis or name not in tables or name not in others:
+    for node in before.graph:
+        table = node.inputs[0] if node.op_type == "Gather" else None
+        name = "" if table is None else str(table.name)
+        if table is None or name in found or attribute_int(node, "axis", 0) or not table.is_initializer():
             continue
-        rows = _differing(*((t, str(f or "")) for t, f in zip((tables[name], others[name]), folders)))
-        if 0 < len(rows) < tables[name].dims[0]:
-            found[name] = OtherRows(name, rows, _source(node.input[1], makers, inputs))
-    made = {output: node for node in after.graph.node for output in node.output}
-    for node in before.graph.node:
-        name = node.output[0] if node.op_type == "LabelEncoder" else ""
-        if name in made and made[name].op_type == "LabelEncoder":
-            has, gets = labels(node), labels(made[name])
-            rows = [key for key in has if isinstance(key, int) and not _same(has[key], gets.get(key))]
-            if rows:
-                found[name] = OtherRows(name, rows, _source(node.input[0], makers, inputs))
+        rows, size = _differing(table.const_value, others[name].const_value) if name in others else ([], 0)
+        if 0 < len(rows) < size:
+            found[name] = OtherRows(name, rows, _source(node.inputs[1]))
+    made = {value.name: node for node in after.graph for value in node.outputs}
+    for node in before.graph:
+        name = str(node.outputs[0].name) if node.op_type == "LabelEncoder" else ""
+        other = made.get(name) if name else None
+        if name and other is not None and other.op_type == "LabelEncoder":
+            has, gets = (labels(ir.serde.serialize_node(encoder)) for encoder in (node, other))
+            keys = [key for key in has if isinstance(key, int) and not _same(has[key], gets.get(key))]
+            if keys:
+                found[name] = OtherRows(name, keys, _source(node.inputs[0]))
     return list(found.values())
 
 
@@ -85,10 +82,11 @@ def cases_that_read(tables: Sequence[OtherRows], cases: Sequence[Case]) -> Itera
             yield Case(f"rows of '{table.table}'", {**case.feeds, table.input: chosen})
 
 
-def _source(name: str, makers: dict[str, onnx.NodeProto], inputs: set[str]) -> str:
-    while name not in inputs and name in makers and makers[name].op_type in MOVES | {"Cast"}:
-        name = makers[name].input[0]
-    return name if name in inputs else ""
+def _source(value: ir.Value | None) -> str:
+    """The input that is moved to a value; "" where there is none."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in MOVES | {"Cast"}:
+        value = node.inputs[0]
+    return str(value.name) if value is not None and value.is_graph_input() and not value.is_initializer() else ""
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -96,14 +94,14 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-def _differing(one: tuple[onnx.TensorProto, str], two: tuple[onnx.TensorProto, str]) -> list[int]:
-    tensors = one[0], two[0]
-    if tensors[0].dims != tensors[1].dims or not {t.data_type for t in tensors} <= FLOATS or not tensors[0].dims:
-        return []
-    a, b = (numpy_helper.to_array(tensor, folder) for tensor, folder in (one, two))
-    if a.dtype == b.dtype and np.array_equal(a, b):
-        return []
+def _differing(one: ir.TensorProtocol | None, two: ir.TensorProtocol | None) -> tuple[list[int], int]:
+    """The rows that differ, and how many there are."""
+    if one is None or two is None or not {one.dtype, two.dtype} <= FLOATS:
+        return [], 0
+    a, b = tensor_array(one), tensor_array(two)
+    if a.shape != b.shape or not a.ndim or (a.dtype == b.dtype and np.array_equal(a, b)):
+        return [], 0
     wide: Sequence[npt.NDArray[Any]] = [x.astype(np.float32).reshape(len(x), -1) for x in (a, b)]
     most = float(np.abs(wide[0]).max(initial=0)) * (SAME_TYPE if a.dtype == b.dtype else OTHER_TYPE)
     with np.errstate(invalid="ignore"):
-        return [int(i) for i in np.flatnonzero((np.abs(wide[0] - wide[1]) > most).any(axis=1))]
+        return [int(i) for i in np.flatnonzero((np.abs(wide[0] - wide[1]) > most).any(axis=1))], len(a)

@@ -23,13 +23,14 @@ from graphopt.runtime.discovery import CPU, provider_name
 from graphopt.verification.conclusion import conclude
 from graphopt.verification.coverage import not_covered
 from graphopt.verification.honest import Budget, HonestErrors
-from graphopt.verification.intermediate import Side, first_difference
+from graphopt.verification.intermediate import first_difference
 from graphopt.verification.judge import Verdict
 from graphopt.verification.judging import judge_runs, unmeasured, unnoticed
 from graphopt.verification.pair import (
     EFFORTS,
     Pair,
     Tolerance,
+    Way,
     paired,
     steps_of,
     two_ways,
@@ -105,7 +106,7 @@ def verify(
     if isinstance(pair, str):
         return VerifyReport(Verdict.DIFFERENT, summary=pair)
     report = VerifyReport(numerics=pair.numerics, fixed=pair.fixed, notes=list(pair.notes))
-    wishes = wishes_of(pair.before_proto, Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort)
+    wishes = wishes_of(pair.before.proto, Wishes(seed, pair.fixed, sizes or {}, batch, ranges or {}, probe_nan), effort)
     ways = two[1:] or ways_on_one(pair, device)
     steps = Steps(progress, steps_of(ways, at_default_level=not two))
     steps.begin()
@@ -113,12 +114,12 @@ def verify(
     honest = _honest(pair, wanted)
     ways = [replace(way, optimized=pair.reference.optimized) for way in ways]
     runs = run_every_way(pair, ways, cases, wanted, steps)
-    empty = empty_batch(pair.before_proto, cases[0], wishes) if inputs is None else None
+    empty = empty_batch(pair.before.proto, cases[0], wishes) if inputs is None else None
     wrong = [] if two else run_beside(pair, cases, wanted, report, empty, runs, steps)
     steps.begin()
     judge_runs(pair, runs, honest, report, Budget(EFFORTS[effort].seconds))
     steps.begin()
-    report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, pair.before_proto, cases, wanted)
+    report.not_covered += unmeasured(pair, report, honest) + not_covered(pair.before, cases, wanted)
     if not two and all(row.equal for row in [*report.rows, *wrong]):
         report.not_covered += unnoticed(pair, cases, wanted, honest, report, EFFORTS[effort])
     return _conclude(pair, report, [*cases, *with_rows(report, wrong, empty)], honest, wanted, save_inputs)
@@ -138,7 +139,7 @@ def _conclude(
     if report.verdict == Verdict.DIFFERENT:
         _locate(pair, report, cases, honest, wanted)
     if save_inputs is not None and report.feeds:
-        place = save_case(Path(save_inputs), pair.before_proto, report.feeds, report.outputs)
+        place = save_case(Path(save_inputs), pair.before.proto, report.feeds, report.outputs)
         report.notes.append(f"the inputs of the largest difference were written to {place}")
     return report
 
@@ -156,19 +157,18 @@ def _locate(
     if case is None or row.optimized:
         return
     bodies = any(not r.equal and not r.library and not r.optimized for r in report.rows if r.case == row.case)
-    before = Side(pair.before, pair.before_proto, pair.reference.library, pair.reference.provider)
-    after = Side(pair.after, pair.after_proto, row.library and not bodies, row.provider)
     numerics = max(pair.rewritten.classes.values(), default=Numerics.REASSOCIATED)
     if row.library and not bodies and pair.rewritten.approximated:
         numerics = max(numerics, Numerics.APPROXIMATE)
-    said = first_difference(before, after, case, honest, numerics)
+    way = Way(row.library and not bodies, row.provider)
+    said = first_difference(pair, way, case, honest, numerics)
     report.notes += [said] if said else []
 
 
 def _honest(pair: Pair, wanted: dict[str, Outputs]) -> HonestErrors:
     reference = pair.reference
-    sides = pair.before, pair.before_proto, wanted, pair.rewritten, pair.half_io
-    compared = only_compared(pair.before_proto) & only_compared(pair.after_proto)
+    compared = only_compared(pair.before.proto) & only_compared(pair.after.proto)
+    sides = pair.before, wanted, pair.rewritten, pair.half_io
     return HonestErrors(*sides, optimized=reference.optimized, elsewhere=reference.provider != CPU, compared=compared)
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,9 +79,9 @@ def runs_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     """
     library, provider = pair.reference.library, pair.reference.provider
     if pair.reference.optimized and provider == CPU:
-        return lambda case: run_optimized(pair.before, [case], library=library)[case.name]
+        return lambda case: run_optimized(pair.before.source, [case], library=library)[case.name]
     optimized, reuse = pair.reference.optimized, not pair.large
-    session = open_session(pair.before, library=library, provider=provider, optimized=optimized, reuse=reuse)
+    session = open_session(pair.before.source, library=library, provider=provider, optimized=optimized, reuse=reuse)
     return partial(run_case, session)
 
 
@@ -94,7 +93,7 @@ def _tried(
     wanted: dict[str, Outputs] = {}
     cases: list[Case] = []
     random: set[str] = set()
-    repeat = math.inf if _has_random_operators(pair.before_proto) else 1
+    repeat = math.inf if _has_random_operators(pair.before.proto) else 1
 
     def accepts(case: Case) -> bool:
         outputs = run(case)
@@ -113,11 +112,11 @@ def _tried(
 
     pair.given = inputs is not None
     if inputs is not None:
-        for case in given_cases(inputs, pair.before_proto):
+        for case in given_cases(inputs, pair.before.proto):
             accepts(case)
     else:
         with about(pair.called):
-            before, after = inlined(pair.before_proto), pair.after_proto
+            before, after = inlined(pair.before.proto), pair.after.proto
             report.left_out = plan(before, wishes, accepts, allowance, lambda case: _has_numbers(wanted[case]), after)
         for case in [*cases_that_read(pair.tables, cases)]:
             accepts(case)
@@ -129,10 +128,10 @@ def _tried(
     report.random = [name for name in pair.names if name in random]
     report.cases = {case.name: case.about for case in cases if case.about}
     if inputs is None:
-        found = sizes_of(pair.before_proto, cases)
+        found = sizes_of(pair.before.proto, cases)
         report.sizes = [dict(sizes) for sizes in dict.fromkeys(tuple(s.items()) for s in found.values() if s)]
         report.notes += sizes_tried(report.sizes) + left_out(report.left_out)
-        report.notes += numbers_tried(pair.before_proto, cases)
+        report.notes += numbers_tried(pair.before.proto, cases)
     return wanted, cases
 
 
@@ -168,7 +167,7 @@ def _run_after(pair: Pair, way: Way, cases: Sequence[Case], wanted: Mapping[str,
         return [Run(way, case, deviations(wanted[case.name], got[case.name])) for case in cases]
     began = time.process_time()
     session = open_session(
-        pair.after, library=way.library, provider=way.provider, optimized=way.optimized, reuse=not pair.large
+        pair.after.source, library=way.library, provider=way.provider, optimized=way.optimized, reuse=not pair.large
     )
     pair.opening = time.process_time() - began
     runs = []
@@ -183,7 +182,7 @@ def _run_after(pair: Pair, way: Way, cases: Sequence[Case], wanted: Mapping[str,
 
 def _optimized(pair: Pair, way: Way, cases: Sequence[Case]) -> dict[str, Outputs | str]:
     """AFTER with the runtime's optimizations."""
-    got = run_optimized(pair.after, cases, library=way.library, half_io=pair.half_io)
+    got = run_optimized(pair.after.source, cases, library=way.library, half_io=pair.half_io)
     for outputs in got.values():
         require_memory(outputs)
     return got
@@ -229,10 +228,8 @@ def _run_in_half(pair: Pair, cases: Sequence[Case], wanted: Mapping[str, Outputs
     """A few cases with every number of float16 rounded to it."""
     if not pair.halves or Numerics.FP16 not in pair.rewritten.classes.values():
         return []
-    folder = pair.after.parent if isinstance(pair.after, Path) else None
-    model = kept_in_half(pair.after_proto, pair.halves)
     try:
-        session = open_session(model, library=False, folder=folder)
+        session = open_session(kept_in_half(pair.after.model), library=False)
     except VerifyError:  # larger than a message may be
         return []
     runs = []
@@ -275,9 +272,9 @@ def _wrong_on_empty(
         got: AFTER's.
         report: is told what is not covered.
     """
-    if not isinstance(got, str) and is_as_declared(pair.before_proto.graph.output, usual, got):
+    if not isinstance(got, str) and is_as_declared(pair.before.proto.graph.output, usual, got):
         return []
-    want = run_optimized(pair.before, [run.case], library=False)[EMPTY]
+    want = run_optimized(pair.before.source, [run.case], library=False)[EMPTY]
     if isinstance(want, str):
         return []
     way = (run.way.library, run.way.provider, run.way.optimized)
@@ -296,7 +293,7 @@ def _without_what_both_do(
     far = [r for r in runs if isinstance(r.found, str) or any(_is_far(d) for d in r.found)]
     if not far:
         return runs
-    original = run_optimized(pair.before, few, library=False)
+    original = run_optimized(pair.before.source, few, library=False)
     kept = []
     for run in runs:
         found = deviations(wanted[run.case.name], original[run.case.name])

@@ -9,19 +9,19 @@ Conv with stride 4 over each channel alone, and A^T . A is one ConvTranspose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
-from onnx import helper, numpy_helper
 
-from graphopt.graph import inference, traversal
-from graphopt.graph.messages import all_nodes, opset_of
-from graphopt.graph.operators.arguments import signature
+from graphopt.graph import inference
+from graphopt.graph.build import Builder, Dim
+from graphopt.graph.editor import Editor
+from graphopt.graph.operators.arguments import slices_by_attributes
+from graphopt.graph.traversal import with_subgraphs
 from graphopt.ops import DOMAIN
+from graphopt.targets.target import Target
 
 WINOGRAD = "WinogradConv"
 _CHECK_DOMAIN = "graphopt.check"
@@ -50,121 +50,95 @@ _G = np.array(
 _AT = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float64)
 
 
-def approximated(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which each WinogradConv node is defined by this algorithm, but where that cannot be written."""
-    opset = opset_of(model)
-    # Below, Slice has its ends as attributes, and the results' size must be known.
-    dynamic = "starts" in signature("Slice", opset).inputs
-    sizes = {} if dynamic else _sizes(model)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    definitions = {f.name: f for f in copy.functions if f.domain == DOMAIN}
-    made = 0
-    for node in all_nodes(copy.graph.node):
-        if node.domain != DOMAIN or not node.op_type.startswith(WINOGRAD) or node.op_type not in definitions:
+def approximated(model: ir.Model) -> ir.Model:
+    """A copy in which each WinogradConv node is defined by this algorithm, but where that cannot be written.
+
+    Args:
+        model: types inferred.
+    """
+    copy = inference.clone(model)
+    # Where the ends of a Slice are attributes the results' size must be known.
+    dynamic = not slices_by_attributes(copy.opset_imports.get("", 0))
+    definitions = {f.name: f for f in copy.functions.values() if f.domain == DOMAIN}
+    defined: dict[ir.Function, tuple[ir.Node, tuple[int, int] | None]] = {}
+    for node in (node for graph in with_subgraphs(copy.graph) for node in graph):
+        size = None if dynamic else _size(node.outputs[0])
+        if node.domain != DOMAIN or not node.op_type.startswith(WINOGRAD) or not (dynamic or size):
             continue
-        if not dynamic and node.output[0] not in sizes:
-            continue
-        given = {a.name: a for a in node.attribute}
-        size = sizes.get(node.output[0])
-        function = copy.functions.add()
-        function.CopyFrom(definitions[node.op_type])
-        function.domain, function.name = _CHECK_DOMAIN, f"{node.op_type}_{made}"
-        made += 1
-        body = [
-            n
-            for old in function.node
-            for n in (_convolution(old, _pads(old, given), size) if old.op_type == "Conv" else [old])
-        ]
-        del function.node[:]
-        function.node.extend(body)
-        node.domain, node.op_type = function.domain, function.name
-    copy.opset_import.append(helper.make_opsetid(_CHECK_DOMAIN, 1))
+        if (definition := definitions.get(node.op_type)) is not None:
+            name = f"{node.op_type}_{len(defined)}"
+            attributes = list(definition.attributes.values())
+            function = ir.Function(_CHECK_DOMAIN, name, graph=definition.graph.clone(), attributes=attributes)
+            copy.functions[function.identifier()] = function
+            node.domain, node.op_type = _CHECK_DOMAIN, name
+            defined[function] = node, size
+    copy.opset_imports[_CHECK_DOMAIN] = 1
+    editor = Editor(copy, Target("cpu"))
+    for function, (node, size) in defined.items():
+        for conv in [inner for inner in function if inner.op_type == "Conv"]:
+            b = Builder(editor, conv)
+            y = _convolution(b, conv, _pads(conv, node), size)
+            editor.replace([conv], b.nodes, {conv.outputs[0]: y}, anchor=conv)
     return copy
 
 
-def _sizes(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
-    """Height and width of each value of rank 4 for which they are known."""
-    work = ir.serde.deserialize_model(model)
-    inference.infer(work, model)
-    found = {}
-    for value in (v for graph in traversal.graphs(work) for node in graph for v in node.outputs):
-        if value.name is not None and value.shape is not None and len(value.shape) == 4:
-            height, width = value.shape[2:]
-            if isinstance(height, int) and isinstance(width, int):
-                found[value.name] = (height, width)
-    return found
+def _size(value: ir.Value) -> tuple[int, int] | None:
+    """Height and width of a value of rank 4, if they are known."""
+    dims = value.shape.dims if value.shape is not None and len(value.shape) == 4 else ()
+    return (dims[2], dims[3]) if dims and isinstance(dims[2], int) and isinstance(dims[3], int) else None
 
 
-def _pads(conv: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> list[int]:
+def _pads(conv: ir.Node, node: ir.Node) -> list[int]:
     """What the body says: it is the definition, whatever the node's own attribute says that a kernel reads."""
-    own = next((a for a in conv.attribute if a.name == "pads"), None)
-    if own is None:
-        return [0, 0, 0, 0]
-    return list(given[own.ref_attr_name].ints if own.ref_attr_name else own.ints)
+    own = conv.attributes.get("pads")
+    if own is not None and own.ref_attr_name is not None:
+        own = node.attributes[own.ref_attr_name]
+    return [0, 0, 0, 0] if own is None else list(own.as_ints())
 
 
-def _convolution(conv: onnx.NodeProto, pads: list[int], size: tuple[int, int] | None) -> Iterator[onnx.NodeProto]:
-    """The nodes that take the place of a 3x3 Conv. X [N, C, H, W], W [M, C, 3, 3]; T tiles of 4x4 results an image.
+def _convolution(b: Builder, conv: ir.Node, pads: list[int], size: tuple[int, int] | None) -> ir.Value:
+    """What takes the place of a 3x3 Conv. X [N, C, H, W], W [M, C, 3, 3]; T tiles of 4x4 results an image.
 
     `size` is that of the results, where it is to be a number.
     """
-    x, w, *bias = conv.input
-    made = iter(range(1000))
-
-    def node(op: str, *inputs: str, **attributes: Any) -> tuple[str, onnx.NodeProto]:
-        name = f"winograd_{next(made)}"
-        return name, helper.make_node(op, list(inputs), [name], **attributes)
-
-    def constant(array: npt.NDArray[np.generic]) -> tuple[str, onnx.NodeProto]:
-        return node("Constant", value=numpy_helper.from_array(array))
-
+    x, w, *bias = conv.inputs
+    assert x is not None and w is not None
     top, left, bottom, right = pads
-    nodes = []
 
-    def add(step: tuple[str, onnx.NodeProto]) -> str:
-        nodes.append(step[1])
-        return step[0]
+    def ints(*values: int) -> ir.Value:  # below opset 9 a Constant is no integer
+        return b.cast(b.array(np.array(values, np.float64)), ir.DataType.INT64)
 
-    def ints(*values: int) -> tuple[str, onnx.NodeProto]:  # below opset 9 a Constant is no integer
-        return node("Cast", add(constant(np.array(values, np.float64))), to=onnx.TensorProto.INT64)
+    def single(array: npt.NDArray[np.float64]) -> ir.Value:
+        return b.array(array.reshape(36, 1, *array.shape[2:]).astype(np.float32))
 
-    one, minus = add(ints(1)), add(ints(-1))
-    shape = add(node("Shape", x))
-    n, c, h, width = (add(node("Gather", shape, add(ints(i)))) for i in range(4))
-    m = add(node("Gather", add(node("Shape", w)), add(ints(0))))
+    def reshape(value: ir.Value, *dims: ir.Value) -> ir.Value:
+        return b.op("Reshape", value, b.concat(dims, 0))
+
+    one, minus, parts = ints(1), ints(-1), ints(36)
+    shape = b.op("Shape", x)
+    n, c, h, width = (b.op("Gather", shape, ints(i)) for i in range(4))
+    m = b.op("Gather", b.op("Shape", w), ints(0))
     # B^T X B of each channel alone, [N C, 36, tiles down, tiles across]; past the end tiles read zeros.
-    alone = add(node("Reshape", x, add(node("Concat", minus, one, h, width, axis=0))))
-    tile = np.einsum("ai,bj->abij", _BT, _BT).reshape(36, 1, 6, 6).astype(np.float32)
+    tile = single(np.einsum("ai,bj->abij", _BT, _BT))
     reach = [top, left, bottom + 3, right + 3]
-    tiles = add(node("Conv", alone, add(constant(tile)), strides=[4, 4], pads=reach))
-    tiles_shape = add(node("Shape", tiles))
-    down, across = (add(node("Gather", tiles_shape, add(ints(i)))) for i in (2, 3))
-    v = add(node("Reshape", tiles, add(node("Concat", n, c, add(ints(36)), minus, axis=0))))
-    v = add(node("Transpose", v, perm=[0, 2, 1, 3]))  # [N, 36, C, T]
+    tiles = b.op("Conv", reshape(x, minus, one, h, width), tile, strides=[4, 4], pads=reach)
+    down, across = (b.op("Gather", b.op("Shape", tiles), ints(i)) for i in (2, 3))
+    v = b.transpose(reshape(tiles, n, c, parts, minus), 0, 2, 1, 3)  # [N, 36, C, T]
     # G W G^T in float64, rounded once, [36, M, C]
-    wide = add(node("Cast", w, to=onnx.TensorProto.DOUBLE))
-    half = add(node("MatMul", add(constant(_G)), wide))
-    u = add(node("MatMul", half, add(constant(np.ascontiguousarray(_G.T)))))
-    u = add(node("Cast", u, to=onnx.TensorProto.FLOAT))
-    u = add(node("Reshape", u, add(node("Concat", m, c, add(ints(36)), axis=0))))
-    product = add(node("MatMul", add(node("Transpose", u, perm=[2, 0, 1])), v))  # [N, 36, M, T]
-    product = add(node("Transpose", product, perm=[0, 2, 1, 3]))
-    grid = add(node("Concat", minus, add(ints(36)), down, across, axis=0))
-    product = add(node("Reshape", product, grid))
-    back = np.einsum("ia,jb->abij", _AT, _AT).reshape(36, 1, 4, 4).astype(np.float32)
-    y = add(node("ConvTranspose", product, add(constant(back)), strides=[4, 4]))
-    rows, columns = (add(node("Mul", d, add(ints(4)))) for d in (down, across))
-    y = add(node("Reshape", y, add(node("Concat", n, m, rows, columns, axis=0))))
+    half = b.matmul(b.array(_G), b.cast(w, ir.DataType.DOUBLE))
+    u = b.cast(b.matmul(half, b.array(np.ascontiguousarray(_G.T))), ir.DataType.FLOAT)
+    product = b.matmul(b.transpose(reshape(u, m, c, parts), 2, 0, 1), v)  # [N, 36, M, T]
+    product = reshape(b.transpose(product, 0, 2, 1, 3), minus, parts, down, across)
+    y = b.op("ConvTranspose", product, single(np.einsum("ia,jb->abij", _AT, _AT)), strides=[4, 4])
+    rows, columns = (b.mul(d, ints(4)) for d in (down, across))
+    y = reshape(y, n, m, rows, columns)
+    ends: Sequence[Dim]
     if size is None:
-        ends = [add(node("Add", d, add(ints(a + b - 2)))) for d, a, b in ((h, top, bottom), (width, left, right))]
-        end = add(node("Concat", *ends, axis=0))
-        y = add(node("Slice", y, add(ints(0, 0)), end, add(ints(2, 3))))
+        ends = [b.add(d, ints(first + last - 2)) for d, first, last in ((h, top, bottom), (width, left, right))]
     else:
-        y = add(node("Slice", y, axes=[2, 3], starts=[0, 0], ends=list(size)))
-    if not bias or not bias[0]:
-        nodes.append(helper.make_node("Identity", [y], conv.output))
-        return iter(nodes)
-    b = add(node("Reshape", bias[0], add(ints(1, -1, 1, 1))))
-    nodes.append(helper.make_node("Add", [y, b], conv.output))
-    return iter(nodes)
+        ends = size
+    for axis, end in enumerate(ends, start=2):
+        y = b.slice(y, axis, 0, end)
+    if not bias or bias[0] is None:
+        return y
+    return b.add(y, b.op("Reshape", bias[0], ints(1, -1, 1, 1)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
@@ -139,7 +140,7 @@ MOVED = SCORES + np.float32(0.0002) * np.array([[1, -1, 1, -1, 1, -1]], np.float
     ],
 )
 def test_indices_of_top_k(chosen: list[int], said: str) -> None:
-    node = helper.make_node("TopK", ["x", "k"], ["value", "index"], axis=1)
+    node = ir.node("TopK", [], {"axis": 1}, num_outputs=2, name="top")
     choice = Choice(node, 0, "given", ("scores", "count"))
     read = {"scores": SCORES, "count": np.array([4])}
     found = mistake(choice, np.array([chosen]), read, [{**read, "scores": MOVED}])
@@ -149,7 +150,7 @@ def test_indices_of_top_k(chosen: list[int], said: str) -> None:
 def test_many_entries_within_rounding_of_their_neighbours_are_no_order() -> None:
     """The steps are smaller than the rounding: neighbours may change places, distant entries may not."""
     scores = np.linspace(0, 1, 200, dtype=np.float32)[None]
-    node = helper.make_node("TopK", ["x", "k"], ["value", "index"], axis=1)
+    node = ir.node("TopK", [], {"axis": 1}, num_outputs=2, name="top")
     choice = Choice(node, 0, "given", ("scores", "count"))
     read = {"scores": scores, "count": np.array([200])}
     draws = [{**read, "scores": scores + np.float32(0.006)}]
@@ -173,7 +174,7 @@ def test_indices_of_non_max_suppression(kept: list[int], said: str) -> None:
     """Boxes 0 and 1 are nearly equal, and so are 2 and 3."""
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.95], [2, 2, 3, 3], [2, 2, 3, 2.95], [5, 5, 6, 6]]], np.float32)
     scores = np.array([[[0.9, 0.8, 0.7, 0.4, 0.1]]], np.float32)
-    node = helper.make_node("NonMaxSuppression", ["b", "s", "m", "o", "l"], ["kept"])
+    node = ir.node("NonMaxSuppression", [], name="kept")
     choice = Choice(node, 0, "given", ("boxes", "scores", "most", "overlap", "lowest"))
     read = {
         "boxes": boxes,

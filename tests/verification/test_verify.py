@@ -18,20 +18,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphopt
 from graphopt.errors import OptionError, VerifyError
-from graphopt.graph import inference
 from graphopt.inputs.declared import symbols
 from graphopt.inputs.plan import Case
 from graphopt.metadata import Numerics
 from graphopt.options import Precision
-from graphopt.runtime.discovery import CPU
-from graphopt.verification import noise, pair, ways
+from graphopt.verification import pair, run, ways
 from graphopt.verification.compare import deviation, difference
-from graphopt.verification.honest import HonestErrors, guessed, types_of
-from graphopt.verification.intermediate import Side, levels_part
+from graphopt.verification.honest import HonestErrors
+from graphopt.verification.intermediate import levels_part
 from graphopt.verification.judge import Finding, judge
 from graphopt.verification.judging import STEP_UNITS
-from graphopt.verification.noise import has_norms
+from graphopt.verification.noise import guessed, has_norms
 from graphopt.verification.noise import moved as rounded
+from graphopt.verification.pair import Pair, Way, paired
 from graphopt.verification.rewritten import rewritten
 from graphopt.verification.run import open_session, run_cases
 from graphopt.verification.verify import Verdict, verify
@@ -40,7 +39,7 @@ from models import ZOO
 from models.pypi import TRAINED, fetch
 from tests.contrib.nodes import RUNTIME
 from tests.inputs.cases import make_cases
-from tests.rewriting import Array, model_from_text
+from tests.rewriting import Array, inferred, model_from_text
 from tests.verification.planted.subjects import subjects
 
 
@@ -449,10 +448,7 @@ def test_an_attention_of_one_operator_in_bfloat16(projected: bool, mask: str) ->
     after, _ = graphopt.optimize(before, target="cpu", precision="bf16")
     attention = next(n for n in after.graph.node if n.op_type.startswith("FusedAttention"))
     assert attention.op_type.endswith("Bf16")
-    models = [ir.serde.deserialize_model(model) for model in (before, after)]
-    for model in models:
-        inference.infer(model)
-    assert rewritten(*models).coarse >= ({"x"} if projected else {"q", "k", "v"})
+    assert rewritten(inferred(before), inferred(after)).coarse >= ({"x"} if projected else {"q", "k", "v"})
     seen = np.array([[1] * 15 + [0], [0] * 16, [0, *[1] * 14, 0]], np.int32)
     x = np.random.default_rng(0).standard_normal((3, 16, 64)).astype(np.float32)
     for size in (1, 1000, 3000):
@@ -684,7 +680,7 @@ def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) ->
     text = f"""g (float[N, 8, {sizes}] x) => (float[N, 16, {results}] y) {{
         y = Conv <pads: ints = [1, 2, 0, 1]> (x, w, b) }}"""
     model, _ = graphopt.optimize(model_from_text(text, weights, opset), target="cpu", ignore_cost_model=True)
-    other = approximated(model)
+    other = approximated(inferred(model))
     cases = list(make_cases(model, 0))
     wanted, got = run_cases(model, cases, library=False), run_cases(other, cases, library=False)
     errors = []
@@ -793,6 +789,12 @@ def test_a_step_of_a_quantized_value_is_honest() -> None:
         assert not verify(before, faulty, inputs=farthest.feeds), name
 
 
+def pair_of(before: onnx.ModelProto, after: onnx.ModelProto) -> Pair:
+    found = paired(before, after, None, None, [])
+    assert isinstance(found, Pair)
+    return found
+
+
 def quantized_chain(change: str = "Identity(q1)", middle: str = "u", scale: float = 0.01) -> onnx.ModelProto:
     values = {
         "w": np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4,
@@ -825,8 +827,7 @@ def test_quantized_values_in_between(after: onnx.ModelProto, named: str) -> None
         after.graph.node[1].output[0], after.graph.node[2].input[0] = "whole", "whole"
         after.graph.node[2].output[0], after.graph.node[3].input[0] = "q1", "q1"
     case = Case("normal", {"x": np.random.default_rng(1).standard_normal((4, 16)).astype(np.float32)})
-    left, right = (Side(model, model, library=False, provider=CPU) for model in (before, after))
-    found = levels_part(left, right, case)
+    found = levels_part(pair_of(before, after), Way(False), case)
     assert found.startswith(f"quantized value '{named}' is up to 7 levels off") if named else not found
 
 
@@ -1119,8 +1120,8 @@ def test_large_weights_come_to_the_noise_by_themselves(dtype: Any, monkeypatch: 
     w = rng.standard_normal((200, 200)).astype(dtype) / dtype(14)
     pair = [model_from_text(text, {"w": w * dtype(factor)}) for factor in (1, 1 + np.finfo(dtype).eps)]
     limits = []
-    for large in (noise.LARGE, 1 << 30):
-        monkeypatch.setattr(noise, "LARGE", large)
+    for large in (run.LARGE, 1 << 30):
+        monkeypatch.setattr(run, "LARGE", large)
         report = verify(*pair)
         assert report.equal and not report.not_covered, (report.summary, report.not_covered)
         limits.append([row.slice_limit for row in report.rows])
@@ -1188,9 +1189,8 @@ def test_types_that_no_schema_says_are_guessed() -> None:
     """LayerNormalization below opset 17 belongs to the runtime: the type of its output is needed to round it."""
     graph = "g (float[N, 8] x) => (float[N, 8] y) { h = LayerNormalization(x, s)  y = com.microsoft.QuickGelu(h) }"
     model = model_from_text(graph, {"s": np.linspace(1, 2, 8, dtype=np.float32)}, 16, check=False)
-    types = types_of(model)
-    assert "h" not in types
-    assert guessed(model.graph, types) == {"h": TensorProto.FLOAT}
+    found = guessed(inferred(model).graph)
+    assert {value.name: dtype for value, dtype in found.items()} == {"h": ir.DataType.FLOAT}
 
 
 @pytest.mark.parametrize(
@@ -1315,11 +1315,11 @@ def test_what_a_search_chooses_by_may_be_read_behind_it() -> None:
     body = next(a.g for a in before.graph.node[0].attribute if a.name == "decoder")
     body.node.add(op_type="Identity", input=["logits"], output=["again"])
     after, _ = graphopt.optimize(before, precision="fp16", ignore_cost_model=True)
-    change = rewritten(*map(ir.serde.deserialize_model, (before, after)))
+    both = pair_of(before, after)
     case = Case("ids", {"ids": np.array([[3, 1, 4], [1, 5, 9]], np.int32)})
     wanted = run_cases(before, [case], library=False)[case.name]
     assert isinstance(wanted, list)
-    honest = HonestErrors(before, before, {case.name: wanted}, change, half_io=False)
+    honest = HonestErrors(both.before, {case.name: wanted}, both.rewritten, half_io=False)
     for steps in (1.0, *STEP_UNITS):
         honest.measure(Numerics.FP16, [case], 1, steps)
     assert len(honest.of(Numerics.FP16, case.name, 1)) == 1 + len(STEP_UNITS)
@@ -1419,7 +1419,7 @@ def test_a_norm_in_a_body_is_one() -> None:
     head = "g (bool c, float[N, 4] x, float[4] s) => (float[N, 4] y)"
     for op, found in (("LayerNormalization(x, s)", True), ("Relu(x)", False)):
         branches = f"<then_branch = {branch.format(0, op)}, else_branch = {branch.format(1, 'Neg(x)')}>"
-        assert has_norms(model_from_text(f"{head} {{ y = If {branches} (c) }}").graph) == found
+        assert has_norms(inferred(model_from_text(f"{head} {{ y = If {branches} (c) }}")).graph) == found
 
 
 # -- beyond rounding ---------------------------------------------------------------------------------------

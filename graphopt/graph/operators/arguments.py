@@ -78,6 +78,11 @@ def flattens(op_type: str, opset: int) -> bool:
     return signature(op_type, opset).attributes.get("axis") == 1
 
 
+def slices_by_attributes(opset: int) -> bool:
+    """Whether the ends of a Slice are attributes, which have to be numbers."""
+    return "starts" in signature("Slice", opset).attributes
+
+
 class Arguments(abc.ABC):
     """A node's arguments, given what is known of its inputs.
 
