@@ -82,10 +82,11 @@ class Estimator:
 
     Args:
         model: functions inlined; weights that are not in the message do not matter.
+        light: the same `without_weights`, where it is there; it loses the shapes of results.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._model = ir.serde.deserialize_model(without_weights(model))
+    def __init__(self, model: onnx.ModelProto, light: ir.Model | None = None) -> None:
+        self._model = light or without_weights(model)
         for graph in traversal.with_subgraphs(self._model.graph):
             for node in graph:
                 for value in node.outputs:
@@ -107,25 +108,21 @@ class Estimator:
         return self._found[key]
 
 
-def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_weights(model: onnx.ModelProto) -> ir.Model:
     """Returns a copy without weight data: larger initializers become inputs of the same shape."""
-    light = onnx.ModelProto(ir_version=max(model.ir_version, 4))
-    light.opset_import.extend(model.opset_import)
-    graph = light.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
-    named = {value.name for value in model.graph.input}
-    for tensor in model.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= MAX_ELEMENTS:
-            graph.initializer.append(tensor)
-        elif tensor.name not in named:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    for sparse in model.graph.sparse_initializer:
-        values = sparse.values
-        graph.input.append(onnx.helper.make_tensor_value_info(values.name, values.data_type, sparse.dims))
-    return light
+    given = model.graph
+    named = {value.name for value in given.input}
+    small = [t for t in given.initializer if not _is_large(t)]
+    large = [(t.name, t.data_type, t.dims) for t in given.initializer if _is_large(t) and t.name not in named]
+    large += [(t.values.name, t.values.data_type, t.dims) for t in given.sparse_initializer]
+    inputs = [*given.input, *(onnx.helper.make_tensor_value_info(*declared) for declared in large)]
+    graph = onnx.GraphProto(name=given.name, node=given.node, input=inputs, output=given.output, initializer=small)
+    light = onnx.ModelProto(ir_version=max(model.ir_version, 4), opset_import=model.opset_import, graph=graph)
+    return ir.serde.deserialize_model(light)
+
+
+def _is_large(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_ELEMENTS
 
 
 @dataclass

@@ -23,7 +23,7 @@ import onnx
 from onnx import numpy_helper
 
 from graphopt.graph.shapes.sizes import Size
-from graphopt.inputs.cost import Cost, Estimator
+from graphopt.inputs.cost import Cost, Estimator, without_weights
 from graphopt.inputs.declared import (
     is_float,
     is_given,
@@ -230,10 +230,11 @@ class _Plan:
                 self.uses[name].add(use)
         self.roles = {s: role for s, role in self._roles().items() if s not in wishes.fixed}
         chosen = [s for s in self.roles if s not in wishes.sizes]
-        self.relations = relations_of(model, chosen)
+        light = without_weights(model)
+        self.relations = relations_of(model, chosen, light)
         found = self.relations
         self.filler = Filler(self.inputs, self.uses, wishes.ranges, lengths=found.lengths, counted=found.counted)
-        self.estimator = Estimator(model)
+        self.estimator = Estimator(model, light)
         self.work = self.drawn = 0.0
         self.cheapest = math.inf  # work of a set
         self.must_fit = 0  # bytes of the first set, which runs whatever it takes

@@ -141,19 +141,20 @@ def _split(text: str, by: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def relations_of(model: onnx.ModelProto, free: Sequence[str]) -> Relations:
+def relations_of(model: onnx.ModelProto, free: Sequence[str], light: ir.Model | None = None) -> Relations:
     """Returns the relations between the sizes of a model's inputs.
 
     Args:
         model: functions inlined.
         free: the symbols that may be chosen; where one of two must follow from the other, it is the one listed later.
+        light: the model `without_weights`, where it is there.
     """
-    return _Reader(model).read(list(free))
+    return _Reader(model, light or without_weights(model)).read(list(free))
 
 
 class _Reader:
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = ir.serde.deserialize_model(without_weights(model))
+    def __init__(self, model: onnx.ModelProto, light: ir.Model) -> None:
+        self.model = light
         self.editor = Editor(self.model, Target("cpu"))
         self.shapes = self.editor.shapes
         for node in self.model.graph:

@@ -432,18 +432,23 @@ class _Noise:
             whole = self.still or is_whole(array)
             if not whole or not array.any():
                 self.changed.add(value)
-            self.draws.append(partial(self._draw_weight, array, whole, put))
+            self.draws.append(partial(self._draw_weight, tensor, whole, put))
         sources = frozenset((value,)) if value in self.changed else frozenset[ir.Value]()
         self.known[value] = _Kind(noisy=is_weight, sources=sources)
 
     def _draw_weight(
-        self, array: Array, whole: bool, put: Callable[[Array], None], rng: np.random.Generator, seed: int
+        self,
+        tensor: ir.TensorProtocol,
+        whole: bool,
+        put: Callable[[Array], None],
+        rng: np.random.Generator,
+        seed: int,
     ) -> None:
         """Moves a weight at random, or rounds it to nearest; in one draw by twice what that loses, too.
 
         What is lost may have a pattern (weights that grow evenly), and add up where noise does not.
         """
-        weights = self.precision.weights
+        weights, array = self.precision.weights, tensor_array(tensor)
         result = array if whole else _noise_on(array, weights.unit, rng)
         if seed == 0 and weights.dtype and array.dtype == np.float32:
             result = result + (1 if self.still else 2) * _lost(array, weights.dtype)

@@ -685,6 +685,9 @@ def test_an_honest_winograd_convolution(opset: int, sizes: str, results: str) ->
     wanted, got = run_cases(model, cases, library=False), run_cases(other, cases, library=False)
     errors = []
     for case in cases:
+        if isinstance(wanted[case.name], str):  # smaller than the kernel
+            assert isinstance(got[case.name], str)
+            continue
         for want, have in zip(wanted[case.name], got[case.name]):
             found = deviation(want, have)
             assert not found.structure, found.structure
