@@ -81,12 +81,12 @@ class Harvest:
     def collect(self) -> None:
         load_unseen = reading.load
 
-        def load(original: Any, progress: Any = None) -> reading.Source:
+        def load(original: Any, progress: Any = None, *, copy: bool = True) -> reading.Source:
             plain = isinstance(original, onnx.ModelProto) and all(f.domain != DOMAIN for f in original.functions)
             data = original.SerializeToString(deterministic=True) if plain else b""
             if 0 < len(data) <= MAX_HARVESTED_BYTES:
                 (self._folder / f"test-{hashlib.sha256(data).hexdigest()[:12]}.onnx").write_bytes(data)
-            return load_unseen(original, progress)
+            return load_unseen(original, progress, copy=copy)
 
         # Before the tests import it.
         reading.load = load

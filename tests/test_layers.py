@@ -106,7 +106,7 @@ def python_texts(*without: str) -> dict[str, str]:
     return {name: text for name, text in files.items() if not name.startswith(without)}
 
 
-# Files that may make and change nodes of messages: models of a few nodes that are made by hand, and what onnx itself reads.
+# Files that may make and change nodes of messages: models of a few nodes, and what onnx reads.
 MESSAGES = ("graph/", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py", "runtime/doctor.py")
 CHANGING_MESSAGES = re.compile(r"\bmake_node\(|\bdel \S*\.node\[|\.node\.(add|append|extend|insert|remove|pop)\(")
 
