@@ -151,8 +151,8 @@ NATIVE_LAYERS: tuple[tuple[str, ...], ...] = (
         *("operators/tensor.h", "operators/kernel.h", "operators/activation.h"),
         *("blocks/half.h", "device/integers.h", "device/element_type.h"),
     ),
-    ("device/*", "device/cpu/*", "device/emulator/*"),
-    ("blocks/cpu/*", "blocks/gpu/*", "gemm/*", "gemm/*/*"),
+    ("device/*", "cpu/*", "device/emulator/*"),
+    ("cpu/microkernels/*", "blocks/gpu/*", "gemm/*", "gemm/*/*"),
     ("operators/*/*/problem.h",),
     ("device/libraries/*", "device/report.*"),
     ("operators/*",),
@@ -291,29 +291,29 @@ def test_no_function_is_too_long() -> None:
     assert len(python) > 1500 and len(native) > 1500 and not long
 
 
-# Lines with named instructions outside blocks/cpu: masks, blends and compressed stores of AVX-512 that GCC's vector
+# Lines with named instructions outside cpu/microkernels: masks, blends and compressed stores of AVX-512 that GCC's vector
 # types cannot express, each in the only kernel that needs it.
 NAMED_INSTRUCTIONS = {
-    "device/cpu/parallel_for.h": 1,  # a waiting thread yields the core to its sibling
+    "cpu/parallel_for.h": 1,  # a waiting thread yields the core to its sibling
     "operators/attention/attention/multiply_cpu.cpp": 2,
     "operators/conv/fused_conv/depthwise_cpu.cpp": 4,
     "operators/conv/fused_conv/strips.h": 2,
     "operators/conv/winograd/cpu.cpp": 1,
 }
 # Files with the tanh approximation of Gelu: for CPUs, for devices, and as the reference for a vendor's epilogue.
-GELU_TANH = {"blocks/cpu/activation.h", "blocks/gpu/activation.h", "device/libraries/blas_lt.cpp"}
+GELU_TANH = {"cpu/microkernels/activation.h", "blocks/gpu/activation.h", "device/libraries/blas_lt.cpp"}
 
 
 @pytest.mark.once
 def test_instructions_and_activations_have_one_place() -> None:
-    """One SIMD layer, blocks/cpu, and one formula of an activation for each kind of machine."""
+    """One SIMD layer, cpu/microkernels, and one formula of an activation for each kind of machine."""
     instructions, formulas = {}, set()
     for path in sorted(NATIVE.rglob("*")):
         if path.suffix not in (".h", ".cpp", ".hip"):
             continue
         name, lines = path.relative_to(NATIVE).as_posix(), path.read_text().splitlines()
         named = sum(bool(re.search(r"\b(_mm\d*_\w+|__builtin_ia32_\w+|v(ld|st)\d\w*_f32)\b", line)) for line in lines)
-        if named and not name.startswith("blocks/cpu/"):
+        if named and not name.startswith("cpu/microkernels/"):
             instructions[name] = named
         if any("0.044715" in line for line in lines):
             formulas.add(name)

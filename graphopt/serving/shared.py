@@ -3,7 +3,7 @@
 ONNX Runtime reads the initializers of a file into memory of each process and packs many of them a second time. It can
 write a model as it runs it, with initializers and packed weights in a file beside it, and maps that file when it loads
 such a model: pages that all processes share. So the first worker of a machine writes that form into a folder, and all
-workers load it. Our library does the same for what it packs (native/device/cpu/weight_folder.h).
+workers load it. Our library does the same for what it packs (native/cpu/weight_folder.h).
 
 What is written depends on the runtime, the library and the processor, so it belongs to the machine, not to what
 `serve-config` writes. It is named by a hash of all of that and of the model's bytes, appears whole or not at all, was

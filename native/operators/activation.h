@@ -1,5 +1,5 @@
 // The activations that an op of ours may end with: one table for operators, CPU kernels and device kernels.
-// What they compute is in blocks/cpu/activation.h and blocks/gpu/activation.h; graphopt/ops/activation.py has
+// What they compute is in cpu/microkernels/activation.h and blocks/gpu/activation.h; graphopt/ops/activation.py has
 // their bodies.
 #pragma once
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "blocks/half.h"
-#include "device/cpu/parallel.h"
-#include "device/cpu/weight_cache.h"
+#include "cpu/parallel.h"
+#include "cpu/weight_cache.h"
 #include "device/program.h"
 #include "operators/implementations.h"
 #include "operators/operator.h"

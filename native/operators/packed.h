@@ -13,8 +13,8 @@
 
 #include <cstddef>
 
-#include "device/cpu/isa.h"
-#include "device/cpu/parallel.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
 
 namespace graphopt::cpu {
 
@@ -34,7 +34,7 @@ struct PackedKernels {
 
 }  // namespace graphopt::cpu
 
-// KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (device/cpu/isa.h). NAME_kernels<T> is all of them.
+// KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h). NAME_kernels<T> is all of them.
 #define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Way)                                                  \
   KERNEL(size_t, name##_weights, (const Problem& p, Way way), (p, way))                                      \
   KERNEL(void, name##_prepare, (const Problem& p, Way way, const T* w, void* weights), (p, way, w, weights)) \

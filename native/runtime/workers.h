@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "device/cpu/parallel.h"
+#include "cpu/parallel.h"
 
 namespace graphopt::runtime {
 

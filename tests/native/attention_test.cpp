@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "blocks/half.h"
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
 #include "operators/attention/attention/op.h"
 #include "testing.h"
 

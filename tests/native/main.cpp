@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
 
 int main(int argc, char** argv) {
   std::printf("instruction set: %s\n", graphopt::cpu::isa_name(graphopt::cpu::isa()));

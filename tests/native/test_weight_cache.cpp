@@ -1,7 +1,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "device/cpu/weight_cache.h"
+#include "cpu/weight_cache.h"
 #include "testing.h"
 
 namespace graphopt::test {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "device/cpu/weight_cache.h"
+#include "cpu/weight_cache.h"
 #include "testing.h"
 
 namespace graphopt::test {

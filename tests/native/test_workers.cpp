@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/cpu/parallel_for.h"
+#include "cpu/parallel_for.h"
 #include "runtime/workers.h"
 #include "testing.h"
 

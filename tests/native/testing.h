@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "blocks/half.h"
-#include "device/cpu/parallel.h"
+#include "cpu/parallel.h"
 #include "operators/activation.h"
 
 namespace graphopt::test {

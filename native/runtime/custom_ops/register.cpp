@@ -22,7 +22,7 @@
 #include <tuple>
 #include <utility>
 
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
 #include "device/devices.h"
 #include "device/libraries/libraries.h"
 #include "device/report.h"

@@ -1,7 +1,7 @@
 // AMX for machines that have AVX-512 with BF16 but no AMX. AMX instructions raise SIGILL there; the handler
 // executes them one by one as Intel's manual defines them (Software Developer's Manual, volume 2), so the
-// tests run the library's unchanged code. A machine with AMX runs them natively. Replaces device/cpu/amx.cpp.
-#include "device/cpu/amx.h"
+// tests run the library's unchanged code. A machine with AMX runs them natively. Replaces cpu/amx.cpp.
+#include "cpu/amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

@@ -8,9 +8,9 @@
 //   -> O = O exp(old - new highest) + p V
 // When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
 //
-// In bfloat16 the same multiplications take words of two neighbouring numbers (blocks/cpu/product.h): along D of
+// In bfloat16 the same multiplications take words of two neighbouring numbers (cpu/microkernels/product.h): along D of
 // Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers. With AMX, its tiles multiply
-// (blocks/cpu/tiles.h); steps are filled up with zeros then.
+// (cpu/microkernels/tiles.h); steps are filled up with zeros then.
 //
 // scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks) are the steps;
 // tiling_cpu.h says how they are cut. No result depends on the number of threads.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "blocks/cpu/tiles.h"
+#include "cpu/microkernels/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {

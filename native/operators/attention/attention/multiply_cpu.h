@@ -1,9 +1,9 @@
-// The matrix multiplications of attention: scores = Q K^T and O = p V. For kernel files only (see device/cpu/isa.h).
+// The matrix multiplications of attention: scores = Q K^T and O = p V. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
 
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/isa.h"
-#include "device/cpu/parallel.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
 #include "device/launch.h"
 #include "operators/attention/attention/shape.h"
 #include "operators/operator.h"

@@ -1,7 +1,7 @@
 // Packs blocks of K and V for attention.
 #include "operators/attention/attention/packing_cpu.h"
 
-#include "blocks/cpu/tiles.h"
+#include "cpu/microkernels/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

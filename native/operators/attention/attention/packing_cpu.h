@@ -1,12 +1,12 @@
 // K and V of attention in blocks, as its matrix multiplications read them, and rows of Q and O. For kernel files only
-// (see For kernel files only (see device/cpu/isa.h). device/cpu/isa.h).
+// (see For kernel files only (see cpu/isa.h). cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 #include "operators/attention/attention/multiply_cpu.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

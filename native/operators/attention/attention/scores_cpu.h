@@ -1,12 +1,12 @@
 // Scores of some query rows with a block of keys: Q K^T, bias, mask, causality and window. For kernel files only (see
-// device/cpu/isa.h).
+// cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-#include "blocks/cpu/exp.h"
+#include "cpu/microkernels/exp.h"
 #include "operators/attention/attention/packing_cpu.h"
 #include "operators/attention/attention/tiling_cpu.h"
 

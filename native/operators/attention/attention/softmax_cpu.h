@@ -1,11 +1,11 @@
-// The online softmax of a tile of rows. For kernel files only (see device/cpu/isa.h).
+// The online softmax of a tile of rows. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
-#include "blocks/cpu/exp.h"
+#include "cpu/microkernels/exp.h"
 #include "operators/attention/attention/tiling_cpu.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -1,12 +1,12 @@
 // How attention is cut into items, blocks of keys and tiles of rows, and the memory that they take. For kernel files
-// only For kernel files only (see device/cpu/isa.h). (see device/cpu/isa.h).
+// only For kernel files only (see cpu/isa.h). (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "blocks/cpu/tiles.h"
-#include "blocks/cpu/workspace.h"
+#include "cpu/microkernels/tiles.h"
+#include "cpu/microkernels/workspace.h"
 #include "operators/attention/attention/multiply_cpu.h"
 #include "operators/attention/attention/op.h"
 

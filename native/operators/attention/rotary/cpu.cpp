@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "blocks/cpu/block.h"
-#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/attention/rotary/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "device/cpu/parallel_for.h"
+#include "cpu/parallel_for.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {

@@ -1,10 +1,10 @@
 // A convolution whose groups have one channel on both sides (depthwise_cpu.cpp). For kernel files only (see
-// device/cpu/isa.h).
+// cpu/isa.h).
 #pragma once
 
 #include <cstddef>
 
-#include "device/cpu/parallel.h"
+#include "cpu/parallel.h"
 #include "operators/conv/fused_conv/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

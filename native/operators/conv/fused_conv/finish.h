@@ -1,11 +1,11 @@
 // What ends a sum of FusedConv on CPUs: bias, residual and activation, and where the result goes, to numbers or to
-// pairs of channels (finish_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+// pairs of channels (finish_cpu.cpp). For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
-#include "blocks/cpu/activation.h"
+#include "cpu/microkernels/activation.h"
 #include "operators/conv/fused_conv/strips.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

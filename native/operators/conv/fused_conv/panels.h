@@ -1,5 +1,5 @@
 // Vectors of pixels by the weights of a block of channels (panels_cpu.cpp). For kernel files only (see
-// device/cpu/isa.h).
+// cpu/isa.h).
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/panels.h"
 #include "operators/conv/fused_conv/tiles.h"
 

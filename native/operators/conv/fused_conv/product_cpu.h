@@ -1,10 +1,10 @@
 // A convolution whose groups have several channels on one side at least (product_cpu.cpp).
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
 
-#include "device/cpu/parallel.h"
+#include "cpu/parallel.h"
 #include "operators/conv/fused_conv/cpu.h"
 #include "operators/conv/fused_conv/finish.h"
 

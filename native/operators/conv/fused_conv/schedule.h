@@ -1,4 +1,4 @@
-// What a product needs to know of its shapes, whatever it computes. For kernel files only (see device/cpu/isa.h).
+// What a product needs to know of its shapes, whatever it computes. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 //
 // The pixels of y lie in s as in y but for the columns and rows that the window needs beyond them: vectors run
 // over these too, and what they gave is left out when a vector is stored. For kernel files only (see
-// device/cpu/isa.h).
+// cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 #include "operators/conv/convolution/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

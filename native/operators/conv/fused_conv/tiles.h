@@ -1,11 +1,11 @@
-// An implicit product in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+// An implicit product in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "blocks/cpu/tiles.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/tiles.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/finish.h"
 #include "operators/conv/fused_conv/schedule.h"
 

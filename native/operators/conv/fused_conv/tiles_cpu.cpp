@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "device/cpu/parallel_for.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -9,8 +9,8 @@
 // of neighbouring phases are interleaved in the first-level cache and leave as rows of y.
 #include <vector>
 
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/strips.h"
 #include "operators/conv/fused_conv_transpose/finish_cpu.h"
 #include "operators/conv/fused_conv_transpose/op.h"

@@ -1,13 +1,13 @@
 // Bias, residual and activation of a transposed convolution, and the rows of y in which its phases take turns.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
-#include "blocks/cpu/block.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/fused_conv/finish.h"
 #include "operators/conv/fused_conv_transpose/phases_cpu.h"
 

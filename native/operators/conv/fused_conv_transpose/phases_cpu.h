@@ -1,5 +1,5 @@
 // The phases of a transposed convolution, and the grid that all of them lie on (cpu.cpp).
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 #include "operators/conv/convolution/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

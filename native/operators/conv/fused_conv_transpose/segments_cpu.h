@@ -1,5 +1,5 @@
 // Which sums of a strip are neighbours in a row of y.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>

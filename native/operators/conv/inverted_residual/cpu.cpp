@@ -11,9 +11,9 @@
 #include <cstring>
 #include <vector>
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/inverted_residual/op.h"
 #include "operators/conv/inverted_residual/plan_cpu.h"
 #include "operators/conv/inverted_residual/sums_cpu.h"

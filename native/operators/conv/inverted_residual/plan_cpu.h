@@ -1,14 +1,14 @@
 // How many rows, panels and images of an inverted residual are computed at a time, and its packed weights.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "blocks/cpu/product.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/cache.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/cache.h"
+#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/inverted_residual/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

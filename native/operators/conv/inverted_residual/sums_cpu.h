@@ -1,13 +1,13 @@
 // Register tiles of an inverted residual: sums of some pixels of a panel.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <limits>
 #include <type_traits>
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

@@ -1,12 +1,12 @@
 // The algorithms of a 3x3 convolution: their transforms, weights and tiles.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 #include "operators/conv/convolution/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/winograd/schedule_cpu.h"
 #include "operators/conv/winograd/transforms_cpu.h"
 

@@ -1,4 +1,4 @@
-// The matrix multiplications of transformed tiles by panels of weights. For kernel files only (see device/cpu/isa.h).
+// The matrix multiplications of transformed tiles by panels of weights. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include "operators/conv/winograd/algorithms_cpu.h"

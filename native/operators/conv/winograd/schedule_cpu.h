@@ -1,13 +1,13 @@
 // How the tiles of a convolution are divided among threads, and the memory that they take.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/cache.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/cache.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/conv/winograd/gemm_cpu.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

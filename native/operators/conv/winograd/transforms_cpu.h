@@ -1,11 +1,11 @@
 // Transforms of tiles: from the input, and from products to finished output.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
-#include "blocks/cpu/activation.h"
+#include "cpu/microkernels/activation.h"
 #include "operators/conv/winograd/algorithms_cpu.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/block.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/parallel_for.h"
 #include "operators/elementwise/gated/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -5,10 +5,10 @@
 
 #include <vector>
 
-#include "blocks/cpu/product.h"
-#include "blocks/cpu/tiles.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/tiles.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/matmul/linear/finish.h"
 #include "operators/matmul/linear/strassen.h"
 #include "operators/matmul/linear/tiles.h"

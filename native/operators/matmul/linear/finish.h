@@ -1,8 +1,8 @@
-// What follows all products of Linear: bias, residual and activation. For kernel files only (see device/cpu/isa.h).
+// What follows all products of Linear: bias, residual and activation. For kernel files only (see cpu/isa.h).
 #pragma once
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/packing.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/packing.h"
 #include "operators/matmul/linear/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

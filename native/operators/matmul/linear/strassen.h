@@ -1,6 +1,6 @@
 // X W in float32 by Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters instead
 // of eight. A quarter of X is a block of rows with half of a section of K, one of W a panel with the same half.
-// For kernel files only (see device/cpu/isa.h).
+// For kernel files only (see cpu/isa.h).
 //
 //   y11 = p1 + p4 - p5 + p7   p1 = (x11 + x22) (w11 + w22)   p5 = (x11 + x12) w22
 //   y12 = p3 + p5             p2 = (x21 + x22) w11           p6 = (x21 - x11) (w11 + w12)
@@ -19,9 +19,9 @@
 #include <limits>
 #include <vector>
 
-#include "blocks/cpu/product.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/matmul/linear/finish.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -1,10 +1,10 @@
-// X W in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see device/cpu/isa.h).
+// X W in bfloat16 in tiles (tiles_cpu.cpp). For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
 
-#include "blocks/cpu/product.h"
-#include "device/cpu/parallel.h"
+#include "cpu/microkernels/product.h"
+#include "cpu/parallel.h"
 #include "operators/matmul/linear/problem.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

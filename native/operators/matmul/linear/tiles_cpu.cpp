@@ -1,8 +1,8 @@
 // X W in tiles: X is rounded to tiles of rows, block by block, which stay in the second-level cache while the panels of
 // W pass by. A panel is a row of tiles of columns already.
-#include "blocks/cpu/tiles.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/tiles.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/matmul/linear/finish.h"
 #include "operators/matmul/linear/tiles.h"
 

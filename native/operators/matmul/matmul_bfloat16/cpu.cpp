@@ -1,12 +1,12 @@
 // A B of rounded factors: both are packed by each call, some matrices at a time, as many as the second-level caches
 // hold: B into panels, A into blocks of rows, which each panel is multiplied by. Where there are tiles
-// (blocks/cpu/tiles.h), blocks are of tiles.
+// (cpu/microkernels/tiles.h), blocks are of tiles.
 #include <algorithm>
 #include <vector>
 
-#include "blocks/cpu/packing.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/packing.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/matmul/matmul_bfloat16/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

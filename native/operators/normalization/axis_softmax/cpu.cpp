@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "blocks/cpu/exp.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/exp.h"
+#include "cpu/parallel_for.h"
 #include "operators/normalization/axis_softmax/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

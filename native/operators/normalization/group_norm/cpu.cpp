@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/block.h"
-#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/normalization/group_norm/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

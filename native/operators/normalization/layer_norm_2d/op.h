@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/isa.h"
-#include "device/cpu/parallel.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
 #include "device/launch.h"
 #include "operators/operator.h"
 

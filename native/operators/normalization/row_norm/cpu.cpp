@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "blocks/cpu/block.h"
-#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/normalization/row_norm/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

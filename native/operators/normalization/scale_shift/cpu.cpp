@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "blocks/cpu/activation.h"
-#include "blocks/cpu/block.h"
-#include "blocks/cpu/workspace.h"
 #include "blocks/half.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/activation.h"
+#include "cpu/microkernels/block.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/normalization/scale_shift/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

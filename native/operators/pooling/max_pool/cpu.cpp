@@ -4,9 +4,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "blocks/cpu/product.h"
-#include "blocks/cpu/workspace.h"
-#include "device/cpu/parallel_for.h"
+#include "cpu/microkernels/product.h"
+#include "cpu/microkernels/workspace.h"
+#include "cpu/parallel_for.h"
 #include "operators/pooling/max_pool/op.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

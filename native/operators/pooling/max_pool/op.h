@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/cpu/isa.h"
-#include "device/cpu/parallel.h"
+#include "cpu/isa.h"
+#include "cpu/parallel.h"
 #include "operators/operator.h"
 
 namespace graphopt {

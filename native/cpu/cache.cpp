@@ -1,4 +1,4 @@
-#include "device/cpu/cache.h"
+#include "cpu/cache.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "device/cpu/weight_cache.h"
+#include "cpu/weight_cache.h"
 
 #include <algorithm>
 #include <cstring>

@@ -9,7 +9,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "device/cpu/weight_folder.h"
+#include "cpu/weight_folder.h"
 
 namespace graphopt::cpu {
 

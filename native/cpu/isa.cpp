@@ -1,9 +1,9 @@
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
 
 #include <cstdlib>
 #include <cstring>
 
-#include "device/cpu/amx.h"
+#include "cpu/amx.h"
 
 namespace graphopt::cpu {
 namespace {

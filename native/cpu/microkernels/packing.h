@@ -1,7 +1,7 @@
-// What products share whose rows are packed some at a time. For kernel files only (see device/cpu/isa.h).
+// What products share whose rows are packed some at a time. For kernel files only (see cpu/isa.h).
 #pragma once
 
-#include "blocks/cpu/tiles.h"
+#include "cpu/microkernels/tiles.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

@@ -1,5 +1,5 @@
 // Vectors of float as wide as the instruction set has them: sixteen, eight or four lanes. For kernel files
-// only (see device/cpu/isa.h).
+// only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Register-tiled matrix multiplications that store their sums, shared by several kernels.
-#include "blocks/cpu/product.h"
+#include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

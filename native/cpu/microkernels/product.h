@@ -1,4 +1,4 @@
-// Matrix products in registers, in float32 and in bfloat16. For kernel files only (see device/cpu/isa.h).
+// Matrix products in registers, in float32 and in bfloat16. For kernel files only (see cpu/isa.h).
 //
 // Both kinds of operands are arrays of 32-bit words, one for a row (or column) and a step along K: a float32,
 // or two bfloat16 numbers of neighbouring k, the lower one first. Single and Brain say which. A product in
@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "blocks/cpu/simd.h"
 #include "blocks/half.h"
+#include "cpu/microkernels/simd.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

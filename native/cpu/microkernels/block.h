@@ -1,10 +1,10 @@
-// Blocks of float or float16 tensors seen as float. For kernel files only (see device/cpu/isa.h).
+// Blocks of float or float16 tensors seen as float. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
 #include <cstring>
 
-#include "blocks/cpu/simd.h"
+#include "cpu/microkernels/simd.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

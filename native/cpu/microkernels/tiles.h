@@ -1,4 +1,4 @@
-// Matrix products in bfloat16 in the tiles of Intel's AMX. For kernel files only (see device/cpu/isa.h).
+// Matrix products in bfloat16 in the tiles of Intel's AMX. For kernel files only (see cpu/isa.h).
 //
 // A tile has 16 rows of 64 bytes: 16 words of two bfloat16 numbers, or 16 sums in float32. An instruction adds to a tile
 // of sums the product of
@@ -11,8 +11,8 @@
 // times what happens to lie there may be NaN.
 #pragma once
 
-#include "blocks/cpu/product.h"
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
+#include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

@@ -1,5 +1,5 @@
 // Activations of blocks, shared by nearly all kernels.
-#include "blocks/cpu/activation.h"
+#include "cpu/microkernels/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

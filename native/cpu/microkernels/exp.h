@@ -1,11 +1,11 @@
-// e^x in float, and what is close to it. For kernel files only (see device/cpu/isa.h). The polynomials are
+// e^x in float, and what is close to it. For kernel files only (see cpu/isa.h). The polynomials are
 // our own least-squares fits to minimal relative error.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "blocks/cpu/simd.h"
+#include "cpu/microkernels/simd.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 

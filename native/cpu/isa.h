@@ -1,6 +1,6 @@
 // Which instruction set the CPU kernels use in this process.
 //
-// The cpu.cpp of an operator, each NAME_cpu.cpp and each file of blocks/cpu is compiled once for each instruction set, with
+// The cpu.cpp of an operator, each NAME_cpu.cpp and each file of cpu/microkernels is compiled once for each instruction set, with
 // GRAPHOPT_ISA set to the name of the namespace that it must define its functions in:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -16,7 +16,7 @@
 //
 // What multiplies in bfloat16 is compiled once more, for AVX-512 with BF16 (CMakeLists.txt says which files),
 // and is declared and picked by GRAPHOPT_PRODUCT_KERNEL. Where the machine has AMX, too, these kernels multiply in
-// its tiles (blocks/cpu/tiles.h).
+// its tiles (cpu/microkernels/tiles.h).
 //
 // Headers with inline functions for kernel files put these into the same namespace, so that no linker ever
 // hands a function compiled for AVX-512 to the baseline.

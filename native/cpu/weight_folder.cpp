@@ -1,4 +1,4 @@
-#include "device/cpu/weight_folder.h"
+#include "cpu/weight_folder.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,7 +20,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "device/cpu/isa.h"
+#include "cpu/isa.h"
 
 namespace graphopt::cpu {
 namespace {

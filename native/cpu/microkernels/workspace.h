@@ -1,4 +1,4 @@
-// The scratch memory of one call. For kernel files only (see device/cpu/isa.h).
+// The scratch memory of one call. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>

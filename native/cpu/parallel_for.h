@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/cpu/parallel.h"
+#include "cpu/parallel.h"
 
 namespace graphopt::cpu {
 

@@ -1,4 +1,4 @@
-// Activations in float. For kernel files only (see device/cpu/isa.h). V is float, in loops that the compiler
+// Activations in float. For kernel files only (see cpu/isa.h). V is float, in loops that the compiler
 // turns into vector code, or under AVX-512 a vector of sixteen, whose e^x is a third shorter than any that a
 // compiler finds. NaN in gives NaN out. Relative error about 2e-7 where not said otherwise; the polynomials
 // are our own least-squares fits to minimal relative error.
@@ -9,8 +9,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "blocks/cpu/exp.h"
-#include "blocks/cpu/simd.h"
+#include "cpu/microkernels/exp.h"
+#include "cpu/microkernels/simd.h"
 #include "operators/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
