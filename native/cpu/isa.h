@@ -6,6 +6,7 @@
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
 //   template <class T>
 //   void name(const T* x, T* y, int64_t n) { ... }
+//   GRAPHOPT_INSTANTIATE(name)
 //   }
 //
 // and op.h or cpu.h declares it, for float and half, with a choice (a macro: a namespace is no argument of a template):
@@ -89,3 +90,8 @@ const char* isa_name(Isa isa);
   result name parameters {                                                  \
     return GRAPHOPT_PICK_PRODUCT_ISA(name<T>) arguments;                    \
   }
+
+// Behind the definition of such a function in a kernel file (a macro: it names a template for two instantiations).
+#define GRAPHOPT_INSTANTIATE(name)            \
+  template decltype(name<float>) name<float>; \
+  template decltype(name<half>) name<half>;

@@ -5,8 +5,8 @@
 //   NAME_weights    bytes of the packed weights, which hang on the way and the weights' part of the problem alone
 //   NAME_prepare    writes them, at a cache line, from w
 //   NAME_workspace  bytes that a run on so many lanes wants
-//   NAME            y from x, the packed weights, b and r, null unless p.has_residual. The result does not
-//                   depend on the number of lanes.
+//   NAME            y from x, the packed weights, b, r, null unless p.has_residual, and slopes, one for each channel of y,
+//                   for what is below zero, or null. The result does not depend on the number of lanes.
 //
 // A way is one of several to compute it; OnlyWay where there are no others.
 #pragma once
@@ -28,8 +28,8 @@ struct PackedKernels {
   size_t (*weights)(const P&, W);
   void (*prepare)(const P&, W, const T* w, void* weights);
   size_t (*workspace)(const P&, W, size_t lanes);
-  void (*run)(const P&, W, const T* x, const void* weights, const T* b, const T* r, T* y, Parallel&,
-              void* workspace);
+  void (*run)(const P&, W, const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
+              Parallel&, void* workspace);
 };
 
 }  // namespace graphopt::cpu
@@ -40,16 +40,16 @@ struct PackedKernels {
   KERNEL(void, name##_prepare, (const Problem& p, Way way, const T* w, void* weights), (p, way, w, weights)) \
   KERNEL(size_t, name##_workspace, (const Problem& p, Way way, size_t lanes), (p, way, lanes))               \
   KERNEL(void, name,                                                                                         \
-         (const Problem& p, Way way, const T* x, const void* weights, const T* b, const T* r, T* y,          \
-          Parallel& parallel, void* workspace),                                                              \
-         (p, way, x, weights, b, r, y, parallel, workspace))                                                 \
+         (const Problem& p, Way way, const T* x, const void* weights, const T* b, const T* r,                \
+          const T* slopes, T* y, Parallel& parallel, void* workspace),                                       \
+         (p, way, x, weights, b, r, slopes, y, parallel, workspace))                                         \
   template <class T>                                                                                         \
   inline constexpr PackedKernels<Problem, Way, T> name##_kernels = {name##_weights<T>, name##_prepare<T>,    \
                                                                     name##_workspace<T>, name<T>};
 
 // In cpu.cpp, behind their definitions.
-#define GRAPHOPT_INSTANTIATE_PACKED(name, Problem, Way, T)            \
-  template size_t name##_weights<T>(const Problem&, Way);             \
-  template void name##_prepare(const Problem&, Way, const T*, void*); \
-  template size_t name##_workspace<T>(const Problem&, Way, size_t);   \
-  template void name(const Problem&, Way, const T*, const void*, const T*, const T*, T*, Parallel&, void*);
+#define GRAPHOPT_INSTANTIATE_PACKED(name) \
+  GRAPHOPT_INSTANTIATE(name##_weights)    \
+  GRAPHOPT_INSTANTIATE(name##_prepare)    \
+  GRAPHOPT_INSTANTIATE(name##_workspace)  \
+  GRAPHOPT_INSTANTIATE(name)

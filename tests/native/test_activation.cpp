@@ -16,7 +16,7 @@ std::vector<float> activate(const Activation& act, const std::vector<float>& x) 
   ThreadParallel parallel(1);
   HeapWorkspace workspace;
   cpu::scale_shift(p, x.data(), &one, &zero, static_cast<const float*>(nullptr), y.data(), parallel,
-                   workspace.allocate(cpu::scale_shift_workspace<float>(p)));
+                   workspace.allocate(cpu::scale_shift_workspace<float>(p, 1)));
   return y;
 }
 

@@ -104,9 +104,9 @@ void compare(const ConvolutionProblem& p, const Numbers& given, size_t lanes) {
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
     cpu::fused_conv_prepare(p, vectors, given.w.data(), weights);
     std::fill(y.begin(), y.end(), 77.0f);
-    cpu::fused_conv(p, vectors, given.x.data(), weights, given.b.data(),
-                    p.has_residual ? given.r.data() : nullptr, y.data(), pool,
-                    arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
+    cpu::fused_conv<float>(p, vectors, given.x.data(), weights, given.b.data(),
+                           p.has_residual ? given.r.data() : nullptr, nullptr, y.data(), pool,
+                           arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, lanes)));
     check_result(p, given, y);
   }
 }
@@ -331,7 +331,7 @@ TEST_CASE("infinite numbers stay in their windows") {
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::fused_conv_weights<float>(p, vectors));
     cpu::fused_conv_prepare(p, vectors, w.data(), weights);
-    cpu::fused_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, y.data(), pool,
+    cpu::fused_conv<float>(p, vectors, x.data(), weights, b.data(), nullptr, nullptr, y.data(), pool,
                            arena.allocate(cpu::fused_conv_workspace<float>(p, vectors, 1)));
     for (size_t i = 0; i < y.size(); ++i) CHECK(std::isfinite(y[i]) == (i % 7 < 2 || i % 7 > 4));
   }

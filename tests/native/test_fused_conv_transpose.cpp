@@ -62,12 +62,9 @@ std::vector<float> computed(const ConvolutionProblem& p, const Numbers& given, s
   cpu::fused_conv_transpose_prepare(p, {}, given.w.data(), weights);
   void* scratch = arena.allocate(cpu::fused_conv_transpose_workspace<float>(p, {}, lanes));
   const float* r = p.has_residual ? given.r.data() : nullptr;
-  if (p.has_slopes) {
-    cpu::prelu_conv_transpose(p, given.x.data(), weights, given.b.data(), r, given.slopes.data(), y.data(),
-                              pool, scratch);
-  } else {
-    cpu::fused_conv_transpose(p, {}, given.x.data(), weights, given.b.data(), r, y.data(), pool, scratch);
-  }
+  const float* slopes = p.has_slopes ? given.slopes.data() : nullptr;
+  cpu::fused_conv_transpose(p, {}, given.x.data(), weights, given.b.data(), r, slopes, y.data(), pool,
+                            scratch);
   return y;
 }
 

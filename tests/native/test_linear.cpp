@@ -20,8 +20,8 @@ void compare(LinearProblem p, size_t lanes) {
   HeapWorkspace arena;
   void* weights = arena.allocate(cpu::linear_weights<T>(p, {}));
   cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
-  cpu::linear(p, cpu::OnlyWay(), x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, y.data(),
-              pool, arena.allocate(cpu::linear_workspace<T>(p, {}, lanes)));
+  cpu::linear<T>(p, cpu::OnlyWay(), x.data(), weights, b.data(), p.has_residual ? r.data() : nullptr, nullptr,
+                 y.data(), pool, arena.allocate(cpu::linear_workspace<T>(p, {}, lanes)));
   const auto at = [](const std::vector<T>& v, int64_t i) {
     return static_cast<double>(static_cast<float>(v[static_cast<size_t>(i)]));
   };
@@ -108,8 +108,8 @@ struct Large {
     HeapWorkspace arena;
     void* weights = arena.allocate(cpu::linear_weights<float>(p, {}));
     cpu::linear_prepare(p, cpu::OnlyWay(), w.data(), weights);
-    cpu::linear<float>(p, cpu::OnlyWay(), x.data() + begin * p.K, weights, b.data(), nullptr, y.data(), pool,
-                       arena.allocate(cpu::linear_workspace<float>(p, {}, lanes)));
+    cpu::linear<float>(p, cpu::OnlyWay(), x.data() + begin * p.K, weights, b.data(), nullptr, nullptr,
+                       y.data(), pool, arena.allocate(cpu::linear_workspace<float>(p, {}, lanes)));
     return y;
   }
   // Whether each row depends only on its own inputs: the bits equal those of GEMMs with few rows.

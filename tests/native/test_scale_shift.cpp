@@ -19,7 +19,7 @@ void compare(const ScaleShiftProblem& p, size_t lanes) {
   }
   ThreadParallel parallel(lanes);
   HeapWorkspace heap;
-  void* workspace = heap.allocate(cpu::scale_shift_workspace<T>(p));
+  void* workspace = heap.allocate(cpu::scale_shift_workspace<T>(p, 1));
   const T* residual = p.has_residual ? r.data() : nullptr;
   std::vector<T> y(x.size());
   cpu::scale_shift(p, x.data(), scale.data(), shift.data(), residual, y.data(), parallel, workspace);
@@ -79,7 +79,7 @@ TEST_CASE("scale shift of nothing") {
     ThreadParallel parallel(2);
     HeapWorkspace heap;
     cpu::scale_shift<float>(p, nullptr, nullptr, nullptr, nullptr, nullptr, parallel,
-                            heap.allocate(cpu::scale_shift_workspace<float>(p)));
+                            heap.allocate(cpu::scale_shift_workspace<float>(p, 1)));
   }
 }
 

@@ -75,9 +75,9 @@ struct Case {
     ThreadParallel parallel(lanes);
     const size_t n = static_cast<size_t>(p.N * p.M * p.OH() * p.OW());
     std::vector<T> y(n + 64, static_cast<T>(-77.0f));
-    cpu::winograd_conv(p, algorithm, x.data(), weights, bias.data(),
-                       p.has_residual ? residual.data() : nullptr, y.data(), parallel,
-                       heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, lanes)));
+    cpu::winograd_conv<T>(p, algorithm, x.data(), weights, bias.data(),
+                          p.has_residual ? residual.data() : nullptr, nullptr, y.data(), parallel,
+                          heap.allocate(cpu::winograd_conv_workspace<T>(p, algorithm, lanes)));
     for (size_t i = n; i < y.size(); ++i)
       CHECK_MESSAGE(static_cast<float>(y[i]) == -77.0f, text(p, algorithm, 0));
     y.resize(n);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "cpu/microkernels/exp.h"
@@ -124,5 +125,33 @@ auto with_kind(ActivationKind kind, const F& f) {
 // y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. All kernels share one copy,
 // in activation.cpp.
 void activate_block(const Activation& act, const float* x, float* y, size_t n);
+
+// Activations that sums pass on their way out of the registers: a slope below zero, and bounds.
+struct Bounds {
+  bool enough = true;  // there is no more to it: nothing, Relu, LeakyRelu and Clip
+  float slope = 1.0f;
+  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
+
+  Bounds() = default;
+  explicit Bounds(const Activation& act) {
+    const ActivationKind kind = act.kind;
+    enough = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
+             kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
+    if (kind == ActivationKind::kLeakyRelu) slope = act.a;
+    if (kind == ActivationKind::kRelu) least = 0.0f;
+    if (kind == ActivationKind::kClip) {
+      least = act.a;
+      most = act.b;
+    }
+  }
+
+  // Whether `clamp` is all of it.
+  bool clamps() const { return enough && slope == 1.0f; }
+
+  Vec operator()(Vec v) const { return clamp(slope != 1.0f ? sloped(v) : v); }
+  // The parts of it.
+  Vec sloped(Vec v) const { return v < Vec{} ? v * slope : v; }
+  Vec clamp(Vec v) const { return smaller(splat(most), larger(splat(least), v)); }  // NaN stays
+};
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,4 +1,4 @@
-// What products share whose rows are packed some at a time. For kernel files only (see cpu/isa.h).
+// Packing of rows, shared by GEMMs that pack some at a time. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include "cpu/microkernels/tiles.h"

@@ -9,17 +9,11 @@ void multiply_rows(int64_t rows, int64_t vectors, const Word* s, const Word* v, 
   pick_multiply<E, Steps, Keep>(rows, vectors)(s, v, at, steps, o, keep);
 }
 
-template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, Panel, int64_t, float*,
-                                    const Keep&);
-template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, Table, int64_t, float*,
-                                    const Keep&);
-template void multiply_rows<Single>(int64_t, int64_t, const Word*, const Word*, TableOfRows, int64_t, float*,
-                                    const Keep&);
-template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, Panel, int64_t, float*,
-                                   const Keep&);
-template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, Table, int64_t, float*,
-                                   const Keep&);
-template void multiply_rows<Brain>(int64_t, int64_t, const Word*, const Word*, TableOfRows, int64_t, float*,
-                                   const Keep&);
+template decltype(multiply_rows<Single, Panel>) multiply_rows<Single, Panel>;
+template decltype(multiply_rows<Single, Table>) multiply_rows<Single, Table>;
+template decltype(multiply_rows<Single, TableOfRows>) multiply_rows<Single, TableOfRows>;
+template decltype(multiply_rows<Brain, Panel>) multiply_rows<Brain, Panel>;
+template decltype(multiply_rows<Brain, Table>) multiply_rows<Brain, Table>;
+template decltype(multiply_rows<Brain, TableOfRows>) multiply_rows<Brain, TableOfRows>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

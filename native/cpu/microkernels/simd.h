@@ -27,6 +27,7 @@ constexpr int kWidth = 8;
 #else
 constexpr int kWidth = 4;
 #endif
+constexpr int64_t L = kWidth;     // the same, in computations of places
 constexpr int kLineNumbers = 16;  // of a line of a cache
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
@@ -51,6 +52,16 @@ template <class Index>
 inline Vec shuffle(Vec a, Vec b, Index index) {
   return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
 }
+
+// Lanes to take from two vectors: every second one, or alternately from both, beginning with lane kFirst.
+template <int kFirst>
+struct EveryOther {
+  static constexpr int at(int i) { return 2 * i + kFirst; }
+};
+template <int kFirst>
+struct Interleaved {
+  static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
+};
 
 // Lanes to take when two vectors a and b are cut into pieces of kHalf lanes: neighbouring pieces exchanged, a's
 // even and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.

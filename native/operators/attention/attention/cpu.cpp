@@ -280,11 +280,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   }
 }
 
-template size_t fused_attention_workspace<float>(const AttentionProblem&, size_t);
-template size_t fused_attention_workspace<half>(const AttentionProblem&, size_t);
-template void fused_attention(const AttentionProblem&, const float*, const float*, const float*, const float*,
-                              const bool*, float*, Parallel&, void*);
-template void fused_attention(const AttentionProblem&, const half*, const half*, const half*, const half*,
-                              const bool*, half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(fused_attention_workspace)
+GRAPHOPT_INSTANTIATE(fused_attention)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

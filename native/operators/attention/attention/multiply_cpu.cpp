@@ -108,12 +108,8 @@ void multiply_attention(int64_t rows, int64_t vectors, const float* a, int64_t l
   }
 }
 
-template void multiply_attention(int64_t, int64_t, const float*, int64_t, const float*, int64_t, int64_t,
-                                 Result, float*, int64_t, float*);
-template void multiply_attention(int64_t, int64_t, const float*, int64_t, const half*, int64_t, int64_t,
-                                 Result, float*, int64_t, float*);
-template void multiply_attention(int64_t, int64_t, const float*, int64_t, const Word*, int64_t, int64_t,
-                                 Result, float*, int64_t, float*);
+GRAPHOPT_INSTANTIATE(multiply_attention)
+template decltype(multiply_attention<Word>) multiply_attention<Word>;
 
 #if defined(__AVX512F__)
 template <class T>
@@ -150,10 +146,8 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
   }
 }
 
-template void multiply_half(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t,
-                            const float*);
-template void multiply_half(const float*, int64_t, const Word*, int64_t, int64_t, float*, int64_t,
-                            const float*);
+template decltype(multiply_half<float>) multiply_half<float>;
+template decltype(multiply_half<Word>) multiply_half<Word>;
 #endif
 
 void multiply_attention_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,

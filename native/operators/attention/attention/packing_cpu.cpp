@@ -145,15 +145,10 @@ bool sum_pair_poison(const Word* v, int64_t n, int64_t width, float* poison) {
   return any;
 }
 
-template void pack_keys(const float*, int64_t, int64_t, int64_t, int64_t, float*);
-template void pack_values(const float*, int64_t, int64_t, int64_t, int64_t, int64_t, float*);
-template void pack_key_pairs(const float*, int64_t, int64_t, int64_t, int64_t, int64_t, Word*);
-template void pack_value_pairs(const float*, int64_t, int64_t, int64_t, int64_t, int64_t, Word*);
-template bool sum_poison(const float*, int64_t, int64_t, int64_t, float*);
-template void pack_keys(const half*, int64_t, int64_t, int64_t, int64_t, float*);
-template void pack_values(const half*, int64_t, int64_t, int64_t, int64_t, int64_t, float*);
-template void pack_key_pairs(const half*, int64_t, int64_t, int64_t, int64_t, int64_t, Word*);
-template void pack_value_pairs(const half*, int64_t, int64_t, int64_t, int64_t, int64_t, Word*);
-template bool sum_poison(const half*, int64_t, int64_t, int64_t, float*);
+GRAPHOPT_INSTANTIATE(pack_keys)
+GRAPHOPT_INSTANTIATE(pack_values)
+GRAPHOPT_INSTANTIATE(pack_key_pairs)
+GRAPHOPT_INSTANTIATE(pack_value_pairs)
+GRAPHOPT_INSTANTIATE(sum_poison)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -66,11 +66,7 @@ void fused_rotary(const FusedRotaryProblem& p, const T* x, const T* cos, const T
   });
 }
 
-template size_t fused_rotary_workspace<float>(const FusedRotaryProblem&, size_t);
-template size_t fused_rotary_workspace<half>(const FusedRotaryProblem&, size_t);
-template void fused_rotary(const FusedRotaryProblem&, const float*, const float*, const float*, float*,
-                           Parallel&, void*);
-template void fused_rotary(const FusedRotaryProblem&, const half*, const half*, const half*, half*, Parallel&,
-                           void*);
+GRAPHOPT_INSTANTIATE(fused_rotary_workspace)
+GRAPHOPT_INSTANTIATE(fused_rotary)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

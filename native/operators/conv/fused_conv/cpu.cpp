@@ -62,9 +62,9 @@ std::unique_ptr<ConvSchedule> conv_schedule(const ConvolutionProblem& problem, F
 }
 
 template <class T>
-void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, ConvSchedule* schedule,
-                const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
-                Parallel& parallel, void* workspace) {
+void scheduled_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, ConvSchedule* schedule,
+                    const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
+                    Parallel& parallel, void* workspace) {
   const ConvolutionProblem p = with_joined_axes(problem);
   if (empty(p)) return;
   const Residual<T> residual(p, r, slopes);
@@ -76,8 +76,9 @@ void prelu_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, Con
 
 template <class T>
 void fused_conv(const ConvolutionProblem& problem, FusedConvVectors vectors, const T* x, const void* weights,
-                const T* b, const T* r, T* y, Parallel& parallel, void* workspace) {
-  GRAPHOPT_ISA::prelu_conv<T>(problem, vectors, nullptr, x, weights, b, r, nullptr, y, parallel, workspace);
+                const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace) {
+  GRAPHOPT_ISA::scheduled_conv<T>(problem, vectors, nullptr, x, weights, b, r, slopes, y, parallel,
+                                  workspace);
 }
 
 template <class T>
@@ -100,20 +101,11 @@ void pairs_conv(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSched
   conv_product(with_joined_axes(p), vectors, schedule, x, weights, b, residual, to, parallel, workspace);
 }
 
-template FusedConvVectors fused_conv_choose<float>(const ConvolutionProblem&);
-template FusedConvVectors fused_conv_choose<half>(const ConvolutionProblem&);
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, float)
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv, ConvolutionProblem, FusedConvVectors, half)
-template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const float*,
-                         const void*, const float*, const float*, const float*, float*, Parallel&, void*);
-template void prelu_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const half*, const void*,
-                         const half*, const half*, const half*, half*, Parallel&, void*);
-template std::unique_ptr<ConvSchedule> conv_schedule<float>(const ConvolutionProblem&, FusedConvVectors,
-                                                            size_t);
-template std::unique_ptr<ConvSchedule> conv_schedule<half>(const ConvolutionProblem&, FusedConvVectors,
-                                                           size_t);
-template size_t pairs_conv_workspace<float>(const ConvolutionProblem&, FusedConvVectors, size_t);
-template void pairs_conv(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*, const void*,
-                         const float*, const void*, float*, void*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(fused_conv_choose)
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv)
+GRAPHOPT_INSTANTIATE(scheduled_conv)
+GRAPHOPT_INSTANTIATE(conv_schedule)
+template decltype(pairs_conv_workspace<float>) pairs_conv_workspace<float>;
+template decltype(pairs_conv<float>) pairs_conv<float>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

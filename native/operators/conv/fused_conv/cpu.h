@@ -29,9 +29,8 @@ GRAPHOPT_PRODUCT_KERNEL(std::unique_ptr<ConvSchedule>, conv_schedule,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
                         (p, vectors, lanes))
 
-// The same as fused_conv by a schedule, which may be null, and with slopes, one for each channel of y, for what is
-// below zero, and no activation; or null.
-GRAPHOPT_PRODUCT_KERNEL(void, prelu_conv,
+// The same as fused_conv by a schedule, which may be null.
+GRAPHOPT_PRODUCT_KERNEL(void, scheduled_conv,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                          const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
                          Parallel& parallel, void* workspace),

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "cpu/isa.h"
 #include "cpu/parallel_for.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
@@ -488,11 +489,7 @@ void depthwise_pairs(const ConvolutionProblem& p, const void* x, const float* we
   run(p, x, weights, bias, residual, to, parallel, memory);
 }
 
-template void depthwise_prepare(const ConvolutionProblem&, const float*, float*);
-template void depthwise_prepare(const ConvolutionProblem&, const half*, float*);
-template void depthwise_planes(const ConvolutionProblem&, const float*, const float*, const float*,
-                               Residual<float>, float*, Parallel&, void*);
-template void depthwise_planes(const ConvolutionProblem&, const half*, const float*, const half*,
-                               Residual<half>, half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(depthwise_prepare)
+GRAPHOPT_INSTANTIATE(depthwise_planes)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

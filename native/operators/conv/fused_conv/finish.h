@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "cpu/microkernels/activation.h"
 #include "operators/conv/fused_conv/strips.h"
@@ -41,30 +40,6 @@ struct Residual {
   }
 };
 
-// What activations are that a product passes on its way out of the registers: a slope below zero, and bounds.
-struct Bounds {
-  bool enough;  // there is no more to it: nothing, Relu, LeakyRelu and Clip
-  float slope = 1.0f;
-  float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
-
-  explicit Bounds(const Activation& act) {
-    const ActivationKind kind = act.kind;
-    enough = kind == ActivationKind::kNone || kind == ActivationKind::kRelu ||
-             kind == ActivationKind::kLeakyRelu || kind == ActivationKind::kClip;
-    if (kind == ActivationKind::kLeakyRelu) slope = act.a;
-    if (kind == ActivationKind::kRelu) least = 0.0f;
-    if (kind == ActivationKind::kClip) {
-      least = act.a;
-      most = act.b;
-    }
-  }
-
-  Vec operator()(Vec v) const {
-    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
-    return smaller(splat(most), larger(splat(least), v));  // NaN stays
-  }
-};
-
 inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
@@ -82,9 +57,8 @@ struct Finish {
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;  // of the vectors
-  bool bounded;          // Bounds are enough
-  float slope;           // of what is below zero
-  float least, most;
+  Bounds bounds;
+  bool bounded;  // they are enough
   // Only pairs are wanted, and bounds are enough. Their sums may begin with the bias.
   bool pairs_alone;
 
@@ -96,14 +70,10 @@ struct Finish {
         y(to.y),
         pairs(to.pairs),
         plane(p.out_size()),
-        pixels(nullptr) {
-    const Bounds bounds(p.act);
-    bounded = slopes == nullptr && bounds.enough;
-    slope = bounds.slope;
-    least = bounds.least;
-    most = bounds.most;
-    pairs_alone = kTwo && bounded && y == nullptr && residual.numbers == nullptr;
-  }
+        pixels(nullptr),
+        bounds(p.act),
+        bounded(slopes == nullptr && bounds.enough),
+        pairs_alone(kTwo && bounded && y == nullptr && residual.numbers == nullptr) {}
 
   // What ends the channels from m on, and an image's pixels from `from` on.
   Finish at(int64_t m, const Pixels* from) const {
@@ -136,7 +106,7 @@ struct Finish {
   void operator()(int64_t i, int64_t j, Vec v, float* o) const {
     v = summed(i, j, v);
     if (!bounded) return store_aligned(o, v);
-    put(i, j, within_bounds(v));
+    put(i, j, bounds(v));
   }
 
   // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with
@@ -171,11 +141,6 @@ struct Finish {
     return r != nullptr ? v + load_range(r + i * plane + here.at, 0, here.count) : v;
   }
 
-  Vec within_bounds(Vec v) const {
-    if (slope != 1.0f) v = v < Vec{} ? v * slope : v;
-    return smaller(splat(most), larger(splat(least), v));  // NaN stays
-  }
-
   void put(int64_t i, int64_t j, Vec v) const {
     const Pixels& here = pixels[j];
     if (here.count == L) {
@@ -198,19 +163,14 @@ struct PairsAlone {
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;
-  float slope, least, most;
+  Bounds bounds;
 
   static bool stores(const Finish<float, true>& of) {
-    return of.pairs_alone && (of.slope != 1.0f) == kSlope && (of.residual.pairs != nullptr) == kResidual;
+    return of.pairs_alone && (of.bounds.slope != 1.0f) == kSlope &&
+           (of.residual.pairs != nullptr) == kResidual;
   }
   explicit PairsAlone(const Finish<float, true>& of)
-      : residual(of.residual.pairs),
-        pairs(of.pairs),
-        plane(of.plane),
-        pixels(of.pixels),
-        slope(of.slope),
-        least(of.least),
-        most(of.most) {}
+      : residual(of.residual.pairs), pairs(of.pairs), plane(of.plane), pixels(of.pixels), bounds(of.bounds) {}
 
   // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
   [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high) const {
@@ -228,8 +188,7 @@ struct PairsAlone {
     store_words(pairs + at, words, here.count);
   }
   [[gnu::always_inline]] Vec within_bounds(Vec v) const {
-    if constexpr (kSlope) return v < Vec{} ? v * slope : v;
-    return smaller(splat(most), larger(splat(least), v));  // NaN stays
+    return kSlope ? bounds.sloped(v) : bounds.clamp(v);
   }
 };
 

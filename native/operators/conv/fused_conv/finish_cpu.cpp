@@ -45,8 +45,8 @@ void Finish<T, kTwo>::end_two(int64_t i, int64_t j, Vec low, Vec high, float* o,
     store_aligned(o, low);
     return store_aligned(next_o, high);
   }
-  low = within_bounds(low);
-  high = within_bounds(high);
+  low = bounds(low);
+  high = bounds(high);
   put_pair(i, j, low, high);
   if (y == nullptr) return;
   put(i, j, low);
@@ -74,7 +74,7 @@ void Finish<T, kTwo>::end_pairs_alone(int64_t channels, int64_t vectors, const f
         low += first_of_pair(words);
         high += second_of_pair(words);
       }
-      store_words(pairs + at, Brain::join(within_bounds(low), within_bounds(high)), here.count);
+      store_words(pairs + at, Brain::join(bounds(low), bounds(high)), here.count);
     }
   }
 }
@@ -130,9 +130,9 @@ void Finish<T, kTwo>::end_block_of_pairs(int64_t channels, int64_t vectors, cons
       const Words r = *reinterpret_cast<const AlignedWords*>(added + i * L);
       const Vec even = shuffle(low, high, EveryOther<0>()) + first_of_pair(r);
       const Vec odd = shuffle(low, high, EveryOther<1>()) + second_of_pair(r);
-      words = Brain::join(within_bounds(even), within_bounds(odd));
+      words = Brain::join(bounds(even), bounds(odd));
     } else {
-      words = neighbours(within_bounds(low), within_bounds(high));
+      words = neighbours(bounds(low), bounds(high));
     }
     *reinterpret_cast<AlignedWords*>(by_pixel + i * L) = words;
   }
@@ -155,7 +155,7 @@ void Finish<T, kTwo>::end_rest(int64_t channels, float* o, bool parts) const {
         const Words words = load_words(residual.pairs + i / 2 * plane + here.at, here.count);
         v += i % 2 == 0 ? first_of_pair(words) : second_of_pair(words);
       }
-      direct ? put(i, j, within_bounds(v)) : store_aligned(at, v);
+      direct ? put(i, j, bounds(v)) : store_aligned(at, v);
     }
     for (int64_t i = 0; direct && pairs != nullptr && i < channels; i += 2) {
       const T *low = y + i * plane + here.at, *high = low + plane;

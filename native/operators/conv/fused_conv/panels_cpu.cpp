@@ -21,7 +21,7 @@ struct StoreNumbers : Keep {
   int64_t plane, row;  // between channels of the residual and of `to`
   const Pixels* pixels;
   int64_t to_at[kPanel];
-  float slope, least, most;
+  Bounds bounds;
 
   template <bool kTwo>
   StoreNumbers(const Keep& keep, const Finish<T, kTwo>& of, const float* biases, float* o)
@@ -37,9 +37,7 @@ struct StoreNumbers : Keep {
       if (!direct) to = o;
     }
     row = direct ? plane : kPanelWidth;
-    slope = direct ? of.slope : 1.0f;
-    least = direct ? of.least : -std::numeric_limits<float>::infinity();
-    most = direct ? of.most : std::numeric_limits<float>::infinity();
+    if (direct) bounds = of.bounds;
     for (int64_t j = 0; j < kPanel; ++j) to_at[j] = direct ? pixels[j].at : j * L;
   }
 
@@ -49,7 +47,7 @@ struct StoreNumbers : Keep {
 #pragma GCC unroll 2
     for (int j = 0; j < kPanel; ++j) {
       const bool whole = pixels[j].count == L;
-      if (whole && slope == 1.0f) {
+      if (whole && bounds.slope == 1.0f) {
 #pragma GCC unroll 14
         for (int i = 0; i + kTogether <= kRows; i += kTogether) put<true, false>(i, j, sum);
       } else if (whole) {
@@ -92,11 +90,7 @@ struct StoreNumbers : Keep {
   }
   template <bool kWhole, bool kSlope>
   [[gnu::always_inline]] void put(int i, int j, Vec v) const {
-    if (kSlope && slope != 1.0f) {
-      v = v < Vec{} ? v * slope : v;
-    } else {
-      v = smaller(splat(most), larger(splat(least), v));  // NaN stays
-    }
+    v = kSlope && bounds.slope != 1.0f ? bounds.sloped(v) : bounds.clamp(v);
     To* at = to + i * row + to_at[j];
     kWhole ? store(at, v) : store_part(at, v, pixels[j].count, false);
   }
@@ -180,7 +174,7 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
                                        : multiply_and(static_cast<StorePairs<false, kSlope>*>(nullptr));
     };
     if (finish.pairs_alone) {
-      return finish.slope != 1.0f ? store_pairs(std::true_type{}) : store_pairs(std::false_type{});
+      return finish.bounds.slope != 1.0f ? store_pairs(std::true_type{}) : store_pairs(std::false_type{});
     }
   }
   if constexpr (std::is_same_v<T, half>) {
@@ -189,13 +183,9 @@ void multiply_panels(int64_t rows, const Panels& panels, const Word* w, const Wo
   store_numbers(static_cast<float*>(nullptr));
 }
 
-template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
-                                      const Keep&, const Finish<float>&);
-template void multiply_panels<Single>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
-                                      const Keep&, const Finish<half>&);
-template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
-                                     const Keep&, const Finish<float>&);
-template void multiply_panels<Brain>(int64_t, const Panels&, const Word*, const Word*, const Steps&,
-                                     const Keep&, const Finish<float, true>&);
+template decltype(multiply_panels<Single, Finish<float>>) multiply_panels<Single, Finish<float>>;
+template decltype(multiply_panels<Single, Finish<half>>) multiply_panels<Single, Finish<half>>;
+template decltype(multiply_panels<Brain, Finish<float>>) multiply_panels<Brain, Finish<float>>;
+template decltype(multiply_panels<Brain, Finish<float, true>>) multiply_panels<Brain, Finish<float, true>>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -433,9 +433,6 @@ void conv_product(const ConvolutionProblem& p, FusedConvVectors vectors, ConvSch
   multiply_groups<Single, false>(p, vectors, of, x, w, b, residual, to, parallel, workspace);
 }
 
-template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
-                           const void*, const float*, Residual<float>, Outputs<float>, Parallel&, void*);
-template void conv_product(const ConvolutionProblem&, FusedConvVectors, ConvSchedule*, const void*,
-                           const void*, const half*, Residual<half>, Outputs<half>, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(conv_product)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

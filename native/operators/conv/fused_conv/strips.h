@@ -20,7 +20,6 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t L = kWidth;
 constexpr int64_t kStripBytes = 256 << 10;  // of a product's s for each lane: a part of a second-level cache
 
 // A part of y along its first axis with more than one element, and what of x it reads.
@@ -209,11 +208,6 @@ inline Vec chosen(Vec v, const Pixels& pixels) {
   return result;
 #endif
 }
-
-template <int kStep>
-struct EveryOther {
-  static constexpr int at(int i) { return 2 * i + kStep; }
-};
 
 // x[i stride] for i in [0, L) where lo <= i stride < hi, 0 elsewhere.
 template <class T>

@@ -119,11 +119,8 @@ Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedul
   return {p.groups * passes * parts, multiply};
 }
 
-template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
-                                const Word*, const Finish<float>&, const Sharing&, Word*);
-template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
-                                const Word*, const Finish<half>&, const Sharing&, Word*);
-template Loop multiply_in_tiles(const ConvolutionProblem&, const StripSchedule&, const Steps&, const Word*,
-                                const Word*, const Finish<float, true>&, const Sharing&, Word*);
+template decltype(multiply_in_tiles<Finish<float>>) multiply_in_tiles<Finish<float>>;
+template decltype(multiply_in_tiles<Finish<half>>) multiply_in_tiles<Finish<half>>;
+template decltype(multiply_in_tiles<Finish<float, true>>) multiply_in_tiles<Finish<float, true>>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

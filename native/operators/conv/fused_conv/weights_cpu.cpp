@@ -78,7 +78,6 @@ void conv_product_prepare(const ConvolutionProblem& p, FusedConvVectors vectors,
   prepare_groups<Single>(p, vectors, w, words);
 }
 
-template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const float*, void*);
-template void conv_product_prepare(const ConvolutionProblem&, FusedConvVectors, const half*, void*);
+GRAPHOPT_INSTANTIATE(conv_product_prepare)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -232,34 +232,6 @@ std::vector<TransposeLane> take_lanes(const PhasePlan& plan, size_t lanes, Works
 
 bool empty(const ConvolutionProblem& p) { return p.N == 0 || p.y_channels() == 0 || p.out_size() <= 0; }
 
-template <class T>
-void transposed(const ConvolutionProblem& p, const T* x, const Word* weights, const T* b, const T* r,
-                const T* slopes, T* y, Parallel& parallel, void* memory) {
-  if (empty(p)) return;
-  const PhasePlan plan(p);
-  const ConvolutionProblem grid = grid_of(p);
-  const Strips strips = strips_of(grid, parallel.lanes());
-  Workspace workspace(memory);
-  Word* packed = take_strip(grid, strips, workspace);
-  const std::vector<TransposeLane> lanes = take_lanes(plan, parallel.lanes(), workspace);
-  for (int64_t n = 0; n < p.N; ++n) {
-    const FinishedImage<T> ending(p, b, r, slopes, y, n);
-    if (!plan.covers) end_without_sums(p, ending, parallel);
-  }
-  for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
-    const Piece piece(p, grid, plan, strips.at(grid, begin));
-    std::vector<Loop> loops;  // of all images, one after the other
-    for (int64_t n = 0; n < p.N; ++n) {
-      const T* image = x + n * p.x_channels() * p.in_size();
-      Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
-      loops.push_back(std::move(brought.bring));
-      loops.push_back(multiply_piece(p, plan, piece, brought.source, weights,
-                                     FinishedImage<T>(p, b, r, slopes, y, n), lanes));
-    }
-    parallel_loops(parallel, loops);
-  }
-}
-
 }  // namespace
 
 template <class T>
@@ -305,21 +277,33 @@ size_t fused_conv_transpose_workspace(const ConvolutionProblem& p, OnlyWay, size
 
 template <class T>
 void fused_conv_transpose(const ConvolutionProblem& p, OnlyWay, const T* x, const void* weights, const T* b,
-                          const T* r, T* y, Parallel& parallel, void* workspace) {
-  transposed<T>(p, x, static_cast<const Word*>(weights), b, r, nullptr, y, parallel, workspace);
+                          const T* r, const T* slopes, T* y, Parallel& parallel, void* memory) {
+  if (empty(p)) return;
+  const auto* words = static_cast<const Word*>(weights);
+  const PhasePlan plan(p);
+  const ConvolutionProblem grid = grid_of(p);
+  const Strips strips = strips_of(grid, parallel.lanes());
+  Workspace workspace(memory);
+  Word* packed = take_strip(grid, strips, workspace);
+  const std::vector<TransposeLane> lanes = take_lanes(plan, parallel.lanes(), workspace);
+  for (int64_t n = 0; n < p.N; ++n) {
+    const FinishedImage<T> ending(p, b, r, slopes, y, n);
+    if (!plan.covers) end_without_sums(p, ending, parallel);
+  }
+  for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
+    const Piece piece(p, grid, plan, strips.at(grid, begin));
+    std::vector<Loop> loops;  // of all images, one after the other
+    for (int64_t n = 0; n < p.N; ++n) {
+      const T* image = x + n * p.x_channels() * p.in_size();
+      Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);
+      loops.push_back(std::move(brought.bring));
+      loops.push_back(multiply_piece(p, plan, piece, brought.source, words,
+                                     FinishedImage<T>(p, b, r, slopes, y, n), lanes));
+    }
+    parallel_loops(parallel, loops);
+  }
 }
 
-template <class T>
-void prelu_conv_transpose(const ConvolutionProblem& p, const T* x, const void* weights, const T* b,
-                          const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace) {
-  transposed(p, x, static_cast<const Word*>(weights), b, r, slopes, y, parallel, workspace);
-}
-
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, float)
-GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose, ConvolutionProblem, OnlyWay, half)
-template void prelu_conv_transpose(const ConvolutionProblem&, const float*, const void*, const float*,
-                                   const float*, const float*, float*, Parallel&, void*);
-template void prelu_conv_transpose(const ConvolutionProblem&, const half*, const void*, const half*,
-                                   const half*, const half*, half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE_PACKED(fused_conv_transpose)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -92,11 +92,6 @@ struct FinishedImage {
   }
 };
 
-template <int kFirst>
-struct Interleaved {
-  static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
-};
-
 // The numbers of two streams in turns.
 inline void interleave(const float* even, const float* odd, int64_t n, float* to) {
   for (int64_t i = 0; i < n; i += L) {

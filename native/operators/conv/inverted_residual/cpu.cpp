@@ -26,7 +26,7 @@ struct RowsOfImage {
   const InvertedResidualProblem& p;
   const InvertedResidualPlan& plan;
   const PackedWeights& w;
-  const ActivationBounds finish;
+  const Bounds finish;
   const float *x, *r;  // of the image
   float *y, *s, *d;
   int64_t first, rows;  // of y
@@ -75,12 +75,11 @@ struct RowsOfImage {
         PixelSums<kRows, kVectors, false> sums(bias);
         sums.template multiply<true>(number, p.in_size(), 1, weights, p.C, next + tile * p.C * pace, pace);
         number += kRows;
-        const Vec least = finish.least, most = finish.most;
+        const Bounds act = finish;
 #pragma GCC unroll 14
         for (int i = 0; i < kRows; ++i, o += L) {
 #pragma GCC unroll 2
-          for (int j = 0; j < kVectors; ++j)
-            store_aligned(o + j * plane, smaller(most, larger(least, sums.full[i][j])));
+          for (int j = 0; j < kVectors; ++j) store_aligned(o + j * plane, act.clamp(sums.full[i][j]));
           if (++column == columns) {
             column = 0;
             o = row_of(to, ++row + p.pad[0]) + (p.pad[1] - 1) * L;
@@ -88,7 +87,7 @@ struct RowsOfImage {
         }
       });
     }
-    if (finish.bounds) return;
+    if (finish.clamps()) return;
     for (int64_t h = from; h < until; ++h) {
       float* o = row_of(to, h + p.pad[0]) + p.pad[1] * L;
       for (int64_t j = 0; j < kVectors; ++j) activate_block(p.act, o + j * plane, o + j * plane, columns * L);
@@ -97,7 +96,7 @@ struct RowsOfImage {
 
   // kColumns pixels of the window's convolution.
   template <int kColumns, int kKernel, int kStride>
-  void window_at(const float* const* from, const float* weights, Vec bias, const ActivationBounds& act,
+  void window_at(const float* const* from, const float* weights, Vec bias, const Bounds& act,
                  float* to) const {
     Vec sum[kColumns];
     for (Vec& v : sum) v = bias;
@@ -125,7 +124,7 @@ struct RowsOfImage {
       }
     }
 #pragma GCC unroll 7
-    for (int i = 0; i < kColumns; ++i) store_aligned(to + i * L, act(sum[i]));
+    for (int i = 0; i < kColumns; ++i) store_aligned(to + i * L, act.clamp(sum[i]));
   }
 
   // Rows [begin, end) of the second convolution, of one vector of M, from s to d.
@@ -134,7 +133,7 @@ struct RowsOfImage {
     const float* weights = w.window + vector * p.taps() * L;
     const Vec bias = load_aligned(w.window_bias + vector * L);
     float* to = d + (vector * pixels() + begin * p.out[1]) * L;
-    const ActivationBounds act = finish;
+    const Bounds act = finish;
     std::array<const float*, kKernel> fixed;
     std::vector<const float*> any;
     if constexpr (kKernel == 0) any.resize(static_cast<size_t>(p.kernel[0]));
@@ -158,7 +157,7 @@ struct RowsOfImage {
       }
       for (; c < p.out[1]; ++c, next(1))
         window_at<1, kKernel, kStride>(lines, weights, bias, act, to + c * L);
-      if (!act.bounds) activate_block(p.act, to, to, static_cast<size_t>(p.out[1] * L));
+      if (!act.clamps()) activate_block(p.act, to, to, static_cast<size_t>(p.out[1] * L));
     }
   }
   void window(int64_t vector, int64_t begin, int64_t end, float* from) const {
@@ -306,7 +305,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
       const RowsOfImage block = {p,
                                  plan,
                                  w,
-                                 ActivationBounds(p.act),
+                                 Bounds(p.act),
                                  x + n * p.C * p.in_size(),
                                  p.has_residual ? r + of_y : nullptr,
                                  y + of_y,
@@ -341,11 +340,9 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   parallel_loops(parallel, loops);
 }
 
-template size_t inverted_residual_weights<float>(const InvertedResidualProblem&);
-template void inverted_residual_prepare(const InvertedResidualProblem&, const InvertedResidualWeights<float>&,
-                                        void*);
-template size_t inverted_residual_workspace<float>(const InvertedResidualProblem&, size_t);
-template void inverted_residual(const InvertedResidualProblem&, const float*, const void*, const float*,
-                                float*, Parallel&, void*);
+template decltype(inverted_residual_weights<float>) inverted_residual_weights<float>;
+template decltype(inverted_residual_prepare<float>) inverted_residual_prepare<float>;
+template decltype(inverted_residual_workspace<float>) inverted_residual_workspace<float>;
+template decltype(inverted_residual<float>) inverted_residual<float>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -13,7 +13,6 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t L = kWidth;
 constexpr int64_t kTogether = 7;          // pixels of the window's convolution: as many sums
 constexpr int64_t kStepBytes = 20 << 10;  // of s for a panel: most of a first-level cache
 // Of the second-level cache.

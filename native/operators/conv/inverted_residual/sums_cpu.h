@@ -3,29 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "cpu/microkernels/activation.h"
 #include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
-
-// The activation of sums on their way to memory: bounds, in registers, and what is no bound behind that.
-struct ActivationBounds {
-  Vec least = splat(-std::numeric_limits<float>::infinity()),
-      most = splat(std::numeric_limits<float>::infinity());
-  bool bounds;
-
-  explicit ActivationBounds(const Activation& act) {
-    const ActivationKind kind = act.kind;
-    bounds = kind == ActivationKind::kNone || kind == ActivationKind::kRelu || kind == ActivationKind::kClip;
-    if (kind == ActivationKind::kRelu) least = Vec{};
-    if (kind == ActivationKind::kClip) least = splat(act.a), most = splat(act.b);
-  }
-  // NaN stays NaN.
-  Vec operator()(Vec v) const { return smaller(most, larger(least, v)); }
-};
 
 // Half a vector, where there is such a one: it is added to twice as fast.
 #if defined(__AVX512F__)

@@ -11,8 +11,6 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t L = kWidth;
-
 // kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
 // +-2.
 constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)

@@ -141,9 +141,9 @@ size_t winograd_conv_workspace(const ConvolutionProblem& p, ConvAlgorithm algori
 }
 
 template <class T>
-void winograd_prelu(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
-                    const T* bias, const T* residual, const T* slopes, T* y, Parallel& parallel,
-                    void* workspace) {
+void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
+                   const T* bias, const T* residual, const T* slopes, T* y, Parallel& parallel,
+                   void* workspace) {
   if (has_no_result(p)) return;
   with_algorithm(algorithm, [&](auto a) {
     convolve<decltype(a)>(p, x, static_cast<const float*>(weights), bias, residual, slopes, y, parallel,
@@ -151,17 +151,6 @@ void winograd_prelu(const ConvolutionProblem& p, ConvAlgorithm algorithm, const 
   });
 }
 
-template <class T>
-void winograd_conv(const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
-                   const T* bias, const T* residual, T* y, Parallel& parallel, void* workspace) {
-  GRAPHOPT_ISA::winograd_prelu<T>(p, algorithm, x, weights, bias, residual, nullptr, y, parallel, workspace);
-}
-
-GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, float)
-GRAPHOPT_INSTANTIATE_PACKED(winograd_conv, ConvolutionProblem, ConvAlgorithm, half)
-template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const float*, const void*,
-                             const float*, const float*, const float*, float*, Parallel&, void*);
-template void winograd_prelu(const ConvolutionProblem&, ConvAlgorithm, const half*, const void*, const half*,
-                             const half*, const half*, half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE_PACKED(winograd_conv)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -15,10 +15,4 @@ enum class ConvAlgorithm { kF4x4, kF4x4Rows, kF2x2, kDirect };
 // p.M.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_CPU_KERNEL, winograd_conv, ConvolutionProblem, ConvAlgorithm)
 
-// The same with slopes, one for each channel of y, for what is below zero, and no activation.
-GRAPHOPT_CPU_KERNEL(void, winograd_prelu,
-                    (const ConvolutionProblem& p, ConvAlgorithm algorithm, const T* x, const void* weights,
-                     const T* b, const T* r, const T* slopes, T* y, Parallel& parallel, void* workspace),
-                    (p, algorithm, x, weights, b, r, slopes, y, parallel, workspace))
-
 }  // namespace graphopt::cpu

@@ -47,7 +47,6 @@ void gated(const GatedProblem& p, const T* a, const T* b, T* y, Parallel& parall
   });
 }
 
-template void gated(const GatedProblem&, const float*, const float*, float*, Parallel&);
-template void gated(const GatedProblem&, const half*, const half*, half*, Parallel&);
+GRAPHOPT_INSTANTIATE(gated)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -16,7 +16,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t L = kWidth;
 constexpr int64_t kBlockCost = 6;  // of a block of rows, beside a panel that a lane begins with
 
 // Of a panel.
@@ -174,8 +173,8 @@ size_t linear_workspace(const LinearProblem& p, OnlyWay, size_t lanes) {
 }
 
 template <class T>
-void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r, T* y,
-            Parallel& parallel, void* workspace) {
+void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, const T* b, const T* r,
+            const T*, T* y, Parallel& parallel, void* workspace) {
   if (p.rows <= 0 || p.N <= 0) return;
   const auto* panels = static_cast<const Word*>(weights);
   if constexpr (kHasTiles) {
@@ -194,7 +193,6 @@ void linear(const LinearProblem& p, OnlyWay, const T* x, const void* weights, co
   });
 }
 
-GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, float)
-GRAPHOPT_INSTANTIATE_PACKED(linear, LinearProblem, OnlyWay, half)
+GRAPHOPT_INSTANTIATE_PACKED(linear)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -78,9 +78,6 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
   parallel_loops(parallel, loops);
 }
 
-template void linear_in_tiles(const LinearProblem&, const float*, const Word*, const float*, const float*,
-                              float*, Parallel&, void*);
-template void linear_in_tiles(const LinearProblem&, const half*, const Word*, const half*, const half*, half*,
-                              Parallel&, void*);
+GRAPHOPT_INSTANTIATE(linear_in_tiles)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -12,8 +12,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t L = kWidth;
-
 // How a problem is cut.
 struct Plan {
   bool in_tiles;
@@ -220,8 +218,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
   parallel_loops(parallel, loops);
 }
 
-template size_t matmul_bfloat16_workspace<float>(const MatMulBfloat16Problem&, size_t);
-template void matmul_bfloat16(const MatMulBfloat16Problem&, const float*, const float*, float*, Parallel&,
-                              void*);
+template decltype(matmul_bfloat16_workspace<float>) matmul_bfloat16_workspace<float>;
+template decltype(matmul_bfloat16<float>) matmul_bfloat16<float>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -10,7 +10,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t L = kWidth;
 constexpr int64_t kVectors = 4;  // columns of them at a time: sums do not wait for one another
 constexpr int64_t kColumns = kVectors * L;
 
@@ -60,7 +59,6 @@ void axis_softmax(const AxisSoftmaxProblem& p, const T* x, T* y, Parallel& paral
   });
 }
 
-template void axis_softmax(const AxisSoftmaxProblem&, const float*, float*, Parallel&);
-template void axis_softmax(const AxisSoftmaxProblem&, const half*, half*, Parallel&);
+GRAPHOPT_INSTANTIATE(axis_softmax)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

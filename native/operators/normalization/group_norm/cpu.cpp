@@ -170,11 +170,7 @@ void group_norm(const GroupNormProblem& p, const T* x, const T* gamma, const T* 
   });
 }
 
-template size_t group_norm_workspace<float>(const GroupNormProblem&, size_t);
-template size_t group_norm_workspace<half>(const GroupNormProblem&, size_t);
-template void group_norm(const GroupNormProblem&, const float*, const float*, const float*, float*, Parallel&,
-                         void*);
-template void group_norm(const GroupNormProblem&, const half*, const half*, const half*, half*, Parallel&,
-                         void*);
+GRAPHOPT_INSTANTIATE(group_norm_workspace)
+GRAPHOPT_INSTANTIATE(group_norm)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

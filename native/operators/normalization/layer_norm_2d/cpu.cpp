@@ -114,11 +114,7 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
   });
 }
 
-template size_t layer_norm_2d_workspace<float>(const LayerNorm2dProblem&, size_t);
-template size_t layer_norm_2d_workspace<half>(const LayerNorm2dProblem&, size_t);
-template void layer_norm_2d(const LayerNorm2dProblem&, const float*, const float*, const float*, float*,
-                            Parallel&, void*);
-template void layer_norm_2d(const LayerNorm2dProblem&, const half*, const half*, const half*, half*,
-                            Parallel&, void*);
+GRAPHOPT_INSTANTIATE(layer_norm_2d_workspace)
+GRAPHOPT_INSTANTIATE(layer_norm_2d)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -152,11 +152,7 @@ void row_norm(const RowNormProblem& p, const T* x, const T* residual, const T* g
   run(p, x, residual, gamma, beta, y, sum, parallel, memory);
 }
 
-template size_t row_norm_workspace<float>(const RowNormProblem&, size_t);
-template size_t row_norm_workspace<half>(const RowNormProblem&, size_t);
-template void row_norm(const RowNormProblem&, const float*, const float*, const float*, const float*, float*,
-                       float*, Parallel&, void*);
-template void row_norm(const RowNormProblem&, const half*, const half*, const half*, const half*, half*,
-                       half*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(row_norm_workspace)
+GRAPHOPT_INSTANTIATE(row_norm)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -73,7 +73,7 @@ const float* expand(const T* values, int64_t C, int64_t times, float* expanded) 
 }  // namespace
 
 template <class T>
-size_t scale_shift_workspace(const ScaleShiftProblem& p) {
+size_t scale_shift_workspace(const ScaleShiftProblem& p, size_t) {
   Workspace workspace(nullptr);
   take_expanded<T>(p, workspace);
   return workspace.bytes();
@@ -121,11 +121,7 @@ void scale_shift(const ScaleShiftProblem& p, const T* x, const T* scale, const T
   });
 }
 
-template size_t scale_shift_workspace<float>(const ScaleShiftProblem&);
-template size_t scale_shift_workspace<half>(const ScaleShiftProblem&);
-template void scale_shift(const ScaleShiftProblem&, const float*, const float*, const float*, const float*,
-                          float*, Parallel&, void*);
-template void scale_shift(const ScaleShiftProblem&, const half*, const half*, const half*, const half*, half*,
-                          Parallel&, void*);
+GRAPHOPT_INSTANTIATE(scale_shift_workspace)
+GRAPHOPT_INSTANTIATE(scale_shift)
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -12,7 +12,6 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t L = kWidth;
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
 // Columns of a row with its padding, and what vectors read beyond it.
@@ -20,11 +19,6 @@ int64_t row_slot(const MaxPoolProblem& p) {
   const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
 }
-
-template <int kFirst>
-struct EveryOther {
-  static constexpr int at(int i) { return 2 * i + kFirst; }
-};
 
 // x[i stride] for i in [0, L).
 Vec load_every(const float* x, int64_t stride) {
@@ -146,11 +140,9 @@ void max_pool(const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, voi
   });
 }
 
-template size_t max_pool_workspace<float>(const MaxPoolProblem&, size_t);
-template size_t max_pool_workspace<half>(const MaxPoolProblem&, size_t);
-template size_t max_pool_workspace<uint32_t>(const MaxPoolProblem&, size_t);
-template void max_pool(const MaxPoolProblem&, const float*, float*, Parallel&, void*);
-template void max_pool(const MaxPoolProblem&, const half*, half*, Parallel&, void*);
-template void max_pool(const MaxPoolProblem&, const uint32_t*, uint32_t*, Parallel&, void*);
+GRAPHOPT_INSTANTIATE(max_pool_workspace)
+template decltype(max_pool_workspace<uint32_t>) max_pool_workspace<uint32_t>;
+GRAPHOPT_INSTANTIATE(max_pool)
+template decltype(max_pool<uint32_t>) max_pool<uint32_t>;
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA
