@@ -5,13 +5,21 @@
 namespace graphopt {
 namespace {
 
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part;
+  return text;
+}
+
 template <class T>
 T required(std::optional<T> value, const char* name, const char* type) {
-  if (!value) throw Error(std::string("attribute '") + name + "' of type " + type + " is required");
+  throw_if(!value, "attribute '", name, "' of type ", type, " is required");
   return *std::move(value);
 }
 
 }  // namespace
+
+Error::Error(const std::vector<std::string>& parts) : std::runtime_error(joined(parts)) {}
 
 const char* element_type_name(ElementType type) {
   switch (type) {
@@ -58,7 +66,7 @@ std::vector<int64_t> Attributes::get_ints(const char* name) const {
 }
 
 const Tensor& Call::input(size_t i) const {
-  if (!has_input(i)) throw Error("input " + std::to_string(i) + " is required");
+  throw_if(!has_input(i), "input ", i, " is required");
   return inputs[i];
 }
 
@@ -82,17 +90,23 @@ std::vector<int64_t> Call::integers(size_t i) const {
     case ElementType::kUint8:
       return {t.as<uint8_t>(), t.as<uint8_t>() + n};
     default:
-      throw Error("input " + std::to_string(i) + " must hold integers");
+      throw Error("input ", i, " must hold integers");
   }
+}
+
+int64_t Call::integer(size_t i, const char* name) const {
+  const std::vector<int64_t> all = integers(i);
+  throw_if(all.size() != 1, name, " must be one number");
+  return all[0];
 }
 
 float Call::number(size_t i, float absent) const {
   if (!has_input(i)) return absent;
   const Tensor& t = inputs[i];
-  if (t.shape.elements() != 1) throw Error("input " + std::to_string(i) + " must hold one number");
+  throw_if(t.shape.elements() != 1, "input ", i, " must hold one number");
   if (t.type == ElementType::kFloat) return *t.as<float>();
   if (t.type == ElementType::kHalf) return *t.as<half>();
-  throw Error("input " + std::to_string(i) + " must be float or float16");
+  throw Error("input ", i, " must be float or float16");
 }
 
 void Call::set_output(size_t i, const Shape& shape, ElementType type, Place place) {

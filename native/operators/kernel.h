@@ -23,6 +23,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "operators/tensor.h"
@@ -38,21 +39,45 @@ namespace cpu {
 class Parallel;
 }  // namespace cpu
 
+// The types of attributes, in the order of AttributeValue's alternatives.
+enum class AttributeType { kFloat, kInt, kInts, kString, kStrings };
+using AttributeValue =
+    std::variant<float, int64_t, std::vector<int64_t>, std::string, std::vector<std::string>>;
+
 // The attributes of a node, wherever they are read from.
 class Attributes {
  public:
   virtual ~Attributes() = default;
   // Nothing when there is no such attribute of this type.
-  virtual std::optional<float> find_float(const char* name) const = 0;
-  virtual std::optional<int64_t> find_int(const char* name) const = 0;
-  virtual std::optional<std::vector<int64_t>> find_ints(const char* name) const = 0;
-  virtual std::optional<std::string> find_string(const char* name) const = 0;
-  virtual std::optional<std::vector<std::string>> find_strings(const char* name) const = 0;
+  virtual std::optional<AttributeValue> find(const char* name, AttributeType type) const = 0;
+  auto find_float(const char* name) const { return find_as<AttributeType::kFloat>(name); }
+  auto find_int(const char* name) const { return find_as<AttributeType::kInt>(name); }
+  auto find_ints(const char* name) const { return find_as<AttributeType::kInts>(name); }
+  auto find_string(const char* name) const { return find_as<AttributeType::kString>(name); }
+  auto find_strings(const char* name) const { return find_as<AttributeType::kStrings>(name); }
 
   // Those that must be there. They throw Error.
   float get_float(const char* name) const;
   int64_t get_int(const char* name) const;
   std::vector<int64_t> get_ints(const char* name) const;
+  // `absent` when there is no such attribute of this type.
+  float get_float(const char* name, float absent) const { return find_float(name).value_or(absent); }
+  int64_t get_int(const char* name, int64_t absent) const { return find_int(name).value_or(absent); }
+  bool get_bool(const char* name, bool absent = false) const { return get_int(name, absent) != 0; }
+  std::vector<int64_t> get_ints(const char* name, const std::vector<int64_t>& absent) const {
+    return find_ints(name).value_or(absent);
+  }
+  std::string get_string(const char* name, const char* absent) const {
+    return find_string(name).value_or(absent);
+  }
+
+ private:
+  template <AttributeType kType,
+            class T = std::variant_alternative_t<static_cast<size_t>(kType), AttributeValue>>
+  std::optional<T> find_as(const char* name) const {
+    std::optional<AttributeValue> value = find(name, kType);
+    return value ? std::optional<T>(std::get<T>(*std::move(value))) : std::nullopt;
+  }
 };
 
 // One number of any type.
@@ -157,6 +182,8 @@ struct Call {
   const Tensor& input(size_t i) const;
   // An input in host memory that holds integers; a uint64 beyond int64 is the negative number of its bits.
   std::vector<int64_t> integers(size_t i) const;
+  // The only one of such an input. Throws Error that names the input where it holds more, or none.
+  int64_t integer(size_t i, const char* name) const;
   // An input in host memory that holds one number; `absent` when it is left out.
   float number(size_t i, float absent) const;
   // Whether 16-byte loads and stores may be used.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "device/element_type.h"
@@ -16,8 +17,30 @@ namespace graphopt {
 // node and the shapes.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // Joins the parts, which are strings, numbers and shapes.
+  template <class... Parts>
+  explicit Error(const Parts&... parts) : Error(std::vector<std::string>{text_of(parts)...}) {}
+
+ private:
+  explicit Error(const std::vector<std::string>& parts);
+
+  template <class Part>
+  static std::string text_of(const Part& part) {
+    if constexpr (std::is_arithmetic_v<Part>) {
+      return std::to_string(part);
+    } else if constexpr (std::is_convertible_v<Part, std::string>) {
+      return part;
+    } else {
+      return part.text();
+    }
+  }
 };
+
+// Throws Error with these parts if `wrong`. The parts are evaluated in either case.
+template <class... Parts>
+void throw_if(bool wrong, const Parts&... parts) {
+  if (wrong) throw Error(parts...);
+}
 
 const char* element_type_name(ElementType type);
 // Whether two elements share a byte, the first in its lower half.

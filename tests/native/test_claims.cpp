@@ -55,14 +55,11 @@ class ExampleNode final : public NodeInGraph {
   }
 
   std::optional<Tensor> constant(size_t) const override { return std::nullopt; }
-  std::optional<float> find_float(const char*) const override { return std::nullopt; }
-  std::optional<int64_t> find_int(const char* name) const override {
+  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
     const auto found = attributes_.find(name);
-    return found != attributes_.end() ? std::optional(found->second) : std::nullopt;
+    const bool known = type == AttributeType::kInt && found != attributes_.end();
+    return known ? std::optional<AttributeValue>(found->second) : std::nullopt;
   }
-  std::optional<std::vector<int64_t>> find_ints(const char*) const override { return std::nullopt; }
-  std::optional<std::string> find_string(const char*) const override { return std::nullopt; }
-  std::optional<std::vector<std::string>> find_strings(const char*) const override { return std::nullopt; }
 
  private:
   std::map<std::string, int64_t> attributes_;

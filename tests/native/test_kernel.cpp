@@ -23,16 +23,16 @@ class PlainNode final : public Node {
     inputs.assign(count, {true, type, std::nullopt});
     outputs.assign(1, {true, type, std::nullopt});
   }
-  std::optional<float> find_float(const char* key) const override { return find(floats, key); }
-  std::optional<int64_t> find_int(const char* key) const override { return find(numbers, key); }
-  std::optional<std::vector<int64_t>> find_ints(const char* key) const override { return find(lists, key); }
-  std::optional<std::string> find_string(const char*) const override { return std::nullopt; }
-  std::optional<std::vector<std::string>> find_strings(const char*) const override { return std::nullopt; }
-  std::optional<Tensor> constant(size_t i) const override { return find(constants, i); }
+  std::optional<AttributeValue> find(const char* key, AttributeType type) const override {
+    if (type == AttributeType::kFloat) return of(floats, key);
+    if (type == AttributeType::kInt) return of(numbers, key);
+    return type == AttributeType::kInts ? std::optional<AttributeValue>(of(lists, key)) : std::nullopt;
+  }
+  std::optional<Tensor> constant(size_t i) const override { return of(constants, i); }
 
  private:
   template <class Map, class Key>
-  static std::optional<typename Map::mapped_type> find(const Map& map, const Key& key) {
+  static std::optional<typename Map::mapped_type> of(const Map& map, const Key& key) {
     const auto found = map.find(key);
     return found != map.end() ? std::optional(found->second) : std::nullopt;
   }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "runtime/abi/ort.h"
 
@@ -19,6 +22,47 @@ class StatusError : public Error {
 
 // Throws StatusError with the status' code and message unless it is null; releases it.
 void check(const OrtApi* api, OrtStatus* status);
+
+// Returns the last argument of a function of the runtime, which the function sets. Throws as `check`.
+template <class Out, class Api, class Function, class... Args>
+Out get(const Api* api, const Function& function, Args... args) {
+  Out out = {};
+  check(api, function(api, args..., &out));
+  return out;
+}
+
+// Returns the array that `fill` writes; `count` returns its length. Throws as `check`.
+template <class T, class Api, class Count, class Fill, class... Args>
+std::vector<T> get_list(const Api* api, const Count& count, const Fill& fill, Args... args) {
+  std::vector<T> all(get<size_t>(api, count, args...));
+  if (!all.empty()) check(api, fill(api, args..., all.data(), all.size()));
+  return all;
+}
+
+// Returns the text that `function` writes. For a null buffer it returns the length, including the final NUL.
+template <class Function, class... Args>
+std::string get_text(const OrtApi* api, const Function& function, Args... args) {
+  size_t size = 0;
+  check(api, function(api, args..., nullptr, &size));
+  std::string text(size, '\0');
+  check(api, function(api, args..., text.data(), &size));
+  text.resize(size > 0 ? size - 1 : 0);
+  return text;
+}
+
+// Owns an object of the runtime; kRelease, a function of the runtime, releases it.
+template <const auto& kRelease>
+struct Releaser {
+  const typename std::decay_t<decltype(kRelease)>::Api* api;
+  template <class T>
+  void operator()(T* object) const {
+    kRelease(api, object);
+  }
+};
+template <const auto& kRelease, class Api, class T>
+std::unique_ptr<T, Releaser<kRelease>> own(const Api* api, T* object) {
+  return {object, Releaser<kRelease>{api}};
+}
 
 // Drops the status of a question whose answer may be no; whether it was yes.
 bool succeeded(const OrtApi* api, OrtStatus* status);

@@ -5,8 +5,7 @@ namespace {
 
 // Null where it is not known to be a tensor.
 const OrtTensorTypeAndShapeInfo* tensor_info(const OrtApi24* api, const OrtValueInfo* info) {
-  const OrtTypeInfo* type = nullptr;
-  check(api, GetValueInfoTypeInfo(api, info, &type));
+  const auto* type = get<const OrtTypeInfo*>(api, GetValueInfoTypeInfo, info);
   const OrtTensorTypeAndShapeInfo* tensor = nullptr;
   if (type != nullptr) check(api, CastTypeInfoToTensorInfo(api, type, &tensor));
   return tensor;
@@ -18,8 +17,7 @@ Value read_value(const OrtApi24* api, const OrtValueInfo* info) {
   const OrtTensorTypeAndShapeInfo* tensor = tensor_info(api, info);
   if (tensor == nullptr) return value;
   check(api, GetTensorElementType(api, tensor, &value.type));
-  size_t rank = 0;
-  check(api, GetDimensionsCount(api, tensor, &rank));
+  const auto rank = get<size_t>(api, GetDimensionsCount, tensor);
   if (rank > Shape::kMaxRank) return value;
   value.shape.emplace(rank);
   if (rank > 0) check(api, GetDimensions(api, tensor, value.shape->data(), rank));
@@ -37,23 +35,17 @@ void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& valu
 
 // Empty where it was given to none.
 std::string_view provider_of(const OrtApi24* api, const OrtNode* node) {
-  const char* given = nullptr;
-  check(api, Node_GetEpName(api, node, &given));
+  const auto* given = get<const char*>(api, Node_GetEpName, node);
   return given != nullptr ? given : "";
 }
 
 // Whether a node in one of the bodies, or in theirs, was given to this provider.
 bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
-  size_t n = 0;
-  check(api, Node_GetNumSubgraphs(api, node, &n));
-  if (n == 0) return false;
-  std::vector<const OrtGraph*> bodies(n);
-  check(api, Node_GetSubgraphs(api, node, bodies.data(), n, nullptr));
+  std::vector<const OrtGraph*> bodies(get<size_t>(api, Node_GetNumSubgraphs, node));
+  if (bodies.empty()) return false;
+  check(api, Node_GetSubgraphs(api, node, bodies.data(), bodies.size(), nullptr));
   for (const OrtGraph* body : bodies) {
-    check(api, Graph_GetNumNodes(api, body, &n));
-    std::vector<const OrtNode*> nodes(n);
-    check(api, Graph_GetNodes(api, body, nodes.data(), n));
-    for (const OrtNode* inner : nodes) {
+    for (const OrtNode* inner : get_list<const OrtNode*>(api, Graph_GetNumNodes, Graph_GetNodes, body)) {
       if (provider_of(api, inner) == provider || is_taken_inside(api, inner, provider)) return true;
     }
   }
@@ -64,33 +56,21 @@ bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view 
 
 GraphNode::GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider)
     : WithAttributes(api), api_(api), node_(node) {
-  const char* text = nullptr;
-  check(api, Node_GetName(api, node, &text));
-  name = text;
-  check(api, Node_GetOperatorType(api, node, &text));
-  op = text;
-  check(api, Node_GetDomain(api, node, &text));
-  domain_ = text;
+  name = get<const char*>(api, Node_GetName, node);
+  op = get<const char*>(api, Node_GetOperatorType, node);
+  domain_ = get<const char*>(api, Node_GetDomain, node);
   if (domain_ == "ai.onnx") domain_.clear();
-  check(api, Node_GetSinceVersion(api, node, &version));
-  size_t n = 0;
-  check(api, Node_GetNumInputs(api, node, &n));
-  raw_inputs_.resize(n);
-  check(api, Node_GetInputs(api, node, raw_inputs_.data(), n));
+  version = get<int>(api, Node_GetSinceVersion, node);
+  raw_inputs_ = node_inputs(api, node);
   for (const OrtValueInfo* value : raw_inputs_) {
     add(api, value, inputs, input_names_);
     bool is_constant = false;
     if (value != nullptr) check(api, ValueInfo_IsConstantInitializer(api, value, &is_constant));
     constant_.push_back(is_constant);
   }
-  check(api, Node_GetNumOutputs(api, node, &n));
-  std::vector<const OrtValueInfo*> values(n);
-  check(api, Node_GetOutputs(api, node, values.data(), n));
-  for (const OrtValueInfo* value : values) add(api, value, outputs, output_names_);
-  check(api, Node_GetNumImplicitInputs(api, node, &n));
-  values.resize(n);
-  if (n > 0) check(api, Node_GetImplicitInputs(api, node, values.data(), n));
-  implicit_names_ = names_of(api, values);
+  for (const OrtValueInfo* value : node_outputs(api, node)) add(api, value, outputs, output_names_);
+  implicit_names_ = names_of(
+      api, get_list<const OrtValueInfo*>(api, Node_GetNumImplicitInputs, Node_GetImplicitInputs, node));
   const std::string_view given = provider_of(api, node);
   is_given_ = given == provider;
   is_elsewhere_ = !given.empty() && !is_given_;
@@ -110,8 +90,7 @@ std::vector<std::string> GraphNode::symbols(size_t i) const {
 
 std::optional<Tensor> GraphNode::constant(size_t i) const {
   if (!has_input(i) || !constant_[i]) return std::nullopt;
-  const OrtValue* value = nullptr;
-  check(api_, ValueInfo_GetInitializerValue(api_, raw_inputs_[i], &value));
+  const auto* value = get<const OrtValue*>(api_, ValueInfo_GetInitializerValue, raw_inputs_[i]);
   if (value == nullptr) return std::nullopt;
   std::optional<Tensor> tensor(std::in_place);
   read_tensor(api_, value, *tensor);
@@ -132,6 +111,14 @@ std::optional<Number> GraphNode::find_number(const char* name) const {
   return take_number(api_, value, name);
 }
 
+std::vector<const OrtValueInfo*> node_inputs(const OrtApi24* api, const OrtNode* node) {
+  return get_list<const OrtValueInfo*>(api, Node_GetNumInputs, Node_GetInputs, node);
+}
+
+std::vector<const OrtValueInfo*> node_outputs(const OrtApi24* api, const OrtNode* node) {
+  return get_list<const OrtValueInfo*>(api, Node_GetNumOutputs, Node_GetOutputs, node);
+}
+
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> names;
   for (const OrtValueInfo* value : values) {
@@ -143,31 +130,20 @@ std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const O
 }
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph, std::string_view provider) {
-  size_t n = 0;
-  check(api, Graph_GetNumNodes(api, graph, &n));
-  std::vector<const OrtNode*> raw(n);
-  check(api, Graph_GetNodes(api, graph, raw.data(), n));
+  const auto raw = get_list<const OrtNode*>(api, Graph_GetNumNodes, Graph_GetNodes, graph);
   std::vector<GraphNode> nodes;
-  nodes.reserve(n);
+  nodes.reserve(raw.size());
   for (const OrtNode* node : raw) nodes.emplace_back(api, node, provider);
   return nodes;
 }
 
 std::vector<std::string> output_names(const OrtApi24* api, const OrtGraph* graph) {
-  size_t n = 0;
-  check(api, Graph_GetNumOutputs(api, graph, &n));
-  std::vector<const OrtValueInfo*> values(n);
-  check(api, Graph_GetOutputs(api, graph, values.data(), n));
-  return names_of(api, values);
+  return names_of(api, get_list<const OrtValueInfo*>(api, Graph_GetNumOutputs, Graph_GetOutputs, graph));
 }
 
 std::string parent_operator(const OrtApi24* api, const OrtGraph* graph) {
-  const OrtNode* parent = nullptr;
-  check(api, Graph_GetParentNode(api, graph, &parent));
-  if (parent == nullptr) return "";
-  const char* op = "";
-  check(api, Node_GetOperatorType(api, parent, &op));
-  return op;
+  const auto* parent = get<const OrtNode*>(api, Graph_GetParentNode, graph);
+  return parent != nullptr ? get<const char*>(api, Node_GetOperatorType, parent) : "";
 }
 
 }  // namespace graphopt::abi

@@ -38,6 +38,8 @@ class GraphNode final : public WithAttributes<NodeInGraph> {
   std::vector<const OrtValueInfo*> raw_inputs_;
 };
 
+std::vector<const OrtValueInfo*> node_inputs(const OrtApi24* api, const OrtNode* node);
+std::vector<const OrtValueInfo*> node_outputs(const OrtApi24* api, const OrtNode* node);
 // Empty for one that is left out.
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values);
 

@@ -1,7 +1,5 @@
 #include "runtime/abi/inference.h"
 
-#include <memory>
-
 namespace graphopt::abi {
 
 const OrtOpAttr* ShapeInference::attribute(const char* name) const {
@@ -10,10 +8,8 @@ const OrtOpAttr* ShapeInference::attribute(const char* name) const {
 }
 
 SymbolicShape ShapeInference::input(size_t i) const {
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, i, &info));
-  size_t rank = 0;
-  check(api_, GetDimensionsCount(api_, info, &rank));
+  auto* info = get<OrtTensorTypeAndShapeInfo*>(api_, ShapeInferContext_GetInputTypeShape, context_, i);
+  const auto rank = get<size_t>(api_, GetDimensionsCount, info);
   if (rank == 0) return {};
   std::vector<int64_t> dims(rank);
   std::vector<const char*> names(rank);
@@ -36,15 +32,12 @@ void ShapeInference::set_output(size_t i, const SymbolicShape& shape, ElementTyp
     names.push_back(d.symbol.c_str());
   }
   if (type == ElementType::kUndefined) {
-    OrtTensorTypeAndShapeInfo* input0 = nullptr;
-    check(api_, ShapeInferContext_GetInputTypeShape(api_, context_, 0, &input0));
+    auto* input0 = get<OrtTensorTypeAndShapeInfo*>(api_, ShapeInferContext_GetInputTypeShape, context_, 0);
     check(api_, GetTensorElementType(api_, input0, &type));
   }
 
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  check(api_, CreateTensorTypeAndShapeInfo(api_, &raw));
-  const auto release = [this](OrtTensorTypeAndShapeInfo* info) { ReleaseTensorTypeAndShapeInfo(api_, info); };
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> info(raw, release);
+  auto* raw = get<OrtTensorTypeAndShapeInfo*>(api_, CreateTensorTypeAndShapeInfo);
+  const auto info = own<ReleaseTensorTypeAndShapeInfo>(api_, raw);
   check(api_, SetTensorElementType(api_, raw, type));
   check(api_, SetDimensions(api_, raw, dims.data(), dims.size()));
   check(api_, SetSymbolicDimensions(api_, raw, names.data(), names.size()));

@@ -13,28 +13,16 @@ Value read_value(const OrtApi* api, const OrtKernelInfo* info, size_t i) {
   Value value;
   OrtTypeInfo* raw = nullptr;
   if (!succeeded(api, KernelInfo_GetInputTypeInfo(api, info, i, &raw))) return value;
-  const auto release = [api](OrtTypeInfo* type) { ReleaseTypeInfo(api, type); };
-  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(raw, release);
+  const auto owner = own<ReleaseTypeInfo>(api, raw);
   value.present = true;
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(api, CastTypeInfoToTensorInfo(api, raw, &tensor));
+  const auto* tensor = get<const OrtTensorTypeAndShapeInfo*>(api, CastTypeInfoToTensorInfo, raw);
   if (tensor == nullptr) return value;
   check(api, GetTensorElementType(api, tensor, &value.type));
-  size_t rank = 0;
-  check(api, GetDimensionsCount(api, tensor, &rank));
+  const auto rank = get<size_t>(api, GetDimensionsCount, tensor);
   if (rank == 0 || rank > Shape::kMaxRank) return value;  // one that is not known looks like a scalar's
   value.shape.emplace(rank);
   check(api, GetDimensions(api, tensor, value.shape->data(), rank));
   return value;
-}
-
-std::string read_name(const OrtApi* api, const OrtKernelInfo* info) {
-  size_t size = 0;
-  check(api, KernelInfo_GetNodeName(api, info, nullptr, &size));
-  std::string name(size, '\0');
-  check(api, KernelInfo_GetNodeName(api, info, name.data(), &size));
-  name.resize(size > 0 ? size - 1 : 0);
-  return name;
 }
 
 }  // namespace
@@ -42,55 +30,45 @@ std::string read_name(const OrtApi* api, const OrtKernelInfo* info) {
 NodeInfo::NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name)
     : api_(api), info_(info) {
   op = operator_name;
-  name = read_name(api, info);
-  size_t n = 0;
-  check(api, KernelInfo_GetInputCount(api, info, &n));
+  name = get_text(api, KernelInfo_GetNodeName, info);
+  const auto n = get<size_t>(api, KernelInfo_GetInputCount, info);
   for (size_t i = 0; i < n; ++i) inputs.push_back(read_value(api, info, i));
-  check(api, KernelInfo_GetOutputCount(api, info, &n));
-  outputs.resize(n);
+  outputs.resize(get<size_t>(api, KernelInfo_GetOutputCount, info));
 }
 
-std::optional<float> NodeInfo::find_float(const char* attribute) const {
-  float value = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_float(api_, info_, attribute, &value))) return std::nullopt;
-  return value;
-}
-
-std::optional<int64_t> NodeInfo::find_int(const char* attribute) const {
-  int64_t value = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_int64(api_, info_, attribute, &value))) return std::nullopt;
-  return value;
-}
-
-std::optional<std::vector<int64_t>> NodeInfo::find_ints(const char* attribute) const {
-  size_t n = 0;
-  if (!succeeded(api_, KernelInfoGetAttributeArray_int64(api_, info_, attribute, nullptr, &n))) {
-    return std::nullopt;
+std::optional<AttributeValue> NodeInfo::find(const char* attribute, AttributeType type) const {
+  using Found = std::optional<AttributeValue>;
+  const auto number = [&](const auto& read, auto value) {
+    return succeeded(api_, read(api_, info_, attribute, &value)) ? Found(value) : std::nullopt;
+  };
+  const auto list = [&](const auto& read, auto values) -> std::optional<decltype(values)> {
+    size_t n = 0;
+    if (!succeeded(api_, read(api_, info_, attribute, nullptr, &n))) return std::nullopt;
+    values.resize(n);
+    if (n > 0) check(api_, read(api_, info_, attribute, values.data(), &n));
+    return values;
+  };
+  switch (type) {
+    case AttributeType::kFloat:
+      return number(KernelInfoGetAttribute_float, 0.0f);
+    case AttributeType::kInt:
+      return number(KernelInfoGetAttribute_int64, int64_t{0});
+    case AttributeType::kInts:
+      return list(KernelInfoGetAttributeArray_int64, std::vector<int64_t>());
+    case AttributeType::kStrings:
+      throw Error("the runtime tells a kernel no list of strings (", attribute,
+                  "): what it says must be known where the node is claimed");
+    case AttributeType::kString:
+      break;
   }
-  std::vector<int64_t> values(n);
-  if (n > 0) check(api_, KernelInfoGetAttributeArray_int64(api_, info_, attribute, values.data(), &n));
-  return values;
-}
-
-std::optional<std::string> NodeInfo::find_string(const char* attribute) const {
-  size_t n = 0;
-  if (!succeeded(api_, KernelInfoGetAttribute_string(api_, info_, attribute, nullptr, &n)))
-    return std::nullopt;
-  std::string value(n, '\0');
-  check(api_, KernelInfoGetAttribute_string(api_, info_, attribute, value.data(), &n));
-  while (!value.empty() && value.back() == '\0') value.pop_back();
-  return value;
-}
-
-std::optional<std::vector<std::string>> NodeInfo::find_strings(const char* attribute) const {
-  throw Error(std::string("the runtime tells a kernel no list of strings (") + attribute +
-              "): what it says must be known where the node is claimed");
+  auto text = list(KernelInfoGetAttribute_string, std::string());
+  while (text && !text->empty() && text->back() == '\0') text->pop_back();
+  return text;
 }
 
 std::optional<Tensor> NodeInfo::constant(size_t i) const {
   int is_constant = 0;
-  const OrtValue* value = nullptr;
-  check(api_, KernelInfoGetConstantInput_tensor(api_, info_, i, &is_constant, &value));
+  const auto* value = get<const OrtValue*>(api_, KernelInfoGetConstantInput_tensor, info_, i, &is_constant);
   if (is_constant == 0 || value == nullptr) return std::nullopt;
   std::optional<Tensor> tensor(std::in_place);
   read_tensor(api_, value, *tensor);
@@ -98,8 +76,7 @@ std::optional<Tensor> NodeInfo::constant(size_t i) const {
 }
 
 std::optional<Number> NodeInfo::find_number(const char* attribute) const {
-  OrtAllocator* allocator = nullptr;
-  check(api_, GetAllocatorWithDefaultOptions(api_, &allocator));
+  auto* allocator = get<OrtAllocator*>(api_, GetAllocatorWithDefaultOptions);
   OrtValue* value = nullptr;
   if (!succeeded(api_, KernelInfoGetAttribute_tensor(api_, info_, attribute, allocator, &value))) {
     return std::nullopt;
@@ -108,8 +85,7 @@ std::optional<Number> NodeInfo::find_number(const char* attribute) const {
 }
 
 Number take_number(const OrtApi* api, OrtValue* value, const char* name) {
-  const auto release = [api](OrtValue* v) { ReleaseValue(api, v); };
-  const std::unique_ptr<OrtValue, decltype(release)> owner(value, release);
+  const auto owner = own<ReleaseValue>(api, value);
   Tensor tensor;
   read_tensor(api, value, tensor);
   const int64_t bytes = bytes_of(tensor.type);
@@ -123,12 +99,9 @@ Number take_number(const OrtApi* api, OrtValue* value, const char* name) {
 }
 
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor) {
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  check(api, GetTensorTypeAndShape(api, value, &raw));
-  const auto release = [api](OrtTensorTypeAndShapeInfo* info) { ReleaseTensorTypeAndShapeInfo(api, info); };
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> info(raw, release);
-  size_t rank = 0;
-  check(api, GetDimensionsCount(api, raw, &rank));
+  auto* raw = get<OrtTensorTypeAndShapeInfo*>(api, GetTensorTypeAndShape, value);
+  const auto info = own<ReleaseTensorTypeAndShapeInfo>(api, raw);
+  const auto rank = get<size_t>(api, GetDimensionsCount, raw);
   tensor.shape = Shape(rank);
   if (rank > 0) check(api, GetDimensions(api, raw, tensor.shape.data(), rank));
   check(api, GetTensorElementType(api, raw, &tensor.type));
@@ -137,41 +110,28 @@ void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor) {
 
 void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor) {
   const int64_t* dims = nullptr;
-  size_t rank = 0;
-  check(api, GetTensorElementTypeAndShapeDataReference(api, value, &tensor.type, &dims, &rank));
+  const auto rank = get<size_t>(api, GetTensorElementTypeAndShapeDataReference, value, &tensor.type, &dims);
   tensor.shape = Shape(rank);
   std::copy(dims, dims + rank, tensor.shape.data());
   check(api, GetTensorMutableData(api, const_cast<OrtValue*>(value), &tensor.data));
 }
 
-size_t Context::input_count() const {
-  size_t n = 0;
-  check(api_, KernelContext_GetInputCount(api_, context_, &n));
-  return n;
-}
+size_t Context::input_count() const { return get<size_t>(api_, KernelContext_GetInputCount, context_); }
 
 const OrtValue* Context::input(size_t i) const {
-  const OrtValue* value = nullptr;
-  check(api_, KernelContext_GetInput(api_, context_, i, &value));
-  return value;
+  return get<const OrtValue*>(api_, KernelContext_GetInput, context_, i);
 }
 
 void* Context::output(size_t i, const Shape& shape) const {
-  OrtValue* value = nullptr;
-  check(api_, KernelContext_GetOutput(api_, context_, i, shape.data(), shape.rank(), &value));
+  auto* value = get<OrtValue*>(api_, KernelContext_GetOutput, context_, i, shape.data(), shape.rank());
   if (value == nullptr) return nullptr;
-  void* data = nullptr;
-  check(api_, GetTensorMutableData(api_, value, &data));
+  auto* data = get<void*>(api_, GetTensorMutableData, value);
   if (data == nullptr && shape.elements() > 0)
     throw Error("no memory for an output of shape " + shape.text());
   return data;
 }
 
-void* Context::gpu_stream() const {
-  void* stream = nullptr;
-  check(api_, KernelContext_GetGPUComputeStream(api_, context_, &stream));
-  return stream;
-}
+void* Context::gpu_stream() const { return get<void*>(api_, KernelContext_GetGPUComputeStream, context_); }
 
 void Context::parallel_for(void (*fn)(void* user, size_t i), size_t total, void* user) const {
   check(api_, KernelContext_ParallelFor(api_, context_, fn, total, 0, user));
@@ -203,10 +163,8 @@ HostScratch::~HostScratch() {
 }
 
 DeviceScratch::DeviceScratch(const Context& context, size_t bytes) : api_(context.api()) {
-  const OrtValue* value = nullptr;
-  check(api_, KernelContext_GetInput(api_, context.raw(), 0, &value));
-  const OrtMemoryInfo* info = nullptr;
-  check(api_, GetTensorMemoryInfo(api_, value, &info));
+  const auto* value = get<const OrtValue*>(api_, KernelContext_GetInput, context.raw(), 0);
+  const auto* info = get<const OrtMemoryInfo*>(api_, GetTensorMemoryInfo, value);
   check(api_, KernelContext_GetAllocator(api_, context.raw(), info, &allocator_));
   OrtStatus* status = KernelContext_GetScratchBuffer(api_, context.raw(), info, bytes, &data_);
   if (status == nullptr && data_ != nullptr) return;

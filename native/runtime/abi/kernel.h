@@ -19,11 +19,7 @@ class NodeInfo final : public Node {
  public:
   NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name);
 
-  std::optional<float> find_float(const char* name) const override;
-  std::optional<int64_t> find_int(const char* name) const override;
-  std::optional<std::vector<int64_t>> find_ints(const char* name) const override;
-  std::optional<std::string> find_string(const char* name) const override;
-  std::optional<std::vector<std::string>> find_strings(const char* name) const override;
+  std::optional<AttributeValue> find(const char* name, AttributeType type) const override;
   std::optional<Tensor> constant(size_t i) const override;
   std::optional<Number> find_number(const char* name) const override;
 

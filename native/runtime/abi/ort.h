@@ -54,6 +54,7 @@ struct Slot;
 template <size_t kIndex, class Result, class... Args>
 struct Slot<kIndex, Result(Args...)> {
   static_assert(kIndex < kApiSlots, "not part of interface revision 18");
+  using Api = OrtApi;
   Result operator()(const OrtApi* api, Args... args) const {
     return reinterpret_cast<Result (*)(Args...)>(api->slots[kIndex])(args...);
   }

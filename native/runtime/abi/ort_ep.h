@@ -47,6 +47,7 @@ struct TableSlot;
 template <class Table, size_t kIndex, class Result, class... Args>
 struct TableSlot<Table, kIndex, Result(Args...)> {
   static_assert(kIndex < sizeof(Table) / sizeof(void*), "not part of interface revision 24");
+  using Api = Table;
   Result operator()(const Table* table, Args... args) const {
     void (*function)();
     std::memcpy(&function, reinterpret_cast<const char*>(table) + kIndex * sizeof function, sizeof function);

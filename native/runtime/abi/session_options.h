@@ -11,15 +11,9 @@ namespace graphopt::abi {
 // The text of an entry of the session's configuration; none where there is no such entry.
 inline std::optional<std::string> config_entry(const OrtApi* api, const OrtSessionOptions* options,
                                                const std::string& key) {
-  int has = 0;
-  check(api, HasSessionConfigEntry(api, options, key.c_str(), &has));
+  const auto has = get<int>(api, HasSessionConfigEntry, options, key.c_str());
   if (has == 0) return std::nullopt;
-  size_t size = 0;
-  check(api, GetSessionConfigEntry(api, options, key.c_str(), nullptr, &size));
-  std::string value(size, '\0');
-  check(api, GetSessionConfigEntry(api, options, key.c_str(), value.data(), &size));
-  value.resize(size > 0 ? size - 1 : 0);
-  return value;
+  return get_text(api, GetSessionConfigEntry, options, key.c_str());
 }
 
 }  // namespace graphopt::abi

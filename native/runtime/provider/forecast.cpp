@@ -42,26 +42,21 @@ class ForecastNode final : public NodeInGraph {
     tensor.shape = *inputs[i].shape;
     return tensor;
   }
-  std::optional<float> find_float(const char* name) const override {
-    const Attribute* a = find(name, Attribute::kFloat);
-    return a != nullptr ? std::optional(a->f) : std::nullopt;
-  }
-  std::optional<int64_t> find_int(const char* name) const override {
-    const Attribute* a = find(name, Attribute::kInt);
-    return a != nullptr ? std::optional(a->i) : std::nullopt;
-  }
-  std::optional<std::vector<int64_t>> find_ints(const char* name) const override {
-    const Attribute* a = find(name, Attribute::kInts);
+  std::optional<AttributeValue> find(const char* name, AttributeType type) const override {
+    const Attribute* a = find_attribute(name, type);
     if (a == nullptr) return std::nullopt;
-    return std::vector<int64_t>(a->ints, a->ints + a->count);
-  }
-  std::optional<std::string> find_string(const char* name) const override {
-    const Attribute* a = find(name, Attribute::kString);
-    return a != nullptr ? std::optional<std::string>(a->s) : std::nullopt;
-  }
-  std::optional<std::vector<std::string>> find_strings(const char* name) const override {
-    const Attribute* a = find(name, Attribute::kStrings);
-    if (a == nullptr) return std::nullopt;
+    switch (type) {
+      case AttributeType::kFloat:
+        return a->f;
+      case AttributeType::kInt:
+        return a->i;
+      case AttributeType::kInts:
+        return std::vector<int64_t>(a->ints, a->ints + a->count);
+      case AttributeType::kString:
+        return std::string(a->s);
+      case AttributeType::kStrings:
+        break;
+    }
     std::vector<std::string> all;
     const char* next = a->s;
     for (int64_t i = 0; i < static_cast<int64_t>(a->count); ++i) next += all.emplace_back(next).size() + 1;
@@ -79,7 +74,9 @@ class ForecastNode final : public NodeInGraph {
     value.shape.emplace(static_cast<size_t>(v.rank));
     std::copy(v.dims, v.dims + v.rank, value.shape->data());
   }
-  const Attribute* find(const char* name, int32_t kind) const {
+  const Attribute* find_attribute(const char* name, AttributeType type) const {
+    constexpr int32_t kKinds[] = {1, 2, 7, 3, 8};  // in AttributeProto
+    const int32_t kind = kKinds[static_cast<size_t>(type)];
     for (const Attribute* a = attributes_; a->name != nullptr; ++a) {
       if (a->kind == kind && std::strcmp(a->name, name) == 0) return a;
     }

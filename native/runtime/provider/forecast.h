@@ -21,15 +21,8 @@ struct Value {
 
 // It ends where name is null.
 struct Attribute {
-  enum Kind : int32_t {
-    kFloat = 1,
-    kInt = 2,
-    kString = 3,
-    kInts = 7,
-    kStrings = 8
-  };  // numbers of ONNX's AttributeProto
   const char* name;
-  int32_t kind;
+  int32_t kind;  // the number of its type in ONNX's AttributeProto
   float f;
   int64_t i;
   const char* s;

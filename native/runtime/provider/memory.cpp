@@ -169,8 +169,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       throw Error("the tensor is in the memory of " + text_of(source) + " and is needed in that of " +
                   text_of(target) + ": make it there, or copy it through host memory");
     }
-    size_t bytes = 0;
-    abi::check(api, abi::GetTensorSizeInBytes(api, from, &bytes));
+    const auto bytes = abi::get<size_t>(api, abi::GetTensorSizeInBytes, from);
     if (bytes == 0) return;
     void *in = nullptr, *out = nullptr;
     abi::check(api, abi::GetTensorMutableData(api, const_cast<abi::OrtValue*>(from), &in));
@@ -297,23 +296,24 @@ PinnedMemory& pinned_memory(int number) {
   return *slot;
 }
 
-Allocator::Allocator(const OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info)
-    : OrtAllocatorImpl{}, api_(api), pinned_(&memory), info_(info) {
-  version = abi::kEpApiRevision;
-  Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
-  Reserve = Alloc;
-  Free = [](OrtAllocatorImpl* p, void* block) { self(p).release(block); };
-  Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
-}
-
-Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
-                     const abi::OrtMemoryInfo* info)
-    : OrtAllocatorImpl{}, api_(api), memory_(std::move(memory)), info_(info) {
+Allocator::Allocator(const OrtApi24* api, const abi::OrtMemoryInfo* info)
+    : OrtAllocatorImpl{}, api_(api), info_(info) {
   version = abi::kEpApiRevision;
   Alloc = [](OrtAllocatorImpl* p, size_t bytes) { return self(p).allocate(bytes, nullptr); };
   Reserve = Alloc;
   Free = [](OrtAllocatorImpl* p, void* memory) { self(p).release(memory); };
   Info = [](const OrtAllocatorImpl* p) { return self(p).info_; };
+}
+
+Allocator::Allocator(const OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info)
+    : Allocator(api, info) {
+  pinned_ = &memory;
+}
+
+Allocator::Allocator(const OrtApi24* api, std::shared_ptr<SessionMemory> memory,
+                     const abi::OrtMemoryInfo* info)
+    : Allocator(api, info) {
+  memory_ = std::move(memory);
   AllocOnStream = [](OrtAllocatorImpl* p, size_t bytes, abi::OrtSyncStream* stream) {
     return self(p).allocate(bytes, stream_handle(self(p).api_, stream));
   };

@@ -72,6 +72,7 @@ class Allocator final : public abi::OrtAllocatorImpl {
   Allocator(const abi::OrtApi24* api, PinnedMemory& memory, const abi::OrtMemoryInfo* info);
 
  private:
+  Allocator(const abi::OrtApi24* api, const abi::OrtMemoryInfo* info);
   void* allocate(size_t bytes, const void* stream) noexcept;
   void release(void* memory) noexcept;
   static Allocator& self(const abi::OrtAllocatorImpl* p);

@@ -295,12 +295,13 @@ struct Factory final : abi::OrtEpFactory {
   abi::OrtEpDevice* make_device(const abi::OrtHardwareDevice* hardware, int n, uint32_t vendor,
                                 const gpu::DeviceFacts& facts) {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
-    abi::OrtMemoryInfo*& info = memory[n];
-    if (info == nullptr) {
-      check(api,
-            abi::CreateMemoryInfo_V2(api, "Graphopt", abi::MemoryDeviceType::kGpu, vendor, n,
-                                     abi::DeviceMemoryType::kDefault, 0, abi::AllocatorType::kDevice, &info));
-    }
+    const auto made = [&](const char* name, abi::DeviceMemoryType type, abi::OrtMemoryInfo*& info) {
+      if (info == nullptr) {
+        info = abi::get<abi::OrtMemoryInfo*>(api, abi::CreateMemoryInfo_V2, name, abi::MemoryDeviceType::kGpu,
+                                             vendor, n, type, 0, abi::AllocatorType::kDevice);
+      }
+      return info;
+    };
     abi::OrtKeyValuePairs* metadata = nullptr;
     abi::CreateKeyValuePairs(api, &metadata);
     const auto tell = [&](const char* key, const std::string& value) {
@@ -318,16 +319,11 @@ struct Factory final : abi::OrtEpFactory {
     abi::OrtStatus* status = abi::CreateEpDevice(ep, this, hardware, metadata, nullptr, &raw);
     abi::ReleaseKeyValuePairs(api, metadata);
     check(api, status);
-    const auto release = [ep](abi::OrtEpDevice* unfinished) { abi::ReleaseEpDevice(ep, unfinished); };
-    std::unique_ptr<abi::OrtEpDevice, decltype(release)> device(raw, release);
-    check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, info));
+    auto device = abi::own<abi::ReleaseEpDevice>(ep, raw);
+    const auto* own_memory = made("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
+    check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, own_memory));
     // Memory of the host of which callers' tensors may be, and which the runtime itself does not use.
-    abi::OrtMemoryInfo*& host = pinned[n];
-    if (host == nullptr) {
-      check(api, abi::CreateMemoryInfo_V2(api, "GraphoptPinned", abi::MemoryDeviceType::kGpu, vendor, n,
-                                          abi::DeviceMemoryType::kHostAccessible, 0,
-                                          abi::AllocatorType::kDevice, &host));
-    }
+    const auto* host = made("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
     return device.release();
   }

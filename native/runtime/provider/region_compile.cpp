@@ -45,14 +45,8 @@ class RegionNode final : public Node {
   std::optional<Tensor> constant(size_t i) const override {
     return i < constants_.size() ? constants_[i] : std::nullopt;
   }
-  std::optional<float> find_float(const char* key) const override { return node_.find_float(key); }
-  std::optional<int64_t> find_int(const char* key) const override { return node_.find_int(key); }
-  std::optional<std::vector<int64_t>> find_ints(const char* key) const override {
-    return node_.find_ints(key);
-  }
-  std::optional<std::string> find_string(const char* key) const override { return node_.find_string(key); }
-  std::optional<std::vector<std::string>> find_strings(const char* key) const override {
-    return node_.find_strings(key);
+  std::optional<AttributeValue> find(const char* key, AttributeType type) const override {
+    return node_.find(key, type);
   }
   std::optional<Number> find_number(const char* key) const override { return node_.find_number(key); }
 
@@ -189,15 +183,8 @@ void Region::compile(const abi::OrtGraph* graph, const abi::OrtNode* fused,
                      const std::set<std::string>& planned) {
   const gpu::OnDevice on(device_);
   const std::vector<GraphNode> nodes = abi::graph_nodes(api_, graph, kProviderName);
-  size_t n = 0;
-  check(api_, abi::Node_GetNumInputs(api_, fused, &n));
-  std::vector<const abi::OrtValueInfo*> values(n);
-  check(api_, abi::Node_GetInputs(api_, fused, values.data(), n));
-  const std::vector<std::string> inputs = abi::names_of(api_, values);
-  check(api_, abi::Node_GetNumOutputs(api_, fused, &n));
-  values.resize(n);
-  check(api_, abi::Node_GetOutputs(api_, fused, values.data(), n));
-  const std::vector<std::string> outputs = abi::names_of(api_, values);
+  const std::vector<std::string> inputs = abi::names_of(api_, abi::node_inputs(api_, fused)),
+                                 outputs = abi::names_of(api_, abi::node_outputs(api_, fused));
   steps_.inputs = inputs.size();
   steps_.outputs = outputs.size();
   name_ = "region of " + std::to_string(nodes.size()) + " nodes, '" + nodes.front().name + "' to '" +

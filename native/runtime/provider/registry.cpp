@@ -92,10 +92,8 @@ class CopyKernel final : public Kernel {
 
 // What the session's options say of a node that has implementations to choose from.
 void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runtime::BoundKernel& bound) {
-  abi::OrtKeyValuePairs* raw = nullptr;
-  abi::check(api, abi::KernelInfo_GetConfigEntries(api, info, &raw));
-  const auto release = [api](abi::OrtKeyValuePairs* pairs) { abi::ReleaseKeyValuePairs(api, pairs); };
-  const std::unique_ptr<abi::OrtKeyValuePairs, decltype(release)> pairs(raw, release);
+  auto* raw = abi::get<abi::OrtKeyValuePairs*>(api, abi::KernelInfo_GetConfigEntries, info);
+  const auto pairs = abi::own<abi::ReleaseKeyValuePairs>(api, raw);
   const char* only = abi::GetKeyValue(api, raw, option_key("implementation").c_str());
   if (only != nullptr) bound.only = std::atoi(only);
   const char* libraries = abi::GetKeyValue(api, raw, option_key("libraries").c_str());

@@ -39,16 +39,15 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   using A = ActivationKind;
   if (!node.domain().empty()) return std::nullopt;
   if (node.op == "Relu") return Activation{A::kRelu};
-  if (node.op == "LeakyRelu") return Activation{A::kLeakyRelu, node.find_float("alpha").value_or(0.01f)};
+  if (node.op == "LeakyRelu") return Activation{A::kLeakyRelu, node.get_float("alpha", 0.01f)};
   if (node.op == "Sigmoid") return Activation{A::kSigmoid};
   if (node.op == "Tanh") return Activation{A::kTanh};
   if (node.op == "HardSwish") return Activation{A::kHardSwish};
   if (node.op == "Gelu") {
-    return Activation{node.find_string("approximate").value_or("none") == "tanh" ? A::kGeluTanh : A::kGelu};
+    return Activation{node.get_string("approximate", "none") == "tanh" ? A::kGeluTanh : A::kGelu};
   }
   if (node.op == "HardSigmoid") {
-    return Activation{A::kHardSigmoid, node.find_float("alpha").value_or(0.2f),
-                      node.find_float("beta").value_or(0.5f)};
+    return Activation{A::kHardSigmoid, node.get_float("alpha", 0.2f), node.get_float("beta", 0.5f)};
   }
   if (node.op == "Clip") {
     constexpr float kMost = std::numeric_limits<float>::infinity();
