@@ -180,7 +180,7 @@ BUILT_ON = {
     "row_norm": {"elementwise"},
     "winograd": {"scale_shift"},
     "scatter": {"gather"},
-    "shape": {"movement", "reduction"},
+    "shape": {"gather", "movement", "reduction"},
     "unary": {"elementwise"},
 }
 PRIVATE = ("args.h", "plan.h", "cpu.h", "_cpu.h")

@@ -8,19 +8,6 @@
 
 namespace graphopt {
 
-// The kernel of a node with the attribute `axis`, which names an axis of input 0.
-class AlongAxis : public gpu::DeviceKernel {
- public:
-  AlongAxis(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(0)) {}
-
- protected:
-  size_t axis(const Call& call) const { return axis_of(axis_, call.input(0).shape.rank()); }
-
- private:
-  int64_t axis_;
-};
-
 // For GatherElements and ScatterElements, which have an index for each element. Throws Error.
 void require_equal_ranks(const Call& call);
 std::string refuse_elements(const Node& node);

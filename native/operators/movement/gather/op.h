@@ -4,6 +4,13 @@
 #include "blocks/gpu/walk_plan.h"
 #include "operators/tensor.h"
 
+namespace graphopt {
+
+// The shape of what indices along an axis of x make.
+Shape gathered(const Shape& x, const Shape& indices, size_t axis);
+
+}  // namespace graphopt
+
 namespace graphopt::gpu {
 
 // x [outer, size, inner], y [outer, indices, inner], elements of 1, 2, 4 or 8 bytes.

@@ -6,7 +6,9 @@
 // Runtime's CPU provider does; sums and products of floats over axes, whose order is not defined, have no kernel.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operators/kernel_bases.h"
@@ -22,8 +24,36 @@ void add_arithmetic_of_places(Kernels& kernels);   // places.cpp
 // Why a node is refused with an input or output of another type.
 std::string refuse_unless_arithmetic(const Node& node);
 
-// Output 0 of a call, in host memory.
-void set_host_output(Call& call, const Shape& shape, ElementType type);
+// Output 0 of a call: shape, type, and the function that writes its elements.
+struct HostValue {
+  Shape shape;
+  ElementType type;
+  std::function<void(const Tensor& y)> write;
+};
+// Throws Error if the tensors do not fit.
+using HostFunction = std::function<HostValue(const Call& call)>;
+
+class HostKernel final : public Kernel {
+ public:
+  explicit HostKernel(HostFunction function) : function_(std::move(function)) {}
+  void plan(Call& call) const override;
+  bool run(Call& call) const override;
+
+ private:
+  HostFunction function_;
+};
+
+// Adds a kernel for versions from `first` on: a HostFunction, or a function that makes one of a node.
+template <class Function>
+Registration& add_host(Kernels& kernels, const char* name, int first, Function function) {
+  return kernels.add_arithmetic(name, first, kNewestArithmetic, [function](const Node& node) {
+    if constexpr (std::is_invocable_v<Function, const Node&>) {
+      return std::make_unique<HostKernel>(function(node));
+    } else {
+      return std::make_unique<HostKernel>(function);
+    }
+  });
+}
 
 // Calls body with the offsets that `strides` have at each element of a shape, from the first to the last one.
 template <class Body>

@@ -67,7 +67,7 @@ T wrapped(Operation op, T a, T b) {
 // Rounded towards 0; the remainder has the sign of b.
 template <class T>
 T divided(Operation op, T a, T b) {
-  if (b == 0) throw Error("a division by 0");
+  throw_if(b == 0, "a division by 0");
   if (b == -1) return op == Operation::kDiv ? wrapped<T>(Operation::kSub, 0, a) : 0;
   if (op == Operation::kDiv) return a / b;
   const T rest = a % b;
@@ -122,73 +122,63 @@ bool compared(Operation op, T a, T b) {
   }
 }
 
-// Of two inputs, or more where the operator takes them; they are broadcast.
-class Binary final : public Kernel {
- public:
-  Binary(const Node&, Operation op) : op_(op) {}
+// The strides of each input, broadcast to y.
+std::vector<std::vector<int64_t>> broadcast_strides(const Call& call, const Shape& y) {
+  std::vector<std::vector<int64_t>> strides;
+  for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y));
+  return strides;
+}
 
-  void plan(Call& call) const override {
-    Shape y = call.input(0).shape;
-    for (size_t i = 1; i < call.inputs.size(); ++i) y = gpu::broadcast_shape(y, call.input(i).shape);
-    set_host_output(call, y, compares(op_) ? ElementType::kBool : call.input(0).type);
-  }
-
-  bool run(Call& call) const override {
-    const Tensor& y = call.outputs[0];
-    std::vector<std::vector<int64_t>> strides;
-    for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y.shape));
-    with_type(call.inputs[0].type, [&](auto number) {
-      using T = decltype(number);
-      int64_t i = 0;
-      walk(y.shape, strides, std::vector<int64_t>(strides.size()), [&](const std::vector<int64_t>& at) {
-        T value = call.inputs[0].as<const T>()[at[0]];
-        if (compares(op_)) {
-          y.as<bool>()[i++] = compared(op_, value, call.inputs[1].as<const T>()[at[1]]);
-          return;
-        }
-        for (size_t k = 1; k < at.size(); ++k)
-          value = computed(op_, value, call.inputs[k].as<const T>()[at[k]]);
-        y.as<T>()[i++] = value;
+// A function of two inputs, or of more if the operator takes them; inputs are broadcast.
+HostFunction binary(Operation op) {
+  return [op](const Call& call) -> HostValue {
+    Shape shape = call.input(0).shape;
+    for (size_t i = 1; i < call.inputs.size(); ++i) {
+      shape = gpu::broadcast_shape(shape, call.input(i).shape);
+    }
+    const ElementType type = call.input(0).type;
+    const auto write = [&call, op, type](const Tensor& y) {
+      const auto strides = broadcast_strides(call, y.shape);
+      with_type(type, [&](auto number) {
+        using T = decltype(number);
+        const auto input = [&](size_t k, int64_t at) { return call.inputs[k].as<const T>()[at]; };
+        int64_t i = 0;
+        walk(y.shape, strides, std::vector<int64_t>(strides.size()), [&](const std::vector<int64_t>& at) {
+          T value = input(0, at[0]);
+          if (compares(op)) {
+            y.as<bool>()[i++] = compared(op, value, input(1, at[1]));
+            return;
+          }
+          for (size_t k = 1; k < at.size(); ++k) value = computed(op, value, input(k, at[k]));
+          y.as<T>()[i++] = value;
+        });
       });
-    });
-    return true;
-  }
-
- private:
-  Operation op_;
-};
+    };
+    return {shape, compares(op) ? ElementType::kBool : type, write};
+  };
+}
 
 // Floats are divided with the dividend's sign, whole numbers with the divisor's, which is all that ONNX and its attribute
 // fmod leave open.
 std::string refuse_remainder(const Node& node) {
-  const bool of_c = node.find_int("fmod").value_or(0) != 0;
+  const bool of_c = node.get_bool("fmod");
   if (of_c != (node.type() == ElementType::kFloat)) return "this sign of the remainder";
   return refuse_bools(node);
 }
 
-class Selection final : public Kernel {
- public:
-  explicit Selection(const Node&) {}
-
-  void plan(Call& call) const override {
-    const Shape given = gpu::broadcast_shape(call.input(1).shape, call.input(2).shape);
-    set_host_output(call, gpu::broadcast_shape(call.input(0).shape, given), call.input(1).type);
-  }
-
-  bool run(Call& call) const override {
-    const Tensor& y = call.outputs[0];
-    std::vector<std::vector<int64_t>> strides;
-    for (const Tensor& x : call.inputs) strides.push_back(gpu::broadcast(x.shape, y.shape));
+HostValue select(const Call& call) {
+  const Shape given = gpu::broadcast_shape(call.input(1).shape, call.input(2).shape);
+  const auto write = [&call](const Tensor& y) {
     const auto bytes = static_cast<size_t>(bytes_of(y.type));
     auto* to = y.as<char>();
-    walk(y.shape, strides, {0, 0, 0}, [&](const std::vector<int64_t>& at) {
+    walk(y.shape, broadcast_strides(call, y.shape), {0, 0, 0}, [&](const std::vector<int64_t>& at) {
       const size_t from = call.inputs[0].as<const bool>()[at[0]] ? 1 : 2;
       std::memcpy(to, call.inputs[from].as<const char>() + static_cast<size_t>(at[from]) * bytes, bytes);
       to += bytes;
     });
-    return true;
-  }
-};
+  };
+  return {gpu::broadcast_shape(call.input(0).shape, given), call.input(1).type, write};
+}
 
 enum class Function { kNot, kNeg, kAbs, kSqrt, kFloor, kCeil, kRound };
 
@@ -216,26 +206,20 @@ T of_number(Function f, T x) {
   }
 }
 
-class Unary final : public Kernel {
- public:
-  Unary(const Node&, Function f) : f_(f) {}
-
-  void plan(Call& call) const override { set_host_output(call, call.input(0).shape, call.input(0).type); }
-
-  bool run(Call& call) const override {
-    const Tensor &x = call.inputs[0], &y = call.outputs[0];
-    with_type(x.type, [&](auto number) {
-      using T = decltype(number);
-      const T* from = x.as<const T>();
-      std::transform(from, from + x.shape.elements(), y.as<T>(),
-                     [this](T value) { return of_number(f_, value); });
-    });
-    return true;
-  }
-
- private:
-  Function f_;
-};
+HostFunction unary(Function f) {
+  return [f](const Call& call) -> HostValue {
+    const Tensor& x = call.input(0);
+    const auto write = [&x, f](const Tensor& y) {
+      with_type(x.type, [&](auto number) {
+        using T = decltype(number);
+        const T* from = x.as<const T>();
+        std::transform(from, from + x.shape.elements(), y.as<T>(),
+                       [f](T value) { return of_number(f, value); });
+      });
+    };
+    return {x.shape, x.type, write};
+  };
+}
 
 std::string refuse_unless_bool(const Node& node) {
   return node.type() == ElementType::kBool ? "" : no_kernel(node.type());
@@ -258,84 +242,63 @@ To converted(From x) {
   }
 }
 
-class Cast final : public Kernel {
- public:
-  explicit Cast(const Node& node) : to_(static_cast<ElementType>(node.get_int("to"))) {}
-
-  void plan(Call& call) const override { set_host_output(call, call.input(0).shape, to_); }
-
-  bool run(Call& call) const override {
-    const Tensor &x = call.inputs[0], &y = call.outputs[0];
-    with_type(x.type, [&](auto from) {
-      with_type(to_, [&](auto to) {
-        using From = decltype(from);
-        using To = decltype(to);
-        const From* first = x.as<const From>();
-        std::transform(first, first + x.shape.elements(), y.as<To>(), converted<To, From>);
+HostFunction cast(const Node& node) {
+  return [type = static_cast<ElementType>(node.get_int("to"))](const Call& call) -> HostValue {
+    const Tensor& x = call.input(0);
+    const auto write = [&x](const Tensor& y) {
+      with_type(x.type, [&](auto from) {
+        with_type(y.type, [&](auto to) {
+          using From = decltype(from);
+          using To = decltype(to);
+          const From* first = x.as<const From>();
+          std::transform(first, first + x.shape.elements(), y.as<To>(), converted<To, From>);
+        });
       });
-    });
-    return true;
-  }
+    };
+    return {x.shape, type, write};
+  };
+}
 
- private:
-  ElementType to_;
-};
-
-// Over axes, or all.
-class Reduce final : public Kernel {
- public:
-  Reduce(const Node& node, Operation op) : op_(op), axes_(node) {}
-
-  void plan(Call& call) const override {
-    const Shape& x = call.input(0).shape;
-    const std::vector<bool> reduced = axes_.of(call);
-    for (size_t d = 0; d < x.rank(); ++d) {
-      if (reduced[d] && x[d] == 0 && !of_nothing()) throw Error("nothing to reduce");
+// Over axes, or all: Mul, Add, Min or Max.
+template <Operation kOp>
+HostFunction reduce(const Node& node) {
+  return [axes = ReducedAxes(node)](const Call& call) -> HostValue {
+    const Tensor& x = call.input(0);
+    constexpr bool kOfNothing = kOp == Operation::kAdd || kOp == Operation::kMul;  // it is 0 and 1
+    const std::vector<bool> reduced = axes.of(call);
+    for (size_t d = 0; d < x.shape.rank(); ++d) {
+      throw_if(reduced[d] && x.shape[d] == 0 && !kOfNothing, "nothing to reduce");
     }
-    set_host_output(call, axes_.left(x, reduced), call.input(0).type);
-  }
-
-  bool run(Call& call) const override {
-    const Tensor &x = call.inputs[0], &y = call.outputs[0];
-    const std::vector<bool> reduced = axes_.of(call);
-    std::vector<int64_t> strides(x.shape.rank());  // in y
-    for (size_t d = x.shape.rank(), step = 1; d-- > 0;) {
-      if (reduced[d]) continue;
-      strides[d] = static_cast<int64_t>(step);
-      step *= static_cast<size_t>(x.shape[d]);
-    }
-    with_type(x.type, [&](auto number) {
-      using T = decltype(number);
-      std::vector<char> begun(static_cast<size_t>(y.shape.elements()));
-      const T* from = x.as<const T>();
-      std::fill_n(y.as<T>(), y.shape.elements(), static_cast<T>(of_nothing().value_or(0)));
-      walk(x.shape, {strides}, {0}, [&](const std::vector<int64_t>& at) {
-        T& to = y.as<T>()[at[0]];
-        char& any = begun[static_cast<size_t>(at[0])];
-        to = any ? computed(op_, to, *from) : *from;
-        any = 1;
-        ++from;
+    const auto write = [&x, reduced](const Tensor& y) {
+      std::vector<int64_t> strides(x.shape.rank());  // in y
+      for (size_t d = x.shape.rank(), step = 1; d-- > 0;) {
+        if (reduced[d]) continue;
+        strides[d] = static_cast<int64_t>(step);
+        step *= static_cast<size_t>(x.shape[d]);
+      }
+      with_type(x.type, [&](auto number) {
+        using T = decltype(number);
+        std::vector<char> begun(static_cast<size_t>(y.shape.elements()));
+        const T* from = x.as<const T>();
+        std::fill_n(y.as<T>(), y.shape.elements(), static_cast<T>(kOp == Operation::kMul ? 1 : 0));
+        walk(x.shape, {strides}, {0}, [&](const std::vector<int64_t>& at) {
+          T& to = y.as<T>()[at[0]];
+          char& any = begun[static_cast<size_t>(at[0])];
+          to = any ? computed(kOp, to, *from) : *from;
+          any = 1;
+          ++from;
+        });
       });
-    });
-    return true;
-  }
-
- private:
-  // What the operation gives where an axis is empty.
-  std::optional<int> of_nothing() const {
-    if (op_ == Operation::kAdd) return 0;
-    return op_ == Operation::kMul ? std::optional(1) : std::nullopt;
-  }
-
-  Operation op_;
-  ReducedAxes axes_;
-};
+    };
+    return {axes.left(x.shape, reduced), x.type, write};
+  };
+}
 
 }  // namespace
 
 void add_arithmetic_of_numbers(Kernels& kernels) {
   const auto add_binary = [&](const char* name, int first, Operation op, std::string (*refuse)(const Node&)) {
-    kernels.add_arithmetic<Binary>(name, first, kNewestArithmetic, op).refused(refuse);
+    add_host(kernels, name, first, binary(op)).refused(refuse);
   };
   add_binary("Add", 7, Operation::kAdd, refuse_bools);
   add_binary("Sub", 7, Operation::kSub, refuse_bools);
@@ -352,9 +315,9 @@ void add_arithmetic_of_numbers(Kernels& kernels) {
   add_binary("And", 7, Operation::kAnd, refuse_unless_bool);
   add_binary("Or", 7, Operation::kOr, refuse_unless_bool);
   add_binary("Xor", 7, Operation::kXor, refuse_unless_bool);
-  kernels.add_arithmetic<Selection>("Where", 9, kNewestArithmetic).refused(refuse_unless_arithmetic);
+  add_host(kernels, "Where", 9, select).refused(refuse_unless_arithmetic);
   const auto add_unary = [&](const char* name, int first, Function f, std::string (*refuse)(const Node&)) {
-    kernels.add_arithmetic<Unary>(name, first, kNewestArithmetic, f).refused(refuse);
+    add_host(kernels, name, first, unary(f)).refused(refuse);
   };
   add_unary("Not", 1, Function::kNot, refuse_unless_bool);
   add_unary("Neg", 6, Function::kNeg, refuse_bools);
@@ -363,11 +326,11 @@ void add_arithmetic_of_numbers(Kernels& kernels) {
   add_unary("Floor", 6, Function::kFloor, refuse_unless_float);
   add_unary("Ceil", 6, Function::kCeil, refuse_unless_float);
   add_unary("Round", 11, Function::kRound, refuse_unless_float);
-  kernels.add_arithmetic<Cast>("Cast", 6, kNewestArithmetic).refused(refuse_unless_arithmetic);
-  kernels.add_arithmetic<Reduce>("ReduceProd", 1, kNewestArithmetic, Operation::kMul).refused(refuse_floats);
-  kernels.add_arithmetic<Reduce>("ReduceSum", 1, kNewestArithmetic, Operation::kAdd).refused(refuse_floats);
-  kernels.add_arithmetic<Reduce>("ReduceMin", 1, kNewestArithmetic, Operation::kMin).refused(refuse_bools);
-  kernels.add_arithmetic<Reduce>("ReduceMax", 1, kNewestArithmetic, Operation::kMax).refused(refuse_bools);
+  add_host(kernels, "Cast", 6, cast).refused(refuse_unless_arithmetic);
+  add_host(kernels, "ReduceProd", 1, reduce<Operation::kMul>).refused(refuse_floats);
+  add_host(kernels, "ReduceSum", 1, reduce<Operation::kAdd>).refused(refuse_floats);
+  add_host(kernels, "ReduceMin", 1, reduce<Operation::kMin>).refused(refuse_bools);
+  add_host(kernels, "ReduceMax", 1, reduce<Operation::kMax>).refused(refuse_bools);
 }
 
 }  // namespace graphopt

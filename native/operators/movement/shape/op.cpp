@@ -10,18 +10,12 @@ namespace {
 
 // Output 0 holds the bytes of input 0 in another shape: that of an Of (views.h).
 template <class Of>
-class View final : public gpu::DeviceKernel {
- public:
-  View(const Node& node, gpu::Device& device) : DeviceKernel(device), shape_(node) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Shape y = shape_.of(call);
+Planner plan_view(const Node& node) {
+  return [shape = Of(node)](Call& call, Program& program) {
+    const Shape y = shape.of(call);
     program.copy(set_output(call, 0, y), Ref::input(0), static_cast<int64_t>(call.input(0).bytes()));
-  }
-
-  Of shape_;
-};
+  };
+}
 
 std::string refuse_dropout(const Node& node) {
   if (node.outputs.size() > 1 && node.outputs[1].present) return "its mask is wanted";
@@ -37,7 +31,7 @@ std::string refuse_dropout(const Node& node) {
 class ShapeOf final : public Kernel {
  public:
   ShapeOf(const Node& node, gpu::Device& device)
-      : device_(device), start_(node.find_int("start").value_or(0)), end_(node.find_int("end")) {}
+      : device_(device), start_(node.get_int("start", 0)), end_(node.find_int("end")) {}
 
   gpu::Device* device() const override { return &device_; }
 
@@ -87,35 +81,23 @@ class SizeOf final : public Kernel {
 }  // namespace
 
 void add_shape(Kernels& kernels) {
-  kernels.add_onnx<View<IdentityShape>>("Identity", 1, 25)
-      .reuses(Reuse::kAlias)
-      .takes_rare_types()
-      .takes_packed_types();
-  kernels.add_onnx<View<IdentityShape>>("Dropout", 7, 22)
+  const auto view = [&](const char* name, const auto& plan) -> Registration& {
+    return kernels.add_onnx(name, 1, 25, plan).reuses(Reuse::kAlias).takes_rare_types().takes_packed_types();
+  };
+  view("Identity", plan_view<IdentityShape>);
+  view("Reshape", plan_view<ReshapeShape>).reads_on_host({1}).first = 5;
+  view("Flatten", plan_view<FlattenShape>);
+  view("Squeeze", plan_view<SqueezeShape>).reads_on_host({1});
+  view("Unsqueeze", plan_view<UnsqueezeShape>).reads_on_host({1});
+  kernels.add_onnx("Dropout", 7, 22, plan_view<IdentityShape>)
       .refused(refuse_dropout)
       .reuses(Reuse::kAlias)
       .reads_on_host({1, 2});
-  kernels.add_onnx<View<ReshapeShape>>("Reshape", 5, 25)
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1})
+  kernels.add_onnx("Shape", 1, 25, kernel<ShapeOf>)
+      .writes_on_host({0})
       .takes_rare_types()
       .takes_packed_types();
-  kernels.add_onnx<View<FlattenShape>>("Flatten", 1, 25)
-      .reuses(Reuse::kAlias)
-      .takes_rare_types()
-      .takes_packed_types();
-  kernels.add_onnx<View<SqueezeShape>>("Squeeze", 1, 25)
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1})
-      .takes_rare_types()
-      .takes_packed_types();
-  kernels.add_onnx<View<UnsqueezeShape>>("Unsqueeze", 1, 25)
-      .reuses(Reuse::kAlias)
-      .reads_on_host({1})
-      .takes_rare_types()
-      .takes_packed_types();
-  kernels.add_onnx<ShapeOf>("Shape", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
-  kernels.add_onnx<SizeOf>("Size", 1, 25).writes_on_host({0}).takes_rare_types().takes_packed_types();
+  kernels.add_onnx("Size", 1, 25, kernel<SizeOf>).writes_on_host({0}).takes_rare_types().takes_packed_types();
   add_arithmetic_of_numbers(kernels);
   add_arithmetic_of_places(kernels);
 }

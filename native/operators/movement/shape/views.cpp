@@ -6,9 +6,7 @@ namespace graphopt {
 namespace {
 
 Shape checked(const Shape& y, const Shape& x) {
-  if (y.elements() != x.elements()) {
-    throw Error("the shape " + y.text() + " does not hold the elements of " + x.text());
-  }
+  throw_if(y.elements() != x.elements(), "the shape ", y, " does not hold the elements of ", x);
   return y;
 }
 
@@ -33,7 +31,7 @@ Shape ReshapeShape::of(const Call& call) const {
   for (size_t d = 0; d < wanted.size(); ++d) {
     y[d] = wanted[d];
     if (wanted[d] == 0 && !allow_zero_) {
-      if (d >= x.rank()) throw Error("a dim of 0 in the shape has no counterpart in " + x.text());
+      throw_if(d >= x.rank(), "a dim of 0 in the shape has no counterpart in ", x);
       y[d] = x[d];
     }
     if (wanted[d] == -1) {
@@ -43,8 +41,7 @@ Shape ReshapeShape::of(const Call& call) const {
     }
   }
   if (open < wanted.size()) {
-    if (known == 0 || x.elements() % known != 0)
-      throw Error("no shape that holds the elements of " + x.text());
+    throw_if(known == 0 || x.elements() % known != 0, "no shape that holds the elements of ", x);
     y[open] = x.elements() / known;
   }
   return checked(y, x);
@@ -65,7 +62,7 @@ Shape UnsqueezeShape::of(const Call& call) const {
   Shape y(is_new.size());
   size_t from = 0;
   for (size_t d = 0; d < is_new.size(); ++d) {
-    if (!is_new[d] && from == x.rank()) throw Error("an axis is added twice");
+    throw_if(!is_new[d] && from == x.rank(), "an axis is added twice");
     y[d] = is_new[d] ? 1 : x[from++];
   }
   return y;

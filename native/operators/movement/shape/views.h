@@ -13,7 +13,7 @@ struct IdentityShape {
 
 class ReshapeShape {
  public:
-  explicit ReshapeShape(const Attributes& node) : allow_zero_(node.find_int("allowzero").value_or(0) != 0) {}
+  explicit ReshapeShape(const Attributes& node) : allow_zero_(node.get_bool("allowzero")) {}
   Shape of(const Call& call) const;
 
  private:
@@ -22,7 +22,7 @@ class ReshapeShape {
 
 class FlattenShape {
  public:
-  explicit FlattenShape(const Attributes& node) : axis_(node.find_int("axis").value_or(1)) {}
+  explicit FlattenShape(const Attributes& node) : axis_(node.get_int("axis", 1)) {}
   Shape of(const Call& call) const;
 
  private:
