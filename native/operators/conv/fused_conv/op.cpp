@@ -4,6 +4,55 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
+void WindowedOperator::read(const Node& node) {
+  TailedOperator::read(node);
+  const size_t axes = node.get_ints("strides").size();
+  throw_if(axes < 1 || axes > 3, "attribute 'strides' must have one to three numbers");
+  strides_ = get_sizes(node, "strides", axes, 1);
+  dilations_ = get_sizes(node, "dilations", axes, 1);
+  pads_ = get_sizes(node, "pads", 2 * axes, 0);
+  group_ = node.get_int("group");
+  throw_if(group_ < 1 || group_ > INT32_MAX, "attribute 'group' must be 1 or more, and less than 2^31");
+}
+
+ConvolutionProblem WindowedOperator::window_problem(const Shape& w) const {
+  const size_t axes = strides_.size();
+  throw_if(w.rank() != axes + 2, "W must have ", axes + 2, " axes, as 'strides' says, got ", w);
+  throw_if(w[0] % group_ != 0, "W ", w, " is not made of ", group_, " groups");
+  ConvolutionProblem p;
+  set_channels(p, w);
+  p.groups = group_;
+  for (size_t i = 0; i < axes; ++i) {
+    const size_t axis = 3 - axes + i;
+    p.kernel[axis] = w[2 + i];
+    p.stride[axis] = strides_[i];
+    p.dilation[axis] = dilations_[i];
+    p.pad[axis] = pads_[i];
+    throw_if(w[2 + i] < 1, "W ", w, " has an empty window");
+  }
+  p.has_bias = true;
+  p.has_residual = tail_.has_residual;
+  p.bfloat16 = bfloat16_;
+  p.act = tail_.act;
+  p.has_slopes = tail_.has_slopes;
+  return p;
+}
+
+ConvolutionProblem WindowedOperator::static_problem(const std::optional<Shape>& x, const Shape& w) const {
+  ConvolutionProblem p = window_problem(w);
+  const std::optional<Shape> known = x ? std::optional(plain(*x)) : std::nullopt;
+  set_sizes(p, known && known->rank() == w.rank() ? *known : Shape(w.rank()));
+  return p;
+}
+
+Shape WindowedOperator::output(const Shapes& inputs) const {
+  ConvolutionProblem p = window_problem(inputs[1]);
+  Shape y = plain(inputs[0]);
+  set_sizes(p, y);
+  y[1] = p.y_channels();
+  for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
+  return y;
+}
 
 std::vector<FusedConvOp> FusedConvOp::all() { return with_tails_and_slopes<FusedConvOp>(); }
 
@@ -34,52 +83,20 @@ Shape FusedConvOp::output_beside(const Shape& y, size_t i) const {
 
 Shape FusedConvOp::plain(const Shape& x) const {
   if (!pairs() || x.rank() != 5) return x;
-  if (x[4] != 2) throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
+  throw_if(x[4] != 2, "X ", x, " has no pairs of channels behind its other axes");
   return {x[0], 2 * x[1], x[2], x[3]};
 }
 
 void FusedConvOp::read(const Node& node) {
-  TailedOperator::read(node);
-  const size_t axes = node.get_ints("strides").size();
-  if (axes < 1 || axes > 3) throw Error("attribute 'strides' must have one to three numbers");
-  if (pairs() && axes != 2) throw Error("attribute 'strides' must have two numbers");
-  strides_ = get_sizes(node, "strides", axes, 1);
-  dilations_ = get_sizes(node, "dilations", axes, 1);
-  pads_ = get_sizes(node, "pads", 2 * axes, 0);
-  group_ = node.get_int("group");
-  if (group_ < 1 || group_ > INT32_MAX)
-    throw Error("attribute 'group' must be 1 or more, and less than 2^31");
+  WindowedOperator::read(node);
+  throw_if(pairs() && strides_.size() != 2, "attribute 'strides' must have two numbers");
 }
 
-ConvolutionProblem FusedConvOp::window_problem(const Shape& w) const {
-  const size_t axes = strides_.size();
-  if (w.rank() != axes + 2) {
-    throw Error("W must have " + std::to_string(axes + 2) + " axes, as 'strides' says, got " + w.text());
-  }
-  ConvolutionProblem p;
+void FusedConvOp::set_channels(ConvolutionProblem& p, const Shape& w) const {
   p.M = w[0] / group_;
   p.C = w[1];
-  p.groups = group_;
-  if (w[0] % group_ != 0)
-    throw Error("W " + w.text() + " is not made of " + std::to_string(group_) + " groups");
-  for (size_t i = 0; i < axes; ++i) {
-    const size_t axis = 3 - axes + i;
-    p.kernel[axis] = w[2 + i];
-    p.stride[axis] = strides_[i];
-    p.dilation[axis] = dilations_[i];
-    p.pad[axis] = pads_[i];
-    if (w[2 + i] < 1) throw Error("W " + w.text() + " has an empty window");
-  }
-  p.has_bias = true;
-  p.has_residual = tail_.has_residual;
-  p.bfloat16 = bfloat16_;
-  p.act = tail_.act;
-  p.has_slopes = tail_.has_slopes;
-  if (pairs() && p.C == 1 && (p.M != 1 || p.groups % 2 != 0)) {
-    throw Error("W " + w.text() + " in " + std::to_string(group_) +
-                " groups is not one channel of each pair");
-  }
-  return p;
+  throw_if(pairs() && p.C == 1 && (p.M != 1 || group_ % 2 != 0), "W ", w, " in ", group_,
+           " groups is not one channel of each pair");
 }
 
 void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
@@ -92,36 +109,25 @@ void FusedConvOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
   }
 }
 
-ConvolutionProblem FusedConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
-  ConvolutionProblem p = window_problem(w);
-  const std::optional<Shape> known = x ? std::optional(plain(*x)) : std::nullopt;
-  set_sizes(p, known && known->rank() == w.rank() ? *known : Shape(w.rank()));
-  return p;
-}
-
 ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   const Shape x = plain(inputs[0]), &w = inputs[1];
   ConvolutionProblem p = window_problem(w);
   p.pairs = pairs() && inputs[0].rank() == 5;
-  if (p.pairs && p.C % 2 != 0 && p.C != 1) {
-    throw Error("the groups of X " + inputs[0].text() + " have " + std::to_string(p.C) +
-                " channels, no pairs");
-  }
-  if (x.rank() != w.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in their axes");
-  if (x[1] != p.x_channels()) {
-    throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " in " +
-                std::to_string(group_) + " groups wants " + std::to_string(p.x_channels()));
-  }
+  throw_if(p.pairs && p.C % 2 != 0 && p.C != 1, "the groups of X ", inputs[0], " have ", p.C,
+           " channels, no pairs");
+  throw_if(x.rank() != w.rank(), "X ", x, " and W ", w, " differ in their axes");
+  throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " in ", group_,
+           " groups wants ", p.x_channels());
   set_sizes(p, x);
   for (const int64_t out : p.out) {
-    if (out < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
+    throw_if(out < 0, "X ", x, " with its pads is smaller than the window");
   }
   const size_t axes = strides_.size();
   double padded = static_cast<double>(p.x_channels() + p.y_channels());
   for (size_t i = 0; i < axes; ++i) {
     padded *= static_cast<double>(x[2 + i] + pads_[i] + pads_[axes + i] + strides_[i]);
   }
-  if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
+  throw_if(padded > 0x1p40, "X ", x, " with its pads is too large");
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);
   require_slopes(inputs, y);
@@ -129,21 +135,11 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
   if (!p.residual_pairs) {
     require_residual(inputs, "Y", y);
   } else if (y[1] % 2 != 0 || (p.C > 1 && p.M % 2 != 0)) {
-    throw Error("R " + inputs[3].text() + " lies in pairs, which the channels of Y " + y.text() +
-                " do not make");
+    throw Error("R ", inputs[3], " lies in pairs, which the channels of Y ", y, " do not make");
   } else {
     require_like("R", inputs[3], "Y in pairs", output_beside(y, 1));
   }
   return p;
-}
-
-Shape FusedConvOp::output(const Shapes& inputs) const {
-  ConvolutionProblem p = window_problem(inputs[1]);
-  Shape y = plain(inputs[0]);
-  set_sizes(p, y);
-  y[1] = p.y_channels();
-  for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
-  return y;
 }
 
 void FusedConvOp::infer(const ShapeInference& node) const {
@@ -210,10 +206,10 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     if constexpr (std::is_same_v<T, float>) {
       if (this->op_.pairs()) return compute_pairs(p, vectors, call, packed, scratch);
     }
-    cpu::prelu_conv(p, vectors, schedule_of(call), data<T>(call, 0), packed, data<T>(call, 2),
-                    p.has_residual ? data<T>(call, 3) : nullptr,
-                    p.has_slopes ? data<T>(call, this->op_.slopes()) : nullptr, call.outputs[0].as<T>(),
-                    *call.parallel, scratch);
+    cpu::scheduled_conv(p, vectors, schedule_of(call), data<T>(call, 0), packed, data<T>(call, 2),
+                        p.has_residual ? data<T>(call, 3) : nullptr,
+                        p.has_slopes ? data<T>(call, this->op_.slopes()) : nullptr, call.outputs[0].as<T>(),
+                        *call.parallel, scratch);
   }
   std::shared_ptr<void> schedule(const ConvolutionProblem& p, cpu::FusedConvVectors vectors,
                                  size_t lanes) const override {
@@ -229,16 +225,15 @@ class FusedConvCpu final : public PackedCpuKernel<FusedConvOp, cpu::fused_conv_k
     if (y == nullptr && pairs == nullptr) return;
     require_type("X", call.inputs[0], p.pairs);
     if (p.has_residual) require_type("R", call.inputs[3], p.residual_pairs);
-    if (pairs != nullptr && p.C > 1 && p.M % 2 != 0) {
-      throw Error("the " + std::to_string(p.M) + " channels of each group of Y make no pairs");
-    }
+    throw_if(pairs != nullptr && p.C > 1 && p.M % 2 != 0, "the ", p.M,
+             " channels of each group of Y make no pairs");
     cpu::pairs_conv(p, vectors, schedule_of(call), call.inputs[0].data, packed, data<float>(call, 2),
                     p.has_residual ? call.inputs[3].data : nullptr, y, pairs, *call.parallel, scratch);
   }
   static void require_type(const char* name, const Tensor& tensor, bool in_pairs) {
     if (tensor.type == (in_pairs ? ElementType::kBfloat16 : ElementType::kFloat)) return;
-    throw Error(std::string(name) + " " + tensor.shape.text() + " is of type " +
-                element_type_name(tensor.type) + ": pairs of channels are bfloat16 of rank 5, numbers float");
+    throw Error(name, " ", tensor.shape, " is of type ", element_type_name(tensor.type),
+                ": pairs of channels are bfloat16 of rank 5, numbers float");
   }
 };
 

@@ -15,10 +15,32 @@ namespace graphopt {
 // Which of X and the result may lie, or lie, in pairs of channels.
 enum class PairsOf { kNone, kBoth, kX };
 
-class FusedConvOp final : public WeightedOperator<ConvolutionProblem> {
+// What FusedConv and FusedConvTranspose share: a window over one to three axes.
+class WindowedOperator : public WeightedOperator<ConvolutionProblem> {
+ public:
+  using WeightedOperator::WeightedOperator;
+  void read(const Node& node) override;
+  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const final;
+  Shape output(const Shapes& inputs) const final;
+
+ protected:
+  // Without N, `in` and `out`.
+  Problem window_problem(const Shape& w) const;
+  // Sets C and M.
+  virtual void set_channels(Problem& p, const Shape& w) const = 0;
+  // Sets sizes from the shape of X; unknown dimensions are negative. Throws Error for sizes that are too large.
+  virtual void set_sizes(Problem& p, const Shape& x) const = 0;
+  // X as if its channels were an axis.
+  virtual Shape plain(const Shape& x) const { return x; }
+
+  std::vector<int64_t> pads_, strides_, dilations_;
+  int64_t group_ = 1;
+};
+
+class FusedConvOp final : public WindowedOperator {
  public:
   explicit FusedConvOp(Tail tail, bool bfloat16 = false, PairsOf pairs = PairsOf::kNone)
-      : WeightedOperator(pairs == PairsOf::kNone   ? "FusedConv"
+      : WindowedOperator(pairs == PairsOf::kNone   ? "FusedConv"
                          : pairs == PairsOf::kBoth ? "FusedConvPairs"
                                                    : "FusedConvFromPairs",
                          tail, bfloat16),
@@ -32,21 +54,14 @@ class FusedConvOp final : public WeightedOperator<ConvolutionProblem> {
   Shape output_beside(const Shape& y, size_t i) const override;
   void read(const Node& node) override;
   Problem problem(const Shapes& inputs) const override;
-  Problem static_problem(const std::optional<Shape>& x, const Shape& w) const override;
-  Shape output(const Shapes& inputs) const override;
   void infer(const ShapeInference& node) const override;
   bool pairs() const { return pairs_ != PairsOf::kNone; }
 
  private:
-  // X as if its channels were an axis.
-  Shape plain(const Shape& x) const;
-  // Without N, `in` and `out`.
-  Problem window_problem(const Shape& w) const;
-  // Sizes from the shape of X, in which unknown dimensions are negative.
-  void set_sizes(Problem& p, const Shape& x) const;
+  void set_channels(Problem& p, const Shape& w) const override;
+  void set_sizes(Problem& p, const Shape& x) const override;
+  Shape plain(const Shape& x) const override;
 
-  std::vector<int64_t> pads_, strides_, dilations_;
-  int64_t group_ = 1;
   PairsOf pairs_;
 };
 

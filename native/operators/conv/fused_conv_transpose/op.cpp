@@ -5,49 +5,19 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<FusedConvTransposeOp> FusedConvTransposeOp::all() {
   return with_tails_and_slopes<FusedConvTransposeOp>();
 }
 
 void FusedConvTransposeOp::read(const Node& node) {
-  TailedOperator::read(node);
-  const size_t axes = node.get_ints("strides").size();
-  if (axes < 1 || axes > 3) throw Error("attribute 'strides' must have one to three numbers");
-  strides_ = get_sizes(node, "strides", axes, 1);
-  dilations_ = get_sizes(node, "dilations", axes, 1);
-  pads_ = get_sizes(node, "pads", 2 * axes, 0);
-  output_padding_ = get_sizes(node, "output_padding", axes, 0);
-  group_ = node.get_int("group");
-  if (group_ < 1 || group_ > INT32_MAX)
-    throw Error("attribute 'group' must be 1 or more, and less than 2^31");
+  WindowedOperator::read(node);
+  output_padding_ = get_sizes(node, "output_padding", strides_.size(), 0);
 }
 
-ConvolutionProblem FusedConvTransposeOp::window_problem(const Shape& w) const {
-  const size_t axes = strides_.size();
-  if (w.rank() != axes + 2) {
-    throw Error("W must have " + std::to_string(axes + 2) + " axes, as 'strides' says, got " + w.text());
-  }
-  if (w[0] % group_ != 0)
-    throw Error("W " + w.text() + " is not made of " + std::to_string(group_) + " groups");
-  ConvolutionProblem p;
+void FusedConvTransposeOp::set_channels(ConvolutionProblem& p, const Shape& w) const {
   p.transposed = true;
   p.C = w[0] / group_;
   p.M = w[1];
-  p.groups = group_;
-  for (size_t i = 0; i < axes; ++i) {
-    const size_t axis = 3 - axes + i;
-    p.kernel[axis] = w[2 + i];
-    p.stride[axis] = strides_[i];
-    p.dilation[axis] = dilations_[i];
-    p.pad[axis] = pads_[i];
-    if (w[2 + i] < 1) throw Error("W " + w.text() + " has an empty window");
-  }
-  p.has_bias = true;
-  p.has_residual = tail_.has_residual;
-  p.act = tail_.act;
-  p.has_slopes = tail_.has_slopes;
-  return p;
 }
 
 void FusedConvTransposeOp::set_sizes(ConvolutionProblem& p, const Shape& x) const {
@@ -59,7 +29,7 @@ void FusedConvTransposeOp::set_sizes(ConvolutionProblem& p, const Shape& x) cons
     const double window = static_cast<double>(p.kernel[3 - axes + i]) * static_cast<double>(dilations_[i]);
     whole *= in * static_cast<double>(strides_[i]) + window + static_cast<double>(output_padding_[i]);
   }
-  if (whole > 0x1p40) throw Error("Y of X " + x.text() + " is too large before its pads are taken away");
+  throw_if(whole > 0x1p40, "Y of X ", x, " is too large before its pads are taken away");
   for (size_t i = 0; i < axes; ++i) {
     const size_t axis = 3 - axes + i;
     p.in[axis] = std::max<int64_t>(x[2 + i], 0);
@@ -68,38 +38,20 @@ void FusedConvTransposeOp::set_sizes(ConvolutionProblem& p, const Shape& x) cons
   }
 }
 
-ConvolutionProblem FusedConvTransposeOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
-  ConvolutionProblem p = window_problem(w);
-  set_sizes(p, x && x->rank() == w.rank() ? *x : Shape(w.rank()));
-  return p;
-}
-
 ConvolutionProblem FusedConvTransposeOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
   ConvolutionProblem p = window_problem(w);
-  if (x.rank() != w.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in their axes");
-  if (x[1] != p.x_channels()) {
-    throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " wants " +
-                std::to_string(p.x_channels()));
-  }
+  throw_if(x.rank() != w.rank(), "X ", x, " and W ", w, " differ in their axes");
+  throw_if(x[1] != p.x_channels(), "X ", x, " has ", x[1], " channels, W ", w, " wants ", p.x_channels());
   set_sizes(p, x);
   for (const int64_t out : p.out) {
-    if (out < 0) throw Error("the pads take more away than X " + x.text() + " gives");
+    throw_if(out < 0, "the pads take more away than X ", x, " gives");
   }
   require_shape("B", inputs[2], {p.y_channels()});
   const Shape y = output(inputs);
   require_slopes(inputs, y);
   require_residual(inputs, "Y", y);
   return p;
-}
-
-Shape FusedConvTransposeOp::output(const Shapes& inputs) const {
-  ConvolutionProblem p = window_problem(inputs[1]);
-  Shape y = inputs[0];
-  set_sizes(p, y);
-  y[1] = p.y_channels();
-  for (size_t i = 2; i < y.rank(); ++i) y[i] = p.out[i + 3 - y.rank()];
-  return y;
 }
 
 void FusedConvTransposeOp::infer(const ShapeInference& node) const {
@@ -139,8 +91,7 @@ template <class T>
 class FusedConvTransposeCpu final
     : public PackedCpuKernel<FusedConvTransposeOp, cpu::fused_conv_transpose_kernels<T>> {
  public:
-  using Base = PackedCpuKernel<FusedConvTransposeOp, cpu::fused_conv_transpose_kernels<T>>;
-  using Base::Base;
+  using PackedCpuKernel<FusedConvTransposeOp, cpu::fused_conv_transpose_kernels<T>>::PackedCpuKernel;
 
  private:
   cpu::OnlyWay way(const ConvolutionProblem&) const override { return {}; }
@@ -151,13 +102,6 @@ class FusedConvTransposeCpu final
           ", stride " + std::to_string(p.stride[i]) + " of taps " + std::to_string(p.dilation[i]) + " apart";
     }
     return text;
-  }
-  void compute(const ConvolutionProblem& p, cpu::OnlyWay way, const Call& call, const void* packed,
-               void* scratch) const override {
-    if (!p.has_slopes) return Base::compute(p, way, call, packed, scratch);
-    cpu::prelu_conv_transpose(p, data<T>(call, 0), packed, data<T>(call, 2),
-                              p.has_residual ? data<T>(call, 3) : nullptr, data<T>(call, this->op_.slopes()),
-                              call.outputs[0].as<T>(), *call.parallel, scratch);
   }
 };
 

@@ -3,7 +3,6 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<InvertedResidualOp> InvertedResidualOp::all() {
   return with_tails<InvertedResidualOp>({false, true}, all_activations());
 }
@@ -22,7 +21,7 @@ void InvertedResidualOp::read(const Node& node) {
 InvertedResidualProblem InvertedResidualOp::of_weights(const std::vector<Shape>& weights) const {
   const Shape &first = weights[0], &window = weights[2], &last = weights[4];
   for (const Shape& w : {first, window, last}) {
-    if (w.rank() != 4) throw Error("weights must have rank 4, got " + w.text());
+    throw_if(w.rank() != 4, "weights must have rank 4, got ", w);
   }
   InvertedResidualProblem p;
   p.M = first[0];
@@ -39,8 +38,8 @@ InvertedResidualProblem InvertedResidualOp::of_weights(const std::vector<Shape>&
   require_shape("B2", weights[3], {p.M});
   require_shape("W3", last, {p.O, p.M, 1, 1});
   require_shape("B3", weights[5], {p.O});
-  if (group_ != p.M) throw Error("attribute 'group' is not the number of channels of W2 " + window.text());
-  if (p.taps() < 1) throw Error("W2 " + window.text() + " has an empty window");
+  throw_if(group_ != p.M, "attribute 'group' is not the number of channels of W2 ", window);
+  throw_if(p.taps() < 1, "W2 ", window, " has an empty window");
   p.has_residual = tail_.has_residual;
   p.act = tail_.act;
   return p;
@@ -51,19 +50,18 @@ InvertedResidualProblem InvertedResidualOp::problem(const Shapes& inputs) const 
   for (size_t i = 1; i <= kWeights; ++i) weights.push_back(inputs[i]);
   InvertedResidualProblem p = of_weights(weights);
   const Shape& x = inputs[0];
-  if (x.rank() != 4) throw Error("X must have rank 4, got " + x.text());
-  if (x[1] != p.C)
-    throw Error("the channels of X " + x.text() + " and W1 " + inputs[1].text() + " do not fit");
+  throw_if(x.rank() != 4, "X must have rank 4, got ", x);
+  throw_if(x[1] != p.C, "the channels of X ", x, " and W1 ", inputs[1], " do not fit");
   p.N = x[0];
   double padded = static_cast<double>(p.C + p.M + p.O);
   for (size_t i = 0; i < 2; ++i) {
     p.in[i] = x[2 + i];
     const int64_t all = p.in[i] + pads_[i] + pads_[2 + i];
-    if (all < p.kernel[i]) throw Error("X " + x.text() + " with its pads is smaller than the window");
+    throw_if(all < p.kernel[i], "X ", x, " with its pads is smaller than the window");
     p.out[i] = (all - p.kernel[i]) / p.stride[i] + 1;
     padded *= static_cast<double>(all + p.stride[i]);
   }
-  if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
+  throw_if(padded > 0x1p40, "X ", x, " with its pads is too large");
   if (p.has_residual) require_like("R", inputs[kResidual], "Y", {p.N, p.O, p.out[0], p.out[1]});
   return p;
 }

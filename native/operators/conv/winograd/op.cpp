@@ -12,7 +12,6 @@
 #include "operators/normalization/scale_shift/op.h"
 
 namespace graphopt {
-
 std::vector<WinogradConvOp> WinogradConvOp::all() { return with_tails_and_slopes<WinogradConvOp>(); }
 
 void WinogradConvOp::read(const Node& node) {
@@ -21,8 +20,8 @@ void WinogradConvOp::read(const Node& node) {
 }
 
 ConvolutionProblem WinogradConvOp::static_problem(const std::optional<Shape>& x, const Shape& w) const {
-  if (w.rank() != 4 || w[2] != 3 || w[3] != 3) throw Error("W must be [M,C,3,3], got " + w.text());
-  if (x && x->rank() != 4) throw Error("X must be [N,C,H,W], got " + x->text());
+  throw_if(w.rank() != 4 || w[2] != 3 || w[3] != 3, "W must be [M,C,3,3], got ", w);
+  if (x && x->rank() != 4) throw Error("X must be [N,C,H,W], got ", *x);
   const auto size = [&x](size_t i) { return x ? std::max<int64_t>((*x)[i], 0) : 0; };
   ConvolutionProblem p = convolution_3x3(size(0), w[1], size(2), size(3), w[0], pads_);
   p.has_residual = tail_.has_residual;
@@ -35,12 +34,8 @@ ConvolutionProblem WinogradConvOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const Shape& w = inputs[1];
   const ConvolutionProblem p = static_problem(x, w);
-  if (x[1] != p.C) {
-    throw Error("X " + x.text() + " has " + std::to_string(x[1]) + " channels, W " + w.text() + " wants " +
-                std::to_string(p.C));
-  }
-  if (p.OH() < 0 || p.OW() < 0)
-    throw Error("X " + x.text() + " with its pads is smaller than the 3x3 window");
+  throw_if(x[1] != p.C, "X ", x, " has ", x[1], " channels, W ", w, " wants ", p.C);
+  throw_if(p.OH() < 0 || p.OW() < 0, "X ", x, " with its pads is smaller than the 3x3 window");
   require_shape("B", inputs[2], {p.M});
   const Shape y = {p.N, p.M, p.OH(), p.OW()};
   require_residual(inputs, "Y", y);
@@ -143,14 +138,6 @@ class WinogradConvCpu final : public PackedCpuKernel<WinogradConvOp, cpu::winogr
   std::string layout(const ConvolutionProblem&, cpu::ConvAlgorithm algorithm) const override {
     return std::string("3x3 weights for ") + kCpuAlgorithms[static_cast<int>(algorithm)].name;
   }
-  void compute(const ConvolutionProblem& p, cpu::ConvAlgorithm algorithm, const Call& call,
-               const void* packed, void* scratch) const override {
-    using Base = PackedCpuKernel<WinogradConvOp, cpu::winograd_conv_kernels<T>>;
-    if (!p.has_slopes) return Base::compute(p, algorithm, call, packed, scratch);
-    cpu::winograd_prelu(p, algorithm, data<T>(call, 0), packed, data<T>(call, 2),
-                        p.has_residual ? data<T>(call, 3) : nullptr, data<T>(call, this->op_.slopes()),
-                        call.outputs[0].as<T>(), *call.parallel, scratch);
-  }
 
   Choice choice_;
 };
@@ -170,7 +157,7 @@ struct WinogradWork : GpuWork<ConvolutionProblem> {
 // An algorithm that is insisted on need not be the fastest.
 template <ConvAlgorithm kAlgorithm>
 const char* refuse(WinogradWork& work) {
-  const gpu::DeviceFacts& facts = work.device.facts();
+  const gpu::DeviceFacts& facts = work.facts();
   if (kAlgorithm == ConvAlgorithm::kMatrix && !gpu::has_matrix_conv(work.half, facts)) {
     return "it is not in float16, or there are no matrix units for it";
   }
@@ -190,8 +177,8 @@ void plan_fastest(WinogradWork& work) {
     work.program.launch(std::move(prepare), work.call, weights);
   }
   work.program.launch(
-      gpu::winograd_conv_plan(work.p, work.half, work.call.aligned(), work.fastest, work.device.facts()),
-      work.call, weights);
+      gpu::winograd_conv_plan(work.p, work.half, work.call.aligned(), work.fastest, work.facts()), work.call,
+      weights);
 }
 
 constexpr Implementation<WinogradWork> kAlgorithms[] = {
@@ -228,7 +215,7 @@ class WinogradConvGpu final : public GpuKernelOf<WinogradConvOp> {
   void plan(Call& call, Program& program) const override {
     const auto p = problem(call);
     if (!p) return;
-    WinogradWork work{{*p, half_, call, program, device_}, weights_, fastest(*p)};
+    WinogradWork work{{*p, half_, call, program}, weights_, fastest(*p)};
     program.implementation = choice_.plan(kAlgorithms, work, call);
     if (!p->has_slopes) return;
     const Ref none = Ref::held(gpu::constant_vector(device_, 0.0f, half_, p->M));

@@ -3,10 +3,10 @@
 #include "device/libraries/libraries.h"
 #include "operators/kernel_bases.h"
 #include "operators/matmul/linear/cpu.h"
+#include "operators/matmul/linear/linear_call.h"
 #include "operators/matmul/matmul/gemm_call.h"
 
 namespace graphopt {
-
 std::vector<LinearOp> LinearOp::all() {
   using A = ActivationKind;
   std::vector<LinearOp> ops =
@@ -22,7 +22,7 @@ std::vector<LinearOp> LinearOp::all_bfloat16() {
 }
 
 LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape& w) const {
-  if (w.rank() != 2) throw Error("W must be a matrix, got " + w.text());
+  throw_if(w.rank() != 2, "W must be a matrix, got ", w);
   LinearProblem p;
   p.K = w[0];
   p.N = w[1];
@@ -35,9 +35,9 @@ LinearProblem LinearOp::static_problem(const std::optional<Shape>&, const Shape&
 
 LinearProblem LinearOp::problem(const Shapes& inputs) const {
   const Shape &x = inputs[0], &w = inputs[1];
-  if (x.rank() < 1) throw Error("X must have rank 1 or more");
+  throw_if(x.rank() < 1, "X must have rank 1 or more");
   LinearProblem p = static_problem(x, w);
-  if (x[x.rank() - 1] != p.K) throw Error("X " + x.text() + " and W " + w.text() + " do not fit");
+  throw_if(x[x.rank() - 1] != p.K, "X ", x, " and W ", w, " do not fit");
   require_shape("b", inputs[2], {p.N});
   require_residual(inputs, "Y", output(inputs));
   p.rows = x.elements(0, x.rank() - 1);
@@ -58,6 +58,29 @@ void LinearOp::infer(const ShapeInference& node) const {
   node.set_output(0, y);
 }
 
+const char* refuse_blas_lt(const Call& call, gpu::Device& device, const LinearProblem& p, bool half,
+                           size_t& library_bytes) {
+  if (p.K == 0) return "there is nothing to add up";
+  if (call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
+  const auto blas_lt = gpu::blas_lt(device, call.libraries).on(call.stream);
+  if (blas_lt.handle == nullptr) return blas_lt.why;
+  const auto bytes = blas_lt.handle->linear_workspace(p, half);
+  if (!bytes) return "it has no such product";
+  library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_blas_lt(const Call& call, Program& program, const LinearProblem& p, bool half,
+                  const LinearRefs& layer, Ref workspace) {
+  program.call(
+      [handle = gpu::blas_lt(program.device(), call.libraries).on(call.stream).handle, p,
+       half](const Program::Addresses& at) {
+        return handle->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                              at.outputs[1]);
+      },
+      {layer.x, layer.w, layer.b, layer.r}, {layer.y, workspace});
+}
+
 namespace {
 
 template <class T>
@@ -73,40 +96,16 @@ class LinearCpu final : public PackedCpuKernel<LinearOp, cpu::linear_kernels<T>>
 };
 
 // One layer, or several of the same X, that are being planned.
-struct LinearWork {
-  LinearProblem p;
-  bool half;
-  const Call& call;
-  Program& program;
-  gpu::Device& device;
-  struct Layer {
-    Ref w, b, r, y;
-  };
-  std::vector<Layer> layers;
-  size_t library_bytes = 0;  // that a vendor's library wants
+struct LinearWork : GpuWork<LinearProblem> {
+  std::vector<LinearRefs> layers;
 };
 
 const char* refuse_epilogue_of(LinearWork& work, const LinearProblem& p) {
-  if (p.K == 0) return "there is nothing to add up";
-  if (work.call.alignment < gpu::BlasLt::kAlignment) return "memory is not aligned to 256 bytes";
-  const auto blas_lt = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream);
-  if (blas_lt.handle == nullptr) return blas_lt.why;
-  const auto bytes = blas_lt.handle->linear_workspace(p, work.half);
-  if (!bytes) return "it has no such product";
-  work.library_bytes = *bytes;
-  return nullptr;
+  return refuse_blas_lt(work.call, work.device(), p, work.half, work.library_bytes);
 }
 
-void plan_epilogue_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
-  const Ref workspace =
-      work.library_bytes > 0 ? work.program.reserve(static_cast<int64_t>(work.library_bytes)) : Ref();
-  work.program.call(
-      [handle = gpu::blas_lt(work.device, work.call.libraries).on(work.call.stream).handle, p,
-       half = work.half](const Program::Addresses& at) {
-        return handle->linear(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
-                              at.outputs[1]);
-      },
-      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y, workspace});
+void plan_epilogue_of(LinearWork& work, const LinearProblem& p, const LinearRefs& layer) {
+  plan_blas_lt(work.call, work.program, p, work.half, layer, work.library_workspace());
 }
 
 LinearProblem one_of(LinearProblem p) {
@@ -123,24 +122,24 @@ void plan_all_at_once(LinearWork& work) { plan_epilogue_of(work, work.p, work.la
 
 const char* refuse_epilogue(LinearWork& work) { return refuse_epilogue_of(work, one_of(work.p)); }
 void plan_epilogue(LinearWork& work) {
-  for (const LinearWork::Layer& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
+  for (const LinearRefs& layer : work.layers) plan_epilogue_of(work, one_of(work.p), layer);
 }
 
 const char* refuse_library(LinearWork& work) {
   if (work.p.K == 0) return "there is nothing to add up";
-  return gpu::blas(work.device, work.call.libraries).on(work.call.stream).why_not();
+  return gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
 }
 
 void plan_library(LinearWork& work) {
-  for (const LinearWork::Layer& layer : work.layers) {
+  for (const LinearRefs& layer : work.layers) {
     work.program.call(
-        [handle = gpu::blas(work.device, work.call.libraries).on(work.call.stream).handle,
+        [handle = gpu::blas(work.device(), work.call.libraries).on(work.call.stream).handle,
          product = gpu::linear_product(work.p), half = work.half](const Program::Addresses& at) {
           return handle->gemm(product, half, at.inputs[0], at.inputs[1], at.outputs[0]);
         },
-        {Ref::input(0), layer.w}, {layer.y});
+        {layer.x, layer.w}, {layer.y});
     work.program.launch(gpu::linear_rest_plan(work.p, work.half, work.call.aligned()),
-                        {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+                        {layer.x, layer.w, layer.b, layer.r}, {layer.y});
   }
 }
 
@@ -148,12 +147,12 @@ void load_blas_lt(gpu::Device& device, const gpu::LibraryChoices* libraries) {
   gpu::blas_lt(device, libraries);
 }
 
-void plan_own_of(LinearWork& work, const LinearProblem& p, const LinearWork::Layer& layer) {
-  work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.device.facts()),
-                      {Ref::input(0), layer.w, layer.b, layer.r}, {layer.y});
+void plan_own_of(LinearWork& work, const LinearProblem& p, const LinearRefs& layer) {
+  work.program.launch(gpu::linear_plan(p, work.half, work.call.aligned(), work.facts()),
+                      {layer.x, layer.w, layer.b, layer.r}, {layer.y});
 }
 void plan_own(LinearWork& work) {
-  for (const LinearWork::Layer& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
+  for (const LinearRefs& layer : work.layers) plan_own_of(work, one_of(work.p), layer);
 }
 
 // One product has tiles for all compute units where each alone has not.
@@ -187,9 +186,9 @@ class LinearGpu final : public GpuKernelOf<LinearOp> {
   void plan(Call& call, Program& program) const override {
     const auto p = problem(call);
     if (!p) return;
-    LinearWork work{*p, half_, call, program, device_, {}};
+    LinearWork work{{*p, half_, call, program}, {}};
     work.layers.push_back(
-        {Ref::input(1), Ref::input(2), p->has_residual ? Ref::input(3) : Ref(), Ref::output(0)});
+        {Ref::input(0), Ref::input(1), Ref::input(2), input_or_none(call, 3), Ref::output(0)});
     program.implementation = choice_.plan(kLinear, work, call);
   }
 };
@@ -219,9 +218,10 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     if (p.b_step == 0) p.w_step = 0;
     const int64_t element = half_ ? 2 : 4;
     p.y_step = gpu::round_up(y.elements() * element, kSiblingAlignment) / element;
-    LinearWork work{p, half_, call, program, device_, {}};
+    LinearWork work{{p, half_, call, program}, {}};
     for (size_t i = 0; i < layers_; ++i) {
-      work.layers.push_back({Ref::input(1 + i), Ref::input(1 + layers_ + i), Ref(), Ref::output(i)});
+      work.layers.push_back(
+          {Ref::input(0), Ref::input(1 + i), Ref::input(1 + layers_ + i), Ref(), Ref::output(i)});
     }
     program.implementation = choice_.plan(kLayers, work, call);
   }

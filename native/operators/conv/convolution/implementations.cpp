@@ -1,0 +1,380 @@
+// Convolutions on a GPU: by the vendors' libraries and by the kernels of this library.
+#include "operators/conv/convolution/implementations.h"
+
+#include "device/libraries/libraries.h"
+#include "operators/conv/convolution/op.h"
+#include "operators/elementwise/elementwise/op.h"
+#include "operators/matmul/linear/linear_call.h"
+#include "operators/matmul/linear/op.h"
+#include "operators/matmul/matmul/gemm_call.h"
+#include "operators/matmul/matmul/op.h"
+#include "operators/movement/movement/op.h"
+
+namespace graphopt {
+
+Ref ConvolutionWork::bias_or_zeros() const {
+  return p.has_bias ? bias() : Ref::held(gpu::constant_vector(device(), 0.0f, true, p.y_channels()));
+}
+
+LinearProblem ConvolutionWork::layer() const {
+  LinearProblem layer;
+  layer.rows = pixels();
+  layer.K = p.C;
+  layer.N = p.y_channels();
+  layer.has_residual = p.has_residual;
+  layer.act = p.act;
+  layer.transposed = true;
+  return layer;
+}
+
+ConvolutionProblem ConvolutionWork::alone() const {
+  ConvolutionProblem result = p;
+  result.has_bias = result.has_residual = false;
+  result.act = {};
+  return result;
+}
+
+void ConvolutionWork::add_tail() {
+  if (!p.has_bias && !p.has_residual && p.act.kind == ActivationKind::kNone) return;
+  program.launch(gpu::linear_rest_plan(layer(), true, call.aligned()),
+                 {Ref(), Ref(), bias_or_zeros(), residual()}, {Ref::output(0)});
+}
+
+namespace {
+
+// Why it is not a product of pixels, or null. An output whose pixel is beyond the input reads padding.
+const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
+      return "it is no product of pixels";
+    }
+  }
+  return !p.transposed && p.groups == 1 && p.C > 0 ? nullptr : "it is no product of pixels";
+}
+
+// The pixels of X that the strides leave, one behind another.
+Ref gathered_pixels(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.in == p.out) return Ref::input(0);
+  const int64_t C = p.channels_last ? p.C : 1, column = p.in[2] * C;
+  const gpu::StridedCopy copy = gpu::copy_to(
+      {p.N * p.C / C, p.out[0], p.out[1], p.out[2], C},
+      {p.in_size() * C, p.stride[0] * p.in[1] * column, p.stride[1] * column, p.stride[2] * C, 1},
+      work.half ? 2 : 4);
+  const Ref pixels = work.program.reserve(copy.shape.elements() * copy.bytes);
+  work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {Ref::input(0)}, {pixels});
+  return pixels;
+}
+
+// The product of M rows with each image.
+gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t images) {
+  gpu::GemmProblem p;
+  p.M = M;
+  p.K = K;
+  p.N = pixels;
+  p.batch = {images};
+  p.a_batch = {0};
+  p.b_batch = {K * pixels};
+  return p;
+}
+
+// Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
+// product, by way of more work on the host than the product of one image takes on the device.
+void plan_pixels(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
+  const ConvolutionProblem& conv = work.p;
+  gpu::GemmProblem p = product_of_images(conv.M, conv.C, conv.out_size(), conv.N);
+  if (conv.has_bias) {
+    p.beta = 1;
+    work.program.launch(gpu::broadcast_plan({1, p.M, 1}, {conv.N, p.M, p.N}, work.half, work.call.aligned()),
+                        {work.bias()}, {Ref::output(0)});
+  }
+  const Ref pixels = gathered_pixels(work);
+  GemmCall product{{std::move(p), work.half, work.call, work.program}, Ref::input(1), pixels, Ref::output(0)};
+  multiply(product);
+}
+
+// `why` the convolution is no product; else why the library takes none.
+const char* refuse_by_library(ConvolutionWork& work, const char* why) {
+  return why != nullptr ? why : gpu::blas(work.device(), work.call.libraries).on(work.call.stream).why_not();
+}
+
+const char* refuse_pixels_by_library(ConvolutionWork& work) {
+  return refuse_by_library(work, refuse_unless_pointwise(work.p));
+}
+void plan_pixels_by_library(ConvolutionWork& work) { plan_pixels(work, plan_library); }
+
+const char* refuse_windows(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed) return "it is transposed";
+  return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
+}
+
+// A bias and a stride cost a product of pixels one more launch each, windows none. Their product is not split, so that
+// they take what fills the device (docs/measurements/gpu_h200.md, Implementations measured).
+const char* refuse_pixels(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  const char* why = refuse_unless_pointwise(p);
+  if (why != nullptr || (!p.has_bias && p.in == p.out) || refuse_windows(work) != nullptr) return why;
+  const gpu::DeviceFacts& facts = work.facts();
+  const int64_t pixels = p.N * p.out_size();
+  const gpu::StridedTiling tile = gpu::choose_strided(p.M, pixels, 1, work.half, facts, std::nullopt);
+  const int64_t tiles = gpu::divide_up(p.M, tile.m) * gpu::divide_up(pixels, tile.n);
+  return tiles >= facts.compute_units ? "it would be more than one launch" : nullptr;
+}
+void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
+
+// A transposed convolution whose windows lie apart, its kernel being its stride, is one product too:
+// Z[n] [M taps, pixels of X] = W^T X[n] + b, of which each pixel's taps are then laid out as its window of Y. cuDNN's
+// gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
+const char* refuse_unless_apart(const ConvolutionProblem& p) {
+  constexpr const char* kWhy = "its windows do not lie apart";
+  if (!p.transposed || p.groups != 1 || p.C == 0) return kWhy;
+  if (p.in[0] != 1 || p.kernel[0] != 1) return "it has three axes";
+  if (p.N * p.M * p.out_size() >= int64_t{1} << 31) return "it has too many elements to be laid out";
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    const bool apart =
+        p.kernel[d] == p.stride[d] && p.pad[d] == 0 && (p.dilation[d] == 1 || p.kernel[d] == 1);
+    if (!apart || p.out[d] != p.in[d] * p.stride[d]) return kWhy;
+  }
+  return nullptr;
+}
+
+void plan_apart(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
+  const ConvolutionProblem& conv = work.p;
+  const int64_t bytes = work.half ? 2 : 4, pixels = conv.in_size();
+  gpu::GemmProblem p = product_of_images(conv.M * conv.taps(), conv.C, pixels, conv.N);
+  p.transpose_a = true;
+  const Ref windows = work.program.reserve(conv.N * p.M * p.N * bytes);
+  if (conv.has_bias) {
+    p.beta = 1;
+    const Shape filters = {1, conv.M, 1}, all = {conv.N, conv.M, conv.taps() * pixels};
+    work.program.launch(gpu::broadcast_plan(filters, all, work.half, work.call.aligned()), {work.bias()},
+                        {windows});
+  }
+  GemmCall product{{std::move(p), work.half, work.call, work.program}, Ref::input(1), Ref::input(0), windows};
+  multiply(product);
+  // From [N M, taps, pixels] to [N M, rows, taps of a column, columns, taps of a row].
+  const auto &in = conv.in, &taps = conv.kernel;
+  const gpu::StridedCopy copy =
+      gpu::copy_to({conv.N * conv.M, in[1], taps[1], in[2], taps[2]},
+                   {conv.taps() * pixels, in[2], taps[2] * pixels, 1, pixels}, bytes);
+  work.program.launch(gpu::strided_copy_plan(copy, work.call.aligned()), {windows}, {Ref::output(0)});
+}
+
+const char* refuse_apart_by_library(ConvolutionWork& work) {
+  return refuse_by_library(work, refuse_unless_apart(work.p));
+}
+void plan_apart_by_library(ConvolutionWork& work) { plan_apart(work, plan_library); }
+
+const char* refuse_apart(ConvolutionWork& work) { return refuse_unless_apart(work.p); }
+void plan_own_apart(ConvolutionWork& work) { plan_apart(work, plan_own); }
+
+// Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
+bool pads_evenly(const ConvolutionProblem& p) {
+  for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
+    const int64_t from = p.transposed ? p.out[d] : p.in[d], to = p.transposed ? p.in[d] : p.out[d];
+    const int64_t free = from + 2 * p.pad[d] - p.span(d);
+    if (free < 0 || free / p.stride[d] + 1 != to) return false;
+  }
+  return true;
+}
+
+const char* refuse_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p) {
+  if (work.call.input(0).shape.elements() == 0) return "X is empty";
+  if (!pads_evenly(p)) return "the padding differs at the ends of an axis";
+  const auto dnn = gpu::dnn(work.device(), work.call.libraries).on(work.call.stream);
+  if (dnn.handle == nullptr) return dnn.why;
+  if (p.act.kind != ActivationKind::kNone && !dnn.handle->has_relu()) return "it has no activations";
+  const char* why = nullptr;
+  const auto bytes = dnn.handle->conv_workspace(p, work.half, why);
+  if (!bytes) return why;
+  work.library_bytes = *bytes;
+  return nullptr;
+}
+
+void plan_dnn_of(ConvolutionWork& work, const ConvolutionProblem& p, Ref bias, Ref residual) {
+  work.program.call(
+      [handle = gpu::dnn(work.device(), work.call.libraries).on(work.call.stream).handle, p,
+       half = work.half](const Program::Addresses& at) {
+        return handle->conv(p, half, at.inputs[0], at.inputs[1], at.inputs[2], at.inputs[3], at.outputs[0],
+                            at.outputs[1]);
+      },
+      {Ref::input(0), Ref::input(1), bias, residual}, {Ref::output(0), work.library_workspace()});
+}
+
+const char* refuse_dnn(ConvolutionWork& work) { return refuse_dnn_of(work, work.p); }
+void plan_dnn(ConvolutionWork& work) { plan_dnn_of(work, work.p, work.bias(), Ref()); }
+
+void load_dnn(gpu::Device& device, const gpu::LibraryChoices* libraries) { gpu::dnn(device, libraries); }
+
+void plan_windows(ConvolutionWork& work) {
+  work.program.launch(gpu::conv_plan(work.p, work.half, work.call.aligned(), work.facts()),
+                      {Ref::input(0), Ref::input(1), work.bias()}, {Ref::output(0)});
+}
+
+void plan_any(ConvolutionWork& work) {
+  work.program.launch(gpu::convolution_plan(work.p, work.half), {Ref::input(0), Ref::input(1), work.bias()},
+                      {Ref::output(0)});
+}
+
+const char* refuse_last_epilogue(ConvolutionWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  return why != nullptr ? why
+                        : refuse_blas_lt(work.call, work.device(), work.layer(), true, work.library_bytes);
+}
+
+void plan_last_epilogue(ConvolutionWork& work) {
+  const Ref pixels = gathered_pixels(work);
+  plan_blas_lt(work.call, work.program, work.layer(), true,
+               {pixels, Ref::input(1), work.bias_or_zeros(), work.residual(), Ref::output(0)},
+               work.library_workspace());
+}
+
+const char* refuse_last_pixels(ConvolutionWork& work) {
+  return refuse_by_library(work, refuse_unless_pointwise(work.p));
+}
+
+void plan_last_pixels(ConvolutionWork& work) {
+  GemmCall product{{gpu::linear_product(work.layer()), true, work.call, work.program},
+                   gathered_pixels(work),
+                   Ref::input(1),
+                   Ref::output(0)};
+  plan_library(product);
+  work.add_tail();
+}
+
+const char* refuse_dnn_with_relu(ConvolutionWork& work) {
+  if (work.p.transposed || work.p.act.kind != ActivationKind::kRelu) return "what follows is not Relu";
+  return refuse_dnn_of(work, work.p);
+}
+void plan_dnn_with_relu(ConvolutionWork& work) {
+  plan_dnn_of(work, work.p, work.bias_or_zeros(), work.residual());
+}
+
+const char* refuse_last_dnn(ConvolutionWork& work) { return refuse_dnn_of(work, work.alone()); }
+void plan_last_dnn(ConvolutionWork& work) {
+  plan_dnn_of(work, work.alone(), Ref(), Ref());
+  work.add_tail();
+}
+
+const char* refuse_depthwise(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed || p.C != 1 || p.M != 1) return "it is not depthwise";
+  return work.call.aligned() && p.groups % 8 == 0 ? nullptr : "its pixels are no whole vectors";
+}
+
+void plan_depthwise(ConvolutionWork& work) {
+  work.program.launch(gpu::depthwise_plan(work.p),
+                      {Ref::input(0), Ref::input(1), work.bias_or_zeros(), work.residual()},
+                      {Ref::output(0)});
+}
+
+const char* refuse_last_own(ConvolutionWork& work) {
+  const char* why = gpu::refuse_conv_last(work.p, work.facts());
+  return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
+}
+
+const char* refuse_last_own_pixels(ConvolutionWork& work) {
+  const char* why = refuse_unless_pointwise(work.p);
+  if (why != nullptr) return why;
+  // The kernel of our own needs no copy of the pixels that a stride leaves.
+  return work.p.in != work.p.out && refuse_last_own(work) == nullptr ? "it is no copy of pixels" : nullptr;
+}
+
+void plan_last_own_pixels(ConvolutionWork& work) {
+  const Ref pixels = gathered_pixels(work);
+  work.program.launch(gpu::linear_plan(work.layer(), true, work.call.aligned(), work.facts()),
+                      {pixels, Ref::input(1), work.bias_or_zeros(), work.residual()}, {Ref::output(0)});
+}
+
+void plan_last_own(ConvolutionWork& work) {
+  work.program.launch(gpu::conv_last_plan(work.p, work.facts()),
+                      {Ref::input(0), Ref::input(1), work.bias(), work.residual()}, {Ref::output(0)});
+}
+
+// Pixels padded with channels of zeros are whole vectors.
+constexpr int64_t kWhole = 8;
+ConvolutionProblem of_whole_pixels(ConvolutionProblem p) {
+  p.C = gpu::round_up(p.C, kWhole);
+  return p;
+}
+
+const char* refuse_last_padded(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  if (p.transposed || p.C > kWhole / 2) return "its pixels are too large to be copied";
+  constexpr int64_t kLeast = 32;  // columns of the smallest tile
+  if (p.M < kLeast) return "its filters are fewer than a tile has";
+  const char* why = gpu::refuse_conv_last(of_whole_pixels(p), work.facts());
+  return why == nullptr && !work.call.aligned() ? "memory is not aligned to 16 bytes" : why;
+}
+
+void plan_last_padded(ConvolutionWork& work) {
+  const ConvolutionProblem p = of_whole_pixels(work.p);
+  const auto padded = [&](Ref from, int64_t pixels) {
+    gpu::PadProblem pad;
+    pad.x = {pixels, work.p.C};
+    pad.before = {0, 0};
+    pad.after = {0, p.C - work.p.C};
+    pad.bytes = 2;
+    const Ref to = work.program.reserve(pixels * p.C * pad.bytes);
+    work.program.launch(gpu::pad_plan(pad, work.call.aligned()), {from}, {to});
+    return to;
+  };
+  const Ref x = padded(Ref::input(0), p.N * p.in_size()), w = padded(Ref::input(1), p.M * p.taps());
+  work.program.launch(gpu::conv_last_plan(p, work.facts()), {x, w, work.bias(), work.residual()},
+                      {Ref::output(0)});
+}
+
+// What no library takes goes by way of channels first.
+void plan_last_any(ConvolutionWork& work) {
+  const ConvolutionProblem& p = work.p;
+  const int64_t x_channels = p.x_channels(), y_channels = p.y_channels();
+  const int64_t w_rows = p.transposed ? x_channels : y_channels, w_channels = p.transposed ? p.M : p.C;
+  const auto change = [&](Ref from, int64_t batch, int64_t rows, int64_t columns, Ref to) {
+    work.program.launch(gpu::swap_planes_plan(batch, rows, columns, 2, work.call.aligned()), {from}, {to});
+  };
+  const Ref x = work.program.reserve(p.N * p.in_size() * x_channels * 2),
+            w = work.program.reserve(w_rows * w_channels * p.taps() * 2),
+            y = work.program.reserve(work.pixels() * y_channels * 2);
+  change(Ref::input(0), p.N, p.in_size(), x_channels, x);
+  change(Ref::input(1), w_rows, p.taps(), w_channels, w);
+  ConvolutionProblem first = work.alone();
+  first.channels_last = false;
+  gpu::Plan plan = p.transposed ? gpu::convolution_plan(first, true)
+                                : gpu::conv_plan(first, true, work.call.aligned(), work.facts());
+  work.program.launch(std::move(plan), {x, w, Ref()}, {y});
+  change(y, p.N, y_channels, p.out_size(), Ref::output(0));
+  work.add_tail();
+}
+
+}  // namespace
+
+const Implementation<ConvolutionWork> kConvolutions[5] = {
+    {"pixels by cuBLAS or rocBLAS", refuse_pixels_by_library, plan_pixels_by_library, load_blas},
+    {"pixels by a product of our own", refuse_pixels, plan_own_pixels},
+    {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
+    {"windows by a product of our own", refuse_windows, plan_windows},
+    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
+};
+
+const Implementation<ConvolutionWork> kTransposed[4] = {
+    {"windows that lie apart by cuBLAS or rocBLAS", refuse_apart_by_library, plan_apart_by_library,
+     load_blas},
+    {"windows that lie apart by a product of our own", refuse_apart, plan_own_apart},
+    {"cuDNN or MIOpen", refuse_dnn, plan_dnn, load_dnn},
+    {"a kernel of our own", take_all<ConvolutionWork>, plan_any},
+};
+
+const Implementation<ConvolutionWork> kConvolutionsLast[9] = {
+    {"pixels by cuBLASLt or hipBLASLt", refuse_last_epilogue, plan_last_epilogue},
+    {"pixels by cuBLAS or rocBLAS, and one more launch", refuse_last_pixels, plan_last_pixels},
+    {"depthwise by a kernel of our own", refuse_depthwise, plan_depthwise},
+    {"cuDNN", refuse_dnn_with_relu, plan_dnn_with_relu},
+    {"cuDNN or MIOpen, and one more launch", refuse_last_dnn, plan_last_dnn},
+    {"pixels by a product of our own", refuse_last_own_pixels, plan_last_own_pixels},
+    {"a product of our own", refuse_last_own, plan_last_own},
+    {"a product of our own, of pixels with more channels", refuse_last_padded, plan_last_padded},
+    {"a kernel of our own, between two copies", take_all<ConvolutionWork>, plan_last_any},
+};
+
+}  // namespace graphopt

@@ -1,0 +1,32 @@
+// The implementations of convolutions on a GPU.
+#pragma once
+
+#include "operators/conv/convolution/problem.h"
+#include "operators/kernel_bases.h"
+#include "operators/matmul/linear/problem.h"
+
+namespace graphopt {
+
+// One node's convolution. Those in channels last are of two axes and in float16, with bias, residual and activation.
+struct ConvolutionWork : GpuWork<ConvolutionProblem> {
+  static constexpr size_t kResidual = 3;  // among the inputs, where there is a tail
+
+  // The bias is input 2 if there is one.
+  Ref bias() const { return p.has_bias ? Ref::input(2) : Ref(); }
+  Ref residual() const { return p.has_residual ? Ref::input(kResidual) : Ref(); }
+
+  // In channels last:
+  Ref bias_or_zeros() const;
+  int64_t pixels() const { return p.N * p.out_size(); }
+  // Y [pixels, M] = X [pixels, C] W^T, with bias, residual and activation.
+  LinearProblem layer() const;
+  // Without bias, residual and activation.
+  ConvolutionProblem alone() const;
+  // Adds bias, residual and activation in one pass over Y.
+  void add_tail();
+};
+
+// Those of convolutions, of transposed ones, and of both in channels last.
+extern const Implementation<ConvolutionWork> kConvolutions[5], kTransposed[4], kConvolutionsLast[9];
+
+}  // namespace graphopt
