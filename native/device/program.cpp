@@ -75,21 +75,21 @@ void Program::copy(Ref to, Ref from, int64_t bytes) {
   if (bytes > 0) add({from}, {to}).bytes = bytes;
 }
 
-bool Program::run(Device& device, Call& call) const {
+bool Program::run(Call& call) const {
   for (const Step& step : steps_) {
     Addresses a;
     for (size_t i = 0; i < kMostInputs; ++i) a.inputs[i] = resolve(step.inputs[i], call);
     for (size_t i = 0; i < kMostOutputs; ++i) a.outputs[i] = resolve(step.outputs[i], call);
     if (step.outputs[0].kind == Ref::Kind::kOutput && a.outputs[0] == nullptr) continue;
     if (step.library) {
-      device.reserve_nodes(kNodesOfLibraryCall);
+      device_->reserve_nodes(kNodesOfLibraryCall);
       if (!step.library(a)) {
         call.failed |= 1u << implementation;
         return false;
       }
     } else if (step.bytes > 0) {
       if (a.outputs[0] != a.inputs[0]) {
-        device.copy(a.outputs[0], a.inputs[0], static_cast<size_t>(step.bytes), call.stream);
+        device_->copy(a.outputs[0], a.inputs[0], static_cast<size_t>(step.bytes), call.stream);
       }
     } else {
       constexpr size_t kMost = 8;
@@ -100,14 +100,14 @@ bool Program::run(Device& device, Call& call) const {
         workspace[i] = next;
         next += round_up(step.plan.workspace[i], kAlignment);
       }
-      device.run(step.plan, {a.inputs, a.outputs, workspace, resolve(step.weights, call)}, call.stream);
+      device_->run(step.plan, {a.inputs, a.outputs, workspace, resolve(step.weights, call)}, call.stream);
     }
   }
   return true;
 }
 
 void DeviceKernel::plan(Call& call) const {
-  auto& program = call.state.emplace<Program>();
+  auto& program = call.state.emplace<Program>(device_);
   plan(call, program);
   call.workspace_bytes = program.workspace_bytes();
 }
@@ -119,6 +119,6 @@ bool DeviceKernel::avoid_workspace(Call& call) {
   return true;
 }
 
-bool DeviceKernel::run(Call& call) const { return call.state.get<Program>().run(device_, call); }
+bool DeviceKernel::run(Call& call) const { return call.state.get<Program>().run(call); }
 
 }  // namespace graphopt::gpu

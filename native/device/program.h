@@ -31,6 +31,9 @@ class Program {
  public:
   static constexpr size_t kMostInputs = 8, kMostOutputs = 3;
 
+  explicit Program(Device& device) : device_(&device) {}
+  Device& device() const { return *device_; }
+
   // The addresses of one step's memory, in the order in which it was named.
   struct Addresses {
     const void* inputs[kMostInputs];
@@ -53,7 +56,7 @@ class Program {
   // Which of the operator's implementations it is, and with its library fails.
   uint32_t implementation = 0;
   // False when a library has refused.
-  bool run(Device& device, Call& call) const;
+  bool run(Call& call) const;
 
  private:
   struct Step {
@@ -69,6 +72,7 @@ class Program {
   Step& add(std::initializer_list<Ref> inputs, std::initializer_list<Ref> outputs);
   void set_plan(Step& step, Plan plan, Ref weights);
 
+  Device* device_;
   std::vector<Step> steps_;
   int64_t bytes_ = 0;
 };

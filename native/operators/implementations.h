@@ -62,9 +62,9 @@ class Choice {
     uint32_t i = 0;
     if (call != nullptr && call->only >= 0) {
       i = static_cast<uint32_t>(call->only);
-      if (i >= n) throw Error("there are " + std::to_string(n) + " implementations");
+      throw_if(i >= n, "there are ", n, " implementations");
       const char* why = list[i].refuse(work);
-      if (why != nullptr) throw Error(std::string(list[i].name) + " does not take it: " + why);
+      throw_if(why != nullptr, list[i].name, " does not take it: ", why);
       return i;
     }
     const auto fast = static_cast<uint32_t>(measured);

@@ -20,25 +20,24 @@ std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& hos
 
 std::string no_kernel(ElementType type) { return std::string("no kernel for ") + element_type_name(type); }
 
-std::string refuse_unless_last(const Node& node, int64_t axis) {
-  if (axis == -1) return "";
-  const auto& x = node.inputs.front().shape;
-  if (!x) return "the rank is not known";
-  return axis == static_cast<int64_t>(x->rank()) - 1 ? "" : "only the last axis";
+bool is_permutation(const std::vector<int64_t>& perm) {
+  for (size_t axis = 0; axis < perm.size(); ++axis) {
+    if (std::count(perm.begin(), perm.end(), static_cast<int64_t>(axis)) != 1) return false;
+  }
+  return true;
 }
 
 size_t axis_of(int64_t axis, size_t rank) {
   const int64_t n = static_cast<int64_t>(rank), a = axis < 0 ? axis + n : axis;
-  if (a < 0 || a >= n) throw Error("axis " + std::to_string(axis) + " is out of range");
+  throw_if(a < 0 || a >= n, "axis ", axis, " is out of range");
   return static_cast<size_t>(a);
 }
 
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least) {
-  if (!numbers.empty() && numbers.size() != count) {
-    throw Error(std::to_string(numbers.size()) + " numbers where there should be " + std::to_string(count));
-  }
+  throw_if(!numbers.empty() && numbers.size() != count, numbers.size(), " numbers where there should be ",
+           count);
   for (const int64_t n : numbers) {
-    if (n < least || n > INT32_MAX) throw Error(std::to_string(n) + " is out of range");
+    throw_if(n < least || n > INT32_MAX, n, " is out of range");
   }
 }
 
@@ -55,11 +54,16 @@ std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* 
 std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least) {
   std::vector<int64_t> numbers = a.get_ints(name);
   if (find_sizes(a, name, count, least)) return numbers;
-  throw Error(std::string("attribute '") + name + "' must be " + std::to_string(count) + " numbers from " +
-              std::to_string(least) + " to " + std::to_string(INT32_MAX));
+  throw Error("attribute '", name, "' must be ", count, " numbers from ", least, " to ", INT32_MAX);
 }
 
 bool is_half(const Tensor& tensor) { return tensor.type == ElementType::kHalf; }
+
+std::tuple<int64_t, int64_t, int64_t> split_at(const Shape& x, size_t axis) {
+  return {x.elements(0, axis), x[axis], x.elements(axis + 1)};
+}
+
+Ref input_or_none(const Call& call, size_t i) { return call.has_input(i) ? Ref::input(i) : Ref(); }
 
 Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type) {
   call.set_output(i, shape, type, Place::kDevice);

@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -64,26 +66,39 @@ class CpuKernel : public Kernel {
   };
 };
 
-// Input i of a call as T.
+// Input i of a call as T; null where the operator has fewer.
 template <class T>
 const T* data(const Call& call, size_t i) {
-  return call.inputs[i].as<const T>();
+  return i < call.inputs.size() ? call.inputs[i].as<const T>() : nullptr;
 }
 
-// The kernel of an operator of three tensors: `kRun` (problem, inputs, output, lanes, workspace) and what it wants.
-template <class Op, class T, auto kRun, auto kWorkspace>
-class CpuKernelOfThree final : public CpuKernel<Op> {
+// The kernel of an operator of which all tensors have the element type T. It calls kRun with the problem, kInputs inputs, the
+// output, the threads and, if there is a kWorkspace, which returns the bytes of it, the workspace.
+template <class Op, class T, size_t kInputs, auto kRun, auto... kWorkspace>
+class CpuKernelOf final : public CpuKernel<Op> {
  public:
   using CpuKernel<Op>::CpuKernel;
   bool run(Call& call) const override {
-    kRun(this->problem(call), data<T>(call, 0), data<T>(call, 1), data<T>(call, 2), call.outputs[0].as<T>(),
-         *call.parallel, call.workspace);
+    compute(call, std::make_index_sequence<kInputs>());
     return true;
   }
 
  private:
-  size_t workspace(const typename Op::Problem& p, size_t lanes) const override {
-    return kWorkspace(p, lanes);
+  template <size_t... kIndex>
+  void compute(Call& call, std::index_sequence<kIndex...>) const {
+    const auto with = [&](auto... workspace) {
+      kRun(this->problem(call), data<T>(call, kIndex)..., call.outputs[0].as<T>(), *call.parallel,
+           workspace...);
+    };
+    if constexpr (sizeof...(kWorkspace) == 0) {
+      with();
+    } else {
+      with(call.workspace);
+    }
+  }
+  size_t workspace([[maybe_unused]] const typename Op::Problem& p,
+                   [[maybe_unused]] size_t lanes) const override {
+    return (size_t{0} + ... + kWorkspace(p, lanes));
   }
 };
 
@@ -137,8 +152,9 @@ class PackedCpuKernel : public CpuKernel<Op> {
   }
   virtual void compute(const Problem& p, Way way, const Call& call, const void* packed, void* scratch) const {
     kKernels.run(p, way, data<T>(call, 0), packed, data<T>(call, 2),
-                 p.has_residual ? data<T>(call, 3) : nullptr, call.outputs[0].as<T>(), *call.parallel,
-                 scratch);
+                 p.has_residual ? data<T>(call, 3) : nullptr,
+                 this->op_.tail().has_slopes ? data<T>(call, this->op_.slopes()) : nullptr,
+                 call.outputs[0].as<T>(), *call.parallel, scratch);
   }
 
  private:
@@ -160,6 +176,56 @@ class PackedCpuKernel : public CpuKernel<Op> {
 
 // --- On a GPU
 
+// Plans the calls of one node: sets the outputs of a call, and adds the steps that compute them to the program.
+using Planner = std::function<void(Call& call, Program& program)>;
+
+// The planners of an operator with a counter (kernel.h).
+struct CountedPlanner {
+  Planner count, plan;
+};
+
+class PlannedKernel final : public gpu::DeviceKernel {
+ public:
+  PlannedKernel(gpu::Device& device, Planner planner) : DeviceKernel(device), planner_(std::move(planner)) {}
+  PlannedKernel(gpu::Device& device, CountedPlanner planners)
+      : PlannedKernel(device, std::move(planners.plan)) {
+    counter_ = std::make_unique<PlannedKernel>(device, std::move(planners.count));
+  }
+  const Kernel* counter() const override { return counter_.get(); }
+
+ private:
+  void plan(Call& call, Program& program) const override { planner_(call, program); }
+
+  Planner planner_;
+  std::unique_ptr<PlannedKernel> counter_;
+};
+
+// Makes a kernel. `make` is a Planner; or a function of a node and `args` that returns a Planner or a CountedPlanner; or a
+// function of a node, a device and `args` that returns the kernel.
+template <class Make, class... Args>
+std::unique_ptr<Kernel> make_kernel(const Make& make, const Node& node, gpu::Device& device,
+                                    const Args&... args) {
+  if constexpr (std::is_invocable_v<Make, const Node&, gpu::Device&, const Args&...>) {
+    return make(node, device, args...);
+  } else if constexpr (std::is_invocable_v<Make, const Node&, const Args&...>) {
+    return std::make_unique<PlannedKernel>(device, make(node, args...));
+  } else {
+    return std::make_unique<PlannedKernel>(device, make);
+  }
+}
+
+// Makes a K: a function to register.
+template <class K>
+struct MakeKernel {
+  template <class... Args,
+            class = std::enable_if_t<std::is_constructible_v<K, const Node&, gpu::Device&, const Args&...>>>
+  std::unique_ptr<Kernel> operator()(const Node& node, gpu::Device& device, const Args&... args) const {
+    return std::make_unique<K>(node, device, args...);
+  }
+};
+template <class K>
+constexpr MakeKernel<K> kernel{};
+
 // One node's work in one call.
 template <class P>
 struct GpuWork {
@@ -167,8 +233,14 @@ struct GpuWork {
   bool half;
   const Call& call;
   Program& program;
-  gpu::Device& device;
   size_t library_bytes = 0;  // that a vendor's library wants
+
+  gpu::Device& device() const { return program.device(); }
+  const gpu::DeviceFacts& facts() const { return device().facts(); }
+  // Memory for the library, if it wants any.
+  Ref library_workspace() const {
+    return library_bytes > 0 ? program.reserve(static_cast<int64_t>(library_bytes)) : Ref();
+  }
 };
 
 // A GPU kernel of an operator of ours.
@@ -199,6 +271,20 @@ class GpuKernelOf : public gpu::DeviceKernel {
   bool half_;
 };
 
+// Launches kPlan of a problem, whether it is in float16, whether memory is aligned and, where it asks, the device's facts.
+template <class P, auto kPlan>
+void launch_own(GpuWork<P>& work) {
+  if constexpr (std::is_invocable_v<decltype(kPlan), const P&, bool, bool>) {
+    work.program.launch(kPlan(work.p, work.half, work.call.aligned()), work.call);
+  } else {
+    work.program.launch(kPlan(work.p, work.half, work.call.aligned(), work.facts()), work.call);
+  }
+}
+template <class P, auto kPlan>
+constexpr Implementation<GpuWork<P>> kOwn[] = {
+    {"a kernel of our own", take_all<GpuWork<P>>, launch_own<P, kPlan>},
+};
+
 // Chooses from kList, a list of Implementation<GpuWork<Op::Problem>>.
 template <class Op, const auto& kList>
 class GpuKernel final : public GpuKernelOf<Op> {
@@ -210,17 +296,22 @@ class GpuKernel final : public GpuKernelOf<Op> {
   void plan(Call& call, Program& program) const override {
     const auto p = this->problem(call);
     if (!p) return;
-    GpuWork<typename Op::Problem> work{*p, this->half_, call, program, this->device_};
+    GpuWork<typename Op::Problem> work{*p, this->half_, call, program};
     program.implementation = this->choice_.plan(kList, work, call);
   }
 };
+
+// Has one implementation: it launches kPlan.
+template <class Op, auto kPlan>
+using OwnGpuKernel = GpuKernel<Op, kOwn<typename Op::Problem, kPlan>>;
 
 // The device's tensors of a node must all be float or all be float16: which T kernels need.
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
 // Why a node is refused whose type has no kernel.
 std::string no_kernel(ElementType type);
-// -1 is the last axis of a tensor of any rank, also of one that is not known before it exists.
-std::string refuse_unless_last(const Node& node, int64_t axis);
+
+// Whether it holds each of the axes 0, 1, .. once.
+bool is_permutation(const std::vector<int64_t>& perm);
 
 // From a negative axis, too. Throws Error when it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
@@ -235,6 +326,21 @@ std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* 
 std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least);
 
 bool is_half(const Tensor& tensor);
+
+// The elements before an axis, along it and behind it.
+std::tuple<int64_t, int64_t, int64_t> split_at(const Shape& x, size_t axis);
+
+// The input, or nothing where the node leaves it out.
+Ref input_or_none(const Call& call, size_t i);
+
+// The value of a key in a table.
+template <class Key, class T>
+std::optional<T> find_choice(const Key& key, std::initializer_list<std::pair<Key, T>> table) {
+  for (const auto& [known, value] : table) {
+    if (known == key) return value;
+  }
+  return std::nullopt;
+}
 
 // Sets an output on the device, of the type of input 0 if none is given.
 Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type);
@@ -277,40 +383,38 @@ class Kernels {
     }
   }
 
-  // An operator of ONNX that our provider takes whatever its node looks like; its kernel is a K, made of a
-  // node, the device and what follows here.
-  template <class K, class... Args>
-  Registration& add_onnx(const char* name, int first, int last, Args... args) {
+  // An operator of ONNX that our provider takes whatever its node looks like (make_kernel).
+  template <class Make, class... Args>
+  Registration& add_onnx(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add();
     r.name = name;
     r.where = Where::kProvider;
     r.first = first;
     r.last = last;
     r.refuse = [](const Node&) { return std::string(); };
-    r.create = [device = device_, args...](const Node& node) {
-      return std::make_unique<K>(node, device(), args...);
+    r.create = [device = device_, make, args...](const Node& node) {
+      return make_kernel(make, node, device(), args...);
     };
     return r;
   }
 
-  // An operator of ONNX whose kernel computes what shapes are made of; it is a K, made of a node and what follows here.
-  template <class K, class... Args>
-  Registration& add_arithmetic(const char* name, int first, int last, Args... args) {
-    Registration& r = add();
-    r.name = name;
-    r.where = Where::kPlanning;
-    r.first = first;
-    r.last = last;
-    r.create = [args...](const Node& node) { return std::make_unique<K>(node, args...); };
+  // An operator of ONNX with a kernel for values that shapes are made of.
+  Registration& add_arithmetic(const char* name, int first, int last, decltype(Registration::create) create);
+
+  // One of ONNX Runtime's own operators; all of them have one version.
+  template <class Make, class... Args>
+  Registration& add_microsoft(const char* name, Make make, Args... args) {
+    Registration& r = add_onnx(name, 1, 1, make, args...);
+    r.domain = kMicrosoft;
     return r;
   }
 
-  // One of ONNX Runtime's own operators; all of them have one version.
-  template <class K, class... Args>
-  Registration& add_microsoft(const char* name, Args... args) {
-    Registration& r = add_onnx<K>(name, 1, 1, args...);
-    r.domain = kMicrosoft;
-    return r;
+  // An operator that follows the layout of its input: behind `args`, `make` takes whether channels are last.
+  template <class Make, class... Args>
+  Registration& add_following(const char* name, int first, int last, Make make, Args... args) {
+    Registration& r = add_onnx(name, first, last, make, args..., false);
+    has_channels_last(make, args...);
+    return r.lies([](const Node&) { return Layout::kFollows; });
   }
 
   // The last one that was added has a kernel for what follows it, too: a K, made of a node, the device and
@@ -323,17 +427,17 @@ class Kernels {
     };
   }
 
-  // The last one that was added has a kernel for channels last: a K, made of a node, the device, what follows
-  // here, the tail if it takes one, and true.
-  template <class K, class... Args>
-  void has_channels_last(Args... args) {
-    table_.back().create_channels_last = [device = device_, args...](const Node& node,
-                                                                     const std::optional<Tail>& tail) {
-      if constexpr (std::is_constructible_v<K, const Node&, gpu::Device&, Args..., std::optional<Tail>,
-                                            bool>) {
-        return std::make_unique<K>(node, device(), args..., tail, true);
+  // The last one that was added has a kernel for channels last (make_kernel): `args` end with the tail, if it takes one, and
+  // true.
+  template <class Make, class... Args>
+  void has_channels_last(Make make, Args... args) {
+    table_.back().create_channels_last = [device = device_, make, args...](const Node& node,
+                                                                           const std::optional<Tail>& tail) {
+      if constexpr (std::is_invocable_v<Make, const Node&, gpu::Device&, Args..., std::optional<Tail>,
+                                        bool>) {
+        return make_kernel(make, node, device(), args..., tail, true);
       } else {
-        return std::make_unique<K>(node, device(), args..., true);
+        return make_kernel(make, node, device(), args..., true);
       }
     };
   }

@@ -37,6 +37,17 @@ Table named(Table table, const char* provider, const std::string& device) {
 
 Registration& Kernels::add() { return table_.emplace_back(); }
 
+Registration& Kernels::add_arithmetic(const char* name, int first, int last,
+                                      decltype(Registration::create) create) {
+  Registration& r = add();
+  r.name = name;
+  r.where = Where::kPlanning;
+  r.first = first;
+  r.last = last;
+  r.create = std::move(create);
+  return r;
+}
+
 Table Kernels::take(std::initializer_list<Where> wanted) && {
   const auto other = [&](const Registration& r) {
     return std::find(wanted.begin(), wanted.end(), r.where) == wanted.end();

@@ -3,12 +3,12 @@
 namespace graphopt {
 
 void require_shape(const char* name, const Shape& given, const Shape& wanted) {
-  if (given != wanted) throw Error(std::string(name) + " must be " + wanted.text() + ", got " + given.text());
+  throw_if(given != wanted, name, " must be ", wanted, ", got ", given);
 }
 
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted) {
   if (given == wanted) return;
-  throw Error(std::string(name) + " must be like " + like + " " + wanted.text() + ", got " + given.text());
+  throw Error(name, " must be like ", like, " ", wanted, ", got ", given);
 }
 
 }  // namespace graphopt

@@ -9,7 +9,7 @@ namespace graphopt {
 using Integers = std::vector<int64_t>;
 
 Window::Window(const Attributes& a)
-    : auto_pad_(a.find_string("auto_pad").value_or("NOTSET")),
+    : auto_pad_(a.get_string("auto_pad", "NOTSET")),
       kernel_(a.find_ints("kernel_shape").value_or(Integers())),
       strides_(a.find_ints("strides").value_or(Integers())),
       dilations_(a.find_ints("dilations").value_or(Integers())),
@@ -17,7 +17,7 @@ Window::Window(const Attributes& a)
 
 void Window::check(size_t axes, const Integers& kernel) const {
   require_sizes(axes, kernel, 1);
-  if (!kernel_.empty() && kernel_ != kernel) throw Error("kernel_shape is not that of W");
+  throw_if(!kernel_.empty() && kernel_ != kernel, "kernel_shape is not that of W");
   require_sizes(axes, strides_, 1);
   require_sizes(axes, dilations_, 1);
   require_sizes(2 * axes, pads_, 0);
@@ -43,9 +43,7 @@ Window::Padding Window::halves(int64_t total) const {
 Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const {
   const size_t axes = x.rank() - 2;
   check(axes, Integers(w.data() + 2, w.data() + w.rank()));
-  if (p.x_channels() != x[1]) {
-    throw Error("the channels of X " + x.text() + " and W " + w.text() + " do not fit");
-  }
+  throw_if(p.x_channels() != x[1], "the channels of X ", x, " and W ", w, " do not fit");
   p.N = x[0];
   Shape y = x;
   y[1] = p.y_channels();
@@ -56,7 +54,7 @@ Shape Window::fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const P
     p.stride[d] = stride(i);
     p.dilation[d] = dilation(i);
     place(p, d, i);
-    if (p.out[d] < 0) throw Error("the kernel is larger than the padded input");
+    throw_if(p.out[d] < 0, "the kernel is larger than the padded input");
     y[2 + i] = p.out[d];
   }
   return y;

@@ -12,14 +12,6 @@
 namespace graphopt {
 namespace {
 
-bool is_permutation(const std::vector<int64_t>& perm) {
-  if (perm.size() < 2 || perm.size() > 4) return false;
-  for (size_t axis = 0; axis < perm.size(); ++axis) {
-    if (std::count(perm.begin(), perm.end(), static_cast<int64_t>(axis)) != 1) return false;
-  }
-  return true;
-}
-
 std::string text(const std::vector<int64_t>& values) {
   std::string s = "[";
   for (size_t i = 0; i < values.size(); ++i) s += (i ? "," : "") + std::to_string(values[i]);
@@ -28,9 +20,8 @@ std::string text(const std::vector<int64_t>& values) {
 
 std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   std::vector<int64_t> perm = attributes.get_ints(name);
-  if (!is_permutation(perm)) {
-    throw Error(std::string("attribute '") + name + "' must permute 2, 3 or 4 axes, got " + text(perm));
-  }
+  if (!is_permutation(perm))
+    throw Error("attribute '", name, "' must permute 2, 3 or 4 axes, got ", text(perm));
   return perm;
 }
 
@@ -43,9 +34,7 @@ struct Operand4 {
 
 Operand4 view(const char* name, const Shape& shape, const std::vector<int64_t>& perm) {
   const size_t rank = perm.size();
-  if (shape.rank() != rank) {
-    throw Error(std::string(name) + " " + shape.text() + " does not have the rank of its perm " + text(perm));
-  }
+  if (shape.rank() != rank) throw Error(name, " ", shape, " does not have the rank of its perm ", text(perm));
   int64_t stride[4] = {};
   int64_t elements = 1;
   for (size_t i = rank; i-- > 0; elements *= shape[i]) stride[i] = elements;
@@ -65,7 +54,7 @@ Operand4 view(const char* name, const Shape& shape, const std::vector<int64_t>& 
 int64_t broadcast(int64_t x, int64_t y, const char* what) {
   if (x == y || y == 1) return x;
   if (x == 1) return y;
-  throw Error(std::string(what) + " do not broadcast: " + std::to_string(x) + " and " + std::to_string(y));
+  throw Error(what, " do not broadcast: ", x, " and ", y);
 }
 
 // Strides of bias or mask against scores [b, h, rows, cols] of rank `rank`.
@@ -82,7 +71,7 @@ Strides4 broadcast_to_scores(const char* name, const Shape& shape, const int64_t
   if (!fits) {
     Shape s(rank);
     for (size_t i = 0; i < rank; ++i) s[i] = scores[4 - rank + i];
-    throw Error(std::string(name) + " " + shape.text() + " does not broadcast to the scores " + s.text());
+    throw Error(name, " ", shape, " does not broadcast to the scores ", s);
   }
   return {stride[0], stride[1], stride[2], stride[3]};
 }
@@ -135,13 +124,10 @@ void FusedAttentionOp::read(const Node& node) {
   v_perm_ = read_perm(node, "v_perm");
   o_perm_ = read_perm(node, "o_perm");
   const size_t rank = std::max({q_perm_.size(), k_perm_.size(), v_perm_.size()});
-  if (o_perm_.size() != rank) {
-    throw Error("attribute 'o_perm' " + text(o_perm_) + " must have the rank of the result, " +
-                std::to_string(rank));
-  }
-  if (gqa_ && (q_perm_.size() != 4 || k_perm_.size() != 4 || v_perm_.size() != 4)) {
-    throw Error("grouped query attention needs Q, K and V of rank 4");
-  }
+  throw_if(o_perm_.size() != rank, "attribute 'o_perm' ", text(o_perm_),
+           " must have the rank of the result, ", rank);
+  throw_if(gqa_ && (q_perm_.size() != 4 || k_perm_.size() != 4 || v_perm_.size() != 4),
+           "grouped query attention needs Q, K and V of rank 4");
   if (mask_) {
     mask_value_ = node.get_float("mask_value");
     // The body casts the attribute to T: float's lowest value becomes -inf in float16, and a row of these
@@ -154,7 +140,7 @@ void FusedAttentionOp::read(const Node& node) {
   if (window_) {
     left_ = node.get_int("left");
     right_ = node.get_int("right");
-    if (left_ < 0 || right_ < 0) throw Error("a window of less than the query's own key");
+    throw_if(left_ < 0 || right_ < 0, "a window of less than the query's own key");
   }
 }
 
@@ -167,12 +153,8 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const
   const Operand4 q = view("Q", inputs[0], q_perm_);
   const Operand4 k = view("K", inputs[1], k_perm_);  // [b, h, D, T]
   const Operand4 v = view("V", inputs[2], v_perm_);
-  if (q.col != k.row) {
-    throw Error("Q has head size " + std::to_string(q.col) + ", K has " + std::to_string(k.row));
-  }
-  if (k.col != v.row) {
-    throw Error("K has " + std::to_string(k.col) + " keys, V has " + std::to_string(v.row) + " rows");
-  }
+  throw_if(q.col != k.row, "Q has head size ", q.col, ", K has ", k.row);
+  throw_if(k.col != v.row, "K has ", k.col, " keys, V has ", v.row, " rows");
   Resolved r;
   AttentionProblem& p = r.problem;
   p.S = q.row;
@@ -182,11 +164,9 @@ FusedAttentionOp::Resolved FusedAttentionOp::resolve(const Shapes& inputs) const
   const size_t score_rank = std::max(q_perm_.size(), k_perm_.size());
   int64_t scores[4] = {q.b, q.h, p.S, p.T};
   if (gqa_) {
-    if (k.h <= 0 || k.h != v.h || q.h % k.h != 0) {
-      throw Error("Q has " + std::to_string(q.h) + " heads, which must be a multiple of those of K, " +
-                  std::to_string(k.h) + ", and V, " + std::to_string(v.h));
-    }
-    if ((k.b != 1 && k.b != q.b) || (v.b != 1 && v.b != q.b)) throw Error("batch sizes of Q, K and V differ");
+    throw_if(k.h <= 0 || k.h != v.h || q.h % k.h != 0, "Q has ", q.h,
+             " heads, which must be a multiple of those of K, ", k.h, ", and V, ", v.h);
+    throw_if((k.b != 1 && k.b != q.b) || (v.b != 1 && v.b != q.b), "batch sizes of Q, K and V differ");
     p.group = q.h / k.h;
     p.B = q.b;
     p.H = q.h;
@@ -275,14 +255,9 @@ class FusedAttentionCpu final : public CpuKernel<FusedAttentionOp> {
   }
 };
 
-void plan_own(GpuWork<AttentionProblem>& work) {
-  work.program.launch(gpu::fused_attention_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
-                      work.call);
+gpu::Plan plan_of(const AttentionProblem& p, bool half, bool aligned, const gpu::DeviceFacts& facts) {
+  return gpu::fused_attention_plan(p, half, aligned, facts);
 }
-
-constexpr Implementation<GpuWork<AttentionProblem>> kImplementations[] = {
-    {"a kernel of our own", take_all<GpuWork<AttentionProblem>>, plan_own},
-};
 
 // Attention of ONNX. Inputs Q, K, V [B, heads, tokens, H] or [B, tokens, heads H], mask, past K and V; outputs
 // Y as Q is, and K and V behind the past ones.
@@ -290,14 +265,14 @@ class Attention final : public gpu::DeviceKernel {
  public:
   Attention(const Node& node, gpu::Device& device)
       : DeviceKernel(device),
-        causal_(node.find_int("is_causal").value_or(0) != 0),
-        q_heads_(node.find_int("q_num_heads").value_or(0)),
-        kv_heads_(node.find_int("kv_num_heads").value_or(0)),
+        causal_(node.get_bool("is_causal")),
+        q_heads_(node.get_int("q_num_heads", 0)),
+        kv_heads_(node.get_int("kv_num_heads", 0)),
         scale_(node.find_float("scale")),
-        softcap_(node.find_float("softcap").value_or(0.0f)),
-        left_(node.find_int("left_window_size").value_or(-1)),
-        right_(node.find_int("right_window_size").value_or(-1)) {
-    if (left_ < -1 || right_ < -1) throw Error("a window of less than the query's own key");
+        softcap_(node.get_float("softcap", 0.0f)),
+        left_(node.get_int("left_window_size", -1)),
+        right_(node.get_int("right_window_size", -1)) {
+    throw_if(left_ < -1 || right_ < -1, "a window of less than the query's own key");
   }
 
  private:
@@ -311,9 +286,8 @@ class Attention final : public gpu::DeviceKernel {
 
   static Heads heads_of(const Shape& x, int64_t heads) {
     if (x.rank() == 4) return {x, {x[1] * x[2] * x[3], x[2] * x[3], x[3], 1}};
-    if (x.rank() != 3 || heads <= 0 || x[2] % heads != 0) {
-      throw Error("Q, K and V must have four axes, or three of which the last is whole heads");
-    }
+    throw_if(x.rank() != 3 || heads <= 0 || x[2] % heads != 0,
+             "Q, K and V must have four axes, or three of which the last is whole heads");
     return {{x[0], heads, x[1], x[2] / heads}, {x[1] * x[2], x[2] / heads, x[2], 1}};
   }
 
@@ -321,13 +295,11 @@ class Attention final : public gpu::DeviceKernel {
     const bool half = is_half(call.input(kQ)), has_past = call.has_input(kPastK);
     const Heads q = heads_of(call.input(kQ).shape, q_heads_);
     Heads k = heads_of(call.input(kK).shape, kv_heads_), v = heads_of(call.input(kV).shape, kv_heads_);
-    if (k.shape[0] != q.shape[0] || v.shape[0] != q.shape[0] || k.shape[1] != v.shape[1] ||
-        k.shape[2] != v.shape[2] || k.shape[3] != q.shape[3]) {
-      throw Error("K " + k.shape.text() + " and V " + v.shape.text() + " do not fit Q " + q.shape.text());
-    }
-    if (k.shape[1] == 0 || q.shape[1] % k.shape[1] != 0) {
-      throw Error("the heads of Q must be a multiple of those of K and V");
-    }
+    throw_if(k.shape[0] != q.shape[0] || v.shape[0] != q.shape[0] || k.shape[1] != v.shape[1] ||
+                 k.shape[2] != v.shape[2] || k.shape[3] != q.shape[3],
+             "K ", k.shape, " and V ", v.shape, " do not fit Q ", q.shape);
+    throw_if(k.shape[1] == 0 || q.shape[1] % k.shape[1] != 0,
+             "the heads of Q must be a multiple of those of K and V");
     const int64_t past = has_past ? past_tokens(call, k.shape, v.shape) : 0;
     Ref from_k = Ref::input(kK), from_v = Ref::input(kV);
     if (has_past || call.outputs.size() > 1) {
@@ -382,9 +354,8 @@ class Attention final : public gpu::DeviceKernel {
   static int64_t past_tokens(const Call& call, const Shape& k, const Shape& v) {
     const Shape &past_k = call.input(kPastK).shape, &past_v = call.input(kPastV).shape;
     const int64_t tokens = past_k.rank() == 4 ? past_k[2] : 0;
-    if (past_k != Shape{k[0], k[1], tokens, k[3]} || past_v != Shape{v[0], v[1], tokens, v[3]}) {
-      throw Error("past K " + past_k.text() + " and V " + past_v.text() + " do not fit");
-    }
+    throw_if(past_k != Shape{k[0], k[1], tokens, k[3]} || past_v != Shape{v[0], v[1], tokens, v[3]},
+             "past K ", past_k, " and V ", past_v, " do not fit");
     return tokens;
   }
 
@@ -397,10 +368,7 @@ class Attention final : public gpu::DeviceKernel {
     const Ref to =
         wanted ? set_output(call, output, all, type) : program.reserve(all.elements() * bytes_of(type));
     const auto copy = [&](const Shape& shape, const Strides4& from, int64_t first, size_t input) {
-      gpu::StridedCopy c;
-      c.shape = shape;
-      c.bytes = bytes_of(type);
-      c.x_strides = {from.b, from.h, from.row, from.col};
+      gpu::StridedCopy c = gpu::copy_to(shape, {from.b, from.h, from.row, from.col}, bytes_of(type));
       c.y_strides = gpu::contiguous(all);
       c.y_offset = first * all[3];
       program.launch(gpu::strided_copy_plan(c, call.aligned()), {Ref::input(input)}, {to});
@@ -435,9 +403,9 @@ std::string refuse_attention(const Node& node) {
   const bool one = node.outputs.size() > 1 && node.outputs[1].present,
              other = node.outputs.size() > 2 && node.outputs[2].present;
   if (one != other || (node.outputs.size() > 1 && !one)) return "keys or values alone as an output";
-  const bool causal = node.find_int("is_causal").value_or(0) != 0;
+  const bool causal = node.get_bool("is_causal");
   // The first version caps scores with the mask on them.
-  if (node.find_float("softcap").value_or(0.0f) != 0.0f && node.version < 24 && (masked || causal)) {
+  if (node.get_float("softcap", 0.0f) != 0.0f && node.version < 24 && (masked || causal)) {
     return "softcap of masked scores";
   }
   for (size_t i = 0; i < 3; ++i) {
@@ -465,8 +433,8 @@ void add_attention(Kernels& kernels) {
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>();
   kernels.add_cpu<FusedAttentionOp, FusedAttentionCpu>(Reuse::kNone, {ElementType::kFloat},
                                                        FusedAttentionOp::all_bfloat16());
-  kernels.add_gpu<FusedAttentionOp, GpuKernel<FusedAttentionOp, kImplementations>>(Where::kGpu);
-  kernels.add_onnx<Attention>("Attention", 23, 25).refused(refuse_attention);
+  kernels.add_gpu<FusedAttentionOp, OwnGpuKernel<FusedAttentionOp, plan_of>>(Where::kGpu);
+  kernels.add_onnx("Attention", 23, 25, kernel<Attention>).refused(refuse_attention);
 }
 
 }  // namespace graphopt

@@ -30,34 +30,89 @@ enum : size_t {
   kKeyNorm
 };
 
-class GroupQueryAttention final : public gpu::DeviceKernel {
- public:
-  GroupQueryAttention(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), turns_(node.find_int("do_rotary").value_or(0) != 0) {
-    p_.N = node.get_int("num_heads");
-    p_.G = node.get_int("kv_num_heads");
-    if (p_.N <= 0 || p_.G <= 0 || p_.N % p_.G != 0)
-      throw Error("num_heads must be a multiple of kv_num_heads");
-    p_.causal = node.find_int("causal").value_or(1) != 0;
-    p_.smooth = node.find_int("smooth_softmax").value_or(-1) == 1;
-    p_.interleaved = node.find_int("rotary_interleaved").value_or(0) != 0;
-    const int64_t window = node.find_int("local_window_size").value_or(-1);
-    p_.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // so wide a one holds every cache
-    p_.scale = node.find_float("scale").value_or(0.0f);
-    p_.softcap = node.find_float("softcap").value_or(0.0f);
-    const float epsilon = node.find_float("qk_norm_epsilon").value_or(1e-6f);
-    p_.q_epsilon = node.find_float("q_norm_epsilon").value_or(epsilon);
-    p_.k_epsilon = node.find_float("k_norm_epsilon").value_or(epsilon);
+// The problem of a call; `p`: that of the node. `turns`: by the caches of angles.
+GqaProblem problem(const Call& call, GqaProblem p, bool turns) {
+  const Shape& q = call.input(kQuery).shape;
+  throw_if(q.rank() != 3, "the query must have rank 3");
+  p.packed = !call.has_input(kKey);
+  p.B = q[0];
+  p.S = q[1];
+  const int64_t heads = p.packed ? p.N + 2 * p.G : p.N;
+  throw_if(q[2] % heads != 0, "the query ", q, " is not whole heads");
+  p.H = q[2] / heads;
+  throw_if(p.H > hip::kGqaMostHead, "heads of ", p.H, " elements, of at most 256");
+  if (!p.packed) {
+    const Shape wanted = {p.B, p.S, p.G * p.H};
+    for (const size_t i : {size_t{kKey}, size_t{kValue}}) {
+      throw_if(call.input(i).shape != wanted, "key and value must be ", wanted);
+    }
   }
+  if (call.has_input(kPastKey)) {
+    const Shape& past = call.input(kPastKey).shape;
+    throw_if(past.rank() != 4 || past[0] != p.B || past[1] != p.G || past[3] != p.H ||
+                 call.input(kPastValue).shape != past,
+             "the cache ", past, " does not fit");
+    p.past_length = past[2];
+  }
+  const std::vector<int64_t> total = call.integers(kTotal);
+  throw_if(total.size() != 1 || total[0] < p.S, "total_sequence_length must be a number of tokens");
+  throw_if(call.input(kLengths).shape.elements() != p.B, "seqlens_k must have a number for each sequence");
+  p.first = total[0] == p.S;
+  p.length = std::max(total[0], p.past_length);
+  if (turns) {
+    const Shape& cos = call.input(kCos).shape;
+    throw_if(cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H, "the caches of angles ",
+             cos, " do not fit");
+    p.positions = cos[0];
+    p.half = cos[1];
+    p.has_ids = call.has_input(kIds);
+    throw_if(p.has_ids && call.input(kIds).shape.elements() != p.B * p.S, "position_ids must be [B, S]");
+  }
+  if (call.has_input(kBias)) {
+    const Shape& bias = call.input(kBias).shape;
+    throw_if(bias.rank() != 4 || bias[2] != p.S || (bias[0] != 1 && bias[0] != p.B) ||
+                 (bias[1] != 1 && bias[1] != p.N),
+             "attention_bias ", bias, " does not fit");
+    p.bias_batch = bias[0];
+    p.bias_heads = bias[1];
+    p.bias_keys = bias[3];
+  }
+  p.norms = call.has_input(kQueryNorm);
+  for (const size_t i : {size_t{kQueryNorm}, size_t{kKeyNorm}}) {
+    throw_if(p.norms && call.input(i).shape != Shape{p.H},
+             "weights of norms must have a number for each of a head's");
+  }
+  p.keeps_cache = call.outputs.size() > 2;
+  p.has_sink = call.has_input(kSink);
+  throw_if(p.has_sink && call.input(kSink).shape.elements() != p.N, "head_sink must have a number a head");
+  if (p.scale == 0.0f) p.scale = 1.0f / std::sqrt(static_cast<float>(p.H));
+  return p;
+}
 
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_group_query_attention(const Node& node) {
+  const bool turns = node.get_bool("do_rotary");
+  GqaProblem of_node;
+  of_node.N = node.get_int("num_heads");
+  of_node.G = node.get_int("kv_num_heads");
+  throw_if(of_node.N <= 0 || of_node.G <= 0 || of_node.N % of_node.G != 0,
+           "num_heads must be a multiple of kv_num_heads");
+  of_node.causal = node.get_bool("causal", true);
+  of_node.smooth = node.get_int("smooth_softmax", -1) == 1;
+  of_node.interleaved = node.get_bool("rotary_interleaved");
+  const int64_t window = node.get_int("local_window_size", -1);
+  of_node.window = window > INT32_MAX ? 0 : std::max<int64_t>(window, 0);  // so wide a one holds every cache
+  of_node.scale = node.get_float("scale", 0.0f);
+  of_node.softcap = node.get_float("softcap", 0.0f);
+  const float epsilon = node.get_float("qk_norm_epsilon", 1e-6f);
+  of_node.q_epsilon = node.get_float("q_norm_epsilon", epsilon);
+  of_node.k_epsilon = node.get_float("k_norm_epsilon", epsilon);
+  return [=](Call& call, Program& program) {
     const Tensor& query = call.input(kQuery);
     const bool half = is_half(query);
-    const GqaProblem p = problem(call);
+    const GqaProblem p = problem(call, of_node, turns);
     const Shape cache = {p.B, p.G, p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
-    const auto given = [&](size_t i) { return call.has_input(i) ? Ref::input(i) : Ref(); };
+    const auto given = [&](size_t i) { return input_or_none(call, i); };
     // Behind the cache, or where nobody wants it in the workspace.
     const auto present = [&](size_t i) {
       if (i < call.outputs.size()) return set_output(call, i, cache);
@@ -81,83 +136,15 @@ class GroupQueryAttention final : public gpu::DeviceKernel {
     }
     program.launch(gpu::gqa_attention_plan(p, changes, half),
                    {q, keys, values, Ref::input(kLengths), given(kBias), given(kSink)}, {y});
-  }
-
-  GqaProblem problem(const Call& call) const {
-    GqaProblem p = p_;
-    const Shape& q = call.input(kQuery).shape;
-    if (q.rank() != 3) throw Error("the query must have rank 3");
-    p.packed = !call.has_input(kKey);
-    p.B = q[0];
-    p.S = q[1];
-    const int64_t heads = p.packed ? p.N + 2 * p.G : p.N;
-    if (q[2] % heads != 0) throw Error("the query " + q.text() + " is not whole heads");
-    p.H = q[2] / heads;
-    if (p.H > hip::kGqaMostHead) throw Error("heads of " + std::to_string(p.H) + " elements, of at most 256");
-    if (!p.packed) {
-      const Shape wanted = {p.B, p.S, p.G * p.H};
-      for (const size_t i : {size_t{kKey}, size_t{kValue}}) {
-        if (call.input(i).shape != wanted) throw Error("key and value must be " + wanted.text());
-      }
-    }
-    if (call.has_input(kPastKey)) {
-      const Shape& past = call.input(kPastKey).shape;
-      if (past.rank() != 4 || past[0] != p.B || past[1] != p.G || past[3] != p.H ||
-          call.input(kPastValue).shape != past) {
-        throw Error("the cache " + past.text() + " does not fit");
-      }
-      p.past_length = past[2];
-    }
-    const std::vector<int64_t> total = call.integers(kTotal);
-    if (total.size() != 1 || total[0] < p.S) throw Error("total_sequence_length must be a number of tokens");
-    if (call.input(kLengths).shape.elements() != p.B)
-      throw Error("seqlens_k must have a number for each sequence");
-    p.first = total[0] == p.S;
-    p.length = std::max(total[0], p.past_length);
-    if (turns_) {
-      const Shape& cos = call.input(kCos).shape;
-      if (cos.rank() != 2 || call.input(kSin).shape != cos || 2 * cos[1] > p.H) {
-        throw Error("the caches of angles " + cos.text() + " do not fit");
-      }
-      p.positions = cos[0];
-      p.half = cos[1];
-      p.has_ids = call.has_input(kIds);
-      if (p.has_ids && call.input(kIds).shape.elements() != p.B * p.S)
-        throw Error("position_ids must be [B, S]");
-    }
-    if (call.has_input(kBias)) {
-      const Shape& bias = call.input(kBias).shape;
-      if (bias.rank() != 4 || bias[2] != p.S || (bias[0] != 1 && bias[0] != p.B) ||
-          (bias[1] != 1 && bias[1] != p.N)) {
-        throw Error("attention_bias " + bias.text() + " does not fit");
-      }
-      p.bias_batch = bias[0];
-      p.bias_heads = bias[1];
-      p.bias_keys = bias[3];
-    }
-    p.norms = call.has_input(kQueryNorm);
-    for (const size_t i : {size_t{kQueryNorm}, size_t{kKeyNorm}}) {
-      if (p.norms && call.input(i).shape != Shape{p.H})
-        throw Error("weights of norms must have a number for each of a head's");
-    }
-    p.keeps_cache = call.outputs.size() > 2;
-    p.has_sink = call.has_input(kSink);
-    if (p.has_sink && call.input(kSink).shape.elements() != p.N)
-      throw Error("head_sink must have a number a head");
-    if (p.scale == 0.0f) p.scale = 1.0f / std::sqrt(static_cast<float>(p.H));
-    return p;
-  }
-
-  bool turns_;
-  GqaProblem p_;
-};
+  };
+}
 
 std::string refuse_gqa(const Node& node) {
   for (const char* name : {"k_quant_type", "v_quant_type"}) {
-    if (node.find_string(name).value_or("NONE") != "NONE") return "a quantized cache";
+    if (node.get_string(name, "NONE") != "NONE") return "a quantized cache";
   }
-  if (node.find_int("sliding_window_cache").value_or(0) != 0) return "a cache that drops old tokens";
-  if (node.find_int("local_window_size").value_or(-1) == 0) return "a window of no tokens";
+  if (node.get_bool("sliding_window_cache")) return "a cache that drops old tokens";
+  if (node.get_int("local_window_size", -1) == 0) return "a window of no tokens";
   for (size_t i = kSink + 1; i < kQueryNorm; ++i) {
     if (node.has_input(i)) return "scales of the cache";
   }
@@ -175,7 +162,7 @@ std::string refuse_gqa(const Node& node) {
 }  // namespace
 
 void add_group_query_attention(Kernels& kernels) {
-  kernels.add_microsoft<GroupQueryAttention>("GroupQueryAttention")
+  kernels.add_microsoft("GroupQueryAttention", plan_group_query_attention)
       .refused(refuse_gqa)
       .reads_on_host({kTotal});
 }

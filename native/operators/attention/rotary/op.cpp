@@ -6,7 +6,6 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<FusedRotaryOp> FusedRotaryOp::all() {
   std::vector<FusedRotaryOp> ops(2);
   ops[1].interleaved_ = true;
@@ -15,18 +14,13 @@ std::vector<FusedRotaryOp> FusedRotaryOp::all() {
 
 void FusedRotaryOp::read(const Node& node) {
   perm_ = node.get_ints("perm");
-  const auto rank = static_cast<int64_t>(perm_.size());
-  bool fits = rank >= 2 && rank <= 4;
-  for (int64_t axis = 0; fits && axis < rank; ++axis) {
-    fits = std::count(perm_.begin(), perm_.end(), axis) == 1;
-  }
-  if (!fits || perm_.back() != rank - 1) {
-    throw Error("attribute 'perm' must permute 2, 3 or 4 axes and keep the last one");
-  }
+  const size_t rank = perm_.size();
+  throw_if(rank < 2 || rank > 4 || !is_permutation(perm_) || static_cast<size_t>(perm_.back()) != rank - 1,
+           "attribute 'perm' must permute 2, 3 or 4 axes and keep the last one");
 }
 
 void FusedRotaryOp::require_rank(size_t rank) const {
-  if (rank != perm_.size()) throw Error("X does not have the rank of its perm");
+  throw_if(rank != perm_.size(), "X does not have the rank of its perm");
 }
 
 Shape FusedRotaryOp::output(const Shapes& inputs) const {
@@ -43,15 +37,13 @@ FusedRotaryProblem FusedRotaryOp::problem(const Shapes& inputs) const {
   FusedRotaryProblem p;
   p.D = y[outer];
   p.interleaved = interleaved_;
-  if (p.D % 2 != 0) throw Error("the last axis must have pairs, got " + x.text());
+  throw_if(p.D % 2 != 0, "the last axis must have pairs, got ", x);
   for (size_t i = 0; i < outer; ++i) {
     p.n[3 - outer + i] = y[i];
     p.x[3 - outer + i] = x.elements(static_cast<size_t>(perm_[i]) + 1);
   }
   const auto steps = [&](const char* name, const Shape& angles, std::array<int64_t, 3>& step) {
-    const auto refuse = [&] {
-      throw Error(std::string(name) + " " + angles.text() + " does not fit to " + y.text());
-    };
+    const auto refuse = [&] { throw Error(name, " ", angles, " does not fit to ", y); };
     if (angles.rank() < 1 || angles.rank() > y.rank() || angles[angles.rank() - 1] != p.D) refuse();
     for (size_t i = 0; i + 1 < angles.rank(); ++i) {
       const size_t axis = y.rank() - angles.rank() + i;
@@ -76,15 +68,7 @@ namespace {
 
 template <class T>
 using FusedRotaryKernel =
-    CpuKernelOfThree<FusedRotaryOp, T, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
-
-void plan_own(GpuWork<FusedRotaryProblem>& work) {
-  work.program.launch(gpu::fused_rotary_plan(work.p, work.half, work.call.aligned()), work.call);
-}
-
-constexpr Implementation<GpuWork<FusedRotaryProblem>> kImplementations[] = {
-    {"a kernel of our own", take_all<GpuWork<FusedRotaryProblem>>, plan_own},
-};
+    CpuKernelOf<FusedRotaryOp, T, 3, cpu::fused_rotary<T>, cpu::fused_rotary_workspace<T>>;
 
 // Where a node has them. ONNX's ids may be left out: then the caches have the angles of each token.
 struct RotaryInputs {
@@ -93,64 +77,50 @@ struct RotaryInputs {
 };
 constexpr RotaryInputs kOfOnnx = {3, 1, 2, false}, kOfMicrosoft = {1, 2, 3, true};
 
-class RotaryEmbedding final : public gpu::DeviceKernel {
- public:
-  RotaryEmbedding(const Node& node, gpu::Device& device, RotaryInputs at)
-      : DeviceKernel(device),
-        at_(at),
-        interleaved_(node.find_int("interleaved").value_or(0) != 0),
-        dim_(node.find_int("rotary_embedding_dim").value_or(0)),
-        heads_(node.find_int("num_heads").value_or(0)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor &x = call.input(0), &cos = call.input(at_.cos);
+Planner plan_rotary_embedding(const Node& node, RotaryInputs at) {
+  const bool interleaved = node.get_bool("interleaved");
+  const int64_t dim = node.get_int("rotary_embedding_dim", 0), heads = node.get_int("num_heads", 0);
+  return [=](Call& call, Program& program) {
+    const Tensor &x = call.input(0), &cos = call.input(at.cos);
     const Shape &s = x.shape, &angles = cos.shape;
-    if (s.rank() != 3 && s.rank() != 4) throw Error("the input must have rank 3 or 4");
+    throw_if(s.rank() != 3 && s.rank() != 4, "the input must have rank 3 or 4");
     gpu::RotaryProblem p;
     p.B = s[0];
-    p.has_ids = at_.needs_ids || call.has_input(at_.ids);
-    if (angles.rank() != (p.has_ids ? 2 : 3) || call.input(at_.sin).shape != angles) {
-      throw Error("the caches must be " + std::string(p.has_ids ? "matrices" : "[B, S, half]") +
-                  " of one shape");
-    }
+    p.has_ids = at.needs_ids || call.has_input(at.ids);
+    throw_if(angles.rank() != (p.has_ids ? 2 : 3) || call.input(at.sin).shape != angles,
+             "the caches must be ", p.has_ids ? "matrices" : "[B, S, half]", " of one shape");
     p.half = angles[angles.rank() - 1];
     p.positions = p.has_ids ? angles[0] : angles[0] * angles[1];
     p.heads_first = s.rank() == 4;
-    p.interleaved = interleaved_;
+    p.interleaved = interleaved;
     if (p.heads_first) {
       p.N = s[1];
       p.S = s[2];
       p.H = s[3];
     } else {
       p.S = s[1];
-      p.H = dim_ == 0 ? 2 * p.half : heads_ > 0 ? s[2] / heads_ : 0;
-      if (p.H <= 0 || s[2] % p.H != 0) throw Error("the last axis is not whole heads");
+      p.H = dim == 0 ? 2 * p.half : heads > 0 ? s[2] / heads : 0;
+      throw_if(p.H <= 0 || s[2] % p.H != 0, "the last axis is not whole heads");
       p.N = s[2] / p.H;
     }
-    if (2 * p.half > p.H) throw Error("the caches turn more numbers than a head has");
+    throw_if(2 * p.half > p.H, "the caches turn more numbers than a head has");
     if (p.has_ids) {
-      const int64_t ids = call.input(at_.ids).shape.elements();
-      p.one_id = at_.needs_ids && ids == 1 && p.B * p.S != 1;
-      if (!p.one_id && ids != p.B * p.S) throw Error("a position for each token is needed");
+      const int64_t ids = call.input(at.ids).shape.elements();
+      p.one_id = at.needs_ids && ids == 1 && p.B * p.S != 1;
+      throw_if(!p.one_id && ids != p.B * p.S, "a position for each token is needed");
     } else if (angles[0] != p.B || angles[1] != p.S) {
       throw Error("the caches must have the angles of each token");
     }
     const Ref y = set_output(call, 0, s);
     program.launch(
         gpu::rotary_plan(p, is_half(x), call.aligned()),
-        {Ref::input(0), p.has_ids ? Ref::input(at_.ids) : Ref(), Ref::input(at_.cos), Ref::input(at_.sin)},
-        {y});
-  }
-
-  RotaryInputs at_;
-  bool interleaved_;
-  int64_t dim_, heads_;
-};
+        {Ref::input(0), p.has_ids ? Ref::input(at.ids) : Ref(), Ref::input(at.cos), Ref::input(at.sin)}, {y});
+  };
+}
 
 std::string refuse_rotary(const Node& node) {
-  if (node.find_int("is_packed_batching").value_or(0) != 0) return "packed batches";
-  if (node.find_float("scale").value_or(1.0f) != 1.0f) return "a scale";
+  if (node.get_bool("is_packed_batching")) return "packed batches";
+  if (node.get_float("scale", 1.0f) != 1.0f) return "a scale";
   if (!node.has_input(1) || node.inputs[1].type != ElementType::kInt64) return "positions that are not int64";
   return refuse_mixed_floats(node, {1});
 }
@@ -166,9 +136,9 @@ std::string refuse_onnx_rotary(const Node& node) {
 
 void add_rotary(Kernels& kernels) {
   kernels.add_cpu<FusedRotaryOp, FusedRotaryKernel>();
-  kernels.add_gpu<FusedRotaryOp, GpuKernel<FusedRotaryOp, kImplementations>>(Where::kGpu);
-  kernels.add_microsoft<RotaryEmbedding>("RotaryEmbedding", kOfMicrosoft).refused(refuse_rotary);
-  kernels.add_onnx<RotaryEmbedding>("RotaryEmbedding", 23, 23, kOfOnnx).refused(refuse_onnx_rotary);
+  kernels.add_gpu<FusedRotaryOp, OwnGpuKernel<FusedRotaryOp, gpu::fused_rotary_plan>>(Where::kGpu);
+  kernels.add_microsoft("RotaryEmbedding", plan_rotary_embedding, kOfMicrosoft).refused(refuse_rotary);
+  kernels.add_onnx("RotaryEmbedding", 23, 23, plan_rotary_embedding, kOfOnnx).refused(refuse_onnx_rotary);
 }
 
 }  // namespace graphopt

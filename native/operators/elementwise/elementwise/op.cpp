@@ -7,6 +7,20 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
+
+void plan_whole_unary(Call& call, Program& program, gpu::WholeOp op, int64_t low, int64_t high) {
+  const Tensor& x = call.input(0);
+  gpu::WholeProblem problem;
+  problem.op = op;
+  problem.is_signed = is_signed(x.type);
+  problem.bytes = bytes_of(x.type);
+  problem.low = low;
+  problem.high = high;
+  problem.a = problem.y = x.shape;
+  const Ref y = set_output(call, 0, x.shape);
+  program.launch(gpu::whole_plan(problem, call.aligned()), {Ref::input(0)}, {y});
+}
+
 namespace {
 
 using gpu::ElementwiseProblem;
@@ -24,139 +38,74 @@ void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, fl
 }
 
 // p and q: the attributes alpha and beta where the operator has them, and what they are when absent.
-class Unary final : public gpu::DeviceKernel {
- public:
-  Unary(const Node& node, gpu::Device& device, hip::ElementwiseOp op, float p, float q)
-      : DeviceKernel(device),
-        op_(op),
-        p_(node.find_float("alpha").value_or(p)),
-        q_(node.find_float("beta").value_or(q)) {}
+Planner plan_unary_of(const Node& node, hip::ElementwiseOp op, float p, float q) {
+  return [=, p = node.get_float("alpha", p), q = node.get_float("beta", q)](Call& call, Program& program) {
+    plan_unary(call, program, op, p, q);
+  };
+}
 
- private:
-  void plan(Call& call, Program& program) const override { plan_unary(call, program, op_, p_, q_); }
-
-  hip::ElementwiseOp op_;
-  float p_, q_;
-};
-
-class Gelu final : public gpu::DeviceKernel {
- public:
-  Gelu(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), tanh_(node.find_string("approximate").value_or("none") == "tanh") {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    plan_unary(call, program, tanh_ ? hip::kGeluTanhOp : hip::kGeluOp, 0, 0);
-  }
-
-  bool tanh_;
-};
+Planner plan_gelu(const Node& node) {
+  const bool tanh = node.get_string("approximate", "none") == "tanh";
+  return [=](Call& call, Program& program) {
+    plan_unary(call, program, tanh ? hip::kGeluTanhOp : hip::kGeluOp, 0, 0);
+  };
+}
 
 // op(A + B), or op(A) where B is left out.
-class BiasGelu final : public gpu::DeviceKernel {
- public:
-  BiasGelu(const Node&, gpu::Device& device, hip::ElementwiseOp op) : DeviceKernel(device), op_(op) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    if (!call.has_input(1)) return plan_unary(call, program, op_, 0, 0);
+Planner plan_bias_gelu(hip::ElementwiseOp op) {
+  return [=](Call& call, Program& program) {
+    if (!call.has_input(1)) return plan_unary(call, program, op, 0, 0);
     const Tensor &a = call.input(0), &b = call.input(1);
     const Ref y = set_output(call, 0, a.shape);
     program.launch(gpu::add_plan(a.shape, b.shape, is_half(a), call.aligned()),
                    {Ref::input(0), Ref::input(1)}, {y});
     ElementwiseProblem gelu;
-    gelu.op = op_;
+    gelu.op = op;
     gelu.a = gelu.y = a.shape;
     program.launch(gpu::elementwise_plan(gelu, is_half(a), call.aligned()), {y}, {y});
-  }
-
-  hip::ElementwiseOp op_;
-};
-
-// A function of one whole number.
-class WholeUnary final : public gpu::DeviceKernel {
- public:
-  WholeUnary(const Node&, gpu::Device& device, WholeOp op) : DeviceKernel(device), op_(op) {}
-
-  static void plan_as(Call& call, Program& program, WholeOp op, int64_t low = 0, int64_t high = 0) {
-    const Tensor& x = call.input(0);
-    gpu::WholeProblem problem;
-    problem.op = op;
-    problem.is_signed = is_signed(x.type);
-    problem.bytes = bytes_of(x.type);
-    problem.low = low;
-    problem.high = high;
-    problem.a = problem.y = x.shape;
-    const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::whole_plan(problem, call.aligned()), {Ref::input(0)}, {y});
-  }
-
- private:
-  void plan(Call& call, Program& program) const override { plan_as(call, program, op_); }
-
-  WholeOp op_;
-};
+  };
+}
 
 // Neg and Abs, of numbers of any type.
-class AnyUnary final : public gpu::DeviceKernel {
- public:
-  AnyUnary(const Node&, gpu::Device& device, hip::ElementwiseOp op, WholeOp whole)
-      : DeviceKernel(device), op_(op), whole_(whole) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
+  return [=](Call& call, Program& program) {
     if (is_float(call.input(0).type)) {
-      plan_unary(call, program, op_, 0, 0);
+      plan_unary(call, program, op, 0, 0);
     } else {
-      WholeUnary::plan_as(call, program, whole_);
+      plan_whole_unary(call, program, whole);
     }
-  }
+  };
+}
 
-  hip::ElementwiseOp op_;
-  WholeOp whole_;
-};
+// Of uint64 its bits: those of -1 are the largest.
+int64_t limit(const Call& call, size_t i, int64_t absent) {
+  if (!call.has_input(i)) return absent;
+  const std::vector<int64_t> given = call.integers(i);
+  throw_if(given.size() != 1, "a limit is one number");
+  return given[0];
+}
 
 // Limits that are left out are none.
-class Clip final : public gpu::DeviceKernel {
- public:
-  Clip(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    if (is_float(call.input(0).type)) {
-      constexpr float kInfinity = std::numeric_limits<float>::infinity();
-      plan_unary(call, program, hip::kClipOp, call.number(1, -kInfinity), call.number(2, kInfinity));
-    } else {
-      const bool is_uint64 = call.input(0).type == ElementType::kUint64;
-      constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(),
-                        kMost = std::numeric_limits<int64_t>::max();
-      WholeUnary::plan_as(call, program, WholeOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
-                          limit(call, 2, is_uint64 ? -1 : kMost));
-    }
+void plan_clip(Call& call, Program& program) {
+  if (is_float(call.input(0).type)) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    plan_unary(call, program, hip::kClipOp, call.number(1, -kInfinity), call.number(2, kInfinity));
+  } else {
+    const bool is_uint64 = call.input(0).type == ElementType::kUint64;
+    constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(),
+                      kMost = std::numeric_limits<int64_t>::max();
+    plan_whole_unary(call, program, WholeOp::kClip, limit(call, 1, is_uint64 ? 0 : kLeast),
+                     limit(call, 2, is_uint64 ? -1 : kMost));
   }
+}
 
-  // Of uint64 its bits: those of -1 are the largest.
-  static int64_t limit(const Call& call, size_t i, int64_t absent) {
-    if (!call.has_input(i)) return absent;
-    const std::vector<int64_t> given = call.integers(i);
-    if (given.size() != 1) throw Error("a limit is one number");
-    return given[0];
+void plan_relu(Call& call, Program& program) {
+  if (is_float(call.input(0).type)) {
+    plan_unary(call, program, hip::kReluOp, 0, 0);
+  } else {
+    plan_whole_unary(call, program, WholeOp::kClip, 0, std::numeric_limits<int64_t>::max());
   }
-};
-
-class Relu final : public gpu::DeviceKernel {
- public:
-  Relu(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    if (is_float(call.input(0).type)) {
-      plan_unary(call, program, hip::kReluOp, 0, 0);
-    } else {
-      WholeUnary::plan_as(call, program, WholeOp::kClip, 0, std::numeric_limits<int64_t>::max());
-    }
-  }
-};
+}
 
 // What has a kernel for floats, for whole numbers, or for both.
 struct Operation {
@@ -164,15 +113,30 @@ struct Operation {
   WholeOp of_whole = WholeOp::kNeg;
 };
 
-// Two inputs, or for Max and Min any number.
-class Binary final : public gpu::DeviceKernel {
- public:
-  Binary(const Node&, gpu::Device& device, Operation op) : DeviceKernel(device), op_(op) {}
-  Binary(const Node& node, gpu::Device& device, Operation (*op_of)(const Node&))
-      : DeviceKernel(device), op_(op_of(node)) {}
+gpu::Plan binary_step(const Call& call, Operation op, const Shape& a, const Shape& b, const Shape& y) {
+  const ElementType type = call.input(0).type;
+  const auto described = [&](auto problem) {
+    problem.binary = true;
+    problem.a = a;
+    problem.b = b;
+    problem.y = y;
+    return problem;
+  };
+  if (is_float(type)) {
+    ElementwiseProblem problem;
+    problem.op = op.of_floats;
+    return gpu::elementwise_plan(described(problem), type == ElementType::kHalf, call.aligned());
+  }
+  gpu::WholeProblem problem;
+  problem.op = op.of_whole;
+  problem.is_signed = is_signed(type);
+  problem.bytes = bytes_of(type);
+  return gpu::whole_plan(described(problem), call.aligned());
+}
 
- private:
-  void plan(Call& call, Program& program) const override {
+// Two inputs, or for Max and Min any number.
+Planner plan_binary(Operation op) {
+  return [=](Call& call, Program& program) {
     const size_t n = call.inputs.size();
     Shape shape = call.input(0).shape;
     for (size_t i = 1; i < n; ++i) shape = gpu::broadcast_shape(shape, call.input(i).shape);
@@ -181,68 +145,38 @@ class Binary final : public gpu::DeviceKernel {
     Shape of_a = call.input(0).shape;
     for (size_t i = 1; i < n || i == 1; ++i) {
       const Shape of_b = n > 1 ? call.input(i).shape : of_a;
-      program.launch(step(call, of_a, of_b, shape), {a, n > 1 ? Ref::input(i) : a}, {y});
+      program.launch(binary_step(call, op, of_a, of_b, shape), {a, n > 1 ? Ref::input(i) : a}, {y});
       a = y;
       of_a = shape;
     }
-  }
+  };
+}
 
-  gpu::Plan step(const Call& call, const Shape& a, const Shape& b, const Shape& y) const {
-    const ElementType type = call.input(0).type;
-    if (is_float(type)) {
-      ElementwiseProblem problem;
-      problem.op = op_.of_floats;
-      problem.binary = true;
-      problem.a = a;
-      problem.b = b;
-      problem.y = y;
-      return gpu::elementwise_plan(problem, type == ElementType::kHalf, call.aligned());
-    }
+void plan_selection(Call& call, Program& program) {
+  const Tensor &mask = call.input(0), &a = call.input(1), &b = call.input(2);
+  const Shape shape = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
+  const Ref y = set_output(call, 0, shape, a.type);
+  const auto described = [&](auto problem) {
+    problem.masked = problem.binary = true;
+    problem.mask = mask.shape;
+    problem.a = a.shape;
+    problem.b = b.shape;
+    problem.y = shape;
+    return problem;
+  };
+  gpu::Plan chosen;
+  if (is_float(a.type)) {
+    ElementwiseProblem problem;
+    problem.op = hip::kWhereOp;
+    chosen = gpu::elementwise_plan(described(problem), is_half(a), call.aligned());
+  } else {
     gpu::WholeProblem problem;
-    problem.op = op_.of_whole;
-    problem.binary = true;
-    problem.is_signed = is_signed(type);
-    problem.bytes = bytes_of(type);
-    problem.a = a;
-    problem.b = b;
-    problem.y = y;
-    return gpu::whole_plan(problem, call.aligned());
+    problem.op = WholeOp::kWhere;
+    problem.bytes = bytes_of(a.type);
+    chosen = gpu::whole_plan(described(problem), call.aligned());
   }
-
-  Operation op_;
-};
-
-class Selection final : public gpu::DeviceKernel {
- public:
-  Selection(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor &mask = call.input(0), &a = call.input(1), &b = call.input(2);
-    const Shape shape = gpu::broadcast_shape(gpu::broadcast_shape(mask.shape, a.shape), b.shape);
-    const Ref y = set_output(call, 0, shape, a.type);
-    const auto described = [&](auto problem) {
-      problem.masked = problem.binary = true;
-      problem.mask = mask.shape;
-      problem.a = a.shape;
-      problem.b = b.shape;
-      problem.y = shape;
-      return problem;
-    };
-    gpu::Plan chosen;
-    if (is_float(a.type)) {
-      ElementwiseProblem problem;
-      problem.op = hip::kWhereOp;
-      chosen = gpu::elementwise_plan(described(problem), is_half(a), call.aligned());
-    } else {
-      gpu::WholeProblem problem;
-      problem.op = WholeOp::kWhere;
-      problem.bytes = bytes_of(a.type);
-      chosen = gpu::whole_plan(described(problem), call.aligned());
-    }
-    program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
-  }
-};
+  program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
+}
 
 // Inputs from `first` on must be whole numbers of one type.
 std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
@@ -268,21 +202,21 @@ std::string refuse_selection(const Node& node) {
 
 // Of floats only the remainder with the dividend's sign is defined.
 std::string refuse_remainder(const Node& node) {
-  if (is_float(node.type()) && node.find_int("fmod").value_or(0) == 0)
-    return "a remainder of floats without fmod";
+  if (is_float(node.type()) && !node.get_bool("fmod")) return "a remainder of floats without fmod";
   return refuse_mixed(node);
 }
 
-Operation remainder_of(const Node& node) {
-  return {hip::kFmodOp, node.find_int("fmod").value_or(0) != 0 ? WholeOp::kFmod : WholeOp::kMod};
+Planner plan_remainder(const Node& node) {
+  return plan_binary({hip::kFmodOp, node.get_bool("fmod") ? WholeOp::kFmod : WholeOp::kMod});
 }
 
-Operation shift_of(const Node& node) {
-  return {hip::kCopyOp, node.find_string("direction") == "LEFT" ? WholeOp::kShiftLeft : WholeOp::kShiftRight};
+Planner plan_shift(const Node& node) {
+  const bool left = node.find_string("direction") == "LEFT";
+  return plan_binary({hip::kCopyOp, left ? WholeOp::kShiftLeft : WholeOp::kShiftRight});
 }
 
 std::string refuse_shift(const Node& node) {
-  const std::string direction = node.find_string("direction").value_or("");
+  const std::string direction = node.get_string("direction", "");
   if (direction != "LEFT" && direction != "RIGHT") return "this direction is not known";
   return refuse_mixed_whole(node);
 }
@@ -295,34 +229,34 @@ void add_elementwise(Kernels& kernels) {
   const auto alike = [](const Node&) { return Layout::kAny; };
   const auto unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, float p = 0,
                          float q = 0) {
-    kernels.add_onnx<Unary>(name, first, last, code, p, q)
+    kernels.add_onnx(name, first, last, plan_unary_of, code, p, q)
         .refused(floats)
         .reuses(Reuse::kInplace)
         .lies(alike);
   };
   // Reuse::kInplace would let the runtime write over an input that is broadcast.
   const auto binary = [&](const char* name, int first, int last, hip::ElementwiseOp code) {
-    kernels.add_onnx<Binary>(name, first, last, Operation{code}).refused(floats).lies(alike);
+    kernels.add_onnx(name, first, last, plan_binary({code})).refused(floats).lies(alike);
   };
   const auto any_binary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
-    kernels.add_onnx<Binary>(name, first, last, Operation{code, whole})
+    kernels.add_onnx(name, first, last, plan_binary({code, whole}))
         .refused(refuse_mixed)
         .takes_rare_types()
         .lies(alike);
   };
   const auto any_unary = [&](const char* name, int first, int last, hip::ElementwiseOp code, WholeOp whole) {
-    kernels.add_onnx<AnyUnary>(name, first, last, code, whole)
+    kernels.add_onnx(name, first, last, plan_any_unary(code, whole))
         .refused(refuse_mixed)
         .takes_rare_types()
         .reuses(Reuse::kInplace)
         .lies(alike);
   };
   const auto whole_binary = [&](const char* name, int first, int last, WholeOp whole) {
-    kernels.add_onnx<Binary>(name, first, last, Operation{hip::kCopyOp, whole})
+    kernels.add_onnx(name, first, last, plan_binary({hip::kCopyOp, whole}))
         .refused(whole_numbers)
         .takes_rare_types();
   };
-  kernels.add_onnx<Relu>("Relu", 6, 14)
+  kernels.add_onnx("Relu", 6, 14, plan_relu)
       .refused(refuse_mixed)
       .takes_rare_types()
       .reuses(Reuse::kInplace)
@@ -341,11 +275,11 @@ void add_elementwise(Kernels& kernels) {
   unary("LeakyRelu", 6, 16, hip::kLeakyReluOp, 0.01f, 0.0f);
   unary("HardSigmoid", 6, 22, hip::kHardSigmoidOp, 0.2f, 0.5f);
   unary("Elu", 6, 22, hip::kEluOp, 1.0f, 0.0f);
-  kernels.add_onnx<Gelu>("Gelu", 20, 20).refused(floats).reuses(Reuse::kInplace).lies(alike);
-  kernels.add_microsoft<Gelu>("Gelu").refused(floats).reuses(Reuse::kInplace);
-  kernels.add_microsoft<BiasGelu>("BiasGelu", hip::kGeluOp).refused(floats);
-  kernels.add_microsoft<BiasGelu>("FastGelu", hip::kGeluTanhOp).refused(floats);
-  kernels.add_onnx<Clip>("Clip", 11, 13)
+  kernels.add_onnx("Gelu", 20, 20, plan_gelu).refused(floats).reuses(Reuse::kInplace).lies(alike);
+  kernels.add_microsoft("Gelu", plan_gelu).refused(floats).reuses(Reuse::kInplace);
+  kernels.add_microsoft("BiasGelu", plan_bias_gelu(hip::kGeluOp)).refused(floats);
+  kernels.add_microsoft("FastGelu", plan_bias_gelu(hip::kGeluTanhOp)).refused(floats);
+  kernels.add_onnx("Clip", 11, 13, plan_clip)
       .refused(refuse_mixed)
       .takes_rare_types()
       .reuses(Reuse::kInplace)
@@ -359,13 +293,14 @@ void add_elementwise(Kernels& kernels) {
   binary("PRelu", 7, 16, hip::kPReluOp);
   any_binary("Max", 8, 13, hip::kMaxOp, WholeOp::kMax);
   any_binary("Min", 8, 13, hip::kMinOp, WholeOp::kMin);
-  kernels.add_onnx<Selection>("Where", 9, 16).refused(refuse_selection).takes_rare_types();
+  kernels.add_onnx("Where", 9, 16, plan_selection).refused(refuse_selection).takes_rare_types();
   whole_binary("BitwiseAnd", 18, 18, WholeOp::kAnd);
   whole_binary("BitwiseOr", 18, 18, WholeOp::kOr);
   whole_binary("BitwiseXor", 18, 18, WholeOp::kXor);
-  kernels.add_onnx<WholeUnary>("BitwiseNot", 18, 18, WholeOp::kNot).refused(whole_numbers).takes_rare_types();
-  kernels.add_onnx<Binary>("Mod", 10, 28, remainder_of).refused(refuse_remainder).takes_rare_types();
-  kernels.add_onnx<Binary>("BitShift", 11, 28, shift_of).refused(refuse_shift).takes_rare_types();
+  const auto plan_not = [](Call& call, Program& program) { plan_whole_unary(call, program, WholeOp::kNot); };
+  kernels.add_onnx("BitwiseNot", 18, 18, plan_not).refused(whole_numbers).takes_rare_types();
+  kernels.add_onnx("Mod", 10, 28, plan_remainder).refused(refuse_remainder).takes_rare_types();
+  kernels.add_onnx("BitShift", 11, 28, plan_shift).refused(refuse_shift).takes_rare_types();
 }
 
 }  // namespace graphopt

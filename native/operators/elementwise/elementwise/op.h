@@ -2,6 +2,7 @@
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
+#include "device/program.h"
 #include "operators/elementwise/elementwise/operations.h"
 #include "operators/elementwise/elementwise/whole_args.h"
 #include "operators/tensor.h"
@@ -39,3 +40,10 @@ Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 
 }  // namespace graphopt::gpu
+
+namespace graphopt {
+
+// Plans a function of one integer, from input 0 to output 0.
+void plan_whole_unary(Call& call, gpu::Program& program, gpu::WholeOp op, int64_t low = 0, int64_t high = 0);
+
+}  // namespace graphopt

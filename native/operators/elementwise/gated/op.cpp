@@ -3,7 +3,6 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<GatedOp> GatedOp::all() {
   using A = ActivationKind;
   std::vector<GatedOp> ops;
@@ -26,14 +25,14 @@ void GatedOp::read(const Node& node) {
   act_ = read_activation(act_.kind, node);
   if (!halves_) return;
   gate_ = node.get_int("gate");
-  if (gate_ != 0 && gate_ != 1) throw Error("attribute 'gate' must be 0 or 1, got " + std::to_string(gate_));
+  throw_if(gate_ != 0 && gate_ != 1, "attribute 'gate' must be 0 or 1, got ", gate_);
 }
 
 GatedProblem GatedOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (x.rank() < 1) throw Error("the input must have rank 1 or more");
+  throw_if(x.rank() < 1, "the input must have rank 1 or more");
   if (!halves_) require_like("B", inputs[1], "A", x);
-  if (halves_ && x[x.rank() - 1] % 2 != 0) throw Error("the last axis must have two halves, got " + x.text());
+  throw_if(halves_ && x[x.rank() - 1] % 2 != 0, "the last axis must have two halves, got ", x);
   const Shape y = output(inputs);
   GatedProblem p;
   p.D = y[y.rank() - 1];
@@ -62,33 +61,13 @@ void GatedOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class GatedKernel final : public CpuKernel<GatedOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    const GatedProblem& p = problem(call);
-    cpu::gated(p, data<T>(call, 0), p.halves ? nullptr : data<T>(call, 1), call.outputs[0].as<T>(),
-               *call.parallel);
-    return true;
-  }
-
- private:
-  size_t workspace(const GatedProblem&, size_t) const override { return 0; }
-};
-
-void plan_own(GpuWork<GatedProblem>& work) {
-  work.program.launch(gpu::gated_plan(work.p, work.half, work.call.aligned()), work.call);
-}
-
-constexpr Implementation<GpuWork<GatedProblem>> kImplementations[] = {
-    {"a kernel of our own", take_all<GpuWork<GatedProblem>>, plan_own},
-};
+using GatedKernel = CpuKernelOf<GatedOp, T, 2, cpu::gated<T>>;
 
 }  // namespace
 
 void add_gated(Kernels& kernels) {
   kernels.add_cpu<GatedOp, GatedKernel>();
-  kernels.add_gpu<GatedOp, GpuKernel<GatedOp, kImplementations>>(Where::kGpu);
+  kernels.add_gpu<GatedOp, OwnGpuKernel<GatedOp, gpu::gated_plan>>(Where::kGpu);
 }
 
 }  // namespace graphopt

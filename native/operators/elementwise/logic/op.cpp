@@ -25,32 +25,17 @@ void plan_logic(Call& call, Program& program, LogicOp op, bool binary) {
   program.launch(gpu::logic_plan(problem, call.aligned()), {Ref::input(0), Ref::input(binary ? 1 : 0)}, {y});
 }
 
-class Logic final : public gpu::DeviceKernel {
- public:
-  Logic(const Node&, gpu::Device& device, LogicOp op, bool binary)
-      : DeviceKernel(device), op_(op), binary_(binary) {}
-
- private:
-  void plan(Call& call, Program& program) const override { plan_logic(call, program, op_, binary_); }
-
-  LogicOp op_;
-  bool binary_;
-};
+Planner plan_logic(LogicOp op, bool binary) {
+  return [=](Call& call, Program& program) { plan_logic(call, program, op, binary); };
+}
 
 // Either sign unless an attribute leaves one out.
-class IsInf final : public gpu::DeviceKernel {
- public:
-  IsInf(const Node& node, gpu::Device& device)
-      : DeviceKernel(device),
-        op_(node.find_int("detect_negative").value_or(1) == 0   ? LogicOp::kIsPositiveInf
-            : node.find_int("detect_positive").value_or(1) == 0 ? LogicOp::kIsNegativeInf
-                                                                : LogicOp::kIsInf) {}
-
- private:
-  void plan(Call& call, Program& program) const override { plan_logic(call, program, op_, false); }
-
-  LogicOp op_;
-};
+Planner plan_is_inf(const Node& node) {
+  const LogicOp op = !node.get_bool("detect_negative", true)   ? LogicOp::kIsPositiveInf
+                     : !node.get_bool("detect_positive", true) ? LogicOp::kIsNegativeInf
+                                                               : LogicOp::kIsInf;
+  return [=](Call& call, Program& program) { plan_logic(call, program, op, false); };
+}
 
 // All inputs are of one of these types.
 std::string refuse_unless(const Node& node, std::initializer_list<ElementType> types) {
@@ -83,8 +68,7 @@ std::string refuse_floats(const Node& node) {
 }
 
 std::string refuse_is_inf(const Node& node) {
-  if (node.find_int("detect_negative").value_or(1) == 0 &&
-      node.find_int("detect_positive").value_or(1) == 0) {
+  if (!node.get_bool("detect_negative", true) && !node.get_bool("detect_positive", true)) {
     return "no infinity is asked for";
   }
   return refuse_floats(node);
@@ -93,23 +77,27 @@ std::string refuse_is_inf(const Node& node) {
 }  // namespace
 
 void add_logic(Kernels& kernels) {
-  kernels.add_onnx<Logic>("Equal", 7, 19, LogicOp::kEqual, true).refused(refuse_equal).takes_rare_types();
-  kernels.add_onnx<Logic>("Less", 7, 13, LogicOp::kLess, true).refused(refuse_numbers).takes_rare_types();
-  kernels.add_onnx<Logic>("LessOrEqual", 12, 16, LogicOp::kLessOrEqual, true)
+  kernels.add_onnx("Equal", 7, 19, plan_logic(LogicOp::kEqual, true))
+      .refused(refuse_equal)
+      .takes_rare_types();
+  kernels.add_onnx("Less", 7, 13, plan_logic(LogicOp::kLess, true))
       .refused(refuse_numbers)
       .takes_rare_types();
-  kernels.add_onnx<Logic>("Greater", 7, 13, LogicOp::kGreater, true)
+  kernels.add_onnx("LessOrEqual", 12, 16, plan_logic(LogicOp::kLessOrEqual, true))
       .refused(refuse_numbers)
       .takes_rare_types();
-  kernels.add_onnx<Logic>("GreaterOrEqual", 12, 16, LogicOp::kGreaterOrEqual, true)
+  kernels.add_onnx("Greater", 7, 13, plan_logic(LogicOp::kGreater, true))
       .refused(refuse_numbers)
       .takes_rare_types();
-  kernels.add_onnx<Logic>("And", 7, 7, LogicOp::kAnd, true).refused(refuse_truth);
-  kernels.add_onnx<Logic>("Or", 7, 7, LogicOp::kOr, true).refused(refuse_truth);
-  kernels.add_onnx<Logic>("Xor", 7, 7, LogicOp::kXor, true).refused(refuse_truth);
-  kernels.add_onnx<Logic>("Not", 1, 1, LogicOp::kNot, false).refused(refuse_truth);
-  kernels.add_onnx<Logic>("IsNaN", 9, 20, LogicOp::kIsNaN, false).refused(refuse_floats);
-  kernels.add_onnx<IsInf>("IsInf", 10, 20).refused(refuse_is_inf);
+  kernels.add_onnx("GreaterOrEqual", 12, 16, plan_logic(LogicOp::kGreaterOrEqual, true))
+      .refused(refuse_numbers)
+      .takes_rare_types();
+  kernels.add_onnx("And", 7, 7, plan_logic(LogicOp::kAnd, true)).refused(refuse_truth);
+  kernels.add_onnx("Or", 7, 7, plan_logic(LogicOp::kOr, true)).refused(refuse_truth);
+  kernels.add_onnx("Xor", 7, 7, plan_logic(LogicOp::kXor, true)).refused(refuse_truth);
+  kernels.add_onnx("Not", 1, 1, plan_logic(LogicOp::kNot, false)).refused(refuse_truth);
+  kernels.add_onnx("IsNaN", 9, 20, plan_logic(LogicOp::kIsNaN, false)).refused(refuse_floats);
+  kernels.add_onnx("IsInf", 10, 20, plan_is_inf).refused(refuse_is_inf);
 }
 
 }  // namespace graphopt

@@ -7,45 +7,26 @@
 namespace graphopt {
 namespace {
 
-class UnaryFunction final : public gpu::DeviceKernel {
- public:
-  UnaryFunction(const Node& node, gpu::Device& device, hip::UnaryOp op, float alpha)
-      : DeviceKernel(device), op_(op), alpha_(node.find_float("alpha").value_or(alpha)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_unary_function(const Node& node, hip::UnaryOp op, float absent_alpha) {
+  const float alpha = node.get_float("alpha", absent_alpha);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::unary_plan(op_, alpha_, x.shape.elements(), is_half(x), call.aligned()),
+    program.launch(gpu::unary_plan(op, alpha, x.shape.elements(), is_half(x), call.aligned()),
                    {Ref::input(0)}, {y});
-  }
-
-  hip::UnaryOp op_;
-  float alpha_;
-};
+  };
+}
 
 // A whole number is cut to what lies between -1 and 1.
-class Sign final : public gpu::DeviceKernel {
- public:
-  Sign(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const Tensor& x = call.input(0);
-    const Ref y = set_output(call, 0, x.shape);
-    gpu::WholeProblem p;
-    p.op = gpu::WholeOp::kClip;
-    p.is_signed = is_signed(x.type);
-    p.bytes = bytes_of(x.type);
-    p.low = p.is_signed ? -1 : 0;
-    p.high = 1;
-    p.a = p.y = x.shape;
-    program.launch(is_float(x.type) ? gpu::unary_plan(hip::UnaryOp::kSign, 0, x.shape.elements(), is_half(x),
-                                                      call.aligned())
-                                    : gpu::whole_plan(p, call.aligned()),
-                   {Ref::input(0)}, {y});
+void plan_sign(Call& call, Program& program) {
+  const Tensor& x = call.input(0);
+  if (!is_float(x.type)) {
+    return plan_whole_unary(call, program, gpu::WholeOp::kClip, is_signed(x.type) ? -1 : 0, 1);
   }
-};
+  const Ref y = set_output(call, 0, x.shape);
+  program.launch(gpu::unary_plan(hip::UnaryOp::kSign, 0, x.shape.elements(), is_half(x), call.aligned()),
+                 {Ref::input(0)}, {y});
+}
 
 std::string refuse_sign(const Node& node) { return is_whole(node.type()) ? "" : refuse_mixed_floats(node); }
 
@@ -54,7 +35,9 @@ std::string refuse_sign(const Node& node) { return is_whole(node.type()) ? "" : 
 void add_unary(Kernels& kernels) {
   const auto floats = [](const Node& node) { return refuse_mixed_floats(node); };
   const auto unary = [&](const char* name, int first, int last, hip::UnaryOp op) {
-    kernels.add_onnx<UnaryFunction>(name, first, last, op, 1.0f).refused(floats).reuses(Reuse::kInplace);
+    kernels.add_onnx(name, first, last, plan_unary_function, op, 1.0f)
+        .refused(floats)
+        .reuses(Reuse::kInplace);
   };
   unary("Sin", 7, 22, hip::UnaryOp::kSin);
   unary("Cos", 7, 22, hip::UnaryOp::kCos);
@@ -65,8 +48,8 @@ void add_unary(Kernels& kernels) {
   unary("Round", 11, 22, hip::UnaryOp::kRound);
   unary("Softsign", 1, 22, hip::UnaryOp::kSoftsign);
   unary("ThresholdedRelu", 10, 22, hip::UnaryOp::kThresholdedRelu);
-  kernels.add_onnx<Sign>("Sign", 9, 13).refused(refuse_sign).reuses(Reuse::kInplace).takes_rare_types();
-  kernels.add_microsoft<UnaryFunction>("QuickGelu", hip::UnaryOp::kQuickGelu, 1.702f)
+  kernels.add_onnx("Sign", 9, 13, plan_sign).refused(refuse_sign).reuses(Reuse::kInplace).takes_rare_types();
+  kernels.add_microsoft("QuickGelu", plan_unary_function, hip::UnaryOp::kQuickGelu, 1.702f)
       .refused(floats)
       .reuses(Reuse::kInplace);
 }

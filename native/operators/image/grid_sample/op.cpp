@@ -7,38 +7,29 @@ namespace graphopt {
 namespace {
 
 std::optional<int> taps_of(const Attributes& a) {
-  const std::string mode = a.find_string("mode").value_or("linear");
-  if (mode == "nearest") return 1;
-  if (mode == "linear" || mode == "bilinear") return 2;
-  if (mode == "cubic" || mode == "bicubic") return 4;
-  return std::nullopt;
+  return find_choice<std::string, int>(
+      a.get_string("mode", "linear"),
+      {{"nearest", 1}, {"linear", 2}, {"bilinear", 2}, {"cubic", 4}, {"bicubic", 4}});
 }
 
 std::optional<gpu::Beyond> beyond_of(const Attributes& a) {
-  const std::string mode = a.find_string("padding_mode").value_or("zeros");
-  if (mode == "zeros") return gpu::Beyond::kZeros;
-  if (mode == "border") return gpu::Beyond::kBorder;
-  if (mode == "reflection") return gpu::Beyond::kReflection;
-  return std::nullopt;
+  using gpu::Beyond;
+  return find_choice<std::string, Beyond>(
+      a.get_string("padding_mode", "zeros"),
+      {{"zeros", Beyond::kZeros}, {"border", Beyond::kBorder}, {"reflection", Beyond::kReflection}});
 }
 
 // x [N, C, ...], grid [N, ..., axes].
-class GridSample final : public gpu::DeviceKernel {
- public:
-  GridSample(const Node& node, gpu::Device& device)
-      : DeviceKernel(device),
-        taps_(taps_of(node).value()),
-        beyond_(beyond_of(node).value()),
-        corners_(node.find_int("align_corners").value_or(0) != 0) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_grid_sample(const Node& node) {
+  const int taps = taps_of(node).value();
+  const gpu::Beyond beyond = beyond_of(node).value();
+  const bool corners = node.get_bool("align_corners");
+  return [=](Call& call, Program& program) {
     const Shape &x = call.input(0).shape, &grid = call.input(1).shape;
     const size_t rank = x.rank();
-    if (rank != 4 && rank != 5) throw Error("X must have two or three axes besides N and C");
-    if (grid.rank() != rank || grid[0] != x[0] || grid[rank - 1] != static_cast<int64_t>(rank) - 2) {
-      throw Error("a grid of " + grid.text() + " does not fit X of " + x.text());
-    }
+    throw_if(rank != 4 && rank != 5, "X must have two or three axes besides N and C");
+    throw_if(grid.rank() != rank || grid[0] != x[0] || grid[rank - 1] != static_cast<int64_t>(rank) - 2,
+             "a grid of ", grid, " does not fit X of ", x);
     gpu::GridSampleProblem p;
     p.N = x[0];
     p.C = x[1];
@@ -48,17 +39,13 @@ class GridSample final : public gpu::DeviceKernel {
       y[d] = grid[d - 1];
       p.points *= y[d];
     }
-    p.taps = taps_;
-    p.beyond = beyond_;
-    p.corners = corners_;
+    p.taps = taps;
+    p.beyond = beyond;
+    p.corners = corners;
     const Ref out = set_output(call, 0, y);
     program.launch(gpu::grid_sample_plan(p, is_half(call.input(0))), {Ref::input(0), Ref::input(1)}, {out});
-  }
-
-  int taps_;
-  gpu::Beyond beyond_;
-  bool corners_;
-};
+  };
+}
 
 std::string refuse_grid_sample(const Node& node) {
   if (!taps_of(node) || !beyond_of(node)) return "this mode is not known";
@@ -68,7 +55,7 @@ std::string refuse_grid_sample(const Node& node) {
 }  // namespace
 
 void add_grid_sample(Kernels& kernels) {
-  kernels.add_onnx<GridSample>("GridSample", 16, 22).refused(refuse_grid_sample);
+  kernels.add_onnx("GridSample", 16, 22, plan_grid_sample).refused(refuse_grid_sample);
 }
 
 }  // namespace graphopt

@@ -15,27 +15,25 @@ using gpu::Interpolation;
 using gpu::ResizeAxis;
 
 std::optional<Coordinates> coordinates_of(const Attributes& a) {
-  const std::string mode = a.find_string("coordinate_transformation_mode").value_or("half_pixel");
-  if (mode == "half_pixel") return Coordinates::kHalfPixel;
-  if (mode == "half_pixel_symmetric") return Coordinates::kHalfPixelSymmetric;
-  if (mode == "pytorch_half_pixel") return Coordinates::kPytorchHalfPixel;
-  if (mode == "asymmetric") return Coordinates::kAsymmetric;
-  if (mode == "align_corners") return Coordinates::kAlignCorners;
-  if (mode == "tf_crop_and_resize") return Coordinates::kCrop;
-  return std::nullopt;
+  return find_choice<std::string, Coordinates>(a.get_string("coordinate_transformation_mode", "half_pixel"),
+                                               {{"half_pixel", Coordinates::kHalfPixel},
+                                                {"half_pixel_symmetric", Coordinates::kHalfPixelSymmetric},
+                                                {"pytorch_half_pixel", Coordinates::kPytorchHalfPixel},
+                                                {"asymmetric", Coordinates::kAsymmetric},
+                                                {"align_corners", Coordinates::kAlignCorners},
+                                                {"tf_crop_and_resize", Coordinates::kCrop}});
 }
 
 std::optional<Interpolation> interpolation_of(const Attributes& a) {
-  const std::string mode = a.find_string("mode").value_or("nearest");
+  const std::string mode = a.get_string("mode", "nearest");
   if (mode == "linear") return Interpolation::kLinear;
   if (mode == "cubic") return Interpolation::kCubic;
   if (mode != "nearest") return std::nullopt;
-  const std::string nearest = a.find_string("nearest_mode").value_or("round_prefer_floor");
-  if (nearest == "round_prefer_floor") return Interpolation::kRoundPreferFloor;
-  if (nearest == "round_prefer_ceil") return Interpolation::kRoundPreferCeil;
-  if (nearest == "floor") return Interpolation::kFloor;
-  if (nearest == "ceil") return Interpolation::kCeil;
-  return std::nullopt;
+  return find_choice<std::string, Interpolation>(a.get_string("nearest_mode", "round_prefer_floor"),
+                                                 {{"round_prefer_floor", Interpolation::kRoundPreferFloor},
+                                                  {"round_prefer_ceil", Interpolation::kRoundPreferCeil},
+                                                  {"floor", Interpolation::kFloor},
+                                                  {"ceil", Interpolation::kCeil}});
 }
 
 bool blends(Interpolation how) { return how == Interpolation::kLinear || how == Interpolation::kCubic; }
@@ -43,11 +41,10 @@ bool blends(Interpolation how) { return how == Interpolation::kLinear || how == 
 enum class Aspect { kStretch, kNotLarger, kNotSmaller };
 
 std::optional<Aspect> aspect_of(const Attributes& a) {
-  const std::string policy = a.find_string("keep_aspect_ratio_policy").value_or("stretch");
-  if (policy == "stretch") return Aspect::kStretch;
-  if (policy == "not_larger") return Aspect::kNotLarger;
-  if (policy == "not_smaller") return Aspect::kNotSmaller;
-  return std::nullopt;
+  return find_choice<std::string, Aspect>(a.get_string("keep_aspect_ratio_policy", "stretch"),
+                                          {{"stretch", Aspect::kStretch},
+                                           {"not_larger", Aspect::kNotLarger},
+                                           {"not_smaller", Aspect::kNotSmaller}});
 }
 
 // The bits of `value` as an element of this type.
@@ -75,16 +72,16 @@ uint64_t bits_of(float value, ElementType type) {
 // The region of interest, scales and sizes are inputs 1 to 3.
 class Resize final : public gpu::DeviceKernel {
  public:
-  Resize(const Node& node, gpu::Device& device, bool last = false)
+  Resize(const Node& node, gpu::Device& device, bool last)
       : DeviceKernel(device),
         coordinates_(coordinates_of(node).value()),
         how_(interpolation_of(node).value()),
         aspect_(aspect_of(node).value()),
-        axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
-        cubic_(node.find_float("cubic_coeff_a").value_or(-0.75f)),
-        outside_(node.find_float("extrapolation_value").value_or(0.0f)),
-        antialias_(node.find_int("antialias").value_or(0) != 0),
-        inside_only_(node.find_int("exclude_outside").value_or(0) != 0),
+        axes_(node.get_ints("axes", {})),
+        cubic_(node.get_float("cubic_coeff_a", -0.75f)),
+        outside_(node.get_float("extrapolation_value", 0.0f)),
+        antialias_(node.get_bool("antialias")),
+        inside_only_(node.get_bool("exclude_outside")),
         last_(last) {}
 
  private:
@@ -93,7 +90,7 @@ class Resize final : public gpu::DeviceKernel {
     std::vector<size_t> named;
     for (const int64_t axis : axes_) {
       named.push_back(axis_of(axis, rank));
-      if (std::count(named.begin(), named.end(), named.back()) > 1) throw Error("axes names an axis twice");
+      throw_if(std::count(named.begin(), named.end(), named.back()) > 1, "axes names an axis twice");
     }
     for (size_t d = 0; axes_.empty() && d < rank; ++d) named.push_back(d);
     return named;
@@ -112,9 +109,7 @@ class Resize final : public gpu::DeviceKernel {
       set_scales(call.input(2), named, all);
     }
     for (const size_t d : named) {
-      if (!(all[d].scale > 0) || !std::isfinite(all[d].scale)) {
-        throw Error("a scale of " + std::to_string(all[d].scale));
-      }
+      throw_if(!(all[d].scale > 0) || !std::isfinite(all[d].scale), "a scale of ", all[d].scale);
     }
     if (coordinates_ == Coordinates::kCrop) set_crop(call, named, all);
     return all;
@@ -122,12 +117,11 @@ class Resize final : public gpu::DeviceKernel {
 
   void set_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& named,
                  std::vector<ResizeAxis>& all) const {
-    if (sizes.size() != named.size()) throw Error("one size for each axis is needed");
+    throw_if(sizes.size() != named.size(), "one size for each axis is needed");
     float one = 0;  // scale of all, if there is one
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
-      if (sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0))
-        throw Error("a size of " + std::to_string(sizes[k]));
+      throw_if(sizes[k] < 0 || (axis.in == 0 && sizes[k] > 0), "a size of ", sizes[k]);
       axis.out = gpu::to_i31(sizes[k]);
       if (axis.out != axis.in) axis.scale = static_cast<float>(axis.out) / static_cast<float>(axis.in);
       one = k == 0                          ? axis.scale
@@ -146,14 +140,14 @@ class Resize final : public gpu::DeviceKernel {
   }
 
   void set_scales(const Tensor& given, const std::vector<size_t>& named, std::vector<ResizeAxis>& all) const {
-    if (given.type != ElementType::kFloat || given.shape.elements() != static_cast<int64_t>(named.size())) {
-      throw Error("one scale for each axis is needed");
-    }
+    throw_if(
+        given.type != ElementType::kFloat || given.shape.elements() != static_cast<int64_t>(named.size()),
+        "one scale for each axis is needed");
     for (size_t k = 0; k < named.size(); ++k) {
       ResizeAxis& axis = all[named[k]];
       axis.scale = given.as<float>()[k];
       const float out = std::floor(static_cast<float>(axis.in) * axis.scale);
-      if (!(out >= 0 && out < 2147483648.0f)) throw Error("a scale of " + std::to_string(axis.scale));
+      throw_if(!(out >= 0 && out < 2147483648.0f), "a scale of ", axis.scale);
       axis.out = static_cast<int32_t>(out);
     }
   }
@@ -161,9 +155,8 @@ class Resize final : public gpu::DeviceKernel {
   void set_crop(const Call& call, const std::vector<size_t>& named, std::vector<ResizeAxis>& all) const {
     const Tensor& roi = call.input(1);
     const size_t n = named.size();
-    if (!is_float(roi.type) || roi.shape.elements() != static_cast<int64_t>(2 * n)) {
-      throw Error("the region of interest must have a begin and an end for each axis");
-    }
+    throw_if(!is_float(roi.type) || roi.shape.elements() != static_cast<int64_t>(2 * n),
+             "the region of interest must have a begin and an end for each axis");
     const auto at = [&roi](size_t i) {
       return roi.type == ElementType::kHalf ? static_cast<float>(roi.as<half>()[i]) : roi.as<float>()[i];
     };
@@ -272,12 +265,10 @@ std::string refuse_resize(const Node& node) {
 }  // namespace
 
 void add_resize(Kernels& kernels) {
-  kernels.add_onnx<Resize>("Resize", 11, 19)
+  kernels.add_following("Resize", 11, 19, kernel<Resize>)
       .refused(refuse_resize)
       .reads_on_host({1, 2, 3})
-      .takes_rare_types()
-      .lies([](const Node&) { return Layout::kFollows; });
-  kernels.has_channels_last<Resize>();
+      .takes_rare_types();
 }
 
 }  // namespace graphopt

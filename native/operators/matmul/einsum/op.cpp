@@ -32,14 +32,14 @@ Labels read_term(const std::string& text, int64_t ellipsis) {
   Labels labels;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text.compare(i, 3, "...") == 0) {
-      if (ellipsis < 0) throw Error("an ellipsis where no axes are left");
+      throw_if(ellipsis < 0, "an ellipsis where no axes are left");
       for (int64_t k = ellipsis; k-- > 0;) labels.push_back(kEllipsis + static_cast<int>(k));
       ellipsis = -1;
       i += 2;
     } else if ((text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z')) {
       labels.push_back(text[i]);
     } else {
-      throw Error("an equation with '" + text.substr(i, 1) + "'");
+      throw Error("an equation with '", text.substr(i, 1), "'");
     }
   }
   return labels;
@@ -62,7 +62,7 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
   const size_t arrow = text.find("->");
   const std::vector<std::string> terms = split(text.substr(0, arrow), ',');
-  if (terms.size() != ranks.size()) throw Error("an equation of " + std::to_string(terms.size()) + " terms");
+  throw_if(terms.size() != ranks.size(), "an equation of ", terms.size(), " terms");
   Equation e;
   int64_t widest = -1;
   std::map<int, int> count;
@@ -70,11 +70,11 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
     int64_t left = -1;
     if (terms[i].find("...") != std::string::npos) {
       left = static_cast<int64_t>(ranks[i]) - static_cast<int64_t>(terms[i].size()) + 3;
-      if (left < 0) throw Error("a term of more labels than the tensor has axes");
+      throw_if(left < 0, "a term of more labels than the tensor has axes");
     }
     widest = std::max(widest, left);
     e.terms.push_back(read_term(terms[i], left));
-    if (e.terms[i].size() != ranks[i]) throw Error("a term must have a label for each axis");
+    throw_if(e.terms[i].size() != ranks[i], "a term must have a label for each axis");
     for (const int label : e.terms[i]) ++count[label];
   }
   if (arrow != std::string::npos) {
@@ -86,19 +86,14 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
     }
   }
   for (const int label : e.output) {
-    if (count[label] == 0) throw Error("a label of the output that no term has");
-    if (std::count(e.output.begin(), e.output.end(), label) > 1) throw Error("a label of the output twice");
+    throw_if(count[label] == 0, "a label of the output that no term has");
+    throw_if(std::count(e.output.begin(), e.output.end(), label) > 1, "a label of the output twice");
   }
   for (const auto& [label, n] : count) {
-    if (label >= kEllipsis && !contains(e.output, label)) throw Error("an ellipsis that the output lacks");
+    throw_if(label >= kEllipsis && !contains(e.output, label), "an ellipsis that the output lacks");
   }
   return e;
 }
-
-constexpr Implementation<GemmCall> kProducts[] = {
-    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<GemmCall>, plan_own},
-};
 
 // A tensor and the stride of each of its labels, 0 where it is broadcast.
 struct View {
@@ -109,14 +104,14 @@ struct View {
 // One call on its way.
 class Sums {
  public:
-  Sums(const Call& call, Program& program, gpu::Device& device, const Choice& choice)
-      : call_(call), program_(program), device_(device), choice_(choice), type_(call.inputs[0].type) {}
+  Sums(const Call& call, Program& program, const GemmChoice& choice)
+      : call_(call), program_(program), choice_(choice), type_(call.inputs[0].type) {}
 
   void add(const Labels& term, const Shape& shape) {
     for (size_t d = 0; d < term.size(); ++d) {
       const auto [found, is_new] = sizes_.emplace(term[d], shape[d]);
       if (is_new || shape[d] == found->second || shape[d] == 1) continue;
-      if (found->second != 1) throw Error("a label of two sizes");
+      throw_if(found->second != 1, "a label of two sizes");
       found->second = shape[d];
     }
   }
@@ -175,14 +170,13 @@ class Sums {
   }
 
   void copy(const View& v, const Labels& order, Ref to) {
-    gpu::StridedCopy copy;
-    copy.shape = Shape(order.size());
-    copy.bytes = bytes_of(type_);
+    Shape shape(order.size());
+    std::vector<int64_t> strides;
     for (size_t d = 0; d < order.size(); ++d) {
-      copy.shape[d] = size(order[d]);
-      copy.x_strides.push_back(v.strides.at(order[d]));
+      shape[d] = size(order[d]);
+      strides.push_back(v.strides.at(order[d]));
     }
-    copy.y_strides = gpu::contiguous(copy.shape);
+    const gpu::StridedCopy copy = gpu::copy_to(shape, std::move(strides), bytes_of(type_));
     program_.launch(gpu::strided_copy_plan(copy, call_.aligned()), {v.memory}, {to});
   }
 
@@ -239,8 +233,7 @@ class Sums {
     if (is_whole(type_)) {
       multiply_whole(p, left, right, to);
     } else {
-      GemmCall product{std::move(p), type_ == ElementType::kHalf, call_, program_, device_, left, right, to};
-      program_.implementation = choice_.plan(kProducts, product, call_);
+      choice_.plan({{std::move(p), type_ == ElementType::kHalf, call_, program_}, left, right, to});
     }
     if (!direct) copy(contiguous(made, to), output, y);
   }
@@ -272,45 +265,37 @@ class Sums {
 
   const Call& call_;
   Program& program_;
-  gpu::Device& device_;
-  const Choice& choice_;
+  const GemmChoice& choice_;
   ElementType type_;
   std::map<int, int64_t> sizes_;
 };
 
-class Einsum final : public gpu::DeviceKernel {
- public:
-  Einsum(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), choice_(node), equation_(node.find_string("equation").value_or("")) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    std::vector<size_t> ranks;
-    for (const Tensor& x : call.inputs) ranks.push_back(x.shape.rank());
-    const Equation e = read_equation(equation_, ranks);
-    Sums sums(call, program, device_, choice_);
-    for (size_t i = 0; i < e.terms.size(); ++i) sums.add(e.terms[i], call.inputs[i].shape);
-    Shape shape(e.output.size());
-    for (size_t d = 0; d < shape.rank(); ++d) shape[d] = sums.size(e.output[d]);
-    const Ref y = set_output(call, 0, shape);
-    if (shape.elements() == 0) return;
-    const View a = sums.view(e.terms[0], 0);
-    if (e.terms.size() == 1) {
-      sums.one(a, e.output, y);
-      return;
-    }
-    const View b = sums.view(e.terms[1], 1);
-    const auto of_others = [&e](const Labels& other) {
-      Labels kept = e.output;
-      kept.insert(kept.end(), other.begin(), other.end());
-      return kept;
-    };
-    sums.two(sums.reduced(a, of_others(e.terms[1])), sums.reduced(b, of_others(e.terms[0])), e.output, y);
-  }
-
-  Choice choice_;
-  std::string equation_;
-};
+Planner plan_einsum(const Node& node) {
+  return
+      [choice = GemmChoice(node), equation = node.get_string("equation", "")](Call& call, Program& program) {
+        std::vector<size_t> ranks;
+        for (const Tensor& x : call.inputs) ranks.push_back(x.shape.rank());
+        const Equation e = read_equation(equation, ranks);
+        Sums sums(call, program, choice);
+        for (size_t i = 0; i < e.terms.size(); ++i) sums.add(e.terms[i], call.inputs[i].shape);
+        Shape shape(e.output.size());
+        for (size_t d = 0; d < shape.rank(); ++d) shape[d] = sums.size(e.output[d]);
+        const Ref y = set_output(call, 0, shape);
+        if (shape.elements() == 0) return;
+        const View a = sums.view(e.terms[0], 0);
+        if (e.terms.size() == 1) {
+          sums.one(a, e.output, y);
+          return;
+        }
+        const View b = sums.view(e.terms[1], 1);
+        const auto of_others = [&e](const Labels& other) {
+          Labels kept = e.output;
+          kept.insert(kept.end(), other.begin(), other.end());
+          return kept;
+        };
+        sums.two(sums.reduced(a, of_others(e.terms[1])), sums.reduced(b, of_others(e.terms[0])), e.output, y);
+      };
+}
 
 std::string refuse_einsum(const Node& node) {
   if (node.inputs.size() > 2) return "a sum of products of more than two tensors";
@@ -320,7 +305,7 @@ std::string refuse_einsum(const Node& node) {
     ranks.push_back(x.shape->rank());
   }
   try {
-    read_equation(node.find_string("equation").value_or(""), ranks);
+    read_equation(node.get_string("equation", ""), ranks);
   } catch (const Error& error) {
     return error.what();
   }
@@ -334,9 +319,9 @@ std::string refuse_einsum(const Node& node) {
 }  // namespace
 
 void add_einsum(Kernels& kernels) {
-  kernels.add_onnx<Einsum>("Einsum", 12, 28)
+  kernels.add_onnx("Einsum", 12, 28, plan_einsum)
       .refused(refuse_einsum)
-      .chooses(described(kProducts))
+      .chooses(GemmChoice::implementations())
       .takes_rare_types();
 }
 

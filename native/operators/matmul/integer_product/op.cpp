@@ -52,18 +52,13 @@ constexpr Operands kQGemm({kA, kAScale, kAZero, kB, kBScale, kBZero, kBias, kYSc
 constexpr Operands kMatMulIntegerToFloat({kA, kB, kAScale, kBScale, kAZero, kBZero, kBias});
 constexpr Operands kDynamicQuantizeMatMul({kA, kB, kBScale, kBZero, kBias}, Kind::kOfFloats);
 
-bool has(const Node& node, size_t i) { return i != kNone && node.has_input(i); }
-bool has(const Call& call, size_t i) { return i != kNone && call.has_input(i); }
-Ref input_or_none(const Call& call, size_t i) { return has(call, i) ? Ref::input(i) : Ref(); }
-
 // Whether a parameter has a number for each of `size` lines, or one for all. Throws Error for anything else.
 bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
-  if (!has(call, i)) return false;
+  if (!call.has_input(i)) return false;
   const int64_t numbers = call.input(i).shape.elements();
   if (numbers == 1) return false;
   if (numbers == size) return true;
-  throw Error(std::string(what) + " " + call.input(i).shape.text() + " has neither one number nor " +
-              std::to_string(size));
+  throw Error(what, " ", call.input(i).shape, " has neither one number nor ", size);
 }
 
 // Throws Error unless there is one number.
@@ -75,9 +70,9 @@ class IntegerProduct : public gpu::DeviceKernel {
   IntegerProduct(const Node& node, gpu::Device& device, Operands in)
       : DeviceKernel(device),
         in_(in),
-        alpha_(node.find_float("alpha").value_or(1.0f)),
-        transpose_a_(node.find_int("transA").value_or(0) != 0),
-        transpose_b_(node.find_int("transB").value_or(0) != 0) {}
+        alpha_(node.get_float("alpha", 1.0f)),
+        transpose_a_(node.get_bool("transA")),
+        transpose_b_(node.get_bool("transB")) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -98,10 +93,11 @@ class IntegerProduct : public gpu::DeviceKernel {
     IntegerProblem numbers;
     numbers.left = in_.dynamic() ? ElementType::kUint8 : call.input(in_[kA]).type;
     numbers.right = call.input(in_[kB]).type;
-    numbers.left_zero.given = in_.dynamic() || has(call, in_[kAZero]);
-    numbers.right_zero = {has(call, in_[kBZero]), is_many(call, in_[kBZero], p.N, "the zero point of B")};
+    numbers.left_zero.given = in_.dynamic() || call.has_input(in_[kAZero]);
+    numbers.right_zero = {call.has_input(in_[kBZero]),
+                          is_many(call, in_[kBZero], p.N, "the zero point of B")};
     Ref bias;
-    if (in_.whole_bias() && has(call, in_[kBias])) {
+    if (in_.whole_bias() && call.has_input(in_[kBias])) {
       bias = Ref::input(in_[kBias]);
       const auto strides = gpu::broadcast(call.input(in_[kBias]).shape, {p.M, p.N});
       numbers.has_bias = true;
@@ -120,8 +116,8 @@ class IntegerProduct : public gpu::DeviceKernel {
     scales.right_many = is_many(call, in_[kBScale], p.N, "the scale of B");
     scales.alpha = alpha_;
     Ref added;
-    if (!in_.whole_bias() && has(call, in_[kBias])) {
-      if (call.input(in_[kBias]).shape.elements() != p.N) throw Error("there must be a bias for each column");
+    if (!in_.whole_bias() && call.has_input(in_[kBias])) {
+      throw_if(call.input(in_[kBias]).shape.elements() != p.N, "there must be a bias for each column");
       added = Ref::input(in_[kBias]);
       scales.has_bias = true;
     }
@@ -135,8 +131,8 @@ class IntegerProduct : public gpu::DeviceKernel {
   void add_scales(const Call& call, Program& program, ScaleProblem& p, const Scaled& refs) const {
     require_one(call, in_[kYScale], "the scale of Y");
     require_one(call, in_[kYZero], "the zero point of Y");
-    if (has(call, in_[kYScale])) p.quantized = type_of_y(call);
-    p.has_zero = has(call, in_[kYZero]);
+    if (call.has_input(in_[kYScale])) p.quantized = type_of_y(call);
+    p.has_zero = call.has_input(in_[kYZero]);
     program.launch(gpu::scale_products_plan(p),
                    {refs.sums, refs.left, refs.right, input_or_none(call, in_[kYScale]),
                     input_or_none(call, in_[kYZero]), refs.bias},
@@ -145,8 +141,8 @@ class IntegerProduct : public gpu::DeviceKernel {
 
   ElementType type_of_y(const Call& call) const {
     if (in_[kBScale] == kNone) return ElementType::kInt32;
-    if (!has(call, in_[kYScale])) return ElementType::kFloat;
-    return has(call, in_[kYZero]) ? call.input(in_[kYZero]).type : call.input(in_[kA]).type;
+    if (!call.has_input(in_[kYScale])) return ElementType::kFloat;
+    return call.has_input(in_[kYZero]) ? call.input(in_[kYZero]).type : call.input(in_[kA]).type;
   }
 
   Operands in_;
@@ -160,7 +156,7 @@ class IntegerProduct : public gpu::DeviceKernel {
 class IntegerConv final : public IntegerProduct {
  public:
   IntegerConv(const Node& node, gpu::Device& device, Operands in)
-      : IntegerProduct(node, device, in), window_(node), groups_(node.find_int("group").value_or(1)) {}
+      : IntegerProduct(node, device, in), window_(node), groups_(node.get_int("group", 1)) {}
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -173,12 +169,12 @@ class IntegerConv final : public IntegerProduct {
     IntegerProblem numbers;
     numbers.left = call.input(in_[kB]).type;
     numbers.right = call.input(in_[kA]).type;
-    numbers.left_zero = {has(call, in_[kBZero]), is_many(call, in_[kBZero], filters, "the zero point of W")};
-    numbers.right_zero.given = has(call, in_[kAZero]);
-    numbers.has_bias = has(call, in_[kBias]);
+    numbers.left_zero = {call.has_input(in_[kBZero]),
+                         is_many(call, in_[kBZero], filters, "the zero point of W")};
+    numbers.right_zero.given = call.has_input(in_[kAZero]);
+    numbers.has_bias = call.has_input(in_[kBias]);
     if (numbers.has_bias && call.input(in_[kBias]).shape.elements() != filters) {
-      throw Error("B " + call.input(in_[kBias]).shape.text() +
-                  " does not have one number for each output channel");
+      throw Error("B ", call.input(in_[kBias]).shape, " does not have one number for each output channel");
     }
     const bool scaled = in_[kBScale] != kNone;
     const Ref sums = scaled ? program.reserve(shape.elements() * bytes_of(ElementType::kInt32)) : y;
@@ -198,9 +194,9 @@ class IntegerConv final : public IntegerProduct {
   // Sets the problem, and returns the shape of Y.
   Shape place(const Shape& x, const Shape& w, ConvolutionProblem& p) const {
     const size_t axes = x.rank() - 2;
-    if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("X must have one to three spatial axes");
-    if (w.rank() != x.rank()) throw Error("X " + x.text() + " and W " + w.text() + " differ in rank");
-    if (groups_ < 1 || w[0] % groups_ != 0) throw Error("W " + w.text() + " does not divide into the groups");
+    throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "X must have one to three spatial axes");
+    throw_if(w.rank() != x.rank(), "X ", x, " and W ", w, " differ in rank");
+    throw_if(groups_ < 1 || w[0] % groups_ != 0, "W ", w, " does not divide into the groups");
     p.groups = groups_;
     p.C = w[1];
     p.M = w[0] / groups_;
@@ -216,18 +212,19 @@ std::string refuse_integers(const Node& node, const Operands& in) {
   const ElementType a = node.inputs[in[kA]].type, b = node.inputs[in[kB]].type;
   if (in.dynamic() ? a != ElementType::kFloat : !is_byte(a)) return no_kernel(a);
   if (!is_byte(b)) return no_kernel(b);
-  if ((has(node, in[kAZero]) && node.inputs[in[kAZero]].type != a) ||
-      (has(node, in[kBZero]) && node.inputs[in[kBZero]].type != b)) {
+  if ((node.has_input(in[kAZero]) && node.inputs[in[kAZero]].type != a) ||
+      (node.has_input(in[kBZero]) && node.inputs[in[kBZero]].type != b)) {
     return "numbers and their zero point of two types";
   }
-  if (has(node, in[kYZero]) && !is_byte(node.inputs[in[kYZero]].type)) return "only to int8 and uint8";
+  if (node.has_input(in[kYZero]) && !is_byte(node.inputs[in[kYZero]].type)) return "only to int8 and uint8";
   for (const size_t scale : {in[kAScale], in[kBScale], in[kYScale]}) {
-    if (has(node, scale) && node.inputs[scale].type != ElementType::kFloat) return "only scales of float";
+    if (node.has_input(scale) && node.inputs[scale].type != ElementType::kFloat)
+      return "only scales of float";
   }
   const ElementType bias = in.whole_bias() ? ElementType::kInt32 : ElementType::kFloat;
-  if (has(node, in[kBias]) && node.inputs[in[kBias]].type != bias) return "a bias of another type";
+  if (node.has_input(in[kBias]) && node.inputs[in[kBias]].type != bias) return "a bias of another type";
   for (const size_t i : {in[kAScale], in[kAZero]}) {
-    if (has(node, i) && node.inputs[i].shape && node.inputs[i].shape->elements() > 1) {
+    if (node.has_input(i) && node.inputs[i].shape && node.inputs[i].shape->elements() > 1) {
       return "a scale or zero point for each row of the first operand";
     }
   }
@@ -242,7 +239,7 @@ std::string refuse_wide(const Node& node) {
 }
 
 std::string refuse_windows(const Node& node, const Operands& in) {
-  if (node.find_int("channels_last").value_or(0) != 0) return "channels last";
+  if (node.get_bool("channels_last")) return "channels last";
   return refuse_integers(node, in);
 }
 
@@ -255,19 +252,19 @@ void add_integer_product(Kernels& kernels) {
   const auto windows = [](Registration& r, const Operands& in) {
     r.refused([&in](const Node& node) { return refuse_windows(node, in); });
   };
-  products(kernels.add_onnx<IntegerProduct>("MatMulInteger", 10, 10, kMatMulInteger), kMatMulInteger);
-  products(kernels.add_onnx<IntegerProduct>("QLinearMatMul", 10, 21, kQLinearMatMul), kQLinearMatMul);
-  windows(kernels.add_onnx<IntegerConv>("ConvInteger", 10, 10, kMatMulInteger), kMatMulInteger);
-  windows(kernels.add_onnx<IntegerConv>("QLinearConv", 10, 10, kQLinearConv), kQLinearConv);
-  products(kernels.add_microsoft<IntegerProduct>("MatMulIntegerToFloat", kMatMulIntegerToFloat),
+  products(kernels.add_onnx("MatMulInteger", 10, 10, kernel<IntegerProduct>, kMatMulInteger), kMatMulInteger);
+  products(kernels.add_onnx("QLinearMatMul", 10, 21, kernel<IntegerProduct>, kQLinearMatMul), kQLinearMatMul);
+  windows(kernels.add_onnx("ConvInteger", 10, 10, kernel<IntegerConv>, kMatMulInteger), kMatMulInteger);
+  windows(kernels.add_onnx("QLinearConv", 10, 10, kernel<IntegerConv>, kQLinearConv), kQLinearConv);
+  products(kernels.add_microsoft("MatMulIntegerToFloat", kernel<IntegerProduct>, kMatMulIntegerToFloat),
            kMatMulIntegerToFloat);
-  products(kernels.add_microsoft<IntegerProduct>("DynamicQuantizeMatMul", kDynamicQuantizeMatMul),
+  products(kernels.add_microsoft("DynamicQuantizeMatMul", kernel<IntegerProduct>, kDynamicQuantizeMatMul),
            kDynamicQuantizeMatMul);
-  products(kernels.add_microsoft<IntegerProduct>("QGemm", kQGemm), kQGemm);
-  kernels.add_microsoft<IntegerProduct>("MatMulInteger16", kMatMulInteger16)
+  products(kernels.add_microsoft("QGemm", kernel<IntegerProduct>, kQGemm), kQGemm);
+  kernels.add_microsoft("MatMulInteger16", kernel<IntegerProduct>, kMatMulInteger16)
       .refused(refuse_wide)
       .takes_rare_types();
-  windows(kernels.add_microsoft<IntegerConv>("QLinearConv", kQLinearConv), kQLinearConv);
+  windows(kernels.add_microsoft("QLinearConv", kernel<IntegerConv>, kQLinearConv), kQLinearConv);
 }
 
 }  // namespace graphopt

@@ -1,18 +1,15 @@
 // A GEMM of two tensors, for MatMul and other operators that begin with one.
 #pragma once
 
+#include <memory>
+
 #include "operators/kernel_bases.h"
 #include "operators/matmul/matmul/op.h"
 
 namespace graphopt {
 
 // A GEMM that is being planned, Y = A B. Planning moves the problem out.
-struct GemmCall {
-  gpu::GemmProblem problem;
-  bool half;
-  const Call& call;
-  Program& program;
-  gpu::Device& device;
+struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };
 // Parts of two implementations: by the vendor's library, and by a kernel of our own (plan_own).
@@ -20,5 +17,16 @@ const char* refuse_library(GemmCall& product);
 void plan_library(GemmCall& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);
 void plan_own(GemmCall& product);
+
+// Which of them a node takes for its GEMMs.
+class GemmChoice {
+ public:
+  explicit GemmChoice(const Node& node) : choice_(std::make_shared<Choice>(node)) {}
+  static Implementations implementations();
+  void plan(GemmCall product) const;
+
+ private:
+  std::shared_ptr<const Choice> choice_;
+};
 
 }  // namespace graphopt

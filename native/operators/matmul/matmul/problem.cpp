@@ -24,7 +24,7 @@ std::vector<int64_t> scaled(std::vector<int64_t> strides, int64_t factor) {
 MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool transpose_b) {
   // A vector is a matrix with one row, or one column, that the result lacks, and its own transpose.
   const bool row = a.rank() == 1, column = b.rank() == 1;
-  if (a.rank() == 0 || b.rank() == 0) throw Error("A and B must have rank 1 or more");
+  throw_if(a.rank() == 0 || b.rank() == 0, "A and B must have rank 1 or more");
   Shape as = row ? Shape{1, a[0]} : a, bs = column ? Shape{b[0], 1} : b;
   gpu::GemmProblem p;
   p.transpose_a = transpose_a && !row;
@@ -34,9 +34,7 @@ MatmulShapes matmul_of(const Shape& a, const Shape& b, bool transpose_a, bool tr
   p.M = as[as.rank() - 2];
   p.K = as[as.rank() - 1];
   p.N = bs[bs.rank() - 1];
-  if (bs[bs.rank() - 2] != p.K) {
-    throw Error("A " + a.text() + " and B " + b.text() + " do not fit");
-  }
+  throw_if(bs[bs.rank() - 2] != p.K, "A ", a, " and B ", b, " do not fit");
   const Shape a_batch = leading(as), b_batch = leading(bs);
   p.batch = gpu::broadcast_shape(a_batch, b_batch);
   Shape y(p.batch.rank() + (row ? 0 : 1) + (column ? 0 : 1));

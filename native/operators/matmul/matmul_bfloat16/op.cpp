@@ -10,15 +10,9 @@ namespace {
 
 std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
   std::vector<int64_t> perm = attributes.get_ints(name);
-  for (size_t axis = 0; axis < perm.size(); ++axis) {
-    if (std::count(perm.begin(), perm.end(), static_cast<int64_t>(axis)) != 1) {
-      throw Error(std::string("attribute '") + name + "' must permute the axes");
-    }
-  }
-  if (perm.size() < 2 || perm.size() > Shape::kMaxRank) {
-    throw Error(std::string("attribute '") + name + "' must permute 2 to " + std::to_string(Shape::kMaxRank) +
-                " axes");
-  }
+  throw_if(!is_permutation(perm), "attribute '", name, "' must permute the axes");
+  throw_if(perm.size() < 2 || perm.size() > Shape::kMaxRank, "attribute '", name, "' must permute 2 to ",
+           Shape::kMaxRank, " axes");
   return perm;
 }
 
@@ -31,9 +25,7 @@ struct Permuted {
 };
 
 Permuted permuted(const char* name, const Shape& shape, const std::vector<int64_t>& perm) {
-  if (shape.rank() != perm.size()) {
-    throw Error(std::string(name) + " " + shape.text() + " does not have the rank of its perm");
-  }
+  throw_if(shape.rank() != perm.size(), name, " ", shape, " does not have the rank of its perm");
   Permuted result{Shape(perm.size()), Shape(perm.size())};
   for (size_t i = 0; i < perm.size(); ++i) {
     const auto axis = static_cast<size_t>(perm[i]);
@@ -50,10 +42,7 @@ struct BatchAxis {
 
 BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
   const int64_t m = i < a.shape.rank() ? a.size(i) : 1, n = i < b.shape.rank() ? b.size(i) : 1;
-  if (m != n && m != 1 && n != 1) {
-    throw Error("the batches of A and B do not broadcast: " + std::to_string(m) + " and " +
-                std::to_string(n));
-  }
+  throw_if(m != n && m != 1 && n != 1, "the batches of A and B do not broadcast: ", m, " and ", n);
   return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
 }
 
@@ -78,17 +67,14 @@ void MatMulBfloat16Op::read(const Node& node) {
   const auto last = [](const std::vector<int64_t>& perm, size_t i) {
     return perm[perm.size() - 1 - i] == static_cast<int64_t>(perm.size()) - 1;
   };
-  if (!last(a_perm_, 0)) throw Error("attribute 'a_perm' must leave the last axis of A where it is");
-  if (!last(b_perm_, 0) && !last(b_perm_, 1)) {
-    throw Error("attribute 'b_perm' must leave the last axis of B among the last two");
-  }
+  throw_if(!last(a_perm_, 0), "attribute 'a_perm' must leave the last axis of A where it is");
+  throw_if(!last(b_perm_, 0) && !last(b_perm_, 1),
+           "attribute 'b_perm' must leave the last axis of B among the last two");
 }
 
 MatMulBfloat16Problem MatMulBfloat16Op::problem(const Shapes& inputs) const {
   const Permuted a = permuted("A", inputs[0], a_perm_), b = permuted("B", inputs[1], b_perm_);
-  if (a.size(0) != b.size(1)) {
-    throw Error("A " + a.shape.text() + " and B " + b.shape.text() + " do not fit");
-  }
+  throw_if(a.size(0) != b.size(1), "A ", a.shape, " and B ", b.shape, " do not fit");
   MatMulBfloat16Problem p;
   p.M = a.size(1);
   p.K = a.size(0);
@@ -147,20 +133,8 @@ namespace {
 
 // It computes in float alone: the type that add_cpu makes it for is not used.
 template <class>
-class MatMulBfloat16Cpu final : public CpuKernel<MatMulBfloat16Op> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::matmul_bfloat16(problem(call), data<float>(call, 0), data<float>(call, 1),
-                         call.outputs[0].as<float>(), *call.parallel, call.workspace);
-    return true;
-  }
-
- private:
-  size_t workspace(const MatMulBfloat16Problem& p, size_t lanes) const override {
-    return cpu::matmul_bfloat16_workspace<float>(p, lanes);
-  }
-};
+using MatMulBfloat16Cpu = CpuKernelOf<MatMulBfloat16Op, float, 2, cpu::matmul_bfloat16<float>,
+                                      cpu::matmul_bfloat16_workspace<float>>;
 
 }  // namespace
 

@@ -9,144 +9,114 @@
 namespace graphopt {
 namespace {
 
+int64_t whole(const Call& call, size_t i) {
+  const std::vector<int64_t> given = call.integers(i);
+  throw_if(given.size() != 1, "input ", i, " must hold one number");
+  return given[0];
+}
+
+// The steps are counted in double, as the newest runtimes count them.
+gpu::RangeProblem of_floats(const Call& call) {
+  gpu::RangeProblem p;
+  p.start = call.number(0, 0.0f);
+  p.step = call.number(2, 0.0f);
+  const double distance = static_cast<double>(call.number(1, 0.0f)) - static_cast<double>(p.start);
+  const double steps = std::ceil(distance / static_cast<double>(p.step));
+  throw_if(p.step == 0 || !(steps <= INT32_MAX), "a range without end");
+  p.total = steps > 0 ? static_cast<int64_t>(steps) : 0;
+  return p;
+}
+
+// No double holds all of int64, and neither does int64 all distances between two of its numbers.
+gpu::RangeProblem of_whole(const Call& call) {
+  gpu::RangeProblem p;
+  p.type = call.input(0).type;
+  const int64_t start = whole(call, 0), limit = whole(call, 1), step = whole(call, 2);
+  throw_if(step == 0, "a range without end");
+  p.whole_start = start;
+  p.whole_step = step;
+  if (step > 0 ? start >= limit : start <= limit) return p;
+  const auto bits = [](int64_t number) { return static_cast<uint64_t>(number); };
+  const uint64_t distance = step > 0 ? bits(limit) - bits(start) : bits(start) - bits(limit);
+  const uint64_t steps = (distance - 1) / (step > 0 ? bits(step) : 0 - bits(step)) + 1;
+  throw_if(steps > INT32_MAX, "a range without end");
+  p.total = static_cast<int64_t>(steps);
+  return p;
+}
+
 // Start, limit and step are inputs 0 to 2.
-class Range final : public gpu::DeviceKernel {
- public:
-  Range(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const gpu::RangeProblem p = call.input(0).type == ElementType::kFloat ? of_floats(call) : of_whole(call);
-    const Ref y = set_output(call, 0, {p.total});
-    program.launch(gpu::range_plan(p), {}, {y});
-  }
-
-  // The steps are counted in double, as the newest runtimes count them.
-  static gpu::RangeProblem of_floats(const Call& call) {
-    gpu::RangeProblem p;
-    p.start = call.number(0, 0.0f);
-    p.step = call.number(2, 0.0f);
-    const double distance = static_cast<double>(call.number(1, 0.0f)) - static_cast<double>(p.start);
-    const double steps = std::ceil(distance / static_cast<double>(p.step));
-    if (p.step == 0 || !(steps <= INT32_MAX)) throw Error("a range without end");
-    p.total = steps > 0 ? static_cast<int64_t>(steps) : 0;
-    return p;
-  }
-
-  // No double holds all of int64, and neither does int64 all distances between two of its numbers.
-  static gpu::RangeProblem of_whole(const Call& call) {
-    gpu::RangeProblem p;
-    p.type = call.input(0).type;
-    const int64_t start = whole(call, 0), limit = whole(call, 1), step = whole(call, 2);
-    if (step == 0) throw Error("a range without end");
-    p.whole_start = start;
-    p.whole_step = step;
-    if (step > 0 ? start >= limit : start <= limit) return p;
-    const auto bits = [](int64_t number) { return static_cast<uint64_t>(number); };
-    const uint64_t distance = step > 0 ? bits(limit) - bits(start) : bits(start) - bits(limit);
-    const uint64_t steps = (distance - 1) / (step > 0 ? bits(step) : 0 - bits(step)) + 1;
-    if (steps > INT32_MAX) throw Error("a range without end");
-    p.total = static_cast<int64_t>(steps);
-    return p;
-  }
-
-  static int64_t whole(const Call& call, size_t i) {
-    const std::vector<int64_t> given = call.integers(i);
-    if (given.size() != 1) throw Error("input " + std::to_string(i) + " must hold one number");
-    return given[0];
-  }
-};
+void plan_range(Call& call, Program& program) {
+  const gpu::RangeProblem p = call.input(0).type == ElementType::kFloat ? of_floats(call) : of_whole(call);
+  const Ref y = set_output(call, 0, {p.total});
+  program.launch(gpu::range_plan(p), {}, {y});
+}
 
 // The shape is input 0.
-class ConstantOfShape final : public gpu::DeviceKernel {
- public:
-  ConstantOfShape(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), value_(node.find_number("value").value_or(Number{ElementType::kFloat, 0})) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_constant_of_shape(const Node& node) {
+  const Number value = node.find_number("value").value_or(Number{ElementType::kFloat, 0});
+  return [=](Call& call, Program& program) {
     const std::vector<int64_t> dims = call.integers(0);
     Shape shape(dims.size());
     int64_t total = 1;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (dims[d] < 0) throw Error("a dimension of " + std::to_string(dims[d]));
+      throw_if(dims[d] < 0, "a dimension of ", dims[d]);
       shape[d] = dims[d];
-      if (__builtin_mul_overflow(total, dims[d], &total)) throw Error("more elements than can be counted");
+      throw_if(__builtin_mul_overflow(total, dims[d], &total), "more elements than can be counted");
     }
-    const Ref y = set_output(call, 0, shape, value_.type);
-    program.launch(gpu::fill_plan({total, bytes_of(value_.type), value_.bits}, call.aligned()), {}, {y});
-  }
-
-  Number value_;
-};
+    const Ref y = set_output(call, 0, shape, value.type);
+    program.launch(gpu::fill_plan({total, bytes_of(value.type), value.bits}, call.aligned()), {}, {y});
+  };
+}
 
 // The diagonal is input 1.
-class Trilu final : public gpu::DeviceKernel {
- public:
-  Trilu(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), upper_(node.find_int("upper").value_or(1) != 0) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_trilu(const Node& node) {
+  const bool upper = node.get_bool("upper", true);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
-    if (rank < 2) throw Error("the data must have two axes or more");
+    throw_if(rank < 2, "the data must have two axes or more");
     gpu::TriluProblem p;
     p.rows = x.shape[rank - 2];
     p.columns = x.shape[rank - 1];
     p.batch = x.shape.elements(0, rank - 2);
-    p.upper = upper_;
+    p.upper = upper;
     p.bytes = bytes_of(x.type);
-    if (call.has_input(1)) {
-      const std::vector<int64_t> k = call.integers(1);
-      if (k.size() != 1) throw Error("the diagonal must be one number");
-      p.k = k[0];
-    }
+    if (call.has_input(1)) p.k = call.integer(1, "the diagonal");
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::trilu_plan(p, call.aligned()), {Ref::input(0)}, {y});
-  }
-
-  bool upper_;
-};
+  };
+}
 
 std::optional<gpu::IndexType> index_type(ElementType type) {
-  switch (type) {
-    case ElementType::kInt64:
-      return gpu::IndexType::kInt64;
-    case ElementType::kInt32:
-      return gpu::IndexType::kInt32;
-    case ElementType::kInt16:
-      return gpu::IndexType::kInt16;
-    case ElementType::kInt8:
-      return gpu::IndexType::kInt8;
-    case ElementType::kUint64:
-      return gpu::IndexType::kUint64;
-    case ElementType::kUint32:
-      return gpu::IndexType::kUint32;
-    case ElementType::kUint16:
-      return gpu::IndexType::kUint16;
-    case ElementType::kUint8:
-      return gpu::IndexType::kUint8;
-    case ElementType::kHalf:
-      return gpu::IndexType::kHalf;
-    case ElementType::kFloat:
-      return gpu::IndexType::kFloat;
-    default:
-      return std::nullopt;
-  }
+  using T = ElementType;
+  using I = gpu::IndexType;
+  return find_choice<T, I>(type, {{T::kInt64, I::kInt64},
+                                  {T::kInt32, I::kInt32},
+                                  {T::kInt16, I::kInt16},
+                                  {T::kInt8, I::kInt8},
+                                  {T::kUint64, I::kUint64},
+                                  {T::kUint32, I::kUint32},
+                                  {T::kUint16, I::kUint16},
+                                  {T::kUint8, I::kUint8},
+                                  {T::kHalf, I::kHalf},
+                                  {T::kFloat, I::kFloat}});
+}
+
+int64_t depth(const Call& call) {
+  const Tensor& given = call.input(1);
+  const double depth = is_float(given.type) ? static_cast<double>(call.number(1, 0.0f))
+                                            : static_cast<double>(call.integer(1, "the depth"));
+  throw_if(!(depth >= 0 && depth <= INT32_MAX), "a depth that is out of range");
+  return static_cast<int64_t>(depth);
 }
 
 // The depth is input 1, what is off and on input 2.
-class OneHot final : public gpu::DeviceKernel {
- public:
-  OneHot(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.find_int("axis").value_or(-1)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_one_hot(const Node& node) {
+  const int64_t given = node.get_int("axis", -1);
+  return [=](Call& call, Program& program) {
     const Tensor &index = call.input(0), &values = call.input(2);
-    if (values.shape != Shape{2}) throw Error("the values must be two: off and on");
-    const size_t rank = index.shape.rank(), axis = axis_of(axis_, rank + 1);
+    throw_if(values.shape != Shape{2}, "the values must be two: off and on");
+    const size_t rank = index.shape.rank(), axis = axis_of(given, rank + 1);
     gpu::OneHotProblem p;
     p.depth = depth(call);
     p.type = index_type(index.type).value();
@@ -157,24 +127,8 @@ class OneHot final : public gpu::DeviceKernel {
     for (size_t d = axis; d < rank; ++d) p.inner *= y[d + 1] = index.shape[d];
     const Ref out = set_output(call, 0, y, values.type);
     program.launch(gpu::one_hot_plan(p, call.aligned()), {Ref::input(0), Ref::input(2)}, {out});
-  }
-
-  static int64_t depth(const Call& call) {
-    const Tensor& given = call.input(1);
-    double depth = 0;
-    if (is_float(given.type)) {
-      depth = call.number(1, 0.0f);
-    } else {
-      const std::vector<int64_t> whole = call.integers(1);
-      if (whole.size() != 1) throw Error("the depth must be one number");
-      depth = static_cast<double>(whole[0]);
-    }
-    if (!(depth >= 0 && depth <= INT32_MAX)) throw Error("a depth that is out of range");
-    return static_cast<int64_t>(depth);
-  }
-
-  int64_t axis_;
-};
+  };
+}
 
 std::string refuse_range(const Node& node) {
   const ElementType type = node.inputs[0].type;
@@ -200,10 +154,18 @@ std::string refuse_one_hot(const Node& node) {
 }  // namespace
 
 void add_generate(Kernels& kernels) {
-  kernels.add_onnx<Range>("Range", 11, 27).refused(refuse_range).reads_on_host({0, 1, 2}).takes_rare_types();
-  kernels.add_onnx<ConstantOfShape>("ConstantOfShape", 9, 28).refused(refuse_constant).reads_on_host({0});
-  kernels.add_onnx<Trilu>("Trilu", 14, 14).reads_on_host({1}).takes_rare_types();
-  kernels.add_onnx<OneHot>("OneHot", 9, 28).refused(refuse_one_hot).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx("Range", 11, 27, plan_range)
+      .refused(refuse_range)
+      .reads_on_host({0, 1, 2})
+      .takes_rare_types();
+  kernels.add_onnx("ConstantOfShape", 9, 28, plan_constant_of_shape)
+      .refused(refuse_constant)
+      .reads_on_host({0});
+  kernels.add_onnx("Trilu", 14, 14, plan_trilu).reads_on_host({1}).takes_rare_types();
+  kernels.add_onnx("OneHot", 9, 28, plan_one_hot)
+      .refused(refuse_one_hot)
+      .reads_on_host({1})
+      .takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -15,6 +15,11 @@ struct StridedCopy {
   int64_t bytes = 4;
 };
 
+// To y in the order of its shape, from these strides of x.
+StridedCopy copy_to(const Shape& y, std::vector<int64_t> x_strides, int64_t bytes);
+// x with its axes in the order of perm.
+StridedCopy permutation(const Shape& x, const std::vector<size_t>& perm, int64_t bytes);
+
 // Input x, output y. `aligned`: both pointers are multiples of 16. Of more than kMostAxes axes that do not
 // merge it is several launches. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);

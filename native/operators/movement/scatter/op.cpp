@@ -11,13 +11,12 @@ namespace {
 using gpu::ScatterHow;
 
 std::optional<ScatterHow> how_of(const Node& node) {
-  const std::string how = node.find_string("reduction").value_or("none");
-  if (how == "none") return ScatterHow::kNone;
-  if (how == "add") return ScatterHow::kAdd;
-  if (how == "mul") return ScatterHow::kMul;
-  if (how == "min") return ScatterHow::kMin;
-  if (how == "max") return ScatterHow::kMax;
-  return std::nullopt;
+  return find_choice<std::string, ScatterHow>(node.get_string("reduction", "none"),
+                                              {{"none", ScatterHow::kNone},
+                                               {"add", ScatterHow::kAdd},
+                                               {"mul", ScatterHow::kMul},
+                                               {"min", ScatterHow::kMin},
+                                               {"max", ScatterHow::kMax}});
 }
 
 void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
@@ -29,53 +28,40 @@ void plan_scatter(Call& call, Program& program, gpu::ScatterProblem& p) {
   program.launch(gpu::scatter_plan(p, call.aligned()), {Ref::input(0), Ref::input(1), Ref::input(2)}, {y});
 }
 
-class ScatterElements final : public AlongAxis {
- public:
-  ScatterElements(const Node& node, gpu::Device& device)
-      : AlongAxis(node, device), how_(how_of(node).value()) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_scatter_elements(const Node& node) {
+  return [given = node.get_int("axis", 0), how = how_of(node).value()](Call& call, Program& program) {
     require_equal_ranks(call);
     const Tensor &x = call.input(0), &index = call.input(1);
-    if (call.input(2).shape != index.shape) throw Error("there must be one update for each index");
+    throw_if(call.input(2).shape != index.shape, "there must be one update for each index");
     gpu::ScatterProblem p;
     p.elements = true;
     p.sizes = x.shape;
     p.indices = index.shape;
-    p.axis = axis(call);
-    p.how = how_;
+    p.axis = axis_of(given, x.shape.rank());
+    p.how = how;
     plan_scatter(call, program, p);
-  }
+  };
+}
 
-  ScatterHow how_;
-};
-
-class ScatterND final : public gpu::DeviceKernel {
- public:
-  ScatterND(const Node& node, gpu::Device& device) : DeviceKernel(device), how_(how_of(node).value()) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_scatter_nd(const Node& node) {
+  const ScatterHow how = how_of(node).value();
+  return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &index = call.input(1);
     const int64_t k = tuple_length(call);
-    if (k < 1 || k > static_cast<int64_t>(x.shape.rank())) {
-      throw Error("tuples of " + std::to_string(k) + " indices do not fit " + x.shape.text());
-    }
+    throw_if(k < 1 || k > static_cast<int64_t>(x.shape.rank()), "tuples of ", k, " indices do not fit ",
+             x.shape);
     const auto indexed = static_cast<size_t>(k);
     const Shape updates = pointed_at(index.shape, x.shape, indexed);
-    if (call.input(2).shape != updates) throw Error("the updates must have the shape " + updates.text());
+    throw_if(call.input(2).shape != updates, "the updates must have the shape ", updates);
     gpu::ScatterProblem p;
     p.sizes = Shape(indexed);
     for (size_t d = 0; d < indexed; ++d) p.sizes[d] = x.shape[d];
     p.indices = index.shape;
     p.inner = x.shape.elements(indexed);
-    p.how = how_;
+    p.how = how;
     plan_scatter(call, program, p);
-  }
-
-  ScatterHow how_;
-};
+  };
+}
 
 std::string refuse_scatter(const Node& node) {
   const auto how = how_of(node);
@@ -104,10 +90,10 @@ std::string refuse_scatter_nd(const Node& node) {
 }  // namespace
 
 void add_scatter(Kernels& kernels) {
-  kernels.add_onnx<ScatterElements>("ScatterElements", 11, 18)
+  kernels.add_onnx("ScatterElements", 11, 18, plan_scatter_elements)
       .refused(refuse_scatter_elements)
       .takes_rare_types();
-  kernels.add_onnx<ScatterND>("ScatterND", 11, 18).refused(refuse_scatter_nd).takes_rare_types();
+  kernels.add_onnx("ScatterND", 11, 18, plan_scatter_nd).refused(refuse_scatter_nd).takes_rare_types();
 }
 
 }  // namespace graphopt

@@ -3,7 +3,6 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 AxisSoftmaxProblem AxisSoftmaxOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const size_t axis = axis_of(axis_, x.rank());
@@ -13,17 +12,7 @@ AxisSoftmaxProblem AxisSoftmaxOp::problem(const Shapes& inputs) const {
 namespace {
 
 template <class T>
-class AxisSoftmaxCpu final : public CpuKernel<AxisSoftmaxOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::axis_softmax(problem(call), data<T>(call, 0), call.outputs[0].as<T>(), *call.parallel);
-    return true;
-  }
-
- private:
-  size_t workspace(const AxisSoftmaxProblem&, size_t) const override { return 0; }
-};
+using AxisSoftmaxCpu = CpuKernelOf<AxisSoftmaxOp, T, 1, cpu::axis_softmax<T>>;
 
 }  // namespace
 

@@ -4,14 +4,13 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<GroupNormOp> GroupNormOp::all() { return with_tails<GroupNormOp>({false}, all_activations()); }
 
 void GroupNormOp::read(const Node& node) {
   TailedOperator::read(node);
   epsilon_ = node.get_float("epsilon");
   groups_ = node.get_int("num_groups");
-  if (groups_ <= 0) throw Error("attribute 'num_groups' must be positive, got " + std::to_string(groups_));
+  throw_if(groups_ <= 0, "attribute 'num_groups' must be positive, got ", groups_);
 }
 
 GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
@@ -19,10 +18,8 @@ GroupNormProblem GroupNormOp::problem(const Shapes& inputs) const {
 }
 
 GroupNormProblem GroupNormOp::problem(const Shape& x, const Shape& gamma, const Shape& beta) const {
-  if (x.rank() < 2) throw Error("X must be [N,C,D1,...], got " + x.text());
-  if (x[1] % groups_ != 0) {
-    throw Error(std::to_string(x[1]) + " channels do not divide into " + std::to_string(groups_) + " groups");
-  }
+  throw_if(x.rank() < 2, "X must be [N,C,D1,...], got ", x);
+  throw_if(x[1] % groups_ != 0, x[1], " channels do not divide into ", groups_, " groups");
   const Shape per_channel = {x[1]};
   require_shape("gamma", gamma, per_channel);
   require_shape("beta", beta, per_channel);
@@ -39,22 +36,15 @@ GroupNormProblem GroupNormOp::problem(const Shape& x, const Shape& gamma, const 
 namespace {
 
 template <class T>
-using GroupNormKernel = CpuKernelOfThree<GroupNormOp, T, cpu::group_norm<T>, cpu::group_norm_workspace<T>>;
+using GroupNormKernel = CpuKernelOf<GroupNormOp, T, 3, cpu::group_norm<T>, cpu::group_norm_workspace<T>>;
 
-void plan_own(GpuWork<GroupNormProblem>& work) {
-  work.program.launch(gpu::group_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
-                      work.call);
-}
-
-constexpr Implementation<GpuWork<GroupNormProblem>> kImplementations[] = {
-    {"a kernel of our own", take_all<GpuWork<GroupNormProblem>>, plan_own},
-};
+constexpr auto& kOwnGroupNorm = kOwn<GroupNormProblem, gpu::group_norm_plan>;
 
 class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
  public:
   GroupNormGpu(const GroupNormOp& op, const Node& node, gpu::Device& device, bool last = false)
       : GpuKernelOf(op, node, device), last_(last) {}
-  static Implementations implementations() { return described(kImplementations); }
+  static Implementations implementations() { return described(kOwnGroupNorm); }
 
  private:
   void plan(Call& call, Program& program) const override {
@@ -62,65 +52,48 @@ class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
     GroupNormProblem p = op_.problem(last_ ? to_channels_first(inputs[0]) : inputs[0], inputs[1], inputs[2]);
     p.channels_last = last_;
     set_output(call, 0, inputs[0]);
-    GpuWork<GroupNormProblem> work{p, half_, call, program, device_};
-    program.implementation = choice_.plan(kImplementations, work, call);
+    GpuWork<GroupNormProblem> work{p, half_, call, program};
+    program.implementation = choice_.plan(kOwnGroupNorm, work, call);
   }
 
   bool last_;
 };
 
 // GroupNormalization, and InstanceNormalization, whose groups are channels. Inputs X, scale, B.
-class StandardGroupNorm final : public gpu::DeviceKernel {
- public:
-  StandardGroupNorm(const Node& node, gpu::Device& device, bool instance, bool last = false)
-      : DeviceKernel(device),
-        groups_(instance ? 0 : node.get_int("num_groups")),
-        epsilon_(node.find_float("epsilon").value_or(1e-5f)),
-        last_(last) {
-    if (groups_ < 0 || (groups_ == 0 && !instance)) throw Error("num_groups must be positive");
-    by_group_ = !instance && node.version < 21;
-  }
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_standard_group_norm(const Node& node, bool instance, bool last) {
+  const int64_t groups = instance ? 0 : node.get_int("num_groups");
+  const float epsilon = node.get_float("epsilon", 1e-5f);
+  const bool by_group = !instance && node.version < 21;  // scale and B have a number for each group
+  throw_if(groups < 0 || (groups == 0 && !instance), "num_groups must be positive");
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const Shape shape = last_ ? to_channels_first(x.shape) : x.shape;
-    if (shape.rank() < 2) throw Error("X must be [N,C,D1,...], got " + shape.text());
+    const Shape shape = last ? to_channels_first(x.shape) : x.shape;
+    throw_if(shape.rank() < 2, "X must be [N,C,D1,...], got ", shape);
     GroupNormProblem p;
     p.N = shape[0];
     p.C = shape[1];
     p.inner = shape.elements(2);
-    p.groups = groups_ == 0 ? p.C : groups_;
-    p.epsilon = epsilon_;
-    p.channels_last = last_;
+    p.groups = groups == 0 ? p.C : groups;
+    p.epsilon = epsilon;
+    p.channels_last = last;
     const Ref y = set_output(call, 0, x.shape);
     if (p.C == 0) return;
-    if (p.C % p.groups != 0) {
-      throw Error(std::to_string(p.C) + " channels do not divide into " + std::to_string(p.groups) +
-                  " groups");
-    }
+    throw_if(p.C % p.groups != 0, p.C, " channels do not divide into ", p.groups, " groups");
     Ref parameters[2] = {Ref::input(1), Ref::input(2)};
     const bool half = is_half(x);
     for (size_t i = 0; i < 2; ++i) {
-      const int64_t wanted = by_group_ ? p.groups : p.C;
-      if (call.input(1 + i).shape != Shape{wanted}) {
-        throw Error("scale and B must be [" + std::to_string(wanted) + "]");
-      }
-      if (!by_group_) continue;
+      const int64_t wanted = by_group ? p.groups : p.C;
+      throw_if(call.input(1 + i).shape != Shape{wanted}, "scale and B must be [", wanted, "]");
+      if (!by_group) continue;
       const Ref repeated = program.reserve(p.C * bytes_of(x.type));
       program.launch(gpu::broadcast_plan({p.groups, 1}, {p.groups, p.C / p.groups}, half, call.aligned()),
                      {parameters[i]}, {repeated});
       parameters[i] = repeated;
     }
-    program.launch(gpu::group_norm_plan(p, half, call.aligned(), device_.facts()),
+    program.launch(gpu::group_norm_plan(p, half, call.aligned(), program.device().facts()),
                    {Ref::input(0), parameters[0], parameters[1]}, {y});
-  }
-
-  int64_t groups_;
-  bool by_group_ = false;  // scale and B have a number for each group
-  float epsilon_;
-  bool last_;
-};
+  };
+}
 
 std::string refuse_mixed(const Node& node) { return refuse_mixed_floats(node); }
 
@@ -129,16 +102,9 @@ std::string refuse_mixed(const Node& node) { return refuse_mixed_floats(node); }
 void add_group_norm(Kernels& kernels) {
   kernels.add_cpu<GroupNormOp, GroupNormKernel>(Reuse::kInplace);
   kernels.add_gpu<GroupNormOp, GroupNormGpu>(Where::kGpu, Reuse::kInplace);
-  const auto follows = [](const Node&) { return Layout::kFollows; };
-  kernels.have_channels_last<GroupNormOp, GroupNormGpu>(follows);
-  kernels.add_onnx<StandardGroupNorm>("InstanceNormalization", 6, 22, true)
-      .refused(refuse_mixed)
-      .lies(follows);
-  kernels.has_channels_last<StandardGroupNorm>(true);
-  kernels.add_onnx<StandardGroupNorm>("GroupNormalization", 18, 21, false)
-      .refused(refuse_mixed)
-      .lies(follows);
-  kernels.has_channels_last<StandardGroupNorm>(false);
+  kernels.have_channels_last<GroupNormOp, GroupNormGpu>([](const Node&) { return Layout::kFollows; });
+  kernels.add_following("InstanceNormalization", 6, 22, plan_standard_group_norm, true).refused(refuse_mixed);
+  kernels.add_following("GroupNormalization", 18, 21, plan_standard_group_norm, false).refused(refuse_mixed);
 }
 
 }  // namespace graphopt

@@ -6,7 +6,6 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 std::vector<RowNormOp> RowNormOp::all() {
   std::vector<RowNormOp> ops;
   for (int kind : {0, 1, 2}) {
@@ -35,8 +34,7 @@ void RowNormOp::read(const Node& node) { epsilon_ = node.get_float("epsilon"); }
 
 RowNormProblem RowNormOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (x.rank() < (ada_ ? 2u : 1u))
-    throw Error(ada_ ? "X must have rank 2 or more" : "X must have rank 1 or more");
+  throw_if(x.rank() < (ada_ ? 2u : 1u), ada_ ? "X must have rank 2 or more" : "X must have rank 1 or more");
   if (add_) require_like("R", inputs[1], "X", x);
   const int64_t D = x[x.rank() - 1];
   Shape row = {D};
@@ -83,11 +81,10 @@ void RowNormWindowsOp::read_sizes(const Attributes& node) {
   pair("image", 1, height_, width_);
   pair("window", 1, window_height_, window_width_);
   pair("shift", 0, down_, right_);
-  if (down_ >= height_ || right_ >= width_) throw Error("attribute 'shift' must be less than 'image'");
-  if (add_ && into_ && (height_ % window_height_ != 0 || width_ % window_width_ != 0)) {
-    throw Error("attribute 'window' must divide 'image'");
-  }
-  if (rows_of_image() > INT32_MAX) throw Error("2^31 rows or more in an image");
+  throw_if(down_ >= height_ || right_ >= width_, "attribute 'shift' must be less than 'image'");
+  throw_if(add_ && into_ && (height_ % window_height_ != 0 || width_ % window_width_ != 0),
+           "attribute 'window' must divide 'image'");
+  throw_if(rows_of_image() > INT32_MAX, "2^31 rows or more in an image");
 }
 
 void RowNormWindowsOp::read(const Node& node) {
@@ -106,17 +103,15 @@ double RowNormWindowsOp::rows_of_image() const {
 
 int64_t RowNormWindowsOp::images(const Shape& x) const {
   const bool apart = x.rank() == 4 && !(add_ && into_);
-  if (apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_) {
-    throw Error("X must be [N, " + std::to_string(height_) + ", " + std::to_string(width_) +
-                ", D], or its rows on one axis, got " + x.text());
-  }
+  throw_if(apart ? x[1] != height_ || x[2] != width_ : x.rank() != 3 || x[1] != height_ * width_,
+           "X must be [N, ", height_, ", ", width_, ", D], or its rows on one axis, got ", x);
   return x[0];
 }
 
 RowNormProblem RowNormWindowsOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
   const int64_t N = images(x), D = x[x.rank() - 1], rows = windows() * window_height_ * window_width_;
-  if (N > INT32_MAX / rows) throw Error("2^31 rows or more");
+  throw_if(N > INT32_MAX / rows, "2^31 rows or more");
   if (add_) {
     require_shape("R", inputs[1], into_ ? x : Shape{N * windows(), window_height_ * window_width_, D});
   }
@@ -179,15 +174,6 @@ using KernelOfRows = RowNormKernel<RowNormOp, T>;
 template <class T>
 using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
 
-void plan_own(GpuWork<RowNormProblem>& work) {
-  work.program.launch(gpu::row_norm_plan(work.p, work.half, work.call.aligned(), work.device.facts()),
-                      work.call);
-}
-
-constexpr Implementation<GpuWork<RowNormProblem>> kImplementations[] = {
-    {"a kernel of our own", take_all<GpuWork<RowNormProblem>>, plan_own},
-};
-
 // [1,1,D] is a row, too.
 Shape without_ones_in_front(const Shape& shape, size_t rank) {
   size_t first = 0;
@@ -202,8 +188,8 @@ struct Statistics {
   size_t mean, deviation;  // which outputs they are; 0: none
 
   // Adds the launch of `p`, whose first outputs are y and sum, and what becomes of the statistics.
-  void launch(const gpu::Device& device, Call& call, Program& program, RowNormProblem p, size_t axis,
-              std::initializer_list<Ref> inputs, Ref y, Ref sum) const {
+  void launch(Call& call, Program& program, RowNormProblem p, size_t axis, std::initializer_list<Ref> inputs,
+              Ref y, Ref sum) const {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
@@ -212,7 +198,8 @@ struct Statistics {
     p.writes_statistics = asked(mean) || asked(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);
     Ref both = p.writes_statistics ? program.reserve(2 * bytes) : Ref();
-    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), device.facts()), inputs, {y, sum, both});
+    program.launch(gpu::row_norm_plan(p, is_half(x), call.aligned(), program.device().facts()), inputs,
+                   {y, sum, both});
     for (const size_t i : {mean, deviation}) {
       if (asked(i)) program.copy(set_output(call, i, shape, ElementType::kFloat), both, p.D > 0 ? bytes : 0);
       both.at += bytes;
@@ -222,26 +209,20 @@ struct Statistics {
 
 // LayerNormalization and RMSNormalization over the axes from `axis` on. Inputs X, scale, B or none; outputs Y and each
 // row's mean, unless rms, and inverse deviation.
-class StandardRowNorm final : public gpu::DeviceKernel {
- public:
-  StandardRowNorm(const Node& node, gpu::Device& device, bool rms)
-      : DeviceKernel(device),
-        rms_(rms),
-        statistics_{rms ? size_t{0} : 1, rms ? size_t{1} : 2},
-        axis_(node.find_int("axis").value_or(-1)),
-        epsilon_(node.find_float("epsilon").value_or(1e-5f)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_row_norm(const Node& node, bool rms) {
+  const Statistics statistics = {rms ? size_t{0} : 1, rms ? size_t{1} : 2};
+  const int64_t given_axis = node.get_int("axis", -1);
+  const float epsilon = node.get_float("epsilon", 1e-5f);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const size_t rank = x.shape.rank(), axis = axis_of(axis_, rank);
+    const size_t rank = x.shape.rank(), axis = axis_of(given_axis, rank);
     Shape row(rank - axis);
     for (size_t d = axis; d < rank; ++d) row[d - axis] = x.shape[d];
     RowNormProblem p;
     p.D = row.elements();
     p.rows = x.shape.elements(0, axis);
-    p.epsilon = epsilon_;
-    p.rms = rms_;
+    p.epsilon = epsilon;
+    p.rms = rms;
     p.has_beta = call.has_input(2);
     const Ref y = set_output(call, 0, x.shape);
     const bool half = is_half(x);
@@ -253,40 +234,25 @@ class StandardRowNorm final : public gpu::DeviceKernel {
       return repeated;
     };
     const Ref gamma = of_row(1), beta = p.has_beta ? of_row(2) : Ref();
-    statistics_.launch(device_, call, program, p, axis, {Ref::input(0), gamma, beta}, y, Ref());
-  }
-
-  bool rms_;
-  Statistics statistics_;
-  int64_t axis_;
-  float epsilon_;
-};
+    statistics.launch(call, program, p, axis, {Ref::input(0), gamma, beta}, y, Ref());
+  };
+}
 
 // Norm of input + skip + bias. Inputs: input, skip, gamma, beta unless rms, bias; outputs: the norm, each row's mean and
 // inverse deviation, and the sum.
-class SkipNorm final : public gpu::DeviceKernel {
- public:
-  SkipNorm(const Node& node, gpu::Device& device, bool rms)
-      : DeviceKernel(device),
-        rms_(rms),
-        statistics_{1, 2},
-        epsilon_(node.find_float("epsilon").value_or(1e-12f)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_skip_norm(const Node& node, bool rms) {
+  const float epsilon = node.get_float("epsilon", 1e-12f);
+  return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &skip = call.input(1), &gamma = call.input(2);
     const int64_t D = gamma.shape.elements();
-    const size_t beta = 3, bias = rms_ ? 3 : 4;
-    if (x.shape.rank() == 0 || x.shape[x.shape.rank() - 1] != D) {
-      throw Error("gamma must have the size of the last axis");
-    }
-    if (!rms_ && call.has_input(beta) && call.input(beta).shape.elements() != D) {
-      throw Error("beta must have the size of the last axis");
-    }
+    const size_t beta = 3, bias = rms ? 3 : 4;
+    throw_if(x.shape.rank() == 0 || x.shape[x.shape.rank() - 1] != D,
+             "gamma must have the size of the last axis");
+    throw_if(!rms && call.has_input(beta) && call.input(beta).shape.elements() != D,
+             "beta must have the size of the last axis");
     const bool half = is_half(x);
-    RowNormProblem p = {
-        D == 0 ? 0 : x.shape.elements() / D, D, epsilon_, rms_, true, call.outputs.size() > 3};
-    p.has_beta = !rms_ && call.has_input(beta);
+    RowNormProblem p = {D == 0 ? 0 : x.shape.elements() / D, D, epsilon, rms, true, call.outputs.size() > 3};
+    p.has_beta = !rms && call.has_input(beta);
     for (size_t i = 0; i < call.outputs.size(); i += 3) set_output(call, i, x.shape);
     Ref from = Ref::input(0), other = Ref::input(1);
     const auto add = [&](const Shape& b, Ref which) {
@@ -301,14 +267,10 @@ class SkipNorm final : public gpu::DeviceKernel {
       other = repeated;
     }
     const Ref b = p.has_beta ? Ref::input(beta) : Ref();
-    statistics_.launch(device_, call, program, p, x.shape.rank() - 1, {from, other, Ref::input(2), b},
-                       Ref::output(0), p.writes_sum ? Ref::output(3) : Ref());
-  }
-
-  bool rms_;
-  Statistics statistics_;
-  float epsilon_;
-};
+    Statistics{1, 2}.launch(call, program, p, x.shape.rank() - 1, {from, other, Ref::input(2), b},
+                            Ref::output(0), p.writes_sum ? Ref::output(3) : Ref());
+  };
+}
 
 std::string refuse_row_norm(const Node& node, size_t statistics) {
   const std::string mixed = refuse_mixed_floats(node);
@@ -324,11 +286,11 @@ std::string refuse_row_norm(const Node& node, size_t statistics) {
 
 void add_row_norm(Kernels& kernels) {
   kernels.add_cpu<RowNormOp, KernelOfRows>(Reuse::kInplace);
-  kernels.add_gpu<RowNormOp, GpuKernel<RowNormOp, kImplementations>>(Where::kGpu, Reuse::kInplace);
+  kernels.add_gpu<RowNormOp, OwnGpuKernel<RowNormOp, gpu::row_norm_plan>>(Where::kGpu, Reuse::kInplace);
   kernels.add_cpu<RowNormWindowsOp, KernelOfWindows>();
-  kernels.add_gpu<RowNormWindowsOp, GpuKernel<RowNormWindowsOp, kImplementations>>(Where::kGpu);
+  kernels.add_gpu<RowNormWindowsOp, OwnGpuKernel<RowNormWindowsOp, gpu::row_norm_plan>>(Where::kGpu);
   const auto norm = [&](const char* name, int first, int last, bool rms) {
-    kernels.add_onnx<StandardRowNorm>(name, first, last, rms).refused([rms](const Node& node) {
+    kernels.add_onnx(name, first, last, plan_row_norm, rms).refused([rms](const Node& node) {
       return refuse_row_norm(node, rms ? 1 : 2);
     });
   };
@@ -336,8 +298,8 @@ void add_row_norm(Kernels& kernels) {
   norm("RMSNormalization", 23, 23, true);
   norm("SimplifiedLayerNormalization", 1, 1, true);  // ONNX Runtime's name for it
   const auto skip_norm = [](const Node& node) { return refuse_row_norm(node, 2); };
-  kernels.add_microsoft<SkipNorm>("SkipLayerNormalization", false).refused(skip_norm);
-  kernels.add_microsoft<SkipNorm>("SkipSimplifiedLayerNormalization", true).refused(skip_norm);
+  kernels.add_microsoft("SkipLayerNormalization", plan_skip_norm, false).refused(skip_norm);
+  kernels.add_microsoft("SkipSimplifiedLayerNormalization", plan_skip_norm, true).refused(skip_norm);
 }
 
 }  // namespace graphopt

@@ -6,72 +6,54 @@
 namespace graphopt {
 namespace {
 
-class Softmax final : public gpu::DeviceKernel {
- public:
-  Softmax(const Node& node, gpu::Device& device, gpu::OverAxis what)
-      : DeviceKernel(device),
-        what_(what),
-        to_the_end_(node.version < 13),
-        axis_(node.find_int("axis").value_or(to_the_end_ ? 1 : -1)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_softmax(const Node& node, gpu::OverAxis what) {
+  const bool to_the_end = node.version < 13;
+  const int64_t given = node.get_int("axis", to_the_end ? 1 : -1);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
     // Below opset 13 the axes from `axis` on are one, and there may be none.
-    const bool none = to_the_end_ && axis_ == static_cast<int64_t>(rank);
-    const size_t axis = none ? rank : axis_of(axis_, rank);
+    const bool none = to_the_end && given == static_cast<int64_t>(rank);
+    const size_t axis = none ? rank : axis_of(given, rank);
     const int64_t outer = x.shape.elements(0, axis);
-    const int64_t D = to_the_end_ ? x.shape.elements(axis) : x.shape[axis];
-    const int64_t inner = to_the_end_ ? 1 : x.shape.elements(axis + 1);
+    const int64_t D = to_the_end ? x.shape.elements(axis) : x.shape[axis];
+    const int64_t inner = to_the_end ? 1 : x.shape.elements(axis + 1);
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::softmax_plan(outer, D, inner, what_, is_half(x), call.aligned(), device_.facts()),
-                   {Ref::input(0)}, {y});
-  }
-
-  gpu::OverAxis what_;
-  bool to_the_end_;
-  int64_t axis_;
-};
+    program.launch(
+        gpu::softmax_plan(outer, D, inner, what, is_half(x), call.aligned(), program.device().facts()),
+        {Ref::input(0)}, {y});
+  };
+}
 
 // x over its 1- or 2-norm along an axis.
-class LpNormalization final : public gpu::DeviceKernel {
- public:
-  LpNormalization(const Node& node, gpu::Device& device)
-      : DeviceKernel(device),
-        what_(node.find_int("p").value_or(2) == 1 ? gpu::OverAxis::kLp1 : gpu::OverAxis::kLp2),
-        axis_(node.find_int("axis").value_or(-1)) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_lp_normalization(const Node& node) {
+  const gpu::OverAxis what = node.get_int("p", 2) == 1 ? gpu::OverAxis::kLp1 : gpu::OverAxis::kLp2;
+  const int64_t given = node.get_int("axis", -1);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const size_t axis = axis_of(axis_, x.shape.rank());
-    const int64_t outer = x.shape.elements(0, axis);
+    const auto [outer, D, inner] = split_at(x.shape, axis_of(given, x.shape.rank()));
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::softmax_plan(outer, x.shape[axis], x.shape.elements(axis + 1), what_, is_half(x),
-                                     call.aligned(), device_.facts()),
-                   {Ref::input(0)}, {y});
-  }
-
-  gpu::OverAxis what_;
-  int64_t axis_;
-};
+    program.launch(
+        gpu::softmax_plan(outer, D, inner, what, is_half(x), call.aligned(), program.device().facts()),
+        {Ref::input(0)}, {y});
+  };
+}
 
 std::string refuse_softmax(const Node& node) {
   return is_float(node.inputs.front().type) ? "" : "only float and float16";
 }
 
 std::string refuse_lp_norm(const Node& node) {
-  const int64_t p = node.find_int("p").value_or(2);
+  const int64_t p = node.get_int("p", 2);
   return p == 1 || p == 2 ? refuse_softmax(node) : "a norm of order " + std::to_string(p);
 }
 
 }  // namespace
 
 void add_softmax(Kernels& kernels) {
-  kernels.add_onnx<Softmax>("Softmax", 1, 13, gpu::OverAxis::kSoftmax).refused(refuse_softmax);
-  kernels.add_onnx<Softmax>("LogSoftmax", 1, 13, gpu::OverAxis::kLogSoftmax).refused(refuse_softmax);
-  kernels.add_onnx<LpNormalization>("LpNormalization", 1, 22).refused(refuse_lp_norm);
+  kernels.add_onnx("Softmax", 1, 13, plan_softmax, gpu::OverAxis::kSoftmax).refused(refuse_softmax);
+  kernels.add_onnx("LogSoftmax", 1, 13, plan_softmax, gpu::OverAxis::kLogSoftmax).refused(refuse_softmax);
+  kernels.add_onnx("LpNormalization", 1, 22, plan_lp_normalization).refused(refuse_lp_norm);
 }
 
 }  // namespace graphopt

@@ -4,23 +4,21 @@
 #include "operators/window.h"
 
 namespace graphopt {
-
 void MaxPoolOp::read(const Node& node) {
   kernel_ = get_sizes(node, "kernel_shape", 2, 1);
   pads_ = get_sizes(node, "pads", 4, 0);
   strides_ = get_sizes(node, "strides", 2, 1);
   dilations_ = get_sizes(node, "dilations", 2, 1);
   for (size_t i = 0; i < 4; ++i) {
-    if (pads_[i] >= (kernel_[i % 2] - 1) * dilations_[i % 2] + 1) throw Error("pads as wide as the window");
+    throw_if(pads_[i] >= (kernel_[i % 2] - 1) * dilations_[i % 2] + 1, "pads as wide as the window");
   }
 }
 
 MaxPoolProblem MaxPoolOp::problem(const Shapes& inputs) const {
   const Shape& x = inputs[0];
-  if (pairs_ && (x.rank() != 5 || x[4] != 2)) {
-    throw Error("X " + x.text() + " has no pairs of channels behind its other axes");
-  }
-  if (!pairs_ && x.rank() != 4) throw Error("X must have rank 4, got " + x.text());
+  throw_if(pairs_ && (x.rank() != 5 || x[4] != 2), "X ", x,
+           " has no pairs of channels behind its other axes");
+  throw_if(!pairs_ && x.rank() != 4, "X must have rank 4, got ", x);
   MaxPoolProblem p;
   p.planes = x[0] * x[1];
   double padded = static_cast<double>(p.planes);
@@ -32,10 +30,10 @@ MaxPoolProblem MaxPoolOp::problem(const Shapes& inputs) const {
     p.pad[i] = pads_[i];
     const int64_t slack = p.in[i] + pads_[i] + pads_[2 + i] - (kernel_[i] - 1) * dilations_[i] - 1;
     p.out[i] = pool_places(slack, strides_[i]);
-    if (p.out[i] < 0) throw Error("X " + x.text() + " with its pads is smaller than the window");
+    throw_if(p.out[i] < 0, "X ", x, " with its pads is smaller than the window");
     padded *= static_cast<double>(p.in[i] + pads_[i] + pads_[2 + i]);
   }
-  if (padded > 0x1p40) throw Error("X " + x.text() + " with its pads is too large");
+  throw_if(padded > 0x1p40, "X ", x, " with its pads is too large");
   return p;
 }
 
@@ -65,19 +63,7 @@ void MaxPoolOp::infer(const ShapeInference& node) const {
 namespace {
 
 template <class T>
-class MaxPool final : public CpuKernel<MaxPoolOp> {
- public:
-  using CpuKernel::CpuKernel;
-  bool run(Call& call) const override {
-    cpu::max_pool(problem(call), data<T>(call, 0), call.outputs[0].as<T>(), *call.parallel, call.workspace);
-    return true;
-  }
-
- private:
-  size_t workspace(const MaxPoolProblem& p, size_t lanes) const override {
-    return cpu::max_pool_workspace<T>(p, lanes);
-  }
-};
+using MaxPool = CpuKernelOf<MaxPoolOp, T, 1, cpu::max_pool<T>, cpu::max_pool_workspace<T>>;
 
 template <class>
 using MaxPoolOfPairs = MaxPool<uint32_t>;

@@ -7,18 +7,17 @@
 #include "operators/window.h"
 
 namespace graphopt {
-PoolWindows::PoolWindows(const Node& node, bool average)
-    : window_(node), ceil_(node.find_int("ceil_mode").value_or(0) != 0) {
+PoolWindows::PoolWindows(const Node& node, bool average) : window_(node), ceil_(node.get_bool("ceil_mode")) {
   if (average) {
-    const bool counted = node.find_int("count_include_pad").value_or(0) != 0;
+    const bool counted = node.get_bool("count_include_pad");
     mode_ = counted ? gpu::PoolMode::kAverageWithPadding : gpu::PoolMode::kAverage;
   }
 }
 
 gpu::PoolProblem PoolWindows::place(const Shape& x, bool last, Shape& y) const {
   const size_t axes = x.rank() - 2;
-  if (x.rank() < 3 || axes > gpu::kSpatialAxes) throw Error("only one to three spatial axes");
-  if (window_.kernel().empty()) throw Error("without kernel_shape");
+  throw_if(x.rank() < 3 || axes > gpu::kSpatialAxes, "only one to three spatial axes");
+  throw_if(window_.kernel().empty(), "without kernel_shape");
   window_.check(axes, window_.kernel());
   const size_t first = last ? 1 : 2;
   gpu::PoolProblem p;
@@ -57,45 +56,38 @@ bool PoolWindows::cover(const Shape& x) const {
 int64_t PoolWindows::outputs(int64_t in, int64_t stride, int64_t span, const Window::Padding& pad) const {
   const int64_t free = in + pad.begin + pad.end - span;
   const int64_t n = pool_places(free + (ceil_ && free > 0 ? stride - 1 : 0), stride);
-  if (n < 0) throw Error("the window is larger than the padded input");
+  throw_if(n < 0, "the window is larger than the padded input");
   return ceil_ && (n - 1) * stride >= in + pad.begin ? n - 1 : n;
 }
 
 std::string refuse_pool_windows(const Node& node) {
   const auto& x = node.inputs.front().shape;
   if (!x || x->rank() < 3 || x->rank() > 2 + gpu::kSpatialAxes) return "only one to three spatial axes";
-  const std::string padding = node.find_string("auto_pad").value_or("NOTSET");
+  const std::string padding = node.get_string("auto_pad", "NOTSET");
   if (padding != "NOTSET" && node.find_ints("pads")) return "auto_pad and pads";
   if (padding == "SAME_UPPER" || padding == "SAME_LOWER") {
     // Runtimes differ in what these mean.
-    const auto dilations = node.find_ints("dilations").value_or(std::vector<int64_t>());
+    const auto dilations = node.get_ints("dilations", {});
     const bool dilated = std::any_of(dilations.begin(), dilations.end(), [](int64_t d) { return d != 1; });
-    if (dilated || node.find_int("ceil_mode").value_or(0) != 0) return "auto_pad with dilations or ceil_mode";
+    if (dilated || node.get_bool("ceil_mode")) return "auto_pad with dilations or ceil_mode";
   }
   return "";
 }
 
 namespace {
 
-class Pool final : public gpu::DeviceKernel {
- public:
-  Pool(const Node& node, gpu::Device& device, bool average, bool last = false)
-      : DeviceKernel(device), windows_(node, average), last_(last) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_pool(const Node& node, bool average, bool last) {
+  const PoolWindows windows(node, average);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     Shape y;
-    const gpu::PoolProblem p = windows_.place(x.shape, last_, y);
+    const gpu::PoolProblem p = windows.place(x.shape, last, y);
     const Ref to = set_output(call, 0, y);
-    program.launch(last_ ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned())
-                         : gpu::pool_plan(p, x.type, call.aligned()),
+    program.launch(last ? gpu::pool_channels_last_plan(p, x.shape[3], call.aligned())
+                        : gpu::pool_plan(p, x.type, call.aligned()),
                    {Ref::input(0)}, {to});
-  }
-
-  PoolWindows windows_;
-  bool last_;
-};
+  };
+}
 
 std::string refuse_pool(const Node& node, bool average) {
   const ElementType x = node.inputs.front().type;
@@ -103,50 +95,41 @@ std::string refuse_pool(const Node& node, bool average) {
   for (size_t i = 1; i < node.outputs.size(); ++i) {
     if (node.outputs[i].present) return "no indices";
   }
-  if (node.find_int("storage_order").value_or(0) != 0) return "storage_order";
+  if (node.get_bool("storage_order")) return "storage_order";
   return refuse_pool_windows(node);
 }
 
-class Lrn final : public gpu::DeviceKernel {
- public:
-  Lrn(const Node& node, gpu::Device& device) : DeviceKernel(device) {
-    p_.size = node.get_int("size");
-    p_.alpha = node.find_float("alpha").value_or(p_.alpha);
-    p_.beta = node.find_float("beta").value_or(p_.beta);
-    p_.bias = node.find_float("bias").value_or(p_.bias);
-    if (p_.size < 1 || p_.size > INT32_MAX) throw Error("size must be positive");
-  }
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_lrn(const Node& node) {
+  gpu::LrnProblem of_node;
+  of_node.size = node.get_int("size");
+  of_node.alpha = node.get_float("alpha", of_node.alpha);
+  of_node.beta = node.get_float("beta", of_node.beta);
+  of_node.bias = node.get_float("bias", of_node.bias);
+  throw_if(of_node.size < 1 || of_node.size > INT32_MAX, "size must be positive");
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
-    gpu::LrnProblem p = p_;
+    throw_if(x.shape.rank() < 2, "X must have rank 2 or more");
+    gpu::LrnProblem p = of_node;
     p.images = x.shape[0];
     p.channels = x.shape[1];
     p.inner = x.shape.elements(2);
     const Ref y = set_output(call, 0, x.shape);
     program.launch(gpu::lrn_plan(p, is_half(x), call.aligned()), {Ref::input(0)}, {y});
-  }
-
-  gpu::LrnProblem p_;
-};
+  };
+}
 
 std::string refuse_lrn(const Node& node) { return is_float(node.type()) ? "" : "only float and float16"; }
 
 }  // namespace
 
 void add_pool(Kernels& kernels) {
-  const auto follows = [](const Node&) { return Layout::kFollows; };
-  kernels.add_onnx<Pool>("MaxPool", 1, 22, false)
-      .refused([](const Node& node) { return refuse_pool(node, false); })
-      .lies(follows);
-  kernels.has_channels_last<Pool>(false);
-  kernels.add_onnx<Pool>("AveragePool", 1, 22, true)
-      .refused([](const Node& node) { return refuse_pool(node, true); })
-      .lies(follows);
-  kernels.has_channels_last<Pool>(true);
-  kernels.add_onnx<Lrn>("LRN", 1, 13).refused(refuse_lrn);
+  kernels.add_following("MaxPool", 1, 22, plan_pool, false).refused([](const Node& node) {
+    return refuse_pool(node, false);
+  });
+  kernels.add_following("AveragePool", 1, 22, plan_pool, true).refused([](const Node& node) {
+    return refuse_pool(node, true);
+  });
+  kernels.add_onnx("LRN", 1, 13, plan_lrn).refused(refuse_lrn);
 }
 
 }  // namespace graphopt

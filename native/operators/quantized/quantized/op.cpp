@@ -26,13 +26,9 @@ bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 void require_one(const Call& call, const Numbers& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
-      throw Error("a scale or zero point " + call.input(i).shape.text() + " is not one number");
+      throw Error("a scale or zero point ", call.input(i).shape, " is not one number");
     }
   }
-}
-
-Ref zero_of(const Call& call, const Numbers& in) {
-  return call.has_input(in.zero) ? Ref::input(in.zero) : Ref();
 }
 
 // to = quantize(act(dequantize(x))), a byte for each byte.
@@ -47,8 +43,8 @@ void add_activation(const Call& call, Program& program, const Activation& act, c
   p.y_zero = call.has_input(y.zero);
   p.a = p.y = call.input(x.x).shape;
   program.launch(gpu::quantized_plan(p, call.aligned()),
-                 {Ref::input(x.x), Ref::input(x.scale), zero_of(call, x), Ref(), Ref(), Ref(),
-                  Ref::input(y.scale), zero_of(call, y)},
+                 {Ref::input(x.x), Ref::input(x.scale), input_or_none(call, x.zero), Ref(), Ref(), Ref(),
+                  Ref::input(y.scale), input_or_none(call, y.zero)},
                  {to});
 }
 
@@ -62,48 +58,29 @@ Ref rescaled(const Call& call, Program& program, const Numbers& x, const Numbers
 // to [.., shape[perm[i]], ..] = x, of bytes.
 void add_transposition(const Call& call, Program& program, const Shape& shape,
                        const std::vector<size_t>& perm, Ref x, Ref to) {
-  const std::vector<int64_t> strides = gpu::contiguous(shape);
-  gpu::StridedCopy copy;
-  copy.shape = Shape(shape.rank());
-  copy.bytes = 1;
-  for (size_t i = 0; i < perm.size(); ++i) {
-    copy.shape[i] = shape[perm[i]];
-    copy.x_strides.push_back(strides[perm[i]]);
-  }
-  copy.y_strides = gpu::contiguous(copy.shape);
-  program.launch(gpu::strided_copy_plan(copy, call.aligned()), {x}, {to});
+  program.launch(gpu::strided_copy_plan(gpu::permutation(shape, perm, 1), call.aligned()), {x}, {to});
 }
 
 constexpr Numbers kX = {0, 1, 2}, kY = {0, 3, 4};  // of what has one input; Y's numbers are no input
 
 // Of one input: QLinearSigmoid, QLinearLeakyRelu.
-class QuantizedActivation final : public gpu::DeviceKernel {
- public:
-  QuantizedActivation(const Node& node, gpu::Device& device, ActivationKind kind) : DeviceKernel(device) {
-    act_.kind = kind;
-    if (kind == ActivationKind::kLeakyRelu) act_.a = node.find_float("alpha").value_or(0.01f);
-  }
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
+  Activation act;
+  act.kind = kind;
+  if (kind == ActivationKind::kLeakyRelu) act.a = node.get_float("alpha", 0.01f);
+  return [=](Call& call, Program& program) {
     const Ref y = set_output(call, 0, call.input(0).shape);
-    add_activation(call, program, act_, kX, kY, y);
-  }
-
-  Activation act_;
-};
+    add_activation(call, program, act, kX, kY, y);
+  };
+}
 
 // Of two: QLinearAdd, QLinearMul.
-class QuantizedBinary final : public gpu::DeviceKernel {
- public:
-  QuantizedBinary(const Node&, gpu::Device& device, QuantizedOp op) : DeviceKernel(device), op_(op) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_quantized_binary(QuantizedOp op) {
+  return [=](Call& call, Program& program) {
     constexpr Numbers a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
     for (const Numbers& numbers : {a, b, c}) require_one(call, numbers);
     QuantizedProblem p;
-    p.op = op_;
+    p.op = op;
     p.is_signed = is_signed_byte(call.input(a.x));
     p.a_zero = call.has_input(a.zero);
     p.b_zero = call.has_input(b.zero);
@@ -112,44 +89,33 @@ class QuantizedBinary final : public gpu::DeviceKernel {
     p.b = call.input(b.x).shape;
     p.y = gpu::broadcast_shape(p.a, p.b);
     const Ref y = set_output(call, 0, p.y);
-    program.launch(gpu::quantized_plan(p, call.aligned()),
-                   {Ref::input(a.x), Ref::input(a.scale), zero_of(call, a), Ref::input(b.x),
-                    Ref::input(b.scale), zero_of(call, b), Ref::input(c.scale), zero_of(call, c)},
-                   {y});
-  }
+    program.launch(
+        gpu::quantized_plan(p, call.aligned()),
+        {Ref::input(a.x), Ref::input(a.scale), input_or_none(call, a.zero), Ref::input(b.x),
+         Ref::input(b.scale), input_or_none(call, b.zero), Ref::input(c.scale), input_or_none(call, c.zero)},
+        {y});
+  };
+}
 
-  QuantizedOp op_;
-};
+void plan_quantized_where(Call& call, Program& program) {
+  constexpr Numbers x = {1, 2, 3}, y = {4, 5, 6}, z = {0, 7, 8};
+  gpu::WholeProblem p;
+  p.op = gpu::WholeOp::kWhere;
+  p.masked = p.binary = true;
+  p.bytes = 1;
+  p.mask = call.input(0).shape;
+  p.a = call.input(x.x).shape;
+  p.b = call.input(y.x).shape;
+  p.y = gpu::broadcast_shape(gpu::broadcast_shape(p.mask, p.a), p.b);
+  const Ref to = set_output(call, 0, p.y, call.input(x.x).type);
+  const Ref left = rescaled(call, program, x, z), right = rescaled(call, program, y, z);
+  program.launch(gpu::whole_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
+}
 
-class QuantizedWhere final : public gpu::DeviceKernel {
- public:
-  QuantizedWhere(const Node&, gpu::Device& device) : DeviceKernel(device) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    constexpr Numbers x = {1, 2, 3}, y = {4, 5, 6}, z = {0, 7, 8};
-    gpu::WholeProblem p;
-    p.op = gpu::WholeOp::kWhere;
-    p.masked = p.binary = true;
-    p.bytes = 1;
-    p.mask = call.input(0).shape;
-    p.a = call.input(x.x).shape;
-    p.b = call.input(y.x).shape;
-    p.y = gpu::broadcast_shape(gpu::broadcast_shape(p.mask, p.a), p.b);
-    const Ref to = set_output(call, 0, p.y, call.input(x.x).type);
-    const Ref left = rescaled(call, program, x, z), right = rescaled(call, program, y, z);
-    program.launch(gpu::whole_plan(p, call.aligned()), {left, right, Ref::input(0)}, {to});
-  }
-};
-
-class QuantizedConcat final : public gpu::DeviceKernel {
- public:
-  QuantizedConcat(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), axis_(node.get_int("axis")) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
-    const size_t axis = axis_of(axis_, call.input(2).shape.rank());
+Planner plan_quantized_concat(const Node& node) {
+  const int64_t given = node.get_int("axis");
+  return [=](Call& call, Program& program) {
+    const size_t axis = axis_of(given, call.input(2).shape.rank());
     const Shape shape = joined(call, 2, 3, axis);
     const Ref y = set_output(call, 0, shape, call.input(2).type);
     gpu::StridedCopy copy;
@@ -163,10 +129,8 @@ class QuantizedConcat final : public gpu::DeviceKernel {
       program.launch(gpu::strided_copy_plan(copy, call.aligned()), {part}, {y});
       copy.y_offset += copy.shape[axis] * copy.y_strides[axis];
     }
-  }
-
-  int64_t axis_;
-};
+  };
+}
 
 gpu::QuantizedLines lines_of(const Call& call) {
   require_one(call, kX);
@@ -186,53 +150,46 @@ void add_means(const Call& call, Program& program, bool last, Ref y) {
   lines.outer = last ? x[0] : x[0] * channels;
   lines.inner = last ? channels : 1;
   lines.size = last ? x.elements(1) / std::max<int64_t>(channels, 1) : x.elements(2);
-  if (lines.size == 0) throw Error("there is nothing to take the mean of");
+  throw_if(lines.size == 0, "there is nothing to take the mean of");
   program.launch(gpu::quantized_mean_plan(lines),
-                 {Ref::input(0), Ref::input(1), zero_of(call, kX), Ref::input(3), zero_of(call, kY)}, {y});
+                 {Ref::input(0), Ref::input(1), input_or_none(call, kX.zero), Ref::input(3),
+                  input_or_none(call, kY.zero)},
+                 {y});
 }
 
-class QuantizedMean final : public gpu::DeviceKernel {
- public:
-  QuantizedMean(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), last_(node.find_int("channels_last").value_or(0) != 0) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_quantized_mean(const Node& node) {
+  const bool last = node.get_bool("channels_last");
+  return [=](Call& call, Program& program) {
     Shape y = call.input(0).shape;
-    if (y.rank() < 3) throw Error("X must have rank 3 or more");
-    for (size_t d = last_ ? 1 : 2; d + (last_ ? 1 : 0) < y.rank(); ++d) y[d] = 1;
-    add_means(call, program, last_, set_output(call, 0, y));
-  }
-
-  bool last_;
-};
+    throw_if(y.rank() < 3, "X must have rank 3 or more");
+    for (size_t d = last ? 1 : 2; d + (last ? 1 : 0) < y.rank(); ++d) y[d] = 1;
+    add_means(call, program, last, set_output(call, 0, y));
+  };
+}
 
 // In float, between a dequantization and a quantization.
-class QuantizedAveragePool final : public gpu::DeviceKernel {
- public:
-  QuantizedAveragePool(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), windows_(node, true), last_(node.find_int("channels_last").value_or(0) != 0) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_quantized_average_pool(const Node& node) {
+  const PoolWindows of_node(node, true);
+  const bool last = node.get_bool("channels_last");
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
     const size_t rank = x.shape.rank();
-    if (rank < 3) throw Error("X must have rank 3 or more");
+    throw_if(rank < 3, "X must have rank 3 or more");
     std::vector<size_t> first = {0, rank - 1}, back = {0};  // [N, .., C] as [N, C, ..], and the way back
     for (size_t d = 1; d + 1 < rank; ++d) first.push_back(d);
     for (size_t d = 2; d < rank; ++d) back.push_back(d);
     back.push_back(1);
     Shape planes = x.shape;
-    for (size_t d = 0; last_ && d < rank; ++d) planes[d] = x.shape[first[d]];
+    for (size_t d = 0; last && d < rank; ++d) planes[d] = x.shape[first[d]];
     Shape pooled;
-    const gpu::PoolProblem windows = windows_.place(planes, false, pooled);
+    const gpu::PoolProblem windows = of_node.place(planes, false, pooled);
     Shape shape = pooled;
-    for (size_t d = 0; last_ && d < rank; ++d) shape[d] = pooled[back[d]];
+    for (size_t d = 0; last && d < rank; ++d) shape[d] = pooled[back[d]];
     const Ref y = set_output(call, 0, shape);
     if (shape.elements() == 0) return;
-    if (windows_.cover(planes)) return add_means(call, program, last_, y);
+    if (of_node.cover(planes)) return add_means(call, program, last, y);
     Ref bytes = Ref::input(0);
-    if (last_) {
+    if (last) {
       bytes = program.reserve(planes.elements());
       add_transposition(call, program, x.shape, first, Ref::input(0), bytes);
     }
@@ -243,49 +200,40 @@ class QuantizedAveragePool final : public gpu::DeviceKernel {
     p.back = true;
     p.size = planes.elements();
     const Ref real = program.reserve(p.size * bytes_of(ElementType::kFloat));
-    program.launch(gpu::quantize_plan(p, call.aligned()), {bytes, Ref::input(1), zero_of(call, kX)}, {real});
+    program.launch(gpu::quantize_plan(p, call.aligned()),
+                   {bytes, Ref::input(1), input_or_none(call, kX.zero)}, {real});
     p.size = pooled.elements();
     const Ref means = program.reserve(p.size * bytes_of(ElementType::kFloat));
     program.launch(gpu::pool_plan(windows, ElementType::kFloat, call.aligned()), {real}, {means});
     p.back = false;
     p.zero = lines.y_zero;
     p.zero_first = true;
-    const Ref to = last_ ? program.reserve(p.size) : y;
-    program.launch(gpu::quantize_plan(p, call.aligned()), {means, Ref::input(3), zero_of(call, kY)}, {to});
-    if (last_) add_transposition(call, program, pooled, back, to, y);
-  }
-
-  PoolWindows windows_;
-  bool last_;
-};
+    const Ref to = last ? program.reserve(p.size) : y;
+    program.launch(gpu::quantize_plan(p, call.aligned()),
+                   {means, Ref::input(3), input_or_none(call, kY.zero)}, {to});
+    if (last) add_transposition(call, program, pooled, back, to, y);
+  };
+}
 
 // Over one axis, or below opset 13 over all axes from it on.
-class QuantizedSoftmax final : public gpu::DeviceKernel {
- public:
-  QuantizedSoftmax(const Node& node, gpu::Device& device)
-      : DeviceKernel(device), flat_(node.get_int("opset") < 13) {
-    axis_ = node.find_int("axis").value_or(flat_ ? 1 : -1);
-  }
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_quantized_softmax(const Node& node) {
+  const bool flat = node.get_int("opset") < 13;
+  const int64_t given = node.get_int("axis", flat ? 1 : -1);
+  return [=](Call& call, Program& program) {
     const Shape& x = call.input(0).shape;
     const Ref y = set_output(call, 0, x);
-    const size_t axis = axis_of(axis_, x.rank());
+    const size_t axis = axis_of(given, x.rank());
     gpu::QuantizedLines lines = lines_of(call);
     lines.outer = x.elements(0, axis);
-    lines.size = flat_ ? x.elements(axis) : x[axis];
-    lines.inner = flat_ ? 1 : x.elements(axis + 1);
+    lines.size = flat ? x.elements(axis) : x[axis];
+    lines.inner = flat ? 1 : x.elements(axis + 1);
     if (x.elements() == 0) return;
     const Ref table = program.reserve(hip::kExponentials * bytes_of(ElementType::kFloat));
     program.launch(gpu::quantized_exponentials_plan(lines.size), {Ref::input(1)}, {table});
     program.launch(gpu::quantized_softmax_plan(lines),
-                   {Ref::input(0), table, Ref(), Ref::input(3), zero_of(call, kY)}, {y});
-  }
-
-  bool flat_;
-  int64_t axis_ = -1;
-};
+                   {Ref::input(0), table, Ref(), Ref::input(3), input_or_none(call, kY.zero)}, {y});
+  };
+}
 
 // The inputs of a node as triples from `first` on, of which the last one stands for the output.
 std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples) {
@@ -318,7 +266,7 @@ std::string refuse_concat(const Node& node) {
 }
 
 std::string refuse_average_pool(const Node& node) {
-  if (node.find_int("ceil_mode").value_or(0) != 0 && node.find_int("count_include_pad").value_or(0) != 0) {
+  if (node.get_bool("ceil_mode") && node.get_bool("count_include_pad")) {
     return "ceil_mode with count_include_pad, of which runtimes count differently";
   }
   const std::string why = refuse_unary(node);
@@ -328,17 +276,17 @@ std::string refuse_average_pool(const Node& node) {
 }  // namespace
 
 void add_quantized(Kernels& kernels) {
-  kernels.add_microsoft<QuantizedActivation>("QLinearSigmoid", ActivationKind::kSigmoid)
+  kernels.add_microsoft("QLinearSigmoid", plan_quantized_activation, ActivationKind::kSigmoid)
       .refused(refuse_unary);
-  kernels.add_microsoft<QuantizedActivation>("QLinearLeakyRelu", ActivationKind::kLeakyRelu)
+  kernels.add_microsoft("QLinearLeakyRelu", plan_quantized_activation, ActivationKind::kLeakyRelu)
       .refused(refuse_unary);
-  kernels.add_microsoft<QuantizedBinary>("QLinearAdd", QuantizedOp::kAdd).refused(refuse_binary);
-  kernels.add_microsoft<QuantizedBinary>("QLinearMul", QuantizedOp::kMul).refused(refuse_binary);
-  kernels.add_microsoft<QuantizedWhere>("QLinearWhere").refused(refuse_where);
-  kernels.add_microsoft<QuantizedConcat>("QLinearConcat").refused(refuse_concat);
-  kernels.add_microsoft<QuantizedMean>("QLinearGlobalAveragePool").refused(refuse_unary);
-  kernels.add_microsoft<QuantizedAveragePool>("QLinearAveragePool").refused(refuse_average_pool);
-  kernels.add_microsoft<QuantizedSoftmax>("QLinearSoftmax").refused(refuse_unary);
+  kernels.add_microsoft("QLinearAdd", plan_quantized_binary(QuantizedOp::kAdd)).refused(refuse_binary);
+  kernels.add_microsoft("QLinearMul", plan_quantized_binary(QuantizedOp::kMul)).refused(refuse_binary);
+  kernels.add_microsoft("QLinearWhere", plan_quantized_where).refused(refuse_where);
+  kernels.add_microsoft("QLinearConcat", plan_quantized_concat).refused(refuse_concat);
+  kernels.add_microsoft("QLinearGlobalAveragePool", plan_quantized_mean).refused(refuse_unary);
+  kernels.add_microsoft("QLinearAveragePool", plan_quantized_average_pool).refused(refuse_average_pool);
+  kernels.add_microsoft("QLinearSoftmax", plan_quantized_softmax).refused(refuse_unary);
 }
 
 }  // namespace graphopt

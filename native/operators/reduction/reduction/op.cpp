@@ -6,11 +6,10 @@
 #include "operators/kernel_bases.h"
 
 namespace graphopt {
-
 ReducedAxes::ReducedAxes(const Attributes& node)
-    : axes_(node.find_ints("axes").value_or(std::vector<int64_t>())),
-      keep_(node.find_int("keepdims").value_or(1) != 0),
-      none_is_all_(node.find_int("noop_with_empty_axes").value_or(0) == 0) {}
+    : axes_(node.get_ints("axes", {})),
+      keep_(node.get_bool("keepdims", true)),
+      none_is_all_(!node.get_bool("noop_with_empty_axes")) {}
 
 std::vector<bool> ReducedAxes::of(const Call& call) const {
   const std::vector<int64_t> axes = call.has_input(1) ? call.integers(1) : axes_;
@@ -32,26 +31,19 @@ Shape ReducedAxes::left(const Shape& x, const std::vector<bool>& reduced) const 
 
 namespace {
 
-class Reduce final : public gpu::DeviceKernel {
- public:
-  Reduce(const Node& node, gpu::Device& device, gpu::Reduction how)
-      : DeviceKernel(device), how_(how), axes_(node) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_reduce(const Node& node, gpu::Reduction how) {
+  const ReducedAxes axes(node);
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const gpu::ReduceProblem p = {x.shape, axes_.of(call), how_, x.type};
+    const gpu::ReduceProblem p = {x.shape, axes.of(call), how, x.type};
     program.launch(gpu::reduce_plan(p, call.aligned()), {Ref::input(0)},
-                   {set_output(call, 0, axes_.left(x.shape, p.reduced))});
-  }
-
-  gpu::Reduction how_;
-  ReducedAxes axes_;
-};
+                   {set_output(call, 0, axes.left(x.shape, p.reduced))});
+  };
+}
 
 std::string refuse_axes(const Node& node) {
-  if (node.find_int("noop_with_empty_axes").value_or(0) != 0) {
-    const bool named = !node.find_ints("axes").value_or(std::vector<int64_t>()).empty();
+  if (node.get_bool("noop_with_empty_axes")) {
+    const bool named = !node.get_ints("axes", {}).empty();
     const auto given = node.has_input(1) ? node.constant(1) : std::nullopt;
     if (!named && (!given || given->shape.elements() == 0)) return "perhaps no axes";
   }
@@ -81,17 +73,12 @@ gpu::ReduceProblem middle_axis(int64_t outer, int64_t R, int64_t inner, gpu::Red
 }
 
 // All axes from the third on.
-class GlobalPool final : public gpu::DeviceKernel {
- public:
-  GlobalPool(const Node&, gpu::Device& device, gpu::Reduction how, bool last = false)
-      : DeviceKernel(device), how_(how), last_(last) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_global_pool(const Node&, gpu::Reduction how, bool last) {
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    if (x.shape.rank() < 2) throw Error("X must have rank 2 or more");
+    throw_if(x.shape.rank() < 2, "X must have rank 2 or more");
     Shape y = x.shape;
-    const size_t first = last_ ? 1 : 2, end = last_ ? y.rank() - 1 : y.rank();
+    const size_t first = last ? 1 : 2, end = last ? y.rank() - 1 : y.rank();
     int64_t pixels = 1;
     for (size_t d = first; d < end; ++d) {
       pixels *= y[d];
@@ -99,15 +86,12 @@ class GlobalPool final : public gpu::DeviceKernel {
     }
     const int64_t images = x.shape[0], channels = y.elements(1);
     const Ref out = set_output(call, 0, y);
-    program.launch(gpu::reduce_plan(middle_axis(last_ ? images : images * channels, pixels,
-                                                last_ ? channels : 1, how_, x.type),
+    program.launch(gpu::reduce_plan(middle_axis(last ? images : images * channels, pixels,
+                                                last ? channels : 1, how, x.type),
                                     call.aligned()),
                    {Ref::input(0)}, {out});
-  }
-
-  gpu::Reduction how_;
-  bool last_;
-};
+  };
+}
 
 std::string refuse_global_pool(const Node& node) {
   const auto& x = node.inputs.front().shape;
@@ -119,7 +103,7 @@ std::string refuse_global_pool(const Node& node) {
 
 void add_reduction(Kernels& kernels) {
   const auto reduce = [&](const char* name, gpu::Reduction how, std::string (*refuse)(const Node&)) {
-    kernels.add_onnx<Reduce>(name, 1, 28, how).refused(refuse).reads_on_host({1}).takes_rare_types();
+    kernels.add_onnx(name, 1, 28, plan_reduce, how).refused(refuse).reads_on_host({1}).takes_rare_types();
   };
   reduce("ReduceMean", gpu::Reduction::kMean, refuse_numbers);
   reduce("ReduceSum", gpu::Reduction::kSum, refuse_numbers);
@@ -131,15 +115,11 @@ void add_reduction(Kernels& kernels) {
   reduce("ReduceL2", gpu::Reduction::kL2, refuse_numbers);
   reduce("ReduceLogSum", gpu::Reduction::kLogSum, refuse_numbers);
   reduce("ReduceLogSumExp", gpu::Reduction::kLogSumExp, refuse_whole);
-  const auto follows = [](const Node&) { return Layout::kFollows; };
-  kernels.add_onnx<GlobalPool>("GlobalAveragePool", 1, 22, gpu::Reduction::kMean)
-      .refused(refuse_global_pool)
-      .lies(follows);
-  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMean);
-  kernels.add_onnx<GlobalPool>("GlobalMaxPool", 1, 22, gpu::Reduction::kMax)
-      .refused(refuse_global_pool)
-      .lies(follows);
-  kernels.has_channels_last<GlobalPool>(gpu::Reduction::kMax);
+  const auto pool = [&](const char* name, gpu::Reduction how) {
+    kernels.add_following(name, 1, 22, plan_global_pool, how).refused(refuse_global_pool);
+  };
+  pool("GlobalAveragePool", gpu::Reduction::kMean);
+  pool("GlobalMaxPool", gpu::Reduction::kMax);
 }
 
 }  // namespace graphopt

@@ -7,37 +7,25 @@ namespace graphopt {
 namespace {
 
 // The axis is input 1.
-class CumSum final : public gpu::DeviceKernel {
- public:
-  CumSum(const Node& node, gpu::Device& device)
-      : DeviceKernel(device),
-        reverse_(node.find_int("reverse").value_or(0) != 0),
-        exclusive_(node.find_int("exclusive").value_or(0) != 0) {}
-
- private:
-  void plan(Call& call, Program& program) const override {
+Planner plan_cum_sum(const Node& node) {
+  const bool reverse = node.get_bool("reverse"), exclusive = node.get_bool("exclusive");
+  return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);
-    const std::vector<int64_t> given = call.integers(1);
-    if (given.size() != 1) throw Error("the axis must be one number");
-    const size_t axis = axis_of(given[0], x.shape.rank());
     gpu::CumSumProblem p;
-    p.outer = x.shape.elements(0, axis);
-    p.size = x.shape[axis];
-    p.inner = x.shape.elements(axis + 1);
-    p.reverse = reverse_;
-    p.exclusive = exclusive_;
+    std::tie(p.outer, p.size, p.inner) =
+        split_at(x.shape, axis_of(call.integer(1, "the axis"), x.shape.rank()));
+    p.reverse = reverse;
+    p.exclusive = exclusive;
     p.type = x.type;
     const Ref y = set_output(call, 0, x.shape);
-    program.launch(gpu::cumsum_plan(p, device_.facts()), {Ref::input(0)}, {y});
-  }
-
-  bool reverse_, exclusive_;
-};
+    program.launch(gpu::cumsum_plan(p, program.device().facts()), {Ref::input(0)}, {y});
+  };
+}
 
 }  // namespace
 
 void add_cumsum(Kernels& kernels) {
-  Registration& r = kernels.add_onnx<CumSum>("CumSum", 11, 14).reads_on_host({1}).takes_rare_types();
+  Registration& r = kernels.add_onnx("CumSum", 11, 14, plan_cum_sum).reads_on_host({1}).takes_rare_types();
   r.types = {ElementType::kFloat, ElementType::kHalf,   ElementType::kInt32,
              ElementType::kInt64, ElementType::kUint32, ElementType::kUint64};
 }

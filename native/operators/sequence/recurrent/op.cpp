@@ -12,51 +12,37 @@
 namespace graphopt {
 namespace {
 
-constexpr Implementation<GemmCall> kProducts[] = {
-    {"cuBLAS or rocBLAS", refuse_library, plan_library, load_blas},
-    {"a product of our own", take_all<GemmCall>, plan_own},
-};
+void require(const Call& call, size_t i, const char* name, const Shape& shape) {
+  if (call.has_input(i) && call.inputs[i].shape != shape) {
+    throw Error(name, " of ", call.inputs[i].shape, " should be ", shape);
+  }
+}
 
 // X, W, R, B, sequence_lens, initial_h, and of LSTM initial_c and P; outputs Y, Y_h, of LSTM Y_c.
-class Recurrent final : public gpu::DeviceKernel {
- public:
-  Recurrent(const Node& node, gpu::Device& device, gpu::RecurrentKind kind)
-      : DeviceKernel(device),
-        choice_(node),
-        kind_(kind),
-        hidden_(node.find_int("hidden_size").value_or(0)),
-        backward_(node.find_string("direction").value_or("forward") == "reverse"),
-        batch_first_(node.find_int("layout").value_or(0) != 0),
-        clip_(node.find_float("clip").value_or(0.0f)) {
-    if (kind == gpu::RecurrentKind::kGru && node.find_int("linear_before_reset").value_or(0) == 0) {
-      kind_ = gpu::RecurrentKind::kGruReset;
-    }
-  }
-
- private:
-  static void require(const Call& call, size_t i, const char* name, const Shape& shape) {
-    if (call.has_input(i) && call.inputs[i].shape != shape) {
-      throw Error(std::string(name) + " of " + call.inputs[i].shape.text() + " should be " + shape.text());
-    }
-  }
-
-  void plan(Call& call, Program& program) const override {
+Planner plan_recurrent(const Node& node, gpu::RecurrentKind given) {
+  const GemmChoice choice(node);
+  const bool resets = given == gpu::RecurrentKind::kGru && !node.get_bool("linear_before_reset");
+  const gpu::RecurrentKind kind = resets ? gpu::RecurrentKind::kGruReset : given;
+  const int64_t hidden = node.get_int("hidden_size", 0);
+  const bool backward = node.get_string("direction", "forward") == "reverse";
+  const bool batch_first = node.get_bool("layout");
+  const float clip = node.get_float("clip", 0.0f);
+  return [=](Call& call, Program& program) {
     const Tensor &x = call.input(0), &w = call.input(1), &r = call.input(2);
-    if (x.shape.rank() != 3 || w.shape.rank() != 3 || r.shape.rank() != 3) {
-      throw Error("X, W and R must have rank 3");
-    }
+    throw_if(x.shape.rank() != 3 || w.shape.rank() != 3 || r.shape.rank() != 3,
+             "X, W and R must have rank 3");
     gpu::RecurrentProblem p;
-    p.kind = kind_;
+    p.kind = kind;
     p.D = w.shape[0];
-    p.S = x.shape[batch_first_ ? 1 : 0];
-    p.B = x.shape[batch_first_ ? 0 : 1];
-    p.H = hidden_ > 0 ? hidden_ : r.shape[2];
-    p.backward = backward_;
-    p.batch_first = batch_first_;
-    p.clip = clip_;
+    p.S = x.shape[batch_first ? 1 : 0];
+    p.B = x.shape[batch_first ? 0 : 1];
+    p.H = hidden > 0 ? hidden : r.shape[2];
+    p.backward = backward;
+    p.batch_first = batch_first;
+    p.clip = clip;
     const int64_t inputs = x.shape[2], G = p.gates();
-    if (p.D != 1 && p.D != 2) throw Error("W must be of one direction or of two");
-    const Shape state = batch_first_ ? Shape{p.B, p.D, p.H} : Shape{p.D, p.B, p.H};
+    throw_if(p.D != 1 && p.D != 2, "W must be of one direction or of two");
+    const Shape state = batch_first ? Shape{p.B, p.D, p.H} : Shape{p.D, p.B, p.H};
     require(call, 1, "W", {p.D, G * p.H, inputs});
     require(call, 2, "R", {p.D, G * p.H, p.H});
     require(call, 3, "B", {p.D, 2 * G * p.H});
@@ -69,7 +55,7 @@ class Recurrent final : public gpu::DeviceKernel {
     p.h = call.has_input(5);
     p.c = call.has_input(6);
     p.peepholes = call.has_input(7);
-    const Shape y = batch_first_ ? Shape{p.B, p.S, p.D, p.H} : Shape{p.S, p.D, p.B, p.H};
+    const Shape y = batch_first ? Shape{p.B, p.S, p.D, p.H} : Shape{p.S, p.D, p.B, p.H};
     std::vector<Ref> outputs(3);
     for (size_t i = 0; i < std::min(call.outputs.size(), outputs.size()); ++i) {
       set_output(call, i, i == 0 ? y : state);
@@ -84,30 +70,23 @@ class Recurrent final : public gpu::DeviceKernel {
     gemm.K = inputs;
     gemm.transpose_b = true;
     if (gemm.M > 0) {
-      GemmCall multiply{std::move(gemm), half, call, program, device_, Ref::input(0), Ref::input(1), product};
-      program.implementation = choice_.plan(kProducts, multiply, call);
+      choice.plan({{std::move(gemm), half, call, program}, Ref::input(0), Ref::input(1), product});
     }
-    const auto optional = [&](size_t i) { return call.has_input(i) ? Ref::input(i) : Ref{}; };
-    program.launch(gpu::recurrent_plan(p, half, device_.facts()),
-                   {product, Ref::input(2), optional(3), optional(7), optional(4), optional(5), optional(6)},
+    program.launch(gpu::recurrent_plan(p, half, program.device().facts()),
+                   {product, Ref::input(2), input_or_none(call, 3), input_or_none(call, 7),
+                    input_or_none(call, 4), input_or_none(call, 5), input_or_none(call, 6)},
                    {outputs[0], outputs[1], outputs[2]});
-  }
-
-  Choice choice_;
-  gpu::RecurrentKind kind_;
-  int64_t hidden_;
-  bool backward_, batch_first_;
-  float clip_;
-};
+  };
+}
 
 // Why we do not take a node. `usual`: the operator's default activations, for one direction. We have no others: some of
 // them have parameters (activation_alpha, activation_beta), which the runtime does not hand to a kernel on a device.
 std::string refuse_recurrent(const Node& node, const std::vector<const char*>& usual) {
-  const std::string direction = node.find_string("direction").value_or("forward");
+  const std::string direction = node.get_string("direction", "forward");
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional") {
     return "this direction is not known";
   }
-  if (node.find_int("input_forget").value_or(0) != 0) return "coupled input and forget gates";
+  if (node.get_bool("input_forget")) return "coupled input and forget gates";
   if (const auto names = node.find_strings("activations")) {
     for (size_t i = 0; i < names->size(); ++i) {
       std::string name = (*names)[i];
@@ -124,9 +103,9 @@ std::string refuse_recurrent(const Node& node, const std::vector<const char*>& u
 void add_recurrent(Kernels& kernels) {
   using gpu::RecurrentKind;
   const auto add = [&kernels](const char* name, RecurrentKind kind, std::vector<const char*> usual) {
-    kernels.add_onnx<Recurrent>(name, 7, 22, kind)
+    kernels.add_onnx(name, 7, 22, plan_recurrent, kind)
         .refused([usual](const Node& node) { return refuse_recurrent(node, usual); })
-        .chooses(described(kProducts));
+        .chooses(GemmChoice::implementations());
   };
   add("LSTM", RecurrentKind::kLstm, {"sigmoid", "tanh", "tanh"});
   add("GRU", RecurrentKind::kGru, {"sigmoid", "tanh"});
