@@ -291,8 +291,8 @@ def test_no_function_is_too_long() -> None:
     assert len(python) > 1500 and len(native) > 1500 and not long
 
 
-# Lines with named instructions outside cpu/microkernels: masks, blends and compressed stores of AVX-512 that GCC's vector
-# types cannot express, each in the only kernel that needs it.
+# Lines with named instructions outside cpu/microkernels: masks, blends and compressed stores of AVX-512 that
+# GCC's vector types cannot express, each in the only kernel that needs it.
 NAMED_INSTRUCTIONS = {
     "cpu/parallel_for.h": 1,  # a waiting thread yields the core to its sibling
     "operators/attention/attention/multiply_cpu.cpp": 2,
