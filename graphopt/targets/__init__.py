@@ -1,1 +1,1 @@
-"""What each target may receive, and what pays on it."""
+"""Targets: the nodes that each accepts, and the cost model that decides which rewrites pay."""

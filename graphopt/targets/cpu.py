@@ -1,7 +1,7 @@
-"""What a CPU gains from our kernels: formulas fitted to measurements on one core of a Zen 5 server.
+"""Cost model of our CPU kernels: formulas fitted to measurements on one core of a Zen 5 server.
 
-The measurements are in docs/measurements/winograd_cpu.md; `scripts/fit_cost_model.py` sets them beside these formulas
-and fits the constants again, to that file or to what `scripts/bench_ops.py winograd` printed on another machine.
+The measurements are in docs/measurements/winograd_cpu.md. `scripts/fit_cost_model.py` compares them with these formulas
+and fits the constants, to that file or to the output of `scripts/bench_ops.py winograd` on another machine.
 """
 
 from __future__ import annotations
@@ -11,54 +11,61 @@ import itertools
 import math
 from collections.abc import Sequence
 
-RATE = 235e3  # operations a microsecond of a matrix product at full speed, and of ONNX Runtime's direct convolution
-WEIGHT_RATE = 50e3  # bytes a microsecond of weights from memory or a shared last-level cache
-TENSOR_RATE = 20e3  # bytes a microsecond of activations, in and out
-TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds a tile and channel of F(tile x tile), with the memory traffic
-OVERHEAD = 1.125  # what is not overlapped and the caches that others use cost an eighth
-FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16, above which a call of it is paid for
-SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a product of two activations
-FEWEST_TERMS = 64  # of a sum of such a product: two tiles of AMX; fewer gained nothing
-PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a product that pay for a number of either factor to be packed
-FEWEST_TRANSPOSED = 100_000  # of what a transposed convolution gives, where anything is gained
-FEWEST_NUMBERS = 27_000  # of what a depthwise one gives, for the same reason
-FEWEST_COLUMNS = 16  # numbers behind the axis of a Softmax: a vector of them
-# Linear in float32: from how many products for each output the runtime, which goes over its sums once for some of
-# them, is slower; and for how many columns at least.
+RATE = 235e3  # operations per microsecond of a GEMM at peak, and of ONNX Runtime's direct convolution
+WEIGHT_RATE = 50e3  # bytes per microsecond of weights from memory or a shared last-level cache
+TENSOR_RATE = 20e3  # bytes per microsecond of activations, read and written
+TRANSFORM = {4: 9e-3, 2: 4e-3}  # microseconds per tile and channel of F(tile x tile), with the memory traffic
+OVERHEAD = 1.125  # 12.5 % for work that does not overlap and for shared caches
+# Smallest problems that gain.
+FEWEST_PRODUCTS = 300_000  # multiply-adds of a convolution in bfloat16: fewer do not pay for the call
+SMALLEST_MATMUL = 32**3  # multiply-adds of each matrix of a MatMul of two activations
+FEWEST_TERMS = 64  # length K of the sums of such a MatMul: two AMX tiles; shorter sums gained nothing
+PRODUCTS_FOR_PACKING = 16  # multiply-adds of such a MatMul that pay for packing one element of an operand
+FEWEST_TRANSPOSED = 100_000  # output elements of a transposed convolution
+FEWEST_NUMBERS = 27_000  # output elements of a depthwise convolution
+FEWEST_COLUMNS = 16  # elements after the axis of a Softmax: one vector
+# Linear in float32 pays from this depth K and these columns N on: ONNX Runtime's GEMM splits K into blocks, and reads
+# and writes the partial sums for each block.
 LINEAR_DEPTH, LINEAR_COLUMNS = 2048, 512
-# Or from how many columns, and products for each.
+# It also pays from these columns N and this depth K on.
 WIDE_LINEAR_COLUMNS, WIDE_LINEAR_DEPTH = 3072, 768
-# Or by Strassen's algorithm, which asks for the multiples (`fits_halves` in native/operators/matmul/linear/strassen.h).
+# It also pays with Strassen's algorithm, which needs the multiples
+# (`fits_halves` in native/operators/matmul/linear/strassen.h).
 STRASSEN_ROWS, STRASSEN_SIDE = 128, 768
 STRASSEN_COLUMNS_OF, STRASSEN_DEPTH_OF = 64, 32
-FEWEST_HIDDEN = 27_000  # numbers between the convolutions of an inverted residual block
+FEWEST_HIDDEN = 27_000  # elements between the convolutions of an inverted residual block
 _LANES = 16  # channels are padded to whole vectors
-# The runtime's blocked layout pads to vectors, too, and those of AVX2 are half as long: a rule that counted on longer
-# ones would be wrong there.
+# ONNX Runtime's NCHWc layout also pads to whole vectors. AVX2 vectors have 8 elements; a rule for 16 would be wrong.
 _LANES_OF_LAYOUT = 8
 
 
-@functools.cache  # asked of every convolution, of which a model has few different ones
+@functools.cache  # called for every convolution; a model has few different ones
 def winograd_gain(C: int, M: int, OH: int | None, OW: int | None) -> float:
-    """Estimated time of ONNX Runtime's NCHWc direct convolution over that of WinogradConv; above 1 WinogradConv pays.
+    """Estimates the speedup of WinogradConv over ONNX Runtime's NCHWc direct convolution; above 1 it pays.
 
-    For float32, batch 1 and one thread, from C to M channels with an OH x OW result in a chain of convolutions, where
-    ONNX Runtime keeps its blocked layout and pays for no reorder. Sizes that are not known count as 56. Within 35 % of
-    the measurements, and below them for fewer than 16 channels, where little is to be gained. The kernel itself chooses
-    between F(4x4) and F(2x2) in the same way (`refuse_f4x4` in native/operators/conv/winograd/op.cpp).
+    The estimate is for float32, batch 1 and one thread, in a chain of convolutions where ONNX Runtime keeps its NCHWc
+    layout and never reorders. It is within 35 % of the measurements, and below them with fewer than 16 channels, where
+    the gain is small. The kernel chooses between F(4x4) and F(2x2) by the same formula (`refuse_f4x4` in
+    native/operators/conv/winograd/op.cpp).
+
+    Args:
+        C: input channels.
+        M: output channels.
+        OH: height of the result; None counts as 56.
+        OW: width of the result; None counts as 56.
     """
     OH, OW = OH or 56, OW or 56
     return direct_time(C, M, OH, OW) / winograd_time(C, M, OH, OW)
 
 
 def direct_time(C: int, M: int, OH: int, OW: int) -> float:
-    """Microseconds of ONNX Runtime's direct 3x3 convolution: products, weights, and tensors read and written once."""
+    """Estimates the microseconds of ONNX Runtime's direct 3x3 convolution: arithmetic, weights, tensors."""
     products = 18 * C * _padded(M, _LANES_OF_LAYOUT) * OH * OW
     return products / RATE + 36 * C * M / WEIGHT_RATE + 4 * (C + M) * OH * OW / TENSOR_RATE
 
 
 def winograd_time(C: int, M: int, OH: int, OW: int) -> float:
-    """Microseconds of WinogradConv with the better tile: products, weights, and the transforms of C + M channels."""
+    """Estimates the microseconds of WinogradConv with the better tile: GEMMs, weights, transforms of C + M channels."""
     return min(_tile_time(C, M, OH, OW, tile) for tile in TRANSFORM)
 
 
@@ -76,11 +83,17 @@ def _padded(channels: int, lanes: int = _LANES) -> int:
 
 
 def fused_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
-    """Why FusedConv in float32, from C to M channels of a group, is slower than the runtime's Conv; "" when it is not.
+    """Returns why FusedConv in float32 is slower than ONNX Runtime's Conv; "" if it is faster.
 
-    The runtime's is as fast as the processor and takes most activations along; only groups that are not whole blocks of
-    its layout it runs one by one (docs/measurements/fused_conv_cpu.md). Blocks are as long as vectors, and windows of
-    several taps pay in groups of 8 channels even where vectors are no longer.
+    ONNX Runtime's Conv runs at peak and fuses most activations. It runs groups one after the other unless they are
+    whole blocks of its NCHWc layout (docs/measurements/fused_conv_cpu.md). A block is as long as a vector. Windows of
+    several taps pay in groups of 8 channels even where a vector has 8 elements.
+
+    Args:
+        C: input channels of a group.
+        M: output channels of a group.
+        group: number of groups.
+        taps: elements of the window.
     """
     if group == 1:
         return "ONNX Runtime's kernel, with the operators fused into it, is faster here"
@@ -93,27 +106,24 @@ def fused_conv_no_gain(C: int, M: int, group: int, taps: int) -> str:
 def fused_conv_transpose_no_gain(
     C: int, M: int, group: int, windows: Sequence[tuple[int, int, int]], sizes: Sequence[int | None], activated: bool
 ) -> str:
-    """Why FusedConvTranspose, from C to M channels of a group, is slower than the runtime's ConvTranspose.
+    """Returns why FusedConvTranspose is slower than ONNX Runtime's ConvTranspose; "" if it is faster.
 
-    The runtime's product is as fast as the processor; what it does beside it counts where channels are few and numbers
-    many, over three axes, and in groups, which it takes one by one.
+    The runtime's GEMM runs at peak. Its other work (col2im, activation) dominates with few channels and many elements,
+    over three axes, and in groups, which it runs one after the other (docs/measurements/conv_transpose_cpu.md).
 
     Args:
         C: channels of X in a group.
         M: channels of Y in a group.
-        group: of the convolution.
-        windows: kernel, stride and dilation of each axis of space.
-        sizes: of X along these axes.
-        activated: an activation follows, which the runtime computes in a pass of its own.
-
-    Returns:
-        "" when it is faster (docs/measurements/conv_transpose_cpu.md).
+        group: number of groups.
+        windows: kernel, stride and dilation of each spatial axis.
+        sizes: sizes of X along these axes; None where unknown.
+        activated: an activation follows, which the runtime computes separately.
     """
     known = [n for n in sizes if n is not None]
     if len(known) != len(windows):
-        return "sizes are not known, and ONNX Runtime's kernel is as fast on small ones"
+        return "the sizes are not known, and ONNX Runtime's kernel is as fast for small sizes"
     if not all(stride > 1 and kernel % stride == 0 and dilation == 1 for kernel, stride, dilation in windows):
-        return "ONNX Runtime's kernel is as fast where the window is no multiple of the stride"
+        return "ONNX Runtime's kernel is as fast unless a stride above 1 divides the window, without dilation"
     apart, axes = all(kernel == stride for kernel, stride, _ in windows), len(windows)
     numbers = group * M * math.prod(n * stride for n, (_, stride, _) in zip(known, windows, strict=True))
     if axes == 2 and group > 1:
@@ -129,14 +139,14 @@ def fused_conv_transpose_no_gain(
 
 
 def linear_pays(K: int, N: int, rows: int | None) -> bool:
-    """Whether Linear in float32 with a weight of K x N is faster than the runtime's product.
+    """Returns whether Linear in float32 is faster than ONNX Runtime's GEMM.
 
-    On the other weights that were measured it takes as long (docs/measurements/linear_cpu.md).
+    For other measured weights both take the same time (docs/measurements/linear_cpu.md).
 
     Args:
         K: rows of the weight.
-        N: its columns.
-        rows: of X; None where they are not known, so that it must be faster whatever they are.
+        N: columns of the weight.
+        rows: rows of X. If None, Linear must be faster for any number of rows.
     """
     deep = K >= LINEAR_DEPTH and N >= LINEAR_COLUMNS
     if deep or (N >= WIDE_LINEAR_COLUMNS and K >= WIDE_LINEAR_DEPTH):
@@ -146,13 +156,18 @@ def linear_pays(K: int, N: int, rows: int | None) -> bool:
 
 
 def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], winograd: bool) -> str:
-    """Why a convolution from C channels of a group to M is slower in bfloat16 than what is there; "" when it is not.
+    """Returns why a convolution is not faster in bfloat16; "" if it is (docs/measurements/bfloat16_cpu.md).
 
-    Sizes that are not known count as 56. The measurements are in docs/measurements/bfloat16_cpu.md.
+    Args:
+        C: input channels of a group.
+        M: output channels.
+        taps: elements of the window.
+        pixels: sizes of the result's spatial axes; unknown sizes count as 56.
+        winograd: the convolution is a WinogradConv, not a Conv or FusedConv.
     """
     count = C * M * taps * math.prod(n or 56 for n in pixels)
     if count < FEWEST_PRODUCTS:
-        return f"{count} multiply-adds are so few that a call costs what bfloat16 saves"
+        return f"{count} multiply-adds are too few: the call costs more than bfloat16 saves"
     if not winograd or len(pixels) != 2:
         return ""
     OH, OW = (n or 56 for n in pixels)
@@ -162,70 +177,70 @@ def bfloat16_no_gain(C: int, M: int, taps: int, pixels: Sequence[int | None], wi
 
 
 def bfloat16_matmul_no_gain(A: Sequence[int | None], B: Sequence[int | None]) -> str:
-    """Why a product of two activations is slower in bfloat16, which packs both; "" when it is not.
+    """Returns why a MatMul of two activations is not faster in bfloat16, which packs both; "" if it is.
 
-    By docs/measurements/bfloat16_xeon.md. Sizes that are not known count as 56.
+    The limits are from docs/measurements/bfloat16_xeon.md. Unknown sizes count as 56.
 
     Args:
-        A: sizes, [.., M, K].
-        B: likewise [.., K, N].
+        A: shape of the first operand, [.., M, K].
+        B: shape of the second operand, [.., K, N].
     """
     M, K, N = A[-2] or 56, A[-1] or 56, B[-1] or 56
     batches = itertools.zip_longest(reversed(A[:-2]), reversed(B[:-2]), fillvalue=1)
     matrices = math.prod(max(m or 56, n or 56) for m, n in batches)
     if all(n == 1 for n in B[:-2]):
-        M, matrices = M * matrices, 1  # one B for the rows of all
+        M, matrices = M * matrices, 1  # one B for all rows
     matrix = M * K * N
     if matrix < SMALLEST_MATMUL or matrix * matrices < FEWEST_PRODUCTS:
-        return f"{matrix * matrices} multiply-adds, {matrix} a matrix, are so few that a call costs what bfloat16 saves"
+        return (
+            f"{matrix * matrices} multiply-adds, {matrix} per matrix, are too few: the call costs more than bfloat16 "
+            "saves"
+        )
     if K < FEWEST_TERMS:
-        return f"each sum has {K} products only, so writing the sums costs more"
+        return f"each sum has only {K} terms: writing the result costs more than bfloat16 saves"
     if M * N < PRODUCTS_FOR_PACKING * (M + N):
-        return f"rounding the factors of {M} rows and {N} columns costs what bfloat16 saves"
+        return f"the result has {M} rows and {N} columns: rounding the operands costs more than bfloat16 saves"
     return ""
 
 
 def bfloat16_depthwise_no_gain(
     kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], sizes: Sequence[int | None]
 ) -> str:
-    """Why a depthwise convolution between others is slower in pairs of channels than in the runtime's blocked layout.
+    """Returns why a depthwise convolution is slower in the NCHW2c bf16 layout than in ONNX Runtime's NCHWc layout.
 
     Args:
-        kernel: of the window.
-        strides: likewise.
-        dilations: likewise.
-        sizes: channels, height and width of what it gives; with one that is not known it counts as large.
+        kernel: sizes of the window.
+        strides: strides of the window.
+        dilations: dilations of the window.
+        sizes: channels, height and width of the result; one with an unknown size counts as large.
 
     Returns:
-        "" when it is not slower.
+        The reason, or "" if it is not slower.
     """
     square = tuple(kernel) in ((3, 3), (5, 5)) and tuple(strides) in ((1, 1), (2, 2))
     if not square or any(d != 1 for d in dilations):
-        return "ONNX Runtime's kernel is faster: graphopt has fast filters for windows of 3x3 and 5x5 without gaps"
+        return "ONNX Runtime's kernel is faster: graphopt has fast filters for 3x3 and 5x5 windows without dilation"
     if None not in sizes and (numbers := math.prod(n or 0 for n in sizes)) < FEWEST_NUMBERS:
-        return f"{numbers} elements are so few that a call costs what bfloat16 saves"
+        return f"{numbers} elements are too few: the call costs more than bfloat16 saves"
     return ""
 
 
 def inverted_residual_no_gain(
     C: int, M: int, kernel: Sequence[int], sizes: Sequence[int | None], activation: str
 ) -> str:
-    """Why InvertedResidual over M channels between its convolutions is slower than the runtime's three.
+    """Returns why InvertedResidual is slower than ONNX Runtime's three convolutions; "" if it is not.
 
     Args:
         C: channels of X.
         M: channels between the convolutions.
-        kernel: of the depthwise one.
-        sizes: height and width of X; those that are not known count as 56.
-        activation: between the convolutions.
-
-    Returns:
-        "" when it is not slower.
+        kernel: window of the depthwise convolution.
+        sizes: height and width of X; unknown sizes count as 56.
+        activation: the activation between the convolutions.
     """
     if tuple(kernel) == (3, 3) and activation == "Relu":
-        return "ONNX Runtime's kernels are as fast: they compute Relu at no cost"
+        return "ONNX Runtime's kernels are as fast: they fuse Relu"
     if tuple(kernel) not in ((3, 3), (5, 5)):
-        return "ONNX Runtime's kernels are faster: graphopt has fast filters for windows of 3x3 and 5x5"
+        return "ONNX Runtime's kernels are faster: graphopt has fast filters for 3x3 and 5x5 windows"
     if M < 4 * C:
         return f"there are {M} channels between the convolutions and {C} before them, too few to gain"
     numbers = M * math.prod(n or 56 for n in sizes)

@@ -1,4 +1,4 @@
-"""Which legal rewrites pay: asked once for each candidate, answered by estimates or by measurements."""
+"""The cost model: decides for each legal candidate whether the rewrite pays, by estimates or measurements."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Protocol
 from graphopt.targets.cpu import winograd_gain
 from graphopt.targets.target import Target
 
-# What a swap must promise on a CPU. Of few channels the estimate is good to about a tenth; from so many on it promises
-# less than was measured on either machine, most of all for small planes (docs/measurements/winograd_cpu.md).
+# The least estimated speedup on a CPU. With fewer channels than WINOGRAD_SURE_CHANNELS the estimate is accurate to
+# about 10 %. With more it is below the measured speedup on both machines, most of all for small planes
+# (docs/measurements/winograd_cpu.md).
 WINOGRAD_MIN_GAIN = 1.1
 WINOGRAD_SURE_CHANNELS = 32
-# On GPUs the tile transforms cost as much as they save below this many channels. Derived from arithmetic intensity; not
-# measured on AMD.
+# With fewer channels the tile transforms on a GPU cost as much as they save. Derived from arithmetic intensity; not
+# measured on AMD GPUs.
 WINOGRAD_MIN_CHANNELS = 32
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Where a rewrite would stand, and what it would put there.
+    """The operator that a rewrite would insert, with its inputs and neighbours.
 
     Attributes:
-        label: the node in whose place the new one would stand.
-        op: the operator of ours that it would put in.
-        dtype: of the inputs.
-        shapes: of the inputs; None where not even the rank is known.
-        before, after: operators that make the inputs and that read the output, "" for the model's own boundary.
+        label: name of the node that the rewrite would replace.
+        op: the operator that it would insert.
+        dtype: element type of the inputs.
+        shapes: shapes of the inputs; None for an unknown rank.
+        before, after: operators that produce the inputs and that read the output; empty at the model's boundary.
     """
 
     label: str
@@ -38,25 +39,25 @@ class Workload:
     after: tuple[str, ...]
 
     def key(self, sizes: Mapping[str, int]) -> str:
-        """What sites have in common that cost the same. `sizes` replaces symbolic dimensions."""
+        """Returns a text that is equal for workloads of equal cost. `sizes` replaces symbolic dimensions."""
 
         def size(d: int | str | None) -> str:
             return str(d if isinstance(d, int) else sizes.get(d or "", "?"))
 
         shapes = " ".join("?" if shape is None else "x".join(map(size, shape)) for shape in self.shapes)
         before, after = ("+".join(ops) or "-" for ops in (self.before, self.after))
-        # A size that only the runtime knows still depends on those of the inputs.
+        # A size that is known only at run time still depends on the sizes of the inputs.
         bound = " with " + ",".join(f"{s}={n}" for s, n in sorted(sizes.items())) if "?" in shapes else ""
         return f"{self.op} {self.dtype} {shapes} between {before} and {after}{bound}"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal rewrite whose profit depends on sizes, on its surroundings and on the machine.
+    """A legal rewrite that pays or not, depending on sizes, neighbours and the machine.
 
     Attributes:
-        no_gain: why the estimate says that it does not pay; "" when it pays.
-        describe: the site as the graph is now, for profit models that measure: estimates look at the no_gain alone.
+        no_gain: the estimate's reason why the rewrite does not pay; "" if it pays.
+        describe: returns the workload in the current graph. Only models that measure call it.
     """
 
     no_gain: str
@@ -64,25 +65,25 @@ class Candidate:
 
 
 class Profit(Protocol):
-    """Decides for each candidate."""
+    """A cost model."""
 
     def decline(self, candidate: Candidate) -> str:
-        """Why the rewrite is not worth it; "" when it is."""
+        """Returns why the candidate is not rewritten; "" to rewrite it."""
         ...
 
 
 class Estimates:
-    """The default: what was measured elsewhere and put into formulas and thresholds."""
+    """The default cost model: formulas and thresholds fitted to measurements."""
 
     def decline(self, candidate: Candidate) -> str:
         return candidate.no_gain
 
 
 class EveryLegalCandidate:
-    """Rewrites whatever is legal.
+    """Rewrites every legal candidate.
 
     Attributes:
-        overruled: whether the estimate says of any candidate that it does not pay.
+        overruled: whether the estimate declined any of them.
     """
 
     def __init__(self) -> None:
@@ -94,9 +95,9 @@ class EveryLegalCandidate:
 
 
 def winograd_pays(target: Target, C: int, M: int, OH: int | None, OW: int | None) -> bool:
-    """Whether WinogradConv from C to M channels with an OH x OW result is faster than Conv on `target`.
+    """Returns whether WinogradConv from C to M channels with an OH x OW result is faster than Conv on `target`.
 
-    Sizes that are not known count as large: the kernel itself falls back where tiles are few.
+    Unknown sizes count as large, because the kernel uses another algorithm for few tiles.
     """
     if target.device == "cpu":
         return winograd_gain(C, M, OH, OW) > (WINOGRAD_MIN_GAIN if min(C, M) < WINOGRAD_SURE_CHANNELS else 1.0)

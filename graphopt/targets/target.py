@@ -1,4 +1,4 @@
-"""What each target may receive and what pays on it."""
+"""The targets that a model can be optimized for, and the nodes that each accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphopt.errors import OptionError, did_you_mean
 
 TargetName: TypeAlias = Literal["auto", "cpu", "rocm", "cuda", "migraphx", "portable"]
 DEVICES = tuple(name for name in get_args(TargetName) if name != "auto")
-# What AMD and NVIDIA call that for which kernels are compiled (gfx90a:xnack-, gfx9-4-generic, sm_90a).
+# Architecture names of AMD (gfx90a:xnack-, gfx9-4-generic) and NVIDIA (sm_90a).
 _ARCHITECTURES = {
     "rocm": re.compile(r"(gfx[0-9][0-9a-f]{2,}|gfx[0-9]+(-[0-9]+)?-generic)(:[a-z]+[+-])*"),
     "cuda": re.compile(r"sm_[0-9]{2,}a?"),
@@ -19,11 +19,11 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where the optimized model is meant to run. Every file runs everywhere; the target decides what pays.
+    """The machine that a model is optimized for. Its file runs on every other machine as well.
 
     Attributes:
         device: one of `DEVICES`.
-        arch: a GPU architecture such as "gfx942", or "" when any.
+        arch: a GPU architecture such as "gfx942", or "" for any.
     """
 
     device: str
@@ -31,12 +31,12 @@ class Target:
 
     @property
     def custom_ops(self) -> bool:
-        """Whether nodes of our domain may be emitted. MIGraphX never runs custom kernels."""
+        """Whether passes may emit nodes of our domain. MIGraphX runs no custom kernels."""
         return self.device == "cpu" or self.gpu_kernels
 
     @property
     def gpu_kernels(self) -> bool:
-        """Whether nodes of our domain are meant for kernels on a GPU."""
+        """Whether nodes of our domain run as GPU kernels."""
         return self.device in ("rocm", "cuda")
 
     def __str__(self) -> str:
@@ -44,10 +44,10 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Reads "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
+    """Parses a target such as "cpu", "rocm", "rocm:gfx942", "cuda", "migraphx" or "portable".
 
     Raises:
-        OptionError: for anything else.
+        OptionError: the text names no device of `DEVICES`, or no architecture of that device.
     """
     device, _, arch = text.partition(":")
     known = device in DEVICES
