@@ -527,7 +527,7 @@ def test_a_stream_of_sums_beyond_the_range_stays_in_float32() -> None:
     kept = {name for r in report.remarks if r.code == "RANGE" for name in r.nodes}
     assert kept and kept <= {n.name for n in after.graph.node}
     (note,) = [n for n in report.notes if "65504" in n]
-    assert "100.0% of the multiply-adds in floating point" in note
+    assert "100.0% of the floating-point multiply-adds" in note
     compared = verify(before, after)
     assert compared.equal, compared.summary
     again, _ = convert(after)
@@ -547,7 +547,7 @@ def test_a_residual_of_a_fused_layer_is_added_in_float32() -> None:
     before = model_from_text(graph, constants, opset=20)
     after, report = convert(before)
     (note,) = [n for n in report.notes if "65504" in n]
-    assert "100.0% of the multiply-adds" in note
+    assert "100.0% of the floating-point multiply-adds" in note
     assert "Linear" in note
     assert verify(before, after).equal
 

@@ -1,6 +1,7 @@
-"""Lower precision, after all other passes and only when asked for.
+"""Lower precision: optional, after all other passes.
 
-float16/: half precision, with Casts where it meets float32. bfloat16: passes that round factors of products, whose
-weights rounded_weight rounds; channel_pairs and channel_pair_pools keep tensors between convolutions in the NCHW2c bf16
-layout. bfloat16_gain measures whether a machine gains, limit_error which layers keep float32.
+float16/ converts to half precision, with Casts at the boundary to float32. bfloat16 has the passes that round the
+operands of matrix multiplications, and rounded_weight their weights. channel_pairs and channel_pair_pools keep tensors
+between convolutions in the NCHW2c bf16 layout. bfloat16_gain measures whether a machine gains, limit_error chooses the
+layers that keep float32.
 """

@@ -1,18 +1,18 @@
-"""Products round their factors to bfloat16 where that pays (`--precision bf16`, for CPUs with AVX512-BF16).
+"""Matrix multiplications round their operands to bfloat16 where that pays (`--precision bf16`, AVX512-BF16 CPUs).
 
     act(MatMul(X, W) + b) -> Linear<act>Bf16(X, W, b);  MatMul(X, W) + b + R -> LinearAddBf16(X, W, b, R)     and Gemm
     act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16(X, W, B, R)                           and WinogradConv, FusedConv
     FusedAttention<form>   -> FusedAttention<form>Bf16                                      without Gqa and Softcap
-    MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a number
-    FusedConv..Bf16 -> FusedConv..Bf16, and what lies between them: channel_pairs, channel_pair_pools
+    MatMul(A, B) c         -> MatMulBf16(A, B)                       A, B activations, or Transposes of them; c a scalar
+    tensors between FusedConv..Bf16: see channel_pairs and channel_pair_pools
 
-It runs after all other passes, and only when asked for. Tensors stay float32, in the file and between nodes, but
-where every reader rounds them: a node rounds its own factors, their products are exact in float32, and so are sums as
-far as float32 is. Statistics, residual sums, activations and the interface lose nothing, and there is no range to
-leave: bfloat16 has float32's. Weights are rounded here, so that the errors of a sum's terms cancel
-(rounded_weight); what an operator rounds them to is then what they are.
+These passes run after all others, and only with `--precision bf16`. Tensors are float32 in the file and between nodes,
+except where every reader rounds them. A node rounds its own operands; their products are exact in float32, and sums are
+accumulated in float32. Statistics, residual sums, activations and the model's interface lose no precision. Nothing
+overflows, because bfloat16 has the range of float32. Weights are rounded here, in such a way that the errors of a sum
+cancel (rounded_weight). The operators round them again, which changes nothing.
 
-Conditions: as in `feed_forward`, float32 only, and a body needs opset 13.
+Conditions: those of `feed_forward`; float32; opset 13, which the function bodies need.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ from graphopt.targets.profit import Candidate
 NAME = "bfloat16"
 SUFFIX = "Bf16"
 MATRIX_PRODUCT = f"MatMul{SUFFIX}"
-# Elements of a weight: with fewer a call costs more than the product (docs/measurements/bfloat16_cpu.md).
+# Elements of a weight. With fewer, the call costs more than the GEMM (docs/measurements/bfloat16_cpu.md).
 SMALLEST_WEIGHT = 64 * 128
-# Rows of Q in an attention: with fewer, rounding K and V costs what their few products save.
+# Rows of Q. With fewer, rounding K and V costs more than the matrix multiplications save.
 FEWEST_QUERIES = 16
 
 
 class LinearToBf16(FeedForward):
-    """Fully connected layers. `keep`: nodes and operators that stay in float32."""
+    """Rounds the operands of fully connected layers.
+
+    Args:
+        keep: names of nodes and operators that keep float32.
+    """
 
     name = NAME
     equation = "act(MatMul(X, W) + b) -> Linear<act>Bf16;  MatMul(X, W) + b + R -> LinearAddBf16"
@@ -75,7 +79,8 @@ class LinearToBf16(FeedForward):
     def candidate(self, plan: LinearMatch, editor: Editor) -> Candidate:
         dims = editor.shapes.dims(plan.product.inputs[1]) or ()
         size = math.prod(d.value for d in dims if d.value is not None)
-        no_gain = f"a weight of {size} numbers: a call costs what bfloat16 saves" if size < SMALLEST_WEIGHT else ""
+        few = size < SMALLEST_WEIGHT
+        no_gain = f"a weight of {size} elements is too small: the call costs more than bfloat16 saves" if few else ""
         return replace(super().candidate(plan, editor), no_gain=no_gain)
 
     def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
@@ -84,12 +89,12 @@ class LinearToBf16(FeedForward):
 
 @dataclass(frozen=True)
 class Convolution(ConvMatch):
-    """A Conv, or one of ours with what it ends in.
+    """A Conv, FusedConv or WinogradConv with its fused residual sum and activation.
 
     Attributes:
-        name: the operator that takes its place.
-        rest: its inputs behind the bias.
-        slope: of the PRelu that it ends in, which becomes a node of its own.
+        name: the operator that replaces it.
+        rest: its inputs after the bias.
+        slope: slope of the fused PRelu, which becomes a separate node; None without one.
     """
 
     name: str = f"FusedConv{SUFFIX}"
@@ -98,9 +103,13 @@ class Convolution(ConvMatch):
 
 
 class ConvToBf16(Pass[Convolution, Convolution]):
-    """Convolutions. `keep`: nodes and operators that stay in float32."""
+    """Rounds the operands of convolutions.
 
-    name = f"{NAME}_conv"  # of its own: the pipeline tells passes apart by their names
+    Args:
+        keep: names of nodes and operators that keep float32.
+    """
+
+    name = f"{NAME}_conv"  # the pipeline identifies passes by name
     equation = "act(Conv(X, W, B) + R) -> FusedConv[Add]<act>Bf16"
     numerics = Numerics.BF16
     anchors = frozenset({("", "Conv")} | {(DOMAIN, name) for name in CONVOLUTIONS if SUFFIX not in name})
@@ -111,7 +120,7 @@ class ConvToBf16(Pass[Convolution, Convolution]):
     def match(self, node: ir.Node, editor: Editor) -> Convolution | None:
         found = conv_at(node, editor)
         if found.depthwise and not between_convolutions(node, editor):
-            return None  # without pairs of channels to multiply
+            return None  # a depthwise convolution gains only from the NCHW2c layout between convolutions
         if node.domain != DOMAIN:
             return Convolution(**vars(found))
         behind = node.op_type.removeprefix("WinogradConv").removeprefix("FusedConv").removesuffix(SLOPED)
@@ -142,7 +151,7 @@ class ConvToBf16(Pass[Convolution, Convolution]):
         no_gain = bfloat16_no_gain(plan.C, plan.M, math.prod(plan.kernel), pixels, winograd)
         beside = (n for n in (*_makers(plan.X), *_readers(y)) if n is not plan.node)
         if any(_keeps_blocked_layout(n, editor) for n in beside):
-            no_gain = "beside a depthwise convolution, whose blocked layout the runtime would leave"
+            no_gain = "ONNX Runtime would reorder the NCHWc layout of the depthwise convolution next to it"
         return editor.candidate(plan.name, (plan.X, plan.W), y, plan.node, no_gain)
 
     def rewrite(self, plan: Convolution, editor: Editor) -> str:
@@ -161,14 +170,18 @@ class ConvToBf16(Pass[Convolution, Convolution]):
 
 @dataclass(frozen=True)
 class AttentionMatch:
-    """A FusedAttention. `name`: the operator that takes its place."""
+    """A FusedAttention and the name of the operator that replaces it."""
 
     node: ir.Node
     name: str
 
 
 class AttentionToBf16(Pass[AttentionMatch, AttentionMatch]):
-    """Attention. `keep`: nodes and operators that stay in float32."""
+    """Rounds the operands of attention.
+
+    Args:
+        keep: names of nodes and operators that keep float32.
+    """
 
     name = f"{NAME}_attention"
     equation = "FusedAttention<form> -> FusedAttention<form>Bf16"
@@ -197,7 +210,7 @@ class AttentionToBf16(Pass[AttentionMatch, AttentionMatch]):
         dims = editor.shapes.dims(q)
         queries = dims[node.attributes["q_perm"].as_ints()[-2]].value if dims is not None else None
         few = queries is not None and queries < FEWEST_QUERIES
-        no_gain = f"rounding keys and values costs more than {queries} queries gain" if few else ""
+        no_gain = f"rounding the keys and values costs more than {queries} queries save" if few else ""
         return editor.candidate(plan.name, (q, k), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: AttentionMatch, editor: Editor) -> str:
@@ -205,16 +218,16 @@ class AttentionToBf16(Pass[AttentionMatch, AttentionMatch]):
         inputs = [v for v in node.inputs if v is not None]
         new = Builder(editor, node).emit(plan.name, inputs, {n: a.value for n, a in node.attributes.items()})
         editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
-        return "products in bfloat16"
+        return "matrix multiplications in bfloat16"
 
 
 @dataclass(frozen=True)
 class Factor:
-    """What a product multiplies: a value, with the axes in the order of `perm`.
+    """An operand of a MatMul: a value with its axes in the order of `perm`.
 
     Attributes:
-        perm: empty where the rank is not known.
-        transpose: what has permuted them, and nobody else reads.
+        perm: the permutation of the axes; empty if the rank is unknown.
+        transpose: the Transpose with that perm, if the MatMul is its only reader.
     """
 
     value: ir.Value
@@ -224,11 +237,11 @@ class Factor:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A MatMul of two activations with what stands before and behind it.
+    """A MatMul of two activations with the Transposes before it and the scaling after it.
 
     Attributes:
-        scaled: the Mul or Div by one number behind it.
-        alpha: that number.
+        scaled: the Mul or Div of the result by a scalar, or None.
+        alpha: the factor that it applies.
     """
 
     node: ir.Node
@@ -239,13 +252,17 @@ class MatrixProduct:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """From the first to the one that makes the result."""
+        """The nodes in topological order."""
         all_of_them = (self.A.transpose, self.B.transpose, self.node, self.scaled)
         return tuple(n for n in all_of_them if n is not None)
 
 
 class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
-    """Products of two activations. `keep`: nodes and operators that stay in float32."""
+    """Rounds the operands of MatMuls of two activations.
+
+    Args:
+        keep: names of nodes and operators that keep float32.
+    """
 
     name = f"{NAME}_matmul"
     equation = "MatMul(A, B) c -> MatMulBf16(A, B)"
@@ -258,10 +275,10 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
     def match(self, node: ir.Node, editor: Editor) -> MatrixProduct | None:
         a, b = require_input(node, 0), require_input(node, 1)
         if any(editor.is_constant(v) or v.is_initializer() for v in (a, b)):
-            return None  # a layer, and Products said why it stays
+            return None  # a layer: LinearToBf16 has refused it
         A, B = _factor(a, node, 1, editor), _factor(b, node, 2, editor)
         if _sizes(A, editor)[-1:] == [1]:
-            return None  # it adds nothing up: above all the angles of rotary positions, which rounding would turn
+            return None  # no sum to accumulate: mostly the angles of rotary positions, which rounding would change
         scaled = sole_reader(node.outputs[0], "Mul", "Div")
         factor = None if scaled is None or scaled.graph is not node.graph else factor_of(scaled, editor)
         behind, alpha = (None, 1.0) if factor is None else (scaled, factor[1])
@@ -297,17 +314,17 @@ class MatMulToBf16(Pass[MatrixProduct, MatrixProduct]):
 
 
 def _require_unkept(keep: Collection[str], nodes: Iterable[ir.Node], node: ir.Node) -> None:
-    """Refuses a site of which a node is to stay in float32, by its name or that of its operator.
+    """Checks that the caller keeps none of the nodes in float32, by its name or operator.
 
     Raises:
         Refusal: KEPT.
     """
     if any(name in keep for n in nodes for name in (node_label(n), n.op_type)):
-        raise Refusal(Code.KEPT, "--keep-float names it", node)
+        raise Refusal(Code.KEPT, "--keep-float names the node or its operator", node)
 
 
 def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Factor:
-    """A value that a product reads, before its Transpose where that leaves the last axis among the `last` ones."""
+    """Returns an operand of a MatMul, without its Transpose if that keeps the last axis among the `last` ones."""
     rank = editor.shapes.rank(value)
     own = () if rank is None else identity_perm(rank)
     transpose = made_by(value, "Transpose")
@@ -319,7 +336,7 @@ def _factor(value: ir.Value, product: ir.Node, last: int, editor: Editor) -> Fac
 
 
 def _sizes(factor: Factor, editor: Editor) -> list[int | None]:
-    """Of what the product multiplies."""
+    """Returns the shape of the operand after the permutation."""
     dims = editor.shapes.dims(factor.value)
     return [None if dims is None else dims[axis].value for axis in factor.perm]
 
@@ -330,7 +347,7 @@ def _is_depthwise(node: ir.Node, editor: Editor) -> bool:
 
 
 def _depthwise_no_gain(node: ir.Node, editor: Editor) -> str:
-    """Why a depthwise Conv between convolutions is faster where it is; "" when it is not."""
+    """Returns why a depthwise Conv between convolutions is not faster in bfloat16; "" if it is."""
     w, y = editor.shapes.dims(node.inputs[1]), editor.shapes.dims(node.outputs[0])
     kernel = [d.value or 0 for d in w[2:]] if w is not None else []
     strides, dilations = (attribute_ints(node, name, (1,) * len(kernel)) for name in ("strides", "dilations"))
@@ -338,14 +355,14 @@ def _depthwise_no_gain(node: ir.Node, editor: Editor) -> str:
 
 
 def _keeps_blocked_layout(node: ir.Node, editor: Editor) -> bool:
-    """Whether it is a depthwise convolution that the runtime has in its blocked layout afterwards, too."""
+    """Returns whether a node is a depthwise convolution that ONNX Runtime will run in its NCHWc layout."""
     if not _is_depthwise(node, editor):
         return False
     return not between_convolutions(node, editor) or bool(_depthwise_no_gain(node, editor))
 
 
 def _makers(value: ir.Value | None) -> Iterator[ir.Node]:
-    """The node that makes a value, and those before it up to a convolution."""
+    """Yields the producers of a value, up to and including a Conv."""
     for _ in range(MAX_ACTIVATION):
         producer = value.producer() if value is not None else None
         if producer is None:
@@ -357,7 +374,7 @@ def _makers(value: ir.Value | None) -> Iterator[ir.Node]:
 
 
 def _readers(value: ir.Value) -> Iterator[ir.Node]:
-    """What reads a value, and what reads that up to convolutions."""
+    """Yields the direct and indirect readers of a value, up to and including Convs."""
     front = [value]
     for _ in range(MAX_ACTIVATION):
         readers = [reader for v in front for reader in v.consumers()]

@@ -1,13 +1,13 @@
-"""A MaxPool between convolutions in bfloat16 takes and gives pairs of channels (channel_pairs).
+"""A MaxPool between bfloat16 convolutions reads and writes the NCHW2c bf16 layout (channel_pairs).
 
     FusedConv..Bf16 -> MaxPool -> FusedConv..Bf16
     becomes FusedConvPairs..Bf16 -> MaxPoolPairsBf16 -> FusedConvFromPairs..Bf16
 
-Why it is legal: every reader rounds what it reads to bfloat16, and the largest of rounded numbers is the largest one,
-rounded. The runtime's own pool reorders planes to blocks and back, around twice the bytes.
+Why it is legal: every reader rounds its input to bfloat16, and rounding is monotonic: the maximum of rounded elements
+is the rounded maximum. The runtime's pool would reorder planes to NCHWc blocks and back, with twice the bytes.
 
-Conditions: two spatial axes, an even number of channels, no indices, ceil_mode = 0, and the pool's result goes to
-convolutions in bfloat16 alone.
+Conditions: two spatial axes, an even number of channels, no indices, ceil_mode = 0; only bfloat16 convolutions read the
+result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from graphopt.remarks import Code, Refusal
 
 @dataclass(frozen=True)
 class PoolMatch:
-    """A pool, the convolution that it reads, and those that read it."""
+    """A pool, the convolution before it, and the convolutions that read it."""
 
     pool: ir.Node
     maker: ir.Node
@@ -45,7 +45,7 @@ class PoolMatch:
 
 @dataclass(frozen=True)
 class PoolPlan(PoolMatch):
-    """`window`: the attributes of what takes its place."""
+    """A legal match, with the attributes of the new pool."""
 
     window: Window
 
@@ -70,13 +70,14 @@ class PoolsOfPairs(Pass[PoolMatch, PoolPlan]):
     def legal(self, match: PoolMatch, editor: Editor) -> PoolPlan:
         node = match.pool
         if not gives_pairs(match.maker, editor):
-            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd", match.maker)
+            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.maker)
         window = window_of(node)
         if window is None:
-            raise Refusal(Code.ATTRIBUTE, "MaxPool has indices, ceil_mode or auto_pad, or does not have two axes", node)
+            why = "MaxPool has indices, ceil_mode or auto_pad, or does not have two spatial axes"
+            raise Refusal(Code.ATTRIBUTE, why, node)
         spans = [(k - 1) * d + 1 for k, d in zip(window["kernel_shape"], window["dilations"])]
         if not all(0 <= pad < span for pad, span in zip(window["pads"], 2 * spans)):
-            raise Refusal(Code.ATTRIBUTE, "its pads are negative or as large as the window", node)
+            raise Refusal(Code.ATTRIBUTE, "the pads are negative or as large as the window", node)
         editor.require_op(PAIRS, match.maker.outputs[0], node)
         return PoolPlan(**vars(match), window=window)
 

@@ -1,18 +1,20 @@
-"""Between two convolutions in bfloat16 a tensor lies as the second one multiplies it: in pairs of channels.
+"""Stores tensors between bfloat16 convolutions in the NCHW2c bf16 layout, in which the reader multiplies them.
 
     FusedConv..Bf16(X, W, B) -> Y -> FusedConv..Bf16(Y, V, C)
     becomes FusedConvPairs..Bf16(X, W, B) -> P -> FusedConvFromPairs..Bf16(P, V, C)
 
-It has half the bytes, and nothing is left to convert. Why it is legal: every convolution that reads P rounds what it
-reads to bfloat16 anyway, so it computes the same numbers. Who does not round it, such as the interface, goes on reading
-Y in float32, beside P.
+P is [N, C / 2, H, W, 2] in bfloat16: element [n, c, h, w, i] is channel 2 c + i. It has half the bytes of Y and needs
+no conversion. The operator names call the layout Pairs.
+
+Why it is legal: every convolution that reads P rounds its input to bfloat16 anyway, so the results are the same. Other
+readers, such as graph outputs, read Y in float32, which the convolution then writes as well.
 
     FusedConvPairsAdd..Bf16(X, W, B, Y) becomes FusedConvPairsAdd..Bf16(X, W, B, P)
 
-A residual is read from P, too, where P is there anyway or Y is needed no more: a chain of residual sums then moves half
-the bytes. This one rounds a number that was not rounded before, once, as bfloat16 allows.
+A residual is also read from P, if P exists anyway or Y has no other reader: a chain of residual sums then moves half
+the bytes. This rounds the residual once more, as `--precision bf16` allows.
 
-Conditions: two spatial axes and an even number of channels, in each group that has more than one.
+Conditions: two spatial axes, and an even number of channels in each group that has more than one channel.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ from graphopt.ops import DOMAIN, OPS
 from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
-PAIRS = "FusedConvPairs"  # from whatever there is to pairs
-FROM_PAIRS = "FusedConvFromPairs"  # from pairs to float32
-SUFFIX = "_pairs"  # of the names of tensors that lie so
+PAIRS = "FusedConvPairs"  # reads either layout, writes NCHW2c bf16 as its second output
+FROM_PAIRS = "FusedConvFromPairs"  # reads NCHW2c bf16, writes float32
+SUFFIX = "_pairs"  # of the names of NCHW2c tensors
 MAX_ACTIVATION = 3  # nodes of a written-out activation
-RESIDUAL = 3  # among the inputs of a convolution with a residual sum
-# Those of ours; a transposed one has neither bfloat16 nor pairs.
+RESIDUAL = 3  # index of the residual among a convolution's inputs
+# Our convolutions; transposed ones have no bfloat16 kernels.
 CONVOLUTIONS = frozenset(n for n in OPS if n.startswith(("FusedConv", "WinogradConv")) and "Transpose" not in n)
 
 
 @dataclass(frozen=True)
 class PairsMatch:
-    """A convolution, those that read its result, and those that add it."""
+    """A convolution, the convolutions that read its result, and those that add it as a residual."""
 
     node: ir.Node
     readers: tuple[ir.Node, ...]
@@ -64,14 +66,14 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
         sums = tuple(reader for reader, i in uses if i == RESIDUAL and adds_pairs(reader, editor))
         is_there = bool(readers) or len(node.outputs) > 1
         if not is_there and (len(sums) < use_count(y) or y.is_graph_output()):
-            return None  # Y has to be written, and P would be as many bytes more
+            return None  # Y must be written anyway, so P would only add bytes
         return PairsMatch(node, readers, sums) if readers or sums else None
 
     def legal(self, match: PairsMatch, editor: Editor) -> PairsMatch:
         w = match.node.inputs[1]
         assert w is not None
         if not gives_pairs(match.node, editor):
-            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd", match.node)
+            raise Refusal(Code.WRONG_SHAPE, "the number of channels is odd, or not known", match.node)
         editor.require_op(_named(PAIRS, match.node), w, match.node)
         return match
 
@@ -85,10 +87,10 @@ class PairsOfChannels(Pass[PairsMatch, PairsMatch]):
 
 
 def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, editor: Editor) -> None:
-    """Has convolutions read pairs of channels, of what `maker` gives or of what was made of it."""
+    """Makes convolutions read an NCHW2c tensor that `maker` writes, or that a pool made of its result."""
     for reader in readers:
-        # Runtimes that inline a body want as many outputs as it has, and files end with one that has a name: where
-        # only Y is wanted, it is an operator of its own.
+        # A runtime that inlines a function body needs a node with all outputs of the body, and a file cannot end with
+        # an unnamed output. A convolution that writes only Y is therefore a separate operator.
         kind = PAIRS if len(reader.outputs) > 1 else FROM_PAIRS
         _rename(reader, kind, [pairs, *reader.inputs[1:]], editor)
     y = maker.outputs[0]
@@ -97,7 +99,7 @@ def read_pairs(readers: Sequence[ir.Node], pairs: ir.Value, maker: ir.Node, edit
 
 
 def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
-    """The second result of a convolution, which it is made to give."""
+    """Adds the NCHW2c output to a convolution and returns it."""
     y = node.outputs[0]
     _rename(node, PAIRS, node.inputs, editor)
     pairs = editor.add_output(node, ir.DataType.BFLOAT16)
@@ -106,7 +108,7 @@ def add_pairs(node: ir.Node, editor: Editor) -> ir.Value:
 
 
 def describe_pairs(pairs: ir.Value, y: ir.Value, editor: Editor) -> None:
-    """Names what holds y in pairs of channels after y, and says its shape where the channels of y are known."""
+    """Names the NCHW2c form of y after y, and declares its shape if the channels of y are known."""
     pairs.name = editor.unique_name(f"{y.name}{SUFFIX}")
     if y.shape is not None and isinstance(M := y.shape[1], int):
         pairs.shape = ir.Shape([y.shape[0], M // 2, y.shape[2], y.shape[3], 2])
@@ -128,7 +130,7 @@ def _rename(node: ir.Node, kind: str, inputs: Sequence[ir.Value | None], editor:
 
 
 def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
-    """The channels that come out of and go into each group, and the number of groups."""
+    """Returns the output channels of a group, its input channels, and the number of groups."""
     dims = editor.shapes.dims(node.inputs[1])
     group = attribute_int(node, "group", 1)
     M, C = (d.value for d in dims[:2]) if dims is not None else (None, None)
@@ -136,18 +138,18 @@ def _channels(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
 
 
 def takes_pairs(node: ir.Node, editor: Editor) -> bool:
-    """Whether a convolution can read pairs of channels."""
+    """Returns whether a convolution can read the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (found[1] % 2 == 0 or _is_plane_by_plane(*found))
 
 
 def adds_pairs(node: ir.Node, editor: Editor) -> bool:
-    """Whether a convolution, one that reads or gives pairs of channels already, can add pairs of channels."""
+    """Returns whether a convolution that already reads or writes the NCHW2c layout can add a residual in it."""
     return node.op_type.startswith((PAIRS, FROM_PAIRS)) and gives_pairs(node, editor)
 
 
 def gives_pairs(node: ir.Node, editor: Editor) -> bool:
-    """Whether it can leave pairs of channels."""
+    """Returns whether a convolution can write the NCHW2c layout."""
     found = _channels(node, editor)
     return found is not None and (_is_plane_by_plane(*found) if found[1] == 1 else found[0] % 2 == 0)
 
@@ -157,18 +159,18 @@ def _is_plane_by_plane(M: int, C: int, group: int) -> bool:
 
 
 def result_of(node: ir.Node, editor: Editor) -> ir.Value:
-    """What a convolution gives behind its activation."""
+    """Returns the result of a convolution, after its activation if it has one."""
     form = form_of(node.outputs[0], editor)
     return node.outputs[0] if form is None else form.y
 
 
 def is_convolution(node: ir.Node) -> bool:
-    """The standard's, or one of ours."""
+    """Returns whether a node is a standard Conv or one of our convolutions."""
     return node.op_type in CONVOLUTIONS if node.domain == DOMAIN else node.op_type == "Conv"
 
 
 def convolution_before(value: ir.Value | None) -> ir.Node | None:
-    """The convolution that makes a value, with an activation behind it or without."""
+    """Returns the convolution that produces a value, directly or through an activation."""
     for _ in range(MAX_ACTIVATION + 1):
         producer = value.producer() if value is not None else None
         if producer is None or is_convolution(producer):
@@ -178,7 +180,10 @@ def convolution_before(value: ir.Value | None) -> ir.Node | None:
 
 
 def between_convolutions(node: ir.Node, editor: Editor) -> bool:
-    """Whether a convolution of single planes reads one, with its activation, and is read by others only."""
+    """Returns whether a depthwise convolution reads a convolution, and only convolutions read its result.
+
+    Both convolutions may have an activation.
+    """
     if editor.shapes.rank(node.inputs[1]) != 4 or not gives_pairs(node, editor):
         return False
     y = result_of(node, editor)

@@ -1,8 +1,9 @@
-"""`limit_error`: which layers stay in float32, so that the error of a model in bfloat16 keeps within a caller's limit.
+"""`limit_error`: chooses the layers that keep float32 to bound the error of a model in bfloat16.
 
-Each layer is rounded alone, and its error at the outputs is its sensitivity. Errors of layers are independent, so their
-squares add up: the most sensitive layers stay in float32 until the sum of the others should hold the limit. Then the
-model as written is measured, with fewer or more of them in the same order, until it holds and with one less would not.
+Each layer is rounded alone; the error at the outputs is its sensitivity. The errors of layers are assumed independent,
+so their squares add up. The most sensitive layers keep float32 until the estimated error of the others is below the
+limit. A binary search over the number of layers, in this order, then measures the written model and finds the fewest
+layers that keep the error below the limit.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from graphopt.progress import Progress
 from graphopt.verification.run import Outputs, open_session, run_case
 
 PRECISION: Precision = "bf16"
-# The passes that round; each site of theirs is a layer.
+# The passes that round; each node that they rewrite is a layer.
 _PASSES = ("bfloat16", "bfloat16_conv", "bfloat16_attention", "bfloat16_matmul")
-_CASES = 4  # drawn inputs, whose errors are taken together
+_CASES = 4  # random inputs; the error is the RMS over all of them
 
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """What `limit_error` found. Errors are RMS over the RMS of the output, over all inputs that were tried.
+    """The result of `limit_error`. Errors are relative: RMS of the error over RMS of the output, over all inputs.
 
     Attributes:
-        keep: the layers that stay in float32, the most sensitive one first; `keep_float` of `optimize`.
-        sensitivities: for each layer the error of the worst output when that layer alone is rounded; empty where the
+        keep: the layers that keep float32, the most sensitive first; pass it to `optimize` as `keep_float`.
+        sensitivities: for each layer the error of the worst output when only that layer is rounded; empty if the
             limit holds with all layers rounded.
         rounded: for each output, the error with all layers in bfloat16.
         errors: for each output, the error with `keep` in float32.
@@ -49,11 +50,12 @@ class ErrorLimit:
     errors: dict[str, float]
 
     def lines(self) -> list[str]:
-        """For people: what stays, and the error of each output."""
+        """Returns the kept layers and the error of each output as lines of text."""
         names = ", ".join(self.keep)
-        stays = f"{len(self.keep)} of {len(self.sensitivities)} layers stay in float32: {names}" if self.keep else ""
+        stays = f"{len(self.keep)} of {len(self.sensitivities)} layers keep float32: {names}" if self.keep else ""
         errors = [
-            f"error of {name}: {error:.1e}" + (f" ({self.rounded[name]:.1e} with all layers)" if self.keep else "")
+            f"error of {name}: {error:.1e}"
+            + (f" ({self.rounded[name]:.1e} with all layers in bfloat16)" if self.keep else "")
             for name, error in self.errors.items()
         ]
         return [stays, *errors] if stays else errors
@@ -67,26 +69,26 @@ def limit_error(
     sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> ErrorLimit:
-    """Chooses the layers that `optimize(model, precision="bf16")` has to leave in float32.
+    """Chooses the layers that `optimize(model, precision="bf16")` must keep in float32.
 
     Args:
-        model: in any form that `optimize` takes.
-        max_error: the largest error of an output: the error's RMS over the output's RMS.
-        options: as for `optimize`; its precision must be "bf16". What its `keep_float` names stays in float32 as well.
-        sizes: symbolic dimension -> size of the inputs that are drawn; others have the sizes that `bench` gives them.
+        model: a model in any form that `optimize` accepts.
+        max_error: the largest allowed relative error of an output: RMS of the error over RMS of the output.
+        options: options of `optimize`; the precision must be "bf16". Nodes in `keep_float` keep float32 as well.
+        sizes: symbolic dimension -> size in the random inputs; other dimensions have the sizes of `bench`.
         progress: called with a line for each step.
 
     Raises:
         ModelLoadError: the model cannot be read.
-        OptionError: another precision, a limit that is no positive number, or an unknown dimension.
-        GraphoptError: the model does not run, or its error is larger than that with no layer rounded.
-        RuntimeMissingError: no ONNX Runtime, or no native library.
+        OptionError: another precision, a limit that is not a positive number, or an unknown dimension.
+        GraphoptError: the model does not run, or its error exceeds the limit with all layers in float32.
+        RuntimeMissingError: ONNX Runtime or the native library is missing.
     """
     options = options or Options(target="cpu", precision=PRECISION)
     if options.precision != PRECISION:
-        raise OptionError(f"a largest error can be given with precision {PRECISION} only")
+        raise OptionError(f"an error limit needs precision {PRECISION}")
     if not 0 < max_error < math.inf:
-        raise OptionError(f"the largest error must be a positive number, not {max_error}")
+        raise OptionError(f"the error limit must be a positive number, not {max_error}")
     say = progress or (lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         work = _ErrorMeasurement(Path(folder), model, options, dict(sizes or {}))
@@ -105,25 +107,25 @@ def limit_error(
 def _fewest(
     work: _ErrorMeasurement, order: list[str], sensitivities: Mapping[str, float], max_error: float, say: Progress
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """The first layers of `order` that must stay for the limit to hold, and the errors then.
+    """Returns the fewest first layers of `order` in float32 with which the limit holds, and the errors.
 
     Raises:
-        GraphoptError: it does not hold with all of them.
+        GraphoptError: the limit does not hold with all layers in float32.
     """
     count = 1
     while count < len(order) and math.hypot(*(sensitivities[layer] for layer in order[count:])) > max_error:
         count += 1
-    low, high = 1, len(order)  # the answer is between, both included
+    low, high = 1, len(order)  # inclusive bounds of the answer
     found: dict[str, float] | None = None
     while True:
         say(f"{count} of {len(order)} layers in float32")
         _, errors = work.errors(order[:count])
         if _worst(errors) <= max_error:
             high, found = count, errors
-        elif count >= len(order):  # it may be that no layer is rounded at all
+        elif count >= len(order):  # also if there are no layers
             raise GraphoptError(
                 f"with all layers in float32 the error is {_worst(errors):.1e}, more than {max_error:.1e}: other "
-                "rewrites move numbers as far (--explain lists them, --skip leaves a pass out)"
+                "rewrites cause it (--explain lists them, --skip leaves a pass out)"
             )
         else:
             low = count + 1
@@ -133,7 +135,7 @@ def _fewest(
 
 
 class _ErrorMeasurement:
-    """The original's outputs, and how far the model is from them with some layers in float32."""
+    """Measures the error of the optimized model against the original model's outputs."""
 
     def __init__(self, folder: Path, model: Any, options: Options, sizes: dict[str, int]) -> None:
         self._folder, self._model = folder, model
@@ -157,7 +159,7 @@ class _ErrorMeasurement:
         self._wanted = self._outputs(original, library=False)
 
     def errors(self, keep: Collection[str]) -> tuple[list[str], dict[str, float]]:
-        """The layers that are rounded where `keep` is not, and the error of each output."""
+        """Optimizes with the layers `keep` in float32; returns the rounded layers and the error of each output."""
         path = self._folder / "candidate.onnx"
         kept = (*self._options.keep_float, *sorted(keep))
         _, report = optimize(self._source(), path, replace(self._options, keep_float=kept, external_data=True))
@@ -180,12 +182,12 @@ class _ErrorMeasurement:
         outputs = [run_case(session, case) for case in self._cases]
         for one in outputs:
             if isinstance(one, str):
-                raise GraphoptError(f"{self._called}: it does not run: {one}; give sizes that it takes (--dim)")
+                raise GraphoptError(f"{self._called} does not run: {one}; give sizes that it accepts (--dim)")
         return [one for one in outputs if not isinstance(one, str)]
 
 
 def _error(wanted: list[Any], got: list[Any]) -> float | None:
-    """RMS of the error over the RMS of what is wanted, over all inputs; None of what are no floats."""
+    """Returns the RMS of the error over the RMS of the wanted values, over all inputs; None for non-float outputs."""
     squares = size = 0.0
     for want, have in zip(wanted, got):
         if not isinstance(want, np.ndarray) or want.dtype.kind != "f":

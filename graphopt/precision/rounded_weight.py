@@ -1,17 +1,16 @@
-"""A weight in bfloat16, rounded so that the sums that it is for move least.
+"""Rounds weights to bfloat16 such that the errors of each sum cancel.
 
-Rounding each number to its nearest leaves errors that add up to something: what a sum of products reads is no noise
-around zero, but mostly what a Relu gave or a picture that changes little from one pixel to the next, so that the sum of
-the errors moves every result the same way. Here some numbers, those that lie near the middle between two of bfloat16's,
-go to the other neighbour, until the errors of a sum's terms cancel. It costs nothing when the model runs, and no number
-moves by more than the distance of two neighbours.
+With rounding to nearest, the errors of a row do not cancel: activations do not average to zero. They are mostly outputs
+of Relu, or images with equal neighbouring pixels, so the sum of the errors shifts every result in the same direction.
+Here some elements, those near the middle between two bfloat16 values, are rounded to the other neighbour until the
+errors of the row cancel. It costs nothing at run time, and no element moves by more than one bfloat16 step.
 
-Minimized is what a row's error adds to its sum, squared, for inputs whose mean is as large as their deviation:
+It minimizes the expected squared error of a row's sum for independent inputs with equal mean and standard deviation:
 
     (sum of e)^2 + sum of e^2        e = rounded - weight
 
-It is the choice of Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization" (ICML 2020), by a fixed
-guess of what is read in place of inputs to measure it on.
+M. Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", ICML 2020, choose the direction from
+calibration inputs; here the distribution of the inputs is assumed.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.traversal import tensor_array, tensor_dims
 from graphopt.ops.schema import Array
 
-BLOCK = 1 << 16  # numbers that are rounded at a time: with what is kept of them they fit a cache
+BLOCK = 1 << 16  # elements that are rounded at a time; the temporary arrays fit a cache
 
 
 class RoundedWeight(ir.LazyTensor):
-    """A float32 weight of numbers that bfloat16 has, computed whenever it is read.
+    """A float32 weight of bfloat16 values, computed each time it is read.
 
     Args:
-        source: float32, [M, terms..], or [terms, M] where they come first: a result sums over its terms.
-        terms_first: which.
+        source: float32 [M, terms..], or [terms, M] if `terms_first`: each output sums over its terms.
+        terms_first: whether the terms are the first axis.
     """
 
     def __init__(self, source: ir.TensorProtocol, *, terms_first: bool) -> None:
@@ -49,9 +48,9 @@ class RoundedWeight(ir.LazyTensor):
 
 
 def rounded(w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) -> ir.Value:
-    """A constant of the numbers that take those of `w`'s place, the same one for all nodes of a graph that share it."""
+    """Returns the rounded weight as an initializer, which all readers of `w` in a graph share."""
     source = editor.tensor(w)
-    assert source is not None, "`legal` asked for a constant"
+    assert source is not None, "`legal` requires a constant"
     name = f"{w.name}_bf16"
     made = None if node.graph is None else node.graph.initializers.get(name)
     tensor = None if made is None else made.const_value
@@ -62,7 +61,7 @@ def rounded(w: ir.Value, node: ir.Node, editor: Editor, *, terms_first: bool) ->
 
 
 def to_bfloat16(weights: Array) -> npt.NDArray[np.float32]:
-    """float32 [rows, terms] of numbers that bfloat16 has: each one of the two nearest to a weight."""
+    """Rounds float32 weights [rows, terms] to one of the two nearest bfloat16 values, as float32."""
     rows, terms = weights.shape
     result = np.empty(weights.shape, np.float32)
     step = max(BLOCK // max(terms, 1), 1)
@@ -75,17 +74,17 @@ def _rows(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore", invalid="ignore"):
         nearest = weights.astype(ml_dtypes.bfloat16).astype(np.float32)
         error = nearest.astype(np.float64) - weights
-        # What the other neighbour would add to it. Zeros stay, and so does what has no finite neighbours.
+        # The step to the other neighbour. Zeros and elements without finite neighbours keep their value.
         bits, towards_zero = nearest.view(np.uint32), (error > 0) == (nearest > 0)
         other = np.where(towards_zero, bits - np.uint32(1 << 16), bits + np.uint32(1 << 16)).view(np.float32)
         movable = (error != 0) & (nearest != 0) & np.isfinite(nearest) & np.isfinite(other)
         step = np.where(movable, other.astype(np.float64) - nearest, 0.0)
     error[~np.isfinite(error)] = 0.0
-    own = step * (2 * error + step)  # of the sum of squares
+    own = step * (2 * error + step)  # change of the sum of squares
     total = error.sum(axis=1)
     moved = np.zeros(weights.shape, bool)
     every = np.arange(len(weights))
-    for _ in range(weights.shape[1]):  # far more than it takes
+    for _ in range(weights.shape[1]):  # a limit; far fewer iterations suffice
         gain = step * (2 * total[:, None] + step) + own
         best = gain.argmin(axis=1)
         better = gain[every, best] < 0

@@ -1,31 +1,30 @@
-"""float32 becomes float16 where that is safe (`--precision fp16`), with Casts where the two meet.
+"""Converts float32 to float16 where that is safe (`--precision fp16`), with Casts at the boundaries.
 
-It runs once, after all other passes: weights are folded in float64 and rounded once, and statistics are inside fused
-nodes, which keep them in float32 themselves.
+The conversion runs once, after all other passes. Weights are then already folded in float64, and statistics are inside
+fused nodes, which compute them in float32.
 
-Each node computes in one precision, decided in topological order as automatic mixed precision does (P. Micikevicius et
+Each node computes in one precision, chosen in topological order as in automatic mixed precision (P. Micikevicius et
 al., "Mixed Precision Training", ICLR 2018):
 
-- Products (Conv, Gemm, MatMul, attention, recurrent nets) and nodes that keep their statistics in float32 by
-  definition (`stash_type`, our operators) take float16.
-- Statistics (Softmax, norms, sums, means) and what leaves the range quickly (Exp, Pow, ...) take float32, and so does
-  arithmetic that only they or integers read.
-- All others follow their inputs: float16, unless one of them is computed in float32.
+- Matrix multiplications (Conv, Gemm, MatMul, attention, recurrent networks) and nodes that by definition compute their
+  statistics in float32 (`stash_type`, our operators) take float16.
+- Statistics (Softmax, norms, sums, means) and operators with a large range (Exp, Pow, ...) take float32. So does
+  arithmetic with results that only statistics or casts to integers read.
+- All other nodes follow their inputs: float16, unless an input is computed in float32.
 
-Range: a node stays in float32 when one of its constants has numbers beyond 65504 or loses more than half precision by
-underflow, so that masks of -3.4e38 and epsilons of 1e-12 keep their meaning. A bias of FusedAttention becomes a mask of
--65504 where it is lower, infinities excepted: a row that is masked everywhere stays an average. So does a node that
-reads or makes activations near 65504, which a run of the float32 model shows (`ranges`). A matrix multiplication with
-such a result takes float16 all the same where its weight can be divided by a power of two: x (W / 2^k), times 2^k in
-float32.
+Range: a node keeps float32 if a constant has elements beyond 65504, or if underflow adds more error than rounding to
+float16. Masks of -3.4e38 and epsilons of 1e-12 therefore keep their effect. A node also keeps float32 if its
+activations come near 65504 in a run of the float32 model (`ranges`). A matrix multiplication with such a result still
+takes float16 if its weight can be divided by a power of two: x (W / 2^k), times 2^k in float32. A FusedAttention bias
+with finite elements below -65504 becomes a mask with the value -65504, so a fully masked row still gives an average.
 
-What float16 a node may take is what the ONNX schema of its operator and version says. Bodies of If, Loop and Scan are
-converted inside; their interfaces, the user's functions and foreign operators stay in float32, and so do graph inputs
-and outputs unless asked otherwise. Integers are not touched.
+The ONNX schema of a node's operator and version decides which inputs and outputs may be float16. Bodies of If, Loop and
+Scan are converted, but their inputs and outputs keep float32. So do functions of the user, operators of other domains
+and, by default, graph inputs and outputs. Integers do not change.
 
-On the CPU nothing gains from computing in float16 (ONNX Runtime has no kernels of standard operators for it and casts
-around each node), so only the weights are stored in float16 there: matrices, filters and tables, with a Cast that
-runtimes compute when they load the model.
+On CPUs computing in float16 gains nothing: ONNX Runtime has no float16 kernels of standard operators there, and casts
+around each node. Only matrices, filters and tables are stored in float16, with a Cast that runtimes constant-fold when
+they load the model.
 """
 
 from __future__ import annotations
@@ -46,21 +45,24 @@ from graphopt.remarks import Code, Remark, node_label
 def convert(
     editor: Editor, *, keep_io: bool = True, keep: Collection[str] = (), ranges: ActivationRanges | None = None
 ) -> HalfPrecisionResult:
-    """Converts the editor's model in place.
+    """Converts the editor's model to float16, in place.
 
     Args:
-        editor: the model, types inferred.
-        keep_io: graph inputs and outputs stay float32.
-        keep: nodes, by name or by operator, that stay float32.
-        ranges: of the model's activations; None where they were not measured.
+        editor: the model, with inferred types.
+        keep_io: whether graph inputs and outputs keep float32.
+        keep: names of nodes and operators that keep float32.
+        ranges: measured ranges of the activations; None if they were not measured.
+
+    Returns:
+        Remarks, initializers with range problems, and notes for the report.
 
     Raises:
-        OptionError: a name in `keep` that no node has.
+        OptionError: a name in `keep` is the name of no node or operator.
     """
     require_known(editor, keep)
     opset = editor.model.opset_imports.get("", 0)
     if opset < MIN_OPSET:
-        detail = f"the model has opset {opset}, float16 needs {MIN_OPSET}"
+        detail = f"the model has opset {opset}, and float16 needs opset {MIN_OPSET}"
         return HalfPrecisionResult([Remark(NAME, Code.OPSET.name, (), detail)], [])
     work = Conversion(editor, keep_io, keep, ranges or ActivationRanges())
     work.convert(editor.model.graph)
@@ -68,13 +70,15 @@ def convert(
 
 
 def require_known(editor: Editor, keep: Collection[str]) -> None:
-    """Raises:
-    OptionError: a name of what is to stay in float32 that no node and no operator has.
+    """Checks that each name in `keep` is the name of a node or an operator of the model.
+
+    Raises:
+        OptionError: one is not.
     """
     nodes = list(ir.traversal.RecursiveGraphIterator(editor.model.graph))
     unknown = set(keep) - {n.op_type for n in nodes} - {node_label(n) for n in nodes}
     if unknown:
-        raise OptionError(f"no node and no operator has the name '{min(unknown)}', so none can stay in float32")
+        raise OptionError(f"cannot keep '{min(unknown)}' in float32: no node or operator has this name")
 
 
 __all__ = ["NAME", "ActivationRanges", "HalfPrecisionResult", "convert", "range_of", "require_known"]

@@ -1,4 +1,4 @@
-"""Constants in float16: what of them it does not hold, and the rounded ones, made once each."""
+"""Constants in float16: their range problems, and the converted constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST_NORMAL = 2.0**-14
 
 
 def range_of(name: str, array: Array) -> InitializerRange:
-    """Counts the range problems of a float32 array."""
+    """Counts the elements of a float32 array that overflow or underflow in float16."""
     flat = array.reshape(-1)
     finite = flat[np.isfinite(flat)]
     size = np.abs(finite)
@@ -44,20 +44,20 @@ def to_half(array: Array) -> Array:
 
 
 def _saturated(array: Array) -> Array:
-    """float16 with finite numbers beyond its range at its ends."""
+    """Converts to float16; finite elements beyond the range become its limits."""
     clipped = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
     return to_half(clipped)
 
 
 @dataclass
 class HalfConstants:
-    """The constants of a model that is converted.
+    """The constants of a model and their float16 copies.
 
     Attributes:
         editor: the model.
-        ranges: of those that were asked for.
-        scaled: constants in float16 that were divided by a power of two, by that.
-        in_half: those that have one in float16, in the order in which they came, which the written file shows.
+        ranges: the ranges computed so far.
+        in_half: constants with a float16 copy, in the order of their conversion, which fixes their order in the file.
+        scaled: (constant, power) -> the constant divided by 2^power, in float16.
     """
 
     editor: Editor
@@ -66,7 +66,7 @@ class HalfConstants:
     scaled: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
 
     def range(self, value: ir.Value) -> InitializerRange:
-        """What of a constant float16 does not hold."""
+        """Returns the range problems of a constant."""
         if value not in self.ranges:
             array = self.editor.constant(value)
             assert array is not None
@@ -74,14 +74,17 @@ class HalfConstants:
         return self.ranges[value]
 
     def may_store(self, value: ir.Value, node: ir.Node) -> bool:
-        """A matrix, filter or table: clean-up computes a Cast of anything smaller."""
+        """Returns whether a constant may be stored in float16: matrices, filters and tables that fit.
+
+        Clean-up folds the Cast of a smaller constant back into float32.
+        """
         tensor = self.editor.tensor(value)
         if tensor is None or tensor.dtype != FLOAT or not value.is_initializer() or node.op_type in QUANTIZATION:
             return False
         return is_matrix(tensor) and self.range(value).fits
 
     def may_scale(self, value: ir.Value | None, power: int) -> bool:
-        """Whether a constant divided by 2^`power` loses no more in float16 than rounding does."""
+        """Returns whether a constant divided by 2^`power` neither overflows nor underflows in float16."""
         array = self.editor.constant(value)
         return array is not None and range_of("", np.ldexp(array, -power)).fits
 
@@ -97,19 +100,23 @@ class HalfConstants:
         return self.scaled[value, power]
 
     def half(self, value: ir.Value, saturate: bool) -> ir.Value:
-        """A constant in float16; with `saturate` finite numbers beyond the range end at its ends."""
+        """Returns a constant in float16; with `saturate` finite elements beyond the range become its limits."""
         tensor = self.editor.tensor(value)
         assert tensor is not None
         found = self.range(value)
         convert = _saturated if saturate and not found.fits else to_half
-        # Made again whenever it is read: the model may be larger than memory.
+        # Computed each time it is read, because the model may be larger than memory.
         shape = ir.Shape(tensor.shape.numpy())
         half = ir.LazyTensor(lambda: ir.Tensor(convert(tensor.numpy())), HALF, shape)
         self.in_half[value] = None
         return self.editor.initializer_like(value, half, "half")
 
     def without_hidden(self, bias: ir.Value, array: Array) -> tuple[ir.Value, ir.Value]:
-        """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
+        """Splits an attention bias into a float16 bias and a boolean mask.
+
+        Returns:
+            The bias with 0 instead of finite elements <= -65504, and a mask that is false at these. -inf is kept.
+        """
         keep = ~(np.isfinite(array) & (array <= -LARGEST))
         self.in_half[bias] = None
         half = ir.Tensor(to_half(np.where(keep, array, 0)))

@@ -1,4 +1,4 @@
-"""Takes a model to float16, graph by graph and node by node, with Casts where the two precisions meet."""
+"""Converts a model to float16, graph by graph and node by node, with Casts between the precisions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from graphopt.transposed_products import MATRIX_PRODUCTS
 
 NAME = "half_precision"
 _SUFFIX = {FLOAT: "float", HALF: "half"}
-# Their result is twice as large where weight and bias are.
-# Nodes that a note names.
+# The most nodes that a note names.
 NAMED = 5
 
 
 @dataclass
 class HalfPrecisionResult:
-    """Remarks as of any pass, the initializers with range problems, and notes for the report."""
+    """Remarks of the conversion, the initializers with range problems, and notes for the report."""
 
     remarks: list[Remark]
     ranges: list[InitializerRange]
@@ -46,10 +45,10 @@ class Conversion:
     """One conversion of a model, in place.
 
     Args:
-        editor: the model, types inferred.
-        keep_io: graph inputs and outputs stay float32.
-        keep: nodes, by name or by operator, that stay float32.
-        ranges: of activations.
+        editor: the model, with inferred types.
+        keep_io: whether graph inputs and outputs keep float32.
+        keep: names of nodes and operators that keep float32.
+        ranges: measured ranges of the activations.
     """
 
     def __init__(self, editor: Editor, keep_io: bool, keep: Collection[str], ranges: ActivationRanges) -> None:
@@ -57,18 +56,18 @@ class Conversion:
         self.converted: set[ir.Value] = set()
         self.constants = HalfConstants(editor)
         self.reasons = Reasons(editor, frozenset(keep), self.constants, self.converted, ranges)
-        # Of values in the other type, and of biases that hide keys: each is made once.
+        # (value, type, saturated) -> the value in that type, and bias -> its split form. Each is made once.
         self.views: dict[tuple[ir.Value, ir.DataType, bool], ir.Value] = {}
         self.hidden: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         self.stays: dict[tuple[Code, str], list[ir.Node]] = {}
-        # Casts to float16 of what is float16 now.
+        # Casts to float16 with a source that has become float16.
         self.idle: list[ir.Node] = []
         self.nodes = self.casts = 0
         self.scaled: list[ir.Node] = []
-        # Known multiply-adds: those in float16, and all.
+        # Known multiply-adds: [in float16, all].
         self.multiply_adds = [0, 0]
         self.notes: list[str] = []
-        # Graph outputs that are what was cast to them before.
+        # Graph outputs that replaced a Cast by its source.
         self.outputs = 0
 
     # -- a graph -------------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ class Conversion:
             for body in bodies(node):
                 self.convert(body)
             self._convert_node(node)
-        # Until here their readers saw float16 of the model's own making, which is no matter of precision.
+        # Bypassed last: until here the readers must see values that the model itself declares as float16.
         for cast in [c for c in self.idle if c.graph is graph]:
             assert cast.inputs[0] is not None
             self.editor.bypass(cast, cast.inputs[0])
@@ -96,7 +95,7 @@ class Conversion:
         for i, value in enumerate(graph.outputs):
             producer = value.producer()
             if declared[i] == HALF:
-                continue  # and so it stays, whatever was behind the Cast that made it
+                continue  # the model declares float16, so the output is not cast back
             if value in restored:  # listed twice
                 graph.outputs[i] = restored[value]
                 continue
@@ -115,11 +114,11 @@ class Conversion:
             new.metadata_props.update(value.metadata_props)
             inference.declare_like(self.editor.model, new, value)
             inference.retype(self.editor.model, new, wanted)
-            inference.declare(self.editor.model, value)  # it is the interface no more, which may declare -1
+            inference.declare(self.editor.model, value)  # no longer an output, which may declare dimensions of -1
             graph.outputs[i] = restored[value] = new
 
     def _bypass(self, cast: ir.Node, wanted: ir.DataType) -> bool:
-        """Lets a graph output be what was cast to it, where that has the wanted type."""
+        """Replaces a graph output that a Cast produces by the Cast's source if that has the wanted type."""
         source = cast.inputs[0]
         if source is None or source.dtype != wanted or not self.editor.bypass(cast, source):
             return False
@@ -187,9 +186,12 @@ class Conversion:
         self.nodes += 1
 
     def _scale_down(self, node: ir.Node, takes: Sequence[int]) -> bool:
-        """Divides weight and bias of x W + b by 2^k, and multiplies the result by it in float32; False if it cannot.
+        """Divides weight and bias of x W + b by 2^k, and multiplies the result by 2^k in float32.
 
-        The result is too large for float16, and x is not. A residual of LinearAdd is added in float32.
+        For results that are too large for float16. A residual of LinearAdd is added in float32.
+
+        Returns:
+            False, without a change, if the node is another one, x is too large or the scaled constants underflow.
         """
         ours = node.domain == DOMAIN and node.op_type in ("Linear", "LinearAdd")
         linear = node.domain == "" and node.op_type in LINEAR
@@ -233,9 +235,10 @@ class Conversion:
         return True
 
     def _hide(self, node: ir.Node, index: int) -> ir.Node:
-        """FusedAttention with a bias that hides keys becomes one with a mask, where they have score -65504.
+        """Replaces a FusedAttention bias that hides keys by a bias and a mask with the value -65504.
 
-        A Cast of -3.4e38 would be -inf, and a row that is hidden everywhere NaN; -65504 would not swallow the score.
+        A Cast of -3.4e38 would be -inf, and a row that is hidden everywhere would be NaN. Adding -65504 to the score
+        would not absorb it; the mask replaces the score.
         """
         bias = node.inputs[index]
         assert bias is not None
@@ -258,7 +261,7 @@ class Conversion:
         return new
 
     def _split_bias(self, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """(the bias in float16 with 0 where it hides, True where it does not hide); -inf stays in the bias."""
+        """Splits an attention bias as `HalfConstants.without_hidden`, with nodes if it is not a constant."""
         array = self.editor.constant(bias)
         if array is not None:
             return self.constants.without_hidden(bias, array)
@@ -292,7 +295,7 @@ class Conversion:
     def _convert_fill(self, node: ir.Node) -> None:
         value = node.attributes.get("value")
         array = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
-        declared = node.outputs[0].dtype  # which may contradict the node
+        declared = node.outputs[0].dtype  # may contradict the node's attribute
         if (
             array.dtype != np.float32
             or declared != FLOAT
@@ -312,7 +315,7 @@ class Conversion:
         self.converted.add(value)
 
     def _view(self, value: ir.Value, dtype: ir.DataType, *, saturate: bool = False) -> ir.Value:
-        """The value in the other precision: the constant rounded, what a Cast was made of, or a Cast."""
+        """Returns the value in the other precision: a rounded constant, the source of a Cast, or a new Cast."""
         key = (value, dtype, saturate)
         if key not in self.views:
             self.views[key] = self._make_view(value, dtype, saturate)
@@ -368,24 +371,24 @@ class Conversion:
         return HalfPrecisionResult(remarks, ranges, self.notes)
 
     def _range_note(self) -> str:
-        """Names the nodes in float32 because of their activations, and the share of multiply-adds in float16."""
+        """Names the nodes that keep float32 for their activations, and the share of multiply-adds in float16."""
         kept = [(node_label(n), detail) for (code, detail), ns in self.stays.items() if code == Code.RANGE for n in ns]
         scaled = [node_label(node) for node in self.scaled]
         said = []
         if kept:
             named = ", ".join(f"{name} ({detail})" for name, detail in kept[:NAMED])
             more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
-            said.append(f"activations near float16's limit of {LARGEST:g} are kept in float32: {named}{more}")
+            said.append(f"nodes with activations near float16's limit of {LARGEST:g} keep float32: {named}{more}")
         if scaled:
             named = ", ".join(scaled[:NAMED]) + (f" and {len(scaled) - NAMED} more" if len(scaled) > NAMED else "")
-            said.append(f"weights are scaled down, and results up in float32: {named}")
+            said.append(f"weights are scaled down, and results are scaled back in float32: {named}")
         half, all_ = self.multiply_adds
         if all_:
-            said.append(f"{half / all_:.1%} of the multiply-adds in floating point are in float16")
+            said.append(f"{half / all_:.1%} of the floating-point multiply-adds are in float16")
         return "; ".join(said)
 
     def _drop_unread(self, value: ir.Value) -> None:
-        """The float32 original goes when nobody reads it, and the float16 initializer takes its name."""
+        """Removes an unused float32 original; its float16 copy takes its name."""
         if is_read(value) or value.is_graph_input():
             return
         name, producer = value.name, value.producer()
@@ -399,10 +402,11 @@ class Conversion:
 
 
 def _transpose_behind_products(editor: Editor) -> None:
-    """Transpose(x) W becomes Transpose(x W) in float16, where a batch moves before the rows and W makes rows no longer.
+    """Rewrites Transpose(x) W as Transpose(x W) in float16, for perms that move the first axis just before the last.
 
-    The sums are the same, and no more numbers are moved. onnxruntime 1.31.1 ends the process where such a product meets
-    its CPU at the default level, with Casts that it puts in itself; so it does with two nodes of float16 and no others.
+    The sums are the same, and no more elements move, because W [K, N] has N <= K. onnxruntime 1.31.1 aborts the process
+    on the original form on its CPU provider at the default optimization level, where it inserts Casts around float16
+    nodes.
     """
     for node in editor.nodes(MATRIX_PRODUCTS):
         transpose, weight = made_by(node.inputs[0], "Transpose"), editor.tensor(node.inputs[1])

@@ -1,7 +1,7 @@
-"""Ranges of activations: the largest values of the float32 model, which decide what float16 can hold.
+"""Ranges of activations: the largest values in runs of the float32 model.
 
-Weights are known when a model is converted, activations are not: the residual streams of Gemma and T5 exceed 65504, and
-become infinite in float16. `graphopt/verification/ranges.py` measures them by running the model.
+They decide which activations fit float16: the residual streams of Gemma and T5 exceed 65504 and would become infinite.
+`graphopt/verification/ranges.py` measures them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from graphopt.precision.float16.constants import LARGEST
 from graphopt.report.multiply_adds import Dims
 
-# Inputs that were not tried may give larger values: a value within this factor of float16's limit is kept in float32.
+# Other inputs may give larger values: a value within this factor of float16's limit keeps float32.
 MARGIN = 4.0
 # The result of a matrix multiplication with a scaled weight is below the limit by this factor.
 SCALED_MARGIN = 16.0
@@ -27,7 +27,7 @@ class ActivationRanges:
 
     Attributes:
         largest: value -> its largest finite magnitude.
-        dims: value -> its dimensions in the first run, of operands and results of matrix multiplications.
+        dims: operand or result of a matrix multiplication -> its dimensions in the first run.
     """
 
     largest: Mapping[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class ActivationRanges:
         return 0.0 if value is None else self.largest.get(value.name or "", 0.0)
 
     def exceeds(self, value: ir.Value | None) -> bool:
-        """Whether a value comes within `MARGIN` of float16's largest number."""
+        """Returns whether a value is within a factor of `MARGIN` of float16's largest number."""
         return self.of(value) > LARGEST / MARGIN
 
 

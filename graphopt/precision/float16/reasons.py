@@ -1,4 +1,4 @@
-"""Why a node stays in float32: its operator, what makes its inputs, whose body it shares, its constants."""
+"""Decides which nodes keep float32, by operator, inputs, shared function bodies, constants and ranges."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from graphopt.precision.float16.constants import FLOAT, HALF, LARGEST, HalfConst
 from graphopt.precision.float16.ranges import ActivationRanges
 from graphopt.remarks import Code, node_label
 
-# They take float16 whatever they read: products, and what keeps its statistics in float32 by definition.
+# Operators that take float16 with any inputs: matrix multiplications, and norms with float32 statistics by definition.
 TAKE_HALF = frozenset(
     "Conv ConvTranspose Gemm MatMul Einsum LSTM GRU RNN Attention LayerNormalization RMSNormalization".split()
 )
-# They take float32.
+# Operators that take float32.
 STATISTICS = frozenset(
     "Softmax LogSoftmax SoftmaxCrossEntropyLoss InstanceNormalization BatchNormalization LpNormalization "
     "MeanVarianceNormalization LRN LpPool GlobalLpPool ReduceMean ReduceSum ReduceSumSquare ReduceL1 ReduceL2 "
@@ -37,8 +37,10 @@ STATISTICS = frozenset(
 
 @functools.cache
 def half_types(op_type: str, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...], bool] | None:
-    """Which formal inputs and outputs of a standard operator may be float or float16, and whether the last input is
-    variadic; None for an operator without schema.
+    """Returns the formal inputs and outputs of a standard operator that may be float or float16.
+
+    Returns:
+        One flag for each input, one for each output, and whether the last input is variadic; None without a schema.
     """
     try:
         schema = onnx.defs.get_schema(op_type, opset, "")
@@ -57,15 +59,15 @@ def half_types(op_type: str, opset: int) -> tuple[tuple[bool, ...], tuple[bool, 
 
 @dataclass
 class Reasons:
-    """Decides node by node, in the order of the graph.
+    """Decides node by node, in the order of the graph, why a node keeps float32.
 
     Attributes:
         editor: the model.
-        keep: nodes, by name or by operator, that stay as asked.
-        constants: of the model.
-        converted: values whose type has changed so far.
-        ranges: of activations; empty where they were not measured.
-        needs_float: nodes whose results only statistics and integers read.
+        keep: names of nodes and operators that the caller keeps in float32.
+        constants: constants of the model.
+        converted: values that have become float16 so far.
+        ranges: measured ranges of the activations; empty if not measured.
+        needs_float: nodes with results that only statistics and casts to integers read.
     """
 
     editor: Editor
@@ -78,11 +80,11 @@ class Reasons:
 
     @property
     def stores_only(self) -> bool:
-        """Whether float16 is for storage alone."""
+        """Whether float16 is used for storage only."""
         return self.editor.target.device == "cpu"
 
     def find_needs_float(self, graph: ir.Graph) -> None:
-        """Nodes whose results only statistics and integers read: their own arithmetic belongs to the statistics."""
+        """Finds the nodes with results that only statistics and casts to integers read; fills `needs_float`."""
         for node in reversed(graph):
             readers = [u for o in node.outputs for u in o.consumers()]
             if not readers or any(o.is_graph_output() for o in node.outputs):
@@ -91,14 +93,14 @@ class Reasons:
                 self.needs_float.add(node)
 
     def why_float(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code | None, str] | None:
-        """Why the node stays in float32 (no code: it follows its inputs), or None when it takes float16."""
+        """Returns why the node keeps float32 (without a code if it follows its inputs), or None if it takes float16."""
         why = self._own_reason(node, takes)
         if why is None and node.domain == DOMAIN and not self._family_follows(node):
             return Code.OPSET, f"{node.op_type} of two element types needs opset {CAST_LIKE_OPSET}"
         return why
 
     def either(self, node: ir.Node) -> list[int]:
-        """The inputs that may be float or float16."""
+        """Returns the indices of the inputs that may be float or float16."""
         if node.domain == DOMAIN and node.op_type in OPS:
             return OPS[node.op_type].inputs_of_T
         types = half_types(node.op_type, self.editor.opset(node)) if node.domain == "" else None
@@ -109,7 +111,7 @@ class Reasons:
         return [i for i in range(len(node.inputs)) if (inputs[i] if i <= last else variadic and inputs[last])]
 
     def fits(self, value: ir.Value) -> bool:
-        """Whether float16 holds what is in the value; False where that is not known."""
+        """Returns whether no element of the value overflows in float16; False if that is unknown."""
         if value in self.converted or value.dtype == HALF:
             return True
         return self.editor.is_constant(value) and not self.constants.range(value).overflow
@@ -121,23 +123,23 @@ class Reasons:
         if bodies(node):
             return None, ""
         if self._is_kept(node):
-            return Code.KEPT, "--keep-float names it"
+            return Code.KEPT, "--keep-float names the node or its operator"
         if node.op_type in QUANTIZATION:
             return Code.QUANTIZED, f"{node.op_type} is a quantized operator"
         if any(made_by(v, *QUANTIZATION) for v in node.inputs):
             return Code.QUANTIZED, f"{node.op_type} reads a quantized value"
         if not takes or not self._outputs_follow(node) or node.op_type in RANDOM:
-            return Code.NO_FLOAT16, f"{node.op_type} takes no float16 in opset {self.editor.opset(node)}"
+            return Code.NO_FLOAT16, f"{node.op_type} does not take float16 in opset {self.editor.opset(node)}"
         if self.stores_only:
-            # A table stays small in memory where only the rows that were picked are cast.
+            # A Gather from a float16 table casts only the selected rows, so the table stays small in memory.
             if is_op(node, "Gather") and all(self._is_half(node.inputs[i]) for i in takes):
                 return None if node not in self.needs_float else (None, "")
-            return Code.NO_FLOAT16, f"{node.op_type} has no float16 kernel that pays on {self.editor.target}"
+            return Code.NO_FLOAT16, f"{node.op_type} does not gain from float16 on {self.editor.target}"
         if self._is_statistics(node):
             return Code.STATISTICS, f"{node.op_type} computes statistics"
         product = ours or node.op_type in TAKE_HALF or node.op_type == "GroupNormalization"
         if product and attribute_int(node, "stash_type", 1) != 1:
-            return Code.STATISTICS, f"{node.op_type} computes its statistics in another type than float32"
+            return Code.STATISTICS, f"{node.op_type} does not compute its statistics in float32"
         if not product:
             if node in self.needs_float:
                 return None, ""
@@ -156,10 +158,10 @@ class Reasons:
         return node.op_type in self.keep or node_label(node) in self.keep
 
     def _family_follows(self, node: ir.Node) -> bool:
-        """Whether all nodes that share a function body take float16 with this one.
+        """Returns whether all nodes that share this node's function body take float16.
 
-        From CAST_LIKE_OPSET on bodies follow the type of their inputs. Below, a body is written for one type; it is
-        written again when the first of its nodes is converted, and only if none has a reason of its own to stay.
+        From CAST_LIKE_OPSET on, function bodies accept both types. Below, a body is written for one type. It is written
+        again when the first of its nodes is converted, and only if none of them must keep float32.
         """
         if self.editor.model.opset_imports.get("", 0) >= CAST_LIKE_OPSET:
             return True
@@ -184,7 +186,7 @@ class Reasons:
         return value is not None and (value in self.converted or self.editor.is_constant(value))
 
     def _outputs_follow(self, node: ir.Node) -> bool:
-        """Every float32 output becomes float16 with the inputs, or is float32 by definition; all types are known."""
+        """Returns whether the types of all inputs and outputs are known."""
         known = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
         return all((v.dtype is not None and isinstance(v.type, ir.TensorType)) or self._is_half(v) for v in known)
 
@@ -193,20 +195,20 @@ class Reasons:
             value = node.inputs[i]
             assert value is not None
             if is_attention_bias(node, i) and not self.fits(value) and not self._can_hide(node, value):
-                return Code.OVERFLOW, f"the bias {value.name} may hold numbers below {-LARGEST:g}"
+                return Code.OVERFLOW, f"the bias {value.name} may have elements below {-LARGEST:g}"
             if value in self.converted or not self.editor.is_constant(value):
                 continue
             found = self.constants.range(value)
             if found.fits or is_attention_bias(node, i) or (found.overflow and is_bound(node, i)):
                 continue
             if found.overflow:
-                return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} numbers are beyond {LARGEST:g}"
+                return Code.OVERFLOW, f"{found.name}: {found.overflow} of {found.size} elements are beyond {LARGEST:g}"
             lost = found.subnormal + found.zero
-            return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} numbers lose bits, {found.zero} become zero"
+            return Code.UNDERFLOW, f"{found.name}: {lost} of {found.size} elements lose bits, {found.zero} become zero"
         return self._exceeds(node, takes)
 
     def _exceeds(self, node: ir.Node, takes: Sequence[int]) -> tuple[Code, str] | None:
-        """Returns the first input or output of the node that was too large for float16 in a run."""
+        """Names the first input or output of the node that was too large for float16 in a run, or returns None."""
         read = [node.inputs[i] for i in takes if not is_attention_bias(node, i) and not is_bound(node, i)]
         for value in (*read, *node.outputs):
             if value is not None and value.dtype == FLOAT and self.ranges.exceeds(value):
@@ -224,7 +226,7 @@ class Reasons:
 
 
 def _family(node: ir.Node) -> str:
-    """Nodes that share a body, or would after a bias has become a mask; "" for operators that are not ours."""
+    """Names the nodes that share a function body, also after a bias has become a mask; "" for other operators."""
     return node.op_type.replace("BiasMask", "Bias") if node.domain == DOMAIN else ""
 
 
@@ -239,5 +241,5 @@ def is_attention_bias(node: ir.Node, index: int) -> bool:
 
 
 def is_bound(node: ir.Node, index: int) -> bool:
-    """A bound beyond the range bounds nothing."""
+    """Returns whether an input is a bound of a Clip: one beyond the range of float16 has no effect."""
     return is_op(node, "Clip") and index > 0
