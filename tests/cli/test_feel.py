@@ -181,7 +181,6 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
     path = tmp_path / "in.onnx"
     onnx.save(ZOO["resnet18"](small=True), path)
     for options, words in (
-        (("--threads", "-1"), "give 1, 2, ..., or 0"),
         (("--dim", "batch"), "NAME=8"),
         (("--dim", "batch=0"), "NAME=8"),
         (("--only", "winograd"), "the passes are contrib, "),

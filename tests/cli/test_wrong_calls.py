@@ -97,6 +97,7 @@ NO_DEVICE = "graphopt doctor shows every way to a GPU"
         ("verify ok.onnx ok.onnx --inputs double.npz", 2, "is float64, and the model takes float32"),
         ("optimize ok.onnx o.onnx --precision fp16 --inputs no.npz", 5, "no.npz: no such file or folder"),
         ("optimize ok.onnx o.onnx --tune --tune-seconds -1", 2, "'--tune-seconds'"),
+        ("optimize ok.onnx o.onnx --threads -1", 2, "'--threads'"),
         ("verify ok.onnx ok.onnx --seed -1", 2, "'--seed'"),
         ("view ok.onnx --no-open --port 70000", 2, "'--port'"),
         ("serve-config ok.onnx triton", 2, "Missing option '--for'"),
