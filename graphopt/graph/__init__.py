@@ -1,1 +1,1 @@
-"""The model: reading and writing it, the editor that passes use, and what is known of its shapes."""
+"""The model: reading and writing, the editor of the passes, and shape inference."""

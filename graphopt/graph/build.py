@@ -4,8 +4,8 @@
     y = b.op("Mul", x, b.initializer(scale, "scale"))
     editor.replace([anchor], b.nodes, {anchor.outputs[0]: y}, anchor=anchor)
 
-onnx_ir's tape.Builder leaves names to the graph. Here names are unique in the whole model, bodies and functions
-included: a branch can replace its If.
+Unlike with onnx_ir's tape.Builder, names are unique in the whole model, with its bodies and functions. The nodes of a
+branch can therefore replace its If.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from graphopt.graph.view import use_count
 from graphopt.ops import DOMAIN, OPS
 from graphopt.ops.schema import Array
 
-# A dimension: a number, or an int64 tensor of shape [1].
+# A dimension: an integer, or an int64 tensor of shape [1].
 Dim = int | ir.Value
 
 
 class Builder:
-    """New nodes beside an anchor, in order; they are not in the graph yet.
+    """Creates nodes in order, for the graph of `anchor`. They are not in the graph yet.
 
     Attributes:
+        editor: the model.
+        anchor: a node of the graph.
         nodes: the created nodes.
-        label: names begin with it; the anchor's own where none is given.
-        opset: of ONNX's operators at the anchor.
+        label: the prefix of their names; by default the anchor's name.
     """
 
     def __init__(self, editor: Editor, anchor: ir.Node, label: str | None = None) -> None:
@@ -44,6 +45,7 @@ class Builder:
 
     @property
     def opset(self) -> int:
+        """The version of ONNX's operators at the anchor."""
         return self.editor.opset_at(self.anchor)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -57,15 +59,15 @@ class Builder:
         _domain: str = "",
         **attributes: Any,
     ) -> Sequence[ir.Value]:
-        """The outputs of a new node.
+        """Creates a node and returns its outputs.
 
         Args:
             op_type: the operator.
-            inputs: None where one is absent.
-            _count: how many outputs the node has.
-            _hint: names it, made unique; by default the label and the operator.
-            _domain: of the operator.
-            attributes: by name.
+            inputs: the inputs; None for an absent one.
+            _count: the number of outputs.
+            _hint: the node's name, made unique; by default the label and the operator.
+            _domain: the operator's domain.
+            attributes: the attributes by name.
         """
         name = self.editor.unique_node_name(f"{self.label}/{op_type}" if _hint is None else _hint)
         node = ir.node(op_type, inputs, attributes, domain=_domain, num_outputs=_count, name=name)
@@ -84,7 +86,7 @@ class Builder:
         _like: ir.Value | None = None,
         **attributes: Any,
     ) -> ir.Value:
-        """The only output of a new node, of the element type `_dtype`, or of the type and shape of `_like`."""
+        """Creates a node and returns its only output, with element type `_dtype`, or type and shape of `_like`."""
         (y,) = self.outputs(op_type, *inputs, _count=1, _hint=_hint, _domain=_domain, **attributes)
         if _like is not None:
             y.type, y.shape = _like.type, _like.shape
@@ -95,14 +97,14 @@ class Builder:
         return y
 
     def copy(self, node: ir.Node, *inputs: ir.Value | None) -> ir.Value:
-        """The only output of a copy of a node that reads other values."""
+        """Creates a copy of a node with other inputs, and returns its only output."""
         attributes: dict[str, Any] = dict(node.attributes)
         return self.op(node.op_type, *inputs, _domain=node.domain, **attributes)
 
     def emit(self, name: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Attribute]) -> ir.Node:
-        """A new node of our domain; adds its function body to the model.
+        """Creates a node of our domain and adds its function body to the model.
 
-        `require_op` checks before, in `legal`, that the model may contain it.
+        The pass must call `require_op` in `legal`, which checks that the model may contain the operator.
         """
         spec, editor = OPS[name], self.editor
         assert len(inputs) == len(spec.inputs), f"{name} takes {spec.inputs}"
@@ -122,7 +124,7 @@ class Builder:
     # -- created nodes -------------------------------------------------------------------------------------------------
 
     def prune(self, results: Collection[ir.Value]) -> None:
-        """Drops the created nodes that are unused."""
+        """Removes the created nodes that do not contribute to `results`."""
         kept = []
         for node in reversed(self.nodes):
             if any(use_count(o) or o in results for o in node.outputs):
@@ -132,7 +134,7 @@ class Builder:
         self.nodes = kept[::-1]
 
     def discard(self) -> None:
-        """Drops all created nodes, which count as readers of their inputs."""
+        """Removes all created nodes, which otherwise count as uses of their inputs."""
         for node in self.nodes:
             _detach(node)
         self.nodes.clear()
@@ -140,19 +142,19 @@ class Builder:
     # -- constants -----------------------------------------------------------------------------------------------------
 
     def initializer(self, data: Array | ir.LazyTensor, hint: str) -> ir.Value:
-        """A constant beside the anchor; `hint` follows the label in its name."""
+        """Creates a constant in the anchor's graph, with the label and `hint` as its name."""
         return self.editor.initializer(self.anchor, data, f"{self.label}{hint}")
 
     def array(self, data: Array) -> ir.Value:
-        """A constant, named after the label."""
+        """Creates a constant."""
         return self.initializer(np.asarray(data), "/constant")
 
     def number(self, value: float, dtype: ir.DataType) -> ir.Value:
-        """A scalar."""
+        """Creates a scalar constant."""
         return self.array(np.array(value).astype(dtype.numpy()))
 
     def ints(self, *values: int) -> ir.Value:
-        """An int64 vector."""
+        """Creates an int64 vector constant."""
         return self.array(np.array(values, np.int64))
 
     # -- operators -----------------------------------------------------------------------------------------------------
@@ -182,12 +184,12 @@ class Builder:
         return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
 
     def dim(self, x: ir.Value, axis: int) -> ir.Value:
-        """One dimension as an int64 tensor of shape [1]."""
+        """Writes one dimension of x as an int64 tensor of shape [1]."""
         shape = self.op("Shape", x)
         return self.slice(shape, 0, axis, axis + 1 if axis != -1 else None)
 
     def shape(self, dims: Sequence[Dim]) -> ir.Value:
-        """An int64 vector of numbers and tensors of shape [1]."""
+        """Writes an int64 vector of integers and tensors of shape [1]."""
         if all(isinstance(d, int) for d in dims):
             return self.ints(*(d for d in dims if isinstance(d, int)))
         return self.op("Concat", *(self.ints(d) if isinstance(d, int) else d for d in dims), axis=0)
@@ -199,7 +201,10 @@ class Builder:
         return self.op("Expand", x, self.shape(dims))
 
     def slice(self, x: ir.Value, axis: int, start: Dim, end: Dim | None) -> ir.Value:
-        """Along one axis; None is to the end. Where ends are attributes (`slices_by_attributes`) they are numbers."""
+        """Writes a slice along one axis; an `end` of None is the end of the axis.
+
+        If ends are attributes in the opset (`slices_by_attributes`), `start` and `end` must be integers.
+        """
         if slices_by_attributes(self.opset):
             return self.op("Slice", x, axes=[axis], starts=[start], ends=[2**31 - 1 if end is None else end])
         bounds = [self.ints(d) if isinstance(d, int) else d for d in (start, 2**31 - 1 if end is None else end)]
@@ -217,7 +222,7 @@ class Builder:
         return self._with_axes("Squeeze", x, axes)
 
     def reduce(self, op_type: str, x: ir.Value, *axes: int, keepdims: int = 1) -> ir.Value:
-        """ReduceSum, ReduceMean, ReduceMax, ..."""
+        """Writes a reduction: ReduceSum, ReduceMean, ReduceMax, ..."""
         return self._with_axes(op_type, x, axes, keepdims=keepdims)
 
     def _with_axes(self, op_type: str, x: ir.Value, axes: Sequence[int], **attributes: Any) -> ir.Value:
@@ -226,11 +231,11 @@ class Builder:
         return self.op(op_type, x, self.ints(*axes), **attributes)
 
     def softmax(self, x: ir.Value) -> ir.Value:
-        """Along the last axis, in every opset."""
+        """Writes a Softmax over the last axis, which has the same meaning in every opset."""
         return self.op("Softmax", x, axis=-1)
 
     def arange(self, end: ir.Value) -> ir.Value:
-        """0, 1, ... below `end`, an int64 tensor of shape [1]."""
+        """Writes the vector 0, 1, ..., end - 1; `end` is an int64 tensor of shape [1]."""
         zero, one = self.number(0, ir.DataType.INT64), self.number(1, ir.DataType.INT64)
         return self.op("Range", zero, self.squeeze(end, 0), one)
 

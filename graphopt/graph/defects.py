@@ -1,7 +1,7 @@
-"""What no reader takes, or each reads as something else: defects of a written model, apart from ONNX's checker.
+"""Validity errors that onnx.checker misses, or that readers interpret differently.
 
-The checker stops at the first thing that it does not like, so a model that came with one would hide what we do to it.
-Here each defect is a sentence of its own, and those that the model came with can be taken away.
+The checker stops at the first error, so an error of the original model would hide errors of a rewrite. Here each defect
+is one sentence, and the defects of the original can be subtracted.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from onnx import TypeProto
 from graphopt.graph import messages
 from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION, ONNX_DOMAIN
 
-# Functions are a part of the format from here on, and may be overloaded.
+# The first IR versions with functions, and with overloads of functions.
 FUNCTIONS_IR_VERSION, OVERLOADS_IR_VERSION = 8, 10
 
 Item = TypeVar("Item", bound=Hashable)
 
 
 def defects(model: onnx.ModelProto) -> set[str]:
-    """A sentence for each; weights are not read."""
+    """Returns one sentence for each defect; it does not read weights."""
     found = set(_of_version(model))
     opsets = {_domain(o.domain) for o in model.opset_import}
     found |= set(_of_graph(model.graph, frozenset(), opsets, "the graph"))
     for f in model.functions:
         where = f"the function {f.domain}.{f.name}"
         if _domain(f.domain) not in opsets:
-            found.add(f"no opset of '{f.domain}' is imported, of which there is a function")
+            found.add(f"no opset of '{f.domain}' is imported, but it has a function")
         own = {_domain(o.domain) for o in f.opset_import}
         found |= set(_of_nodes(f.node, f.output, {*f.input}, own, where))
         known = {*f.attribute, *(a.name for a in f.attribute_proto)}
-        found |= {f"{where} reads an attribute '{name}' that it has not" for name in _referred(f.node) - known}
+        found |= {f"{where} reads an attribute '{name}' that it does not have" for name in _referred(f.node) - known}
         found |= set(_of_values(f.value_info, where))
     twice = _twice([(f.domain, f.name, f.overload) for f in model.functions])
     return found | {f"there are two functions {domain}.{name}" for domain, name, _ in twice}
@@ -76,12 +76,12 @@ def _of_nodes(
     where: str,
     outer: Collection[str] = (),
 ) -> Iterator[str]:
-    """Order, names, domains and bodies, in one walk."""
+    """Checks order, names, domains and bodies in one walk over the nodes."""
     visible = {*given, *outer, ""}
     made, names = [*given], []
     domains = set()
     for node in nodes:
-        inputs, outputs = node.input[:], node.output[:]  # lists: protobuf's own iterate slowly
+        inputs, outputs = node.input[:], node.output[:]  # copies: lists iterate faster than protobuf's containers
         if not visible.issuperset(inputs):
             yield from (f"'{n}' is read in {where} before anything makes it" for n in inputs if n not in visible)
         domains.add(node.domain)
@@ -101,7 +101,7 @@ def _of_nodes(
 def _of_values(values: Iterable[onnx.ValueInfoProto], where: str) -> Iterator[str]:
     for value in values:
         tensor = value.type.tensor_type
-        if tensor.elem_type == 0:  # which is read of what is no tensor, too
+        if tensor.elem_type == 0:  # also true of a value that is not a tensor
             inner = _tensor_type(value.type)
             if inner is None:
                 continue
@@ -115,7 +115,7 @@ def _of_values(values: Iterable[onnx.ValueInfoProto], where: str) -> Iterator[st
 
 
 def _tensor_type(type_: TypeProto) -> TypeProto.Tensor | None:
-    """What a value, or each element of it, is; None where that is no tensor, or not said."""
+    """Returns the tensor type of a value, or of the elements of a sequence or optional; None if there is none."""
     kind = type_.WhichOneof("value")
     while kind in ("sequence_type", "optional_type"):
         type_ = getattr(type_, kind).elem_type
@@ -124,7 +124,7 @@ def _tensor_type(type_: TypeProto) -> TypeProto.Tensor | None:
 
 
 def _referred(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Attributes of a function that its nodes read."""
+    """Returns the names of a function's attributes that its nodes use."""
     attributes = (attribute for node in messages.all_nodes(nodes) for attribute in node.attribute)
     return {attribute.ref_attr_name for attribute in attributes if attribute.ref_attr_name}
 

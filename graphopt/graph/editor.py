@@ -1,4 +1,4 @@
-"""Changes of a graph. Passes make no others."""
+"""The only code that changes a graph."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ Attribute = int | float | str | Sequence[int] | Sequence[float]
 class Editor(GraphView):
     """A model that is being rewritten.
 
-    `touched` collects the nodes around each change, which is how the pipeline knows where to look again without
-    scanning the graph; `removed` collects the removed nodes.
+    Attributes:
+        touched: the nodes around each change; the pipeline visits them again instead of scanning the graph.
+        removed: the removed nodes.
+        shapes_may_follow: whether another inference may find more shapes, and so more candidates. A node replaced a
+            node of unknown shape, or a value got a declared shape. Passes set it when their node has a more precise
+            type than the replaced one.
     """
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
         super().__init__(model, target, profit, half=half)
         self.touched: list[ir.Node] = []
         self.removed: list[ir.Node] = []
-        # Another inference may find more, and so more candidates: a node replaced one of unknown shape, or a value got
-        # a declared shape. Passes set it where their node has a more precise type than the replaced one.
         self.shapes_may_follow = False
         self._names: set[str] = set()
         self._node_names: set[str] = set()
@@ -39,7 +41,7 @@ class Editor(GraphView):
             if function.domain == DOMAIN:
                 self._collect_names(with_subgraphs(function.graph))
         self._collect_names(self._own_graphs)
-        # How many values and nodes of the model have a name; counted when the first body is inlined.
+        # The number of values and of nodes with each name, counted when the first body is inlined.
         self._counted: Counter[str] = Counter()
         self._counted_nodes: Counter[str] = Counter()
         self._functions = {f.graph for f in model.functions.values()}
@@ -60,17 +62,17 @@ class Editor(GraphView):
         self._by_operator = None
 
     def infer_afresh(self) -> None:
-        """Has types and shapes inferred once more, after changes that tell more."""
+        """Infers types and shapes again, after changes that allow more precise results."""
         inference.infer_afresh(self.model)
         self.shapes.forget()
         self.shapes_may_follow = False
 
     def unique_name(self, hint: str) -> str:
-        """A name that no value of the model has."""
+        """Returns a new name for a value."""
         return self._unique(hint, self._names)
 
     def unique_node_name(self, hint: str) -> str:
-        """A name that no node of the model has."""
+        """Returns a new name for a node."""
         return self._unique(hint, self._node_names)
 
     def _unique(self, hint: str, taken: set[str]) -> str:
@@ -82,7 +84,7 @@ class Editor(GraphView):
         return name
 
     def initializer(self, anchor: ir.Node, data: Array | ir.LazyTensor, hint: str) -> ir.Value:
-        """A new constant beside `anchor`: an initializer of its graph, or a Constant node in a function's body."""
+        """Creates a constant in the graph of `anchor`: an initializer, or a Constant node in a function."""
         name = self._unique(hint, self._names)
         tensor = ir.Tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray | np.generic) else data
         tensor.name = name
@@ -100,7 +102,7 @@ class Editor(GraphView):
         return self._register(graph, tensor)
 
     def initializer_like(self, value: ir.Value, tensor: ir.TensorProtocol, suffix: str) -> ir.Value:
-        """A new initializer where the constant `value` is, named after it."""
+        """Creates an initializer in the graph of the constant `value`, with a name derived from its name."""
         assert value.graph is not None
         tensor.name = self.unique_name(f"{value.name}_{suffix}")
         return self._register(value.graph, tensor)
@@ -119,9 +121,9 @@ class Editor(GraphView):
         *,
         op_type: str | None = None,
     ) -> None:
-        """Gives a node of the graph other inputs, and removes producers and initializers that became unused.
+        """Replaces the inputs of a node in the graph, and removes producers and initializers that became unused.
 
-        For `replace` it counts as a new node, since its outputs have other values.
+        Its outputs have other values afterwards, so pass it to `replace` as a new node.
         """
         self.changed()
         dropped = [v for v in node.inputs if v is not None and v not in inputs]
@@ -137,7 +139,7 @@ class Editor(GraphView):
         self.remove_unused(self._released(dropped))
 
     def import_op(self, name: str, inputs: Sequence[ir.Value], anchor: ir.Node) -> None:
-        """Has the model, and the function around `anchor`, define and import an operator of ours with these inputs."""
+        """Adds an operator of ours to the model: its function, and the import in the model and anchor's function."""
         if (DOMAIN, name, "") not in self.model.functions:
             known = [d for v in inputs if (d := self.dtype(v)) in FLOATS]
             self.define(name, known[0] if known else ir.DataType.FLOAT)
@@ -150,10 +152,7 @@ class Editor(GraphView):
         self.model.ir_version = max(self.model.ir_version, 8)
 
     def define(self, name: str, T: ir.DataType) -> None:
-        """Gives the model the function body of an operator of ours, in place of one that it may have.
-
-        Below CAST_LIKE_OPSET it is written for inputs of type T.
-        """
+        """Adds or replaces the function body of an operator of ours; below CAST_LIKE_OPSET it is written for type T."""
         dialect = Dialect(self.model.opset_imports[""], T)
         function = OPS[name].function(dialect)
         if not dialect.follows_type:
@@ -161,16 +160,16 @@ class Editor(GraphView):
         self.model.functions[function.identifier()] = function
 
     def set_input(self, node: ir.Node, i: int, value: ir.Value | None) -> None:
-        """Has a node read another value as input `i`; the one before is kept, read or not."""
+        """Replaces input `i` of a node, and keeps the producer of the old value."""
         node.replace_input_with(i, value)
 
     def set_attribute(self, node: ir.Node, name: str, value: Attribute | ir.TensorProtocol) -> None:
-        """Gives a node an attribute."""
+        """Adds or replaces an attribute of a node."""
         (attribute,) = ir.convenience.convert_attributes({name: value})
         node.attributes.add(attribute)
 
     def add_output(self, node: ir.Node, dtype: ir.DataType) -> ir.Value:
-        """One more output of a node."""
+        """Appends an output to a node."""
         node.resize_outputs(len(node.outputs) + 1)
         node.outputs[-1].type = ir.TensorType(dtype)
         return node.outputs[-1]
@@ -195,7 +194,7 @@ class Editor(GraphView):
         self.model.graph.outputs.extend(values)
 
     def put_before(self, anchor: ir.Node, nodes: Sequence[ir.Node]) -> None:
-        """Puts nodes that are not in a graph before `anchor`."""
+        """Inserts new nodes before `anchor`."""
         assert anchor.graph is not None
         self.changed()
         anchor.graph.insert_before(anchor, nodes)
@@ -206,7 +205,7 @@ class Editor(GraphView):
         graph.extend(nodes)
 
     def put_behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
-        """Puts nodes that read a value right behind its producer, or first in its graph."""
+        """Inserts consumers of a value directly after its producer, or at the start of its graph."""
         graph, producer = value.graph, value.producer()
         assert graph is not None
         self.changed()
@@ -218,11 +217,15 @@ class Editor(GraphView):
     def replace(
         self, old: Sequence[ir.Node], new: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value], *, anchor: ir.Node
     ) -> None:
-        """Puts `new` before `anchor`, redirects readers of `outputs`' keys to its values, and removes `old`.
+        """Replaces nodes.
 
-        A value of `new` that takes the place of an old one takes its name, type and shape too, so that graph outputs
-        keep theirs. Nodes of `old` that still have readers stay. Nodes of `new`
-        that stand in the graph (see `rewire`) stay where they are, and go on reading what they read.
+        Args:
+            old: the replaced nodes; nodes that are still used are kept.
+            new: their replacement. New nodes are inserted before `anchor`. Nodes that are in the graph already (see
+                `rewire`) keep their place and their inputs.
+            outputs: replaced value -> its replacement. An output of `new` takes over the name, type and shape, which
+                preserves the graph's outputs.
+            anchor: a node of the graph.
         """
         graph = anchor.graph
         assert graph is not None
@@ -236,7 +239,7 @@ class Editor(GraphView):
             made_anew = producer is not None and producer in new
             ours = producer is not None and producer.domain == DOMAIN and made_anew
             if not self.shapes_may_follow and not inference.is_certain(old_value.shape):
-                # The output of a node of ours gets the type and shape of the old value, and no more.
+                # The output of a node of ours gets exactly the type and shape of the old value.
                 as_before = ours and old_value.type is not None and old_value.shape is not None
                 alike = not made_anew and inference.says_the_same(old_value.shape, new_value.shape)
                 self.shapes_may_follow = not (as_before or alike)
@@ -247,7 +250,7 @@ class Editor(GraphView):
                 if old_value.metadata_props:
                     new_value.metadata_props.update(old_value.metadata_props)
                 if ours and not old_value.is_graph_output():
-                    # onnx's inference does not follow shapes through the Reshapes of our bodies.
+                    # onnx's inference does not follow the Reshapes of our function bodies.
                     inference.declare(self.model, new_value)
                 else:
                     inference.declare_like(self.model, new_value, old_value)
@@ -270,10 +273,11 @@ class Editor(GraphView):
         self.replace([], nodes, {value: result}, anchor=nodes[0])
 
     def bypass(self, node: ir.Node, x: ir.Value) -> bool:
-        """Lets the readers of `node`'s first output read its input `x` instead, and removes it.
+        """Replaces the first output of `node` by its input `x`, and removes the node.
 
-        False, and nothing is done, when the output is a graph output whose name `x` cannot take, or which others read:
-        the runtimes' own rewrites forget at times that a value which they fold into its reader is a graph output, too.
+        Returns:
+            False, without a change, if the output is a graph output and `x` cannot take its name or has other uses.
+            Runtimes sometimes fuse a value into its consumer although it is also a graph output.
         """
         y, producer = node.outputs[0], x.producer()
         if not y.is_graph_output():
@@ -286,7 +290,7 @@ class Editor(GraphView):
         return True
 
     def remove(self, node: ir.Node) -> None:
-        """Removes an unused node, and empties its bodies, which may read values of the graph."""
+        """Removes an unused node and empties its bodies, which may use values of the graph."""
         assert node.graph is not None
         self.changed()
         for body in bodies(node):
@@ -320,7 +324,7 @@ class Editor(GraphView):
         for old, new in zip(node.outputs, results):
             free = new.producer() in moved and new not in outputs.values() and not use_count(new)
             if old.is_graph_output() and not free:
-                # It keeps its name, and gets no readers that it did not have (see `bypass`).
+                # The graph output keeps its name, and gets no additional uses (see `bypass`).
                 copy = ir.node("Identity", [new], name=self.unique_node_name(f"{old.name}/branch"))
                 new = copy.outputs[0]
                 new.name = self.unique_name(f"{copy.name}_out")
@@ -339,7 +343,7 @@ class Editor(GraphView):
                 self._counted_nodes[node.name or ""] += 1
 
     def _rename_repeated(self, node: ir.Node) -> None:
-        """Gives repeated names up: two branches may share names, a graph and its body may not."""
+        """Renames repeated values and nodes: two branches may share names, but a graph and its body may not."""
         for value in node.outputs:
             if value.name and self._counted[value.name] > 1:
                 value.name = self.unique_name(value.name)
@@ -354,7 +358,7 @@ class Editor(GraphView):
             if node.graph is None or has_readers(node):
                 continue
             if bodies(node):
-                continue  # its bodies read values too; clean-up takes them apart
+                continue  # its bodies use values; the clean-up pass removes such nodes
             inputs = [v for v in dict.fromkeys(node.inputs) if v is not None]
             for i in range(len(node.inputs)):
                 node.replace_input_with(i, None)
@@ -378,12 +382,12 @@ class Editor(GraphView):
 
 
 def _same(tensor: ir.TensorProtocol) -> ir.LazyTensor:
-    """A tensor that can be given a name: the model that was handed in may share the one it is made of."""
+    """Returns a copy of a tensor that can be renamed; the caller's model may share the original."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor_dims(tensor)))
 
 
 def _empty(body: ir.Graph) -> None:
-    """Removes the nodes of a body, which may read values outside of it."""
+    """Removes the nodes of a body, which may use outer values."""
     body.outputs.clear()
     for node in reversed(body):
         for inner in bodies(node):

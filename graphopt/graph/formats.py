@@ -1,4 +1,4 @@
-"""Files that people take for ONNX models: their format by their first bytes, and how to get a model from them."""
+"""Recognizes other formats than ONNX by their first bytes, for error messages with a remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 _PYTORCH = "a PyTorch file", "export it to ONNX first (torch.onnx.export)"
 _TENSORFLOW = "a TensorFlow model", "export it to ONNX first (tf2onnx)"
 _WEIGHTS = "weights without a graph", "export the model to ONNX first"
-# Bytes at an offset -> what the file is, and the remedy.
+# (offset, bytes, (format, remedy))
 _MAGIC: tuple[tuple[int, bytes, tuple[str, str]], ...] = (
     (4, b"TFL3", ("a TensorFlow Lite model", "export it to ONNX first (tf2onnx)")),
     (4, b"ORTM", ("a model in ORT format", "give the .onnx file that it was made from")),
@@ -25,7 +25,7 @@ _HEAD = 64
 
 
 def describe(path: Path, data: bytes | memoryview) -> str:
-    """Says what a file that is no ONNX model is instead, and what to do: "a PyTorch file: export it ..."; or ""."""
+    """Returns the format of a file that is not an ONNX model, with a remedy: "a PyTorch file: export it ..."; or ""."""
     head, suffix = bytes(data[:_HEAD]), path.suffix.lower()
     found: tuple[str, str] | None = None
     if not head:
@@ -46,7 +46,7 @@ def describe(path: Path, data: bytes | memoryview) -> str:
 
 
 def describe_folder(path: Path) -> str:
-    """Says which model file a folder holds, for who gives the folder instead."""
+    """Returns a remedy for a folder that was passed instead of a file, with the name of a model in it."""
     if (path / "saved_model.pb").exists():
         return ": ".join(_TENSORFLOW)
     models = sorted(path.glob("*.onnx"))

@@ -1,13 +1,13 @@
-"""Types and shapes of the values of a model, for the passes to ask.
+"""Infers types and shapes of a model's values for the passes.
 
-onnx's own shape inference, with data propagation, on a copy of the graph without large weights. What it finds is put
-on the values while passes run and taken off again before the model is written, so that a file changes only where it
-was rewritten.
+This runs onnx's shape inference with data propagation on a copy of the graph without large weights. The results are set
+on the values while passes run, and are reset before the model is written. A file thus changes only where it was
+rewritten.
 
-What follows from the graph's inputs counts for more than what a file declares of the values in between, which exporters
-and editors leave behind as it was when an interface changes: a declared number gives way to another number and to a
-symbol of the inputs. Runtimes compare only inputs with what is declared, and of those not the dimensions that say
-nothing (`known_dim`): these stay unknown, each apart from all others.
+Inferred dimensions take precedence over dimensions that the file declares for intermediate values, because exporters
+and editors do not update those when an input changes. An inferred integer or a symbol of the inputs replaces a declared
+integer. Runtimes check the declared shapes of inputs only, and ignore dimensions without a meaning (`known_dim`). Each
+of those is a separate unknown.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from graphopt.ops import DOMAIN
 
 _DECLARED = "graphopt.declared"
 Dims = Sequence[int | str | None]
-# Smaller initializers may be shapes and axes, which data propagation reads.
+# Initializers up to this size may be shapes and axes, which data propagation uses.
 _SMALL_TENSOR_BYTES = 1024
-# What onnx calls a dimension of which it knows nothing, and what we call one of an input.
+# Prefixes of symbols: onnx's for an unknown dimension, and ours for an unknown dimension of an input.
 MADE_SYMBOL = "unk__"
 _INPUT_SYMBOL = "graphopt_unknown"
 _MADE = (MADE_SYMBOL, _INPUT_SYMBOL)
-# onnx follows each call of a function into its body; calls that call twice would never end.
+# onnx's inference enters the body at each function call, so nested calls can take exponential time.
 _MAX_INLINED_NODES = 1_000_000
-# Words that exporters write for any size: one name, but not one number.
+# Words that exporters write for any size; equal words do not mean equal sizes.
 _ANY_SIZE = frozenset("any dim dyn dynamic nan none null unk unknown undefined".split())
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
-# Operator -> its outputs that have the type of its floating point inputs.
+# Operator of com.microsoft -> its outputs with the type of its floating-point inputs.
 _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
         "BiasAdd BiasGelu BiasSplitGelu CropAndResize DynamicQuantizeMatMul FastGelu FusedConv FusedGemm FusedMatMul "
@@ -53,15 +53,15 @@ _FLOAT_RESULT: Mapping[str, Sequence[int]] = {
     "GroupQueryAttention": (0,),
 }
 _ELEMENT_TYPES = {int(d): d for d in ir.DataType if d != ir.DataType.UNDEFINED}
-# Beside -1 and 0 some tools write the largest number for any size.
+# Some tools write -1, 0 or INT32_MAX for any size.
 _LARGEST_DIM = 2**31 - 2
 
 
 def known_dim(dim: int | str | ir.SymbolicDim | None) -> int | str | None:
-    """A declared dimension as far as it says something: a size or a symbol that stands for one; None where it does not.
+    """Returns a declared dimension, or None if it does not mean a definite size.
 
-    Below 1 and beyond 2^31 - 2 are no sizes (an empty tensor is declared so too, and is as good as unknown); nor are
-    symbols without a letter ("?", "-1") and the words for none.
+    Integers below 1 and beyond 2^31 - 2 mean any size; an empty tensor is treated as unknown. Symbols without a letter
+    ("?", "-1") and the words of _ANY_SIZE mean any size as well.
     """
     if isinstance(dim, int):
         return dim if 0 < dim <= _LARGEST_DIM else None
@@ -93,11 +93,11 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> No
 
 
 def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
-    """Puts inferred types and shapes on the model's values.
+    """Sets inferred types and shapes on the model's values.
 
     Args:
         model: the model.
-        proto: the message that `model` was made from, when its graph still is as it came: saves writing it again.
+        proto: the message that `model` was read from, if the graph is unchanged; it saves a serialization.
     """
     declared = model.meta.setdefault(_DECLARED, {})
     every = list(graphs(model))
@@ -108,12 +108,12 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
     for _ in range(2):
         try:
             inferred = onnx.shape_inference.infer_shapes(message, check_type=False, strict_mode=False, data_prop=True)
-        except Exception:  # invalid corners of a model are no reason to refuse the rest of it
+        except Exception:  # an invalid part of a model is no reason to refuse the whole
             return
         merge.graph(model.graph, inferred.graph)
         if not merge.only_declared:
             break
-        # What inference does not know by itself tells it more of what is behind.
+        # Declared shapes that inference did not find allow it to infer later values.
         outputs = {info.name: info for info in message.graph.output}
         for value in merge.only_declared:
             ir.serde.serialize_value_into(outputs.get(value.name) or message.graph.value_info.add(), value)
@@ -123,12 +123,12 @@ def infer(model: ir.Model, proto: onnx.ModelProto | None = None) -> None:
 
 
 def _has_bodies(model: ir.Model, every: Sequence[ir.Graph]) -> bool:
-    """Whether any node has one, where these are all graphs of the model: looking at each node again takes longer."""
+    """Returns whether any node has a body, from the list of all graphs, which is faster than a walk over nodes."""
     return len(every) > 1 + len(model.functions)
 
 
 def _infer_foreign_body(message: onnx.ModelProto, body: ir.Graph, body_message: onnx.GraphProto, merge: _Merge) -> None:
-    """Infers the body of an operator that onnx does not know (BeamSearch), which its own inference does not enter."""
+    """Infers the body of an operator that onnx does not know (BeamSearch); onnx's inference skips such bodies."""
     alone = onnx.ModelProto(ir_version=message.ir_version)
     alone.opset_import.extend(message.opset_import)
     alone.functions.extend(message.functions)
@@ -159,7 +159,7 @@ _Declared = dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]]
 
 
 def _distrust(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Takes off, for `forget` to put back, what declared types and shapes say without saying anything."""
+    """Removes declared types and dimensions without a meaning; `forget` restores them."""
     for graph in every:
         for value in graph.initializers.data.values():
             tensor, shape = value.const_value, value.shape
@@ -186,7 +186,7 @@ def _distrust_value(value: ir.Value, declared: _Declared) -> None:
     type_, shape = value.type, value.shape
     if type_ is not None and type_.dtype == ir.DataType.UNDEFINED:
         if not (value.is_graph_input() or value.is_graph_output()):
-            value.type = type_ = None  # runtimes refuse to read it
+            value.type = type_ = None  # runtimes refuse such a type
         elif isinstance(type_, ir.TensorType):
             type_ = None
     if shape is not None:
@@ -198,7 +198,7 @@ def _distrust_value(value: ir.Value, declared: _Declared) -> None:
 
 
 def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Declared) -> None:
-    """Types of what ONNX Runtime's operators give: onnx's inference does not know them, and goes on from there."""
+    """Sets the output types of com.microsoft operators, which onnx's inference does not know but can use."""
     if not any(
         MICROSOFT in imports for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values()))
     ):
@@ -229,16 +229,17 @@ def _put(
 
 
 def infer_afresh(model: ir.Model) -> None:
-    """Infers once more, after a change that tells more.
+    """Infers again after a change.
 
-    What inference invented goes first: its names count from 0 each time, so that two looks call different sizes by one.
+    Earlier results are removed first: onnx numbers its symbols from 0 in each run, so equal names of two runs may mean
+    different sizes.
     """
     forget(model)
     infer(model)
 
 
 def forget(model: ir.Model) -> None:
-    """Takes off what `infer` put on."""
+    """Removes the results of `infer`."""
     for value, (type_, shape) in model.meta.pop(_DECLARED, {}).items():
         value.type, value.shape = type_, shape
 
@@ -261,7 +262,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """The type and shape that a value has in the file."""
+    """Returns the type and shape that a value has in the file."""
     found: tuple[ir.TypeProtocol | None, ir.Shape | None] = model.meta.get(_DECLARED, {}).get(
         value, (value.type, value.shape)
     )
@@ -269,14 +270,14 @@ def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | Non
 
 
 def is_certain(shape: ir.Shape | None) -> bool:
-    """Whether nothing more can be inferred: every dimension is a number or a symbol that the model itself gave."""
+    """Returns whether nothing more can be inferred: every dimension is an integer or a symbol of the model."""
     return shape is not None and all(
         isinstance(d, int) or (d.value is not None and not d.value.startswith(MADE_SYMBOL)) for d in shape
     )
 
 
 def says_the_same(a: ir.Shape | None, b: ir.Shape | None) -> bool:
-    """Whether two shapes say the same, where all of inference's own symbols stand for an unknown dimension."""
+    """Returns whether two shapes are equal, with all symbols of inference as unknown dimensions."""
     return (a if a is None else _without_made(a)) == (b if b is None else _without_made(b))
 
 
@@ -285,7 +286,7 @@ def _without_made(shape: ir.Shape) -> tuple[int | str | None, ...]:
 
 
 def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
-    """Lets `forget` leave the type and shape that the model declared for `old` on `new`, which takes its place."""
+    """Transfers the declared type and shape of `old` to `new`, which replaces it; `forget` restores them there."""
     declared = model.meta.get(_DECLARED, {})
     if old in declared:
         declared[new] = declared[old]
@@ -294,7 +295,7 @@ def declare_like(model: ir.Model, new: ir.Value, old: ir.Value) -> None:
 
 
 def declare(model: ir.Model, value: ir.Value) -> None:
-    """Lets `forget` leave on a value what is known of it now, for those who cannot find it out by themselves."""
+    """Declares the current type and shape of a value, so `forget` keeps them for readers that cannot infer them."""
     shape = value.shape
     if shape is not None:
         known = _without_made(shape)
@@ -303,7 +304,7 @@ def declare(model: ir.Model, value: ir.Value) -> None:
 
 
 def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
-    """Gives a value of the model another element type, which `forget` leaves on it."""
+    """Changes the element type of a value; `forget` keeps it."""
     value.type = ir.TensorType(dtype)
     declared = model.meta.get(_DECLARED, {})
     if value in declared:
@@ -317,12 +318,12 @@ def suppose(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto | None) -> onnx.ModelProto:
-    """The model without the data of large weights, and of what is declared only what inference cannot find.
+    """Serializes the model without large weights, and with only those declared shapes that inference cannot find.
 
     Args:
         model: the model.
         every: all of its graphs.
-        proto: as of `infer`.
+        proto: see `infer`.
     """
     message = onnx.ModelProto(ir_version=max(model.ir_version, 4))
     message.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items())
@@ -363,7 +364,7 @@ def _message(model: ir.Model, every: Sequence[ir.Graph], proto: onnx.ModelProto 
 
 
 def without_weights(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """The model as a message in which large weights are inputs of their type and shape; `proto` as of `infer`."""
+    """Serializes the model with large weights as inputs of the same type and shape; for `proto` see `infer`."""
     return _message(model, list(graphs(model)), proto)
 
 
@@ -382,7 +383,7 @@ def _write_nodes(model: ir.Model, graph: onnx.GraphProto) -> None:
 
 
 def _forget_declared(body: onnx.GraphProto) -> None:
-    """Takes off a body what `_distrust` takes off the values."""
+    """Removes declared dimensions without a meaning from a body, as `_distrust` does from values."""
     del body.value_info[:]
     for info in (*body.input, *body.output):
         for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
@@ -395,9 +396,9 @@ def _forget_declared(body: onnx.GraphProto) -> None:
 
 @functools.cache
 def _follows(domain: str, op_type: str) -> bool:
-    """Whether onnx's inference knows the results of an operator from its inputs."""
+    """Returns whether onnx infers the outputs of an operator."""
     if domain == DOMAIN:
-        return False  # not through the Reshapes of our bodies
+        return False  # onnx does not follow the Reshapes of our function bodies
     try:
         schema = onnx.defs.get_schema(op_type, domain=domain)
     except onnx.defs.SchemaError:
@@ -406,7 +407,7 @@ def _follows(domain: str, op_type: str) -> bool:
 
 
 def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
-    """Nodes of all functions with the functions that they call written out; infinite where one calls itself."""
+    """Returns the number of nodes of all functions after inlining; infinity for a recursive function."""
     bodies = {(f.domain, f.name): f.node for f in functions}
     sizes: dict[tuple[str, str], float] = {}
 
@@ -415,7 +416,7 @@ def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
         for node in nodes:
             key = (node.domain, node.op_type)
             if key in bodies and key not in sizes:
-                sizes[key] = math.inf  # until it is known
+                sizes[key] = math.inf  # the result if the function calls itself
                 sizes[key] = size(bodies[key])
             total += sizes.get(key, 1)
             total += sum(size(body.node) for body in messages.bodies(node))
@@ -425,7 +426,7 @@ def _inlined_nodes(functions: Iterable[onnx.FunctionProto]) -> float:
 
 
 class _Declare:
-    """Gives a graph inputs of known types and shapes, of which large graphs have few different ones."""
+    """Adds typed inputs to a graph; equal types share one message, because large graphs have few different types."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
@@ -438,21 +439,21 @@ class _Declare:
 
 
 class _Merge:
-    """Carries what inference found over to a model's values.
+    """Copies inferred types and shapes to a model's values.
 
     Args:
-        declared: receives the type and shape that each value had before.
+        declared: receives the old type and shape of each changed value.
         bodies: whether any node has a body.
     """
 
     def __init__(self, declared: _Declared, *, bodies: bool) -> None:
         self._has_bodies = bodies
         self._declared = declared
-        # Values whose declared dimensions say more than inference found, and which somebody reads.
+        # Used values with declared dimensions that inference did not find.
         self.only_declared: list[ir.Value] = []
-        # A large graph has few different shapes: values share them, and nobody can change them.
+        # A large graph has few different shapes; values share frozen ones.
         self._shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}
-        # Nor many different types, which come as messages: element type, dimensions and shape, where there are any.
+        # Serialized type -> element type, dimensions and shape.
         self._types: dict[bytes, tuple[ir.DataType | None, Dims | None, ir.Shape | None]] = {}
 
     def graph(self, graph: ir.Graph, proto: onnx.GraphProto, *, main: bool = True) -> None:
@@ -470,14 +471,14 @@ class _Merge:
                     self.graph(body, body_proto, main=False)
 
     def _type_inputs(self, body: ir.Graph, proto: onnx.GraphProto) -> None:
-        """The inputs of a body need not say their types, which the node gives them."""
+        """Sets the types of a body's inputs, which need not be declared because the node determines them."""
         for value, info in zip(body.inputs, proto.input):
             element = self._tensor_type(info.type)[0]
             if value.type is None and element is not None:
                 _put(value, ir.TensorType(element), value.shape, self._declared)
 
     def _refine(self, value: ir.Value, found: onnx.TypeProto) -> bool:
-        """Whether the value's declared dimensions say more than what inference found."""
+        """Sets the merged type and shape of a value; returns whether declared dimensions add to the inferred ones."""
         message = found.SerializeToString()
         if message not in self._types:
             self._types[message] = self._tensor_type(found)
@@ -516,7 +517,7 @@ class _Merge:
 
 
 def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int | str | None:
-    """One dimension of a value. Two symbols stand for one number, so that of the file stays."""
+    """Merges one dimension. Of two symbols, which mean the same size, the file's is kept."""
     if isinstance(inferred, int):
         return inferred
     if isinstance(declared, int):
@@ -525,5 +526,5 @@ def _merged(declared: int | ir.SymbolicDim, inferred: int | str | None) -> int |
 
 
 def _is_made(symbol: str | None) -> bool:
-    """Whether inference gave up there."""
+    """Returns whether a dimension is unknown to onnx's inference."""
     return symbol is None or symbol.startswith(MADE_SYMBOL)

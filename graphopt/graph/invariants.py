@@ -1,4 +1,4 @@
-"""What must hold of a model before and after any rewrite."""
+"""Checks that a rewritten model is valid and has the interface of the original."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphopt.graph.reading import FIRST_OVERRIDABLE_IR_VERSION
 from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN, OPS
 
-# The checker copies what it is shown; of larger models it is not shown the weights.
+# The checker copies its input, so larger models are checked without weights.
 MAX_CHECKED_BYTES = 16 * 1024 * 1024
 
 Signature = tuple[str | None, ir.DataType | None, tuple[int | str | None, ...] | None]
@@ -29,7 +29,7 @@ def _signature(model: ir.Model, value: ir.Value) -> Signature:
 
 @dataclass(frozen=True)
 class Interface:
-    """What callers of a model see and rely on."""
+    """The parts of a model that callers depend on."""
 
     inputs: tuple[Signature, ...]
     outputs: tuple[tuple[str | None, ir.DataType | None], ...]
@@ -52,8 +52,15 @@ class Interface:
 
 
 def check_against(before: Interface, model: ir.Model, after: str) -> None:
-    """Raises:
-    InvariantError: what callers see has changed, or the graph is not in order.
+    """Checks the model after a rewrite.
+
+    Args:
+        before: the interface of the original.
+        model: the rewritten model.
+        after: the name of the rewrite, for messages.
+
+    Raises:
+        InvariantError: the interface has changed, or the graph is invalid.
     """
     now = Interface.of(model)
     for field in ("inputs", "outputs", "overridable", "metadata", "functions", "opsets"):
@@ -72,23 +79,23 @@ def check_against(before: Interface, model: ir.Model, after: str) -> None:
 def checked(
     before: Callable[[], ir.Model], model: ir.Model, proto: onnx.ModelProto | None = None, data: bytes | None = None
 ) -> None:
-    """Looks for defects, and asks ONNX's checker.
+    """Checks a result for defects, and runs ONNX's checker.
 
     Args:
-        before: the model as it came.
-        model: what became of it.
-        proto: that as a message, where there is one: what will be written, and saves making it again.
-        data: the bytes of the message, where they are: the checker would write them once more.
+        before: returns the original model.
+        model: the rewritten model.
+        proto: its message, if there is one; it is the message to be written.
+        data: the bytes of the message, if there are any; they save the checker a serialization.
 
     Raises:
-        InvariantError: the result has a defect that the model as it came did not have, or the checker refuses it, and
-            did not refuse the model as it came.
+        InvariantError: the result has a defect that the original did not have, or the checker refuses the result but
+            not the original.
     """
     found = defects(proto) if proto is not None else set()
     new = found - defects(ir.serde.serialize_model(before())) if found else found
     if new:
         why = "; ".join(sorted(new))
-        raise InvariantError(f"the result is not in order, which the model was: {why}; please report this")
+        raise InvariantError(f"the result has defects that the original did not have: {why}; please report this")
     whole = proto if data is None else data
     if whole is not None:
         size = len(whole) if isinstance(whole, bytes) else whole.ByteSize()
@@ -96,15 +103,15 @@ def checked(
             return
     why = _complaint(_shown(model, proto))
     if why and not _complaint(_shown(before())):
-        raise InvariantError(f"the result is not valid ONNX, which the model was: {why}; please report this")
+        raise InvariantError(f"the result is not valid ONNX, but the original was: {why}; please report this")
 
 
 def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """The model without its weights, which may be anywhere and any number of bytes, so that the checker reads it."""
+    """Returns the model without its weights, for a check of any size and place of weights."""
     message = inference.without_weights(model, proto)
     for value in (*message.graph.input, *message.graph.output):
         if value.type.HasField("tensor_type"):
-            # It asks for a shape, of which it reads nothing more; without one it would say nothing of the rest.
+            # The checker stops at an absent shape; an empty message satisfies it.
             value.type.tensor_type.shape.SetInParent()
     return message
 
@@ -112,16 +119,16 @@ def _shown(model: ir.Model, proto: onnx.ModelProto | None = None) -> onnx.ModelP
 def _complaint(message: onnx.ModelProto | bytes) -> str:
     try:
         onnx.checker.check_model(message)
-    except Exception as error:  # the checker's own, and what it makes of text and numbers that it cannot hold
+    except Exception as error:  # ValidationError, and others for unsupported text and integers
         return one_line(error) or type(error).__name__
     return ""
 
 
 def _check_types(node: ir.Node, after: str) -> None:
-    """What we have put in says of its values only what is known of them."""
+    """Checks the types and shapes of a node of our domain."""
     inputs, outputs, spec = node.inputs, node.outputs, OPS[node.op_type]
     for value in outputs:
-        # The interface keeps what it declared.
+        # Graph outputs keep their declared shape, even if it is invalid.
         shape = None if value.is_graph_output() else value.shape
         if shape is not None and any(isinstance(d, int) and d < 0 for d in shape.dims):
             raise InvariantError(f"after {after}: '{value.name}' has a negative dimension; please report this")
@@ -135,7 +142,7 @@ def _check_types(node: ir.Node, after: str) -> None:
 
 
 def _check_graph(graph: ir.Graph, after: str) -> None:
-    """Order, names and types in one walk, bodies included."""
+    """Checks order, names and types of a graph and its bodies in one walk."""
     seen: set[ir.Node] = set()
     names: set[str] = set()
     for node in graph:

@@ -1,4 +1,4 @@
-"""What is asked of a model's message: the bodies of a node, the opset, the model without functions."""
+"""Queries of a model's protobuf message: bodies, opset, data files, and the nodes without weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 
-# Of protobuf's encoding (https://protobuf.dev/programming-guides/encoding): what a field is, and bytes of it.
+# Protobuf wire types (https://protobuf.dev/programming-guides/encoding), and the bytes of fixed-size ones.
 _VARINT, _WITH_LENGTH = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 _MOST_BYTES_OF_VARINT = 10
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds: branches of an If, the body of a Loop or Scan.
+    """Yields the graphs in a node's attributes: branches of an If, the body of a Loop or Scan.
 
-    As onnx_ir reads a message, and the runtime where it takes it: an attribute is what its type says, whatever else
-    lies in it, one that refers to a function's attribute holds nothing, and of one that is there twice the last counts.
+    It reads attributes as onnx_ir and ONNX Runtime do. The type decides which field is used, a reference to a
+    function's attribute has no graph, and the last of several attributes with one name counts.
     """
     for attribute in {attribute.name: attribute for attribute in node.attribute}.values():
         if attribute.type == attribute.GRAPH and not attribute.ref_attr_name:
@@ -31,17 +31,17 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators; 0 where none is imported."""
+    """Returns the version of ONNX's own operators; 0 if none is imported."""
     return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its functions inlined; itself where it has none."""
+    """Inlines the functions of a model; returns the model itself if it has none."""
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes and those of their bodies."""
+    """Yields nodes and the nodes of their bodies."""
     for node in nodes:
         yield node
         for body in bodies(node):
@@ -49,7 +49,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:
-    """The data files of a model, relative to its folder; each once, in order."""
+    """Returns the data files of a model, relative to its folder, each once and in order."""
     tensors: list[onnx.TensorProto] = []
     graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
     while graphs or nodes:
@@ -67,16 +67,17 @@ def external_files(model: onnx.ModelProto) -> list[str]:
 
 
 def read_nodes(model: str | os.PathLike[str] | bytes) -> onnx.ModelProto | None:
-    """Reads the nodes, functions and metadata of a path or a serialized model, but not its weights.
+    """Reads the nodes, functions and metadata of a path or a serialized model without its weights.
 
-    Returns None if it is no model.
+    Returns:
+        The model; None if the data is not a model.
     """
     try:
         if isinstance(model, bytes):
             return _without_weights(memoryview(model))
         with Path(model).open("rb") as file:
             return _without_weights(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-    except (DecodeError, OSError, ValueError):  # mmap's for an empty file
+    except (DecodeError, OSError, ValueError):  # mmap raises ValueError for an empty file
         return None
 
 
@@ -95,11 +96,10 @@ def _without_weights(model: memoryview) -> onnx.ModelProto:
 
 
 def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message in protobuf's encoding that have a length: messages, texts, bytes.
+    """Yields the length-delimited fields of an encoded message (messages, strings, bytes): field number and contents.
 
     Raises:
-        DecodeError: this is no message.
-
+        DecodeError: the data is not a protobuf message.
     """
     at = 0
     while at < len(message):
@@ -121,7 +121,7 @@ def _messages(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Decodes a varint, with seven bits in each byte; returns its value and the offset after it."""
     value = 0
     for i, byte in enumerate(message[at : at + _MOST_BYTES_OF_VARINT]):
         value |= (byte & 127) << 7 * i

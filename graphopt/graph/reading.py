@@ -1,8 +1,7 @@
-"""Any form of a model in, one `onnx_ir.Model` inside (writing.py: the same form out).
+"""Reads any form of a model into an `onnx_ir.Model`; writing.py returns it in the same form.
 
-Forms: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, the program object of `torch.onnx.export` (anything whose
-`.model` is an `onnx_ir.Model`) and an `onnx_graphsurgeon.Graph`. Weights stay on disk (memory-mapped) until a rewrite
-asks for them.
+Forms: a path, an `onnx.ModelProto`, an `onnx_ir.Model`, the program object of `torch.onnx.export` (any object with an
+`onnx_ir.Model` as `.model`) and an `onnx_graphsurgeon.Graph`. Weights are memory-mapped until a rewrite reads them.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ ONNX_DOMAIN = "ai.onnx"
 
 @dataclass
 class Source:
-    """A loaded model and what is needed to give it back in the form in which it came.
+    """A loaded model, with the information to return it in its original form.
 
     Attributes:
-        model: ours to change; never the caller's object.
-        original: what the caller gave.
-        path: where it came from, when it came from a file.
-        proto: the message that `model` was made from, when there is one and its nodes stand in the same order.
-        data_files: where it keeps weights beside its own file.
+        model: a model that may be changed; never the caller's object.
+        original: the caller's object.
+        path: the file, if it was read from one.
+        proto: the message that `model` was read from, if there is one and its nodes have the same order.
+        data_files: the files with its external data.
     """
 
     model: ir.Model
@@ -68,15 +67,15 @@ class Source:
 
 
 def load(original: Any, progress: Progress | None = None, *, copy: bool = True) -> Source:
-    """Takes any form of a model without changing it.
+    """Loads any form of a model without changing it.
 
     Args:
         original: the model.
-        progress: called with a line now and then while a large file is read.
-        copy: False shares a message with the model, which then may not be changed.
+        progress: called repeatedly with a line of text while a large file is read.
+        copy: False shares a message with the model, which then must not be changed.
 
     Raises:
-        ModelLoadError: missing or unreadable file, not ONNX, truncated, names that lead nowhere, a cyclic graph, or
+        ModelLoadError: a missing or unreadable file, not ONNX, truncated, inputs without a producer, a cyclic graph, or
             external data that is missing, out of range or outside the model's folder.
     """
     path: Path | None = None
@@ -120,7 +119,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
                 _check_data_file(tensor)
             outside.add(Path(tensor.path))
     if model.ir_version < FIRST_OVERRIDABLE_IR_VERSION:
-        # There every initializer is also a graph input, and runtimes treat it as a constant.
+        # Below this version every initializer is also a graph input, which runtimes treat as a constant.
         freeze_initializers(model)
         model.ir_version = FIRST_OVERRIDABLE_IR_VERSION
     if proto is not None and in_order and len(found) > 1:
@@ -130,7 +129,7 @@ def load(original: Any, progress: Progress | None = None, *, copy: bool = True) 
 
 
 def _exported(graph: Any) -> onnx.ModelProto:
-    """A graphsurgeon Graph as a message; metadata, for which it has no place, is an attribute."""
+    """Converts a graphsurgeon Graph to a message. `give_back` stores metadata as an attribute of the Graph."""
     import onnx_graphsurgeon as gs
     from onnx_graphsurgeon.logger import G_LOGGER
 
@@ -141,7 +140,7 @@ def _exported(graph: Any) -> onnx.ModelProto:
 
 
 def freeze_initializers(model: ir.Model) -> list[str]:
-    """Takes initializers off the graph inputs, which makes them constants that callers cannot override; their names."""
+    """Removes initializers from the graph inputs, so callers cannot override them; returns their names."""
     graph = model.graph
     frozen = [v for v in graph.inputs if v.is_initializer()]
     if frozen:
@@ -152,9 +151,12 @@ def freeze_initializers(model: ir.Model) -> list[str]:
 
 
 def _normalize_domains(model: ir.Model, proto: onnx.ModelProto | None) -> bool:
-    """Spells the default domain "", whose other name is "ai.onnx" (ONNX IR specification); True when it was so.
+    """Renames the default domain from "ai.onnx" to "" (synonyms in the ONNX IR specification).
 
-    Where a domain is imported twice the last version counts, as for the runtimes.
+    Of two imports of a domain the last version counts, as in runtimes.
+
+    Returns:
+        Whether nothing changed.
     """
     imports = [(o.domain, o.version) for o in proto.opset_import] if proto is not None else None
     changed = _normalize_imports(model.opset_imports, imports)
@@ -173,17 +175,17 @@ def _normalize_imports(imports: dict[str, int], in_order: Iterable[tuple[str, in
 
 
 def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
-    """The protobuf message of a file, external data not loaded.
+    """Reads the protobuf message of a file without external data.
 
     Args:
         path: the file.
-        progress: called with a line now and then while a large file is read.
+        progress: called repeatedly with a line of text while a large file is read.
 
     Raises:
-        ModelLoadError: missing, unreadable, empty, a pipe, not a protobuf message, or no ONNX model.
+        ModelLoadError: missing, unreadable, empty, a pipe, not a protobuf message, or not an ONNX model.
     """
     if path.is_fifo():
-        raise ModelLoadError(f"{path}: is a pipe, and a model is read more than once: write it to a file first")
+        raise ModelLoadError(f"{path}: is a pipe, but graphopt reads a model more than once: write it to a file first")
     try:
         data = _read(path, progress or (lambda _: None))
     except FileNotFoundError:
@@ -204,9 +206,9 @@ def read_proto(path: Path, progress: Progress | None = None) -> onnx.ModelProto:
 
 
 def _read(path: Path, say: Progress) -> bytes | memoryview:
-    """A file's bytes; of a large one it is said how much is left."""
+    """Reads a file, with progress reports for a large one."""
     size = path.stat().st_size
-    if size < 2 * BLOCK:  # which a pipe is, too
+    if size < 2 * BLOCK:  # also true of devices, which have size 0
         return path.read_bytes()
     data, done, start = bytearray(size), 0, time.perf_counter()
     with path.open("rb", buffering=0) as file:
@@ -218,16 +220,16 @@ def _read(path: Path, say: Progress) -> bytes | memoryview:
 
 
 def data_files(path: Path) -> list[Path]:
-    """The files beside a model in which it keeps weights.
+    """Returns the files with a model's external data.
 
     Raises:
-        ModelLoadError: as `read_proto`.
+        ModelLoadError: see `read_proto`.
     """
     return [path.parent / location for location in messages.external_files(read_proto(path))]
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
-    # onnx_ir would leave both out without a word.
+    # onnx_ir ignores training_info and sparse initializers silently.
     if proto.training_info:
         raise ModelLoadError(f"{what}: has training_info, which graphopt does not support")
     _make_dense(proto.graph, what)
@@ -274,13 +276,13 @@ def _make_dense(graph: onnx.GraphProto, what: str) -> None:
 
 
 def _is_sparse(graph: onnx.GraphProto) -> bool:
-    """Whether there are sparse initializers, in bodies too."""
+    """Returns whether a graph or its bodies have sparse initializers."""
     inner = (body for node in graph.node for body in messages.bodies(node))
     return bool(graph.sparse_initializer) or any(map(_is_sparse, inner))
 
 
 def _unsupported_type(graph: onnx.GraphProto) -> str:
-    """The kind of type, among those of a graph's values, that onnx_ir has no words for; "" when there is none."""
+    """Returns the kind of the first type in a graph that onnx_ir does not support, "map" or "opaque"; or ""."""
     work = [info.type for info in (*graph.input, *graph.output, *graph.value_info)]
     while work:
         held = work.pop()
@@ -296,24 +298,24 @@ def _unsupported_type(graph: onnx.GraphProto) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The innermost exception."""
+    """Returns the innermost cause of an exception."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def cause(error: BaseException) -> str:
-    """What the innermost exception says, on one line."""
+    """Returns the message of the innermost cause on one line."""
     return " ".join(str(_root(error)).split())[:300]
 
 
 def is_graphsurgeon(original: Any) -> bool:
-    """Whether it is an `onnx_graphsurgeon.Graph`, which prints when it is asked for an attribute that it has not."""
+    """Returns whether an object is an `onnx_graphsurgeon.Graph`, by its module: hasattr would make it print."""
     return type(original).__module__.startswith("onnx_graphsurgeon.")
 
 
 def _elements_per_entry(data_type: int) -> float:
-    """How many elements an entry of a typed field of TensorProto holds."""
+    """Returns the number of elements in one entry of a typed field of TensorProto."""
     if data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
         return 0.5
     # Elements of 2 and of 4 bits are packed into bytes.
@@ -321,7 +323,7 @@ def _elements_per_entry(data_type: int) -> float:
 
 
 def _check_embedded_data(tensor: ir.serde.TensorProtoTensor, what: str) -> None:
-    """The bytes of an initializer must match its shape and type."""
+    """Checks that the data of an initializer matches its shape and type."""
     proto = tensor.raw
     data_type = proto.data_type
     if data_type == onnx.TensorProto.STRING:
@@ -346,10 +348,10 @@ _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint6
 
 
 def _check_data_file(tensor: ir.ExternalTensor) -> None:
-    """The file of a tensor of a model in memory; a message's is in the working directory, as for runtimes.
+    """Checks the data file of a model in memory; for a message it is relative to the working directory, as in runtimes.
 
     Raises:
-        ModelLoadError: it is missing or too short.
+        ModelLoadError: the file is missing or too short.
     """
     label, path = f"the model: external data of '{tensor.name}'", Path(tensor.path)
     try:
@@ -363,7 +365,7 @@ def _check_data_file(tensor: ir.ExternalTensor) -> None:
 
 
 def _check_range(tensor: ir.ExternalTensor, size: int, label: str) -> None:
-    """The bytes of a tensor must match its shape and type, and be in a file of `size` bytes."""
+    """Checks that a tensor's bytes match its shape and type, and are within a file of `size` bytes."""
     need = tensor.nbytes
     offset = tensor.offset or 0
     length = need if tensor.length is None else tensor.length
@@ -374,19 +376,19 @@ def _check_range(tensor: ir.ExternalTensor, size: int, label: str) -> None:
 
 
 class _DataFiles:
-    """The files beside a model that hold its external data."""
+    """The files with the external data of a model."""
 
     def __init__(self, model: Path) -> None:
         self._model = model
-        # Runtimes look where the path says; a link's target may have its own folder (Hugging Face's cache is so).
+        # Runtimes search the folder of the path. A link's target may be in another folder, as in Hugging Face's cache.
         self._folders = list(dict.fromkeys((model.parent.resolve(), model.resolve().parent)))
         self._found: dict[str, tuple[Path, int]] = {}
 
     def check(self, tensor: ir.ExternalTensor) -> None:
-        """Tells a tensor where its file is.
+        """Sets the folder of a tensor's file.
 
         Raises:
-            ModelLoadError: a file that is missing or outside the model's folder, or bytes that are not there.
+            ModelLoadError: the file is missing, too short, or outside the model's folder.
         """
         label = f"{self._model}: external data of '{tensor.name}'"
         location = os.fspath(tensor.location)
@@ -395,27 +397,27 @@ class _DataFiles:
         folder, size = self._found[location]
         real = (folder / location).resolve()
         if not real.is_relative_to(folder):
-            # onnx_ir reads no link out of its folder; we have seen that this one leads to the model's own.
+            # onnx_ir refuses links out of a folder; `_find` has checked that this one leads to the model's folder.
             folder, tensor._location = real.parent, real.name
         tensor.base_dir = folder
         _check_range(tensor, size, label)
 
     def _find(self, location: Path, label: str) -> tuple[Path, int]:
-        """The folder in which the file is, and its size."""
+        """Returns the folder of a file, and the file's size in bytes."""
         try:
             folder = next((f for f in self._folders if (f / location).exists()), self._folders[0])
             outside = not any((folder / location).resolve().is_relative_to(f) for f in self._folders)
             if location.is_absolute() or ".." in location.parts or outside:
-                raise ModelLoadError(f"{label} lies outside the model's folder: {str(location)!r}")
+                raise ModelLoadError(f"{label} is outside the model's folder: {str(location)!r}")
             if not (folder / location).is_file():
                 raise ModelLoadError(f"{label} is missing: no file {str(location)!r} beside the model")
             return folder, (folder / location).stat().st_size
-        except (OSError, ValueError) as error:  # not a name that a file can have
+        except (OSError, ValueError) as error:  # an invalid file name
             raise ModelLoadError(f"{label} is missing: {str(location)[:80]!r}: {error.args[-1]}") from None
 
 
 def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
-    """Every input of a node must come from somewhere. Sorts graphs that are out of order; True when none was."""
+    """Checks that every input has a producer, and sorts graphs that are out of order; returns whether none was."""
     in_order = True
     for graph in graphs:
         seen: set[ir.Node] = set()
@@ -451,7 +453,7 @@ def _check_structure(graphs: Iterable[ir.Graph], what: str) -> bool:
 
 
 def _require_text(what: str, texts: Collection[str | None]) -> None:
-    # Protobuf gives text that is no UTF-8 as bytes.
+    # Protobuf returns text that is not UTF-8 as bytes.
     if bytes in map(type, texts):
         text = next(text for text in texts if isinstance(text, bytes))
         raise ModelLoadError(f"{what}: {text!r} is not UTF-8")
@@ -459,10 +461,10 @@ def _require_text(what: str, texts: Collection[str | None]) -> None:
 
 @contextmanager
 def blamed_on_the_model(source: Source) -> Iterator[None]:
-    """A failure inside is the model's where ONNX's checker refuses the model, and ours where it does not.
+    """Converts an exception in its body to a ModelLoadError if ONNX's checker refuses the model.
 
     Raises:
-        ModelLoadError: the model is not valid; the checker says why.
+        ModelLoadError: the model is not valid, with the checker's message.
     """
     try:
         yield
@@ -482,7 +484,7 @@ def blamed_on_the_model(source: Source) -> Iterator[None]:
 
 
 def _read_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    """Gives values the types that bodies of foreign operators declare for them."""
+    """Sets the types of captured values from their declarations in bodies of foreign operators."""
     for body, proto in foreign_bodies(graph, message):
         declared = {info.name: info.type for info in proto.value_info}
         for value in captures(body):

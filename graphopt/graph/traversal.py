@@ -1,4 +1,4 @@
-"""All graphs of a model and all of its tensors, and short ways to a tensor's dimensions, bytes and elements."""
+"""Iteration over the graphs and tensors of a model, and fast access to a tensor's dimensions, bytes and elements."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import onnx_ir as ir
 
 from graphopt.graph import messages
 
-# `isinstance` asks a protocol of each of onnx_ir's classes before it says no: slow where a graph has 100,000 constants.
+# `isinstance` with onnx_ir's classes checks a protocol before it fails, which is slow for 100,000 constants.
 _EMBEDDED = (ir.serde.TensorProtoTensor, ir.Tensor)
 _GRAPH, _GRAPHS, _TENSOR = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Every graph of the model: main, subgraphs, functions and theirs."""
+    """Yields every graph of the model: the main graph, functions, and all bodies in them."""
     yield from with_subgraphs(model.graph)
     for function in model.functions.values():
         yield from with_subgraphs(function.graph)
 
 
 def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and the bodies in it, at any depth."""
+    """Yields a graph and the bodies in it, at any depth."""
     yield graph
     for node in graph:
-        # Asked of every node of a large graph several times: no call for those that have no body.
+        # This loop visits every node of large graphs several times, so it makes no call for nodes without a body.
         for attribute in node.attributes.data.values():
             if (kind := attribute.type) is _GRAPH or kind is _GRAPHS:
                 for body in bodies(node):
@@ -39,9 +39,9 @@ def with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def bodies(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that are attributes of a node."""
+    """Returns the graphs in the attributes of a node."""
     found: list[ir.Graph] = []
-    # `.data`, since the views of onnx_ir's containers make several calls for each item, which counts over whole graphs.
+    # `.data`, because views of onnx_ir's containers make several calls for each item, which is slow for whole graphs.
     for attribute in node.attributes.data.values():
         kind = attribute.type
         if kind is _GRAPH and not attribute.is_ref():
@@ -52,17 +52,19 @@ def bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def external_tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.ExternalTensor]:
+    """Yields the external tensors of these graphs."""
     for tensor in tensors(graphs):
         if is_external(tensor):
             yield tensor
 
 
 def is_external(tensor: ir.TensorProtocol | None) -> TypeGuard[ir.ExternalTensor]:
-    """Whether the elements lie in a file of their own."""
+    """Returns whether the elements are stored in a separate file."""
     return type(tensor) not in _EMBEDDED and isinstance(tensor, ir.ExternalTensor)
 
 
 def tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.TensorProtocol]:
+    """Yields the tensors of these graphs: initializers and attributes."""
     for graph in graphs:
         for value in graph.initializers.data.values():
             if value.const_value is not None:
@@ -75,12 +77,12 @@ def tensors(graphs: Iterable[ir.Graph]) -> Iterator[ir.TensorProtocol]:
 
 @functools.cache
 def element_bits(data_type: int) -> int:
-    """Bits of one element; cached, since onnx_ir makes an enum member each time."""
+    """Returns the bits of one element; cached, because onnx_ir creates an enum member for each call."""
     return ir.DataType(data_type).bitwidth
 
 
-# onnx_ir asks an enum for every property of a tensor and makes a Shape each time, which counts where a graph has
-# 100,000 constants. The three functions below ask the message itself, and look at the very class, as above.
+# onnx_ir creates an enum member and a Shape for each query of a tensor, which is slow for 100,000 constants. The three
+# functions below read the message directly, and compare exact classes, as above.
 _ARRAYS: dict[int, np.dtype[Any]] = {
     int(ir.DataType.FLOAT): np.dtype("<f4"),
     int(ir.DataType.FLOAT16): np.dtype("<f2"),
@@ -91,14 +93,14 @@ _ARRAYS: dict[int, np.dtype[Any]] = {
 
 
 def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """The dimensions of a tensor."""
+    """Returns the dimensions of a tensor."""
     if type(tensor) is ir.serde.TensorProtoTensor:
-        return tuple(tensor.raw.dims[:])  # a slice is a list at once; protobuf's iterator takes twice as long
+        return tuple(tensor.raw.dims[:])  # a slice takes half the time of protobuf's iterator
     return tuple(tensor.shape.numpy())
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    """Bytes of a tensor's elements."""
+    """Returns the size of a tensor's elements in bytes."""
     if type(tensor) is ir.serde.TensorProtoTensor:
         message = tensor.raw
         dims: list[int] = message.dims[:]
@@ -109,7 +111,7 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
 
 
 def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
-    """A tensor's elements; not to be written to."""
+    """Returns a tensor's elements; callers must not change them."""
     if type(tensor) is ir.serde.TensorProtoTensor:
         message = tensor.raw
         if (dtype := _ARRAYS.get(message.data_type)) is not None and message.HasField("raw_data"):
@@ -119,7 +121,7 @@ def tensor_array(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
 
 
 def foreign_bodies(graph: ir.Graph, message: onnx.GraphProto) -> Iterator[tuple[ir.Graph, onnx.GraphProto]]:
-    """The bodies of nodes of foreign domains, with their messages; `message` holds the nodes of `graph` in order."""
+    """Yields the bodies of nodes outside ONNX's domain with their messages, for a message with the nodes in order."""
     for i, node in enumerate(graph):
         if inner := bodies(node):
             for body, proto in zip(inner, messages.bodies(message.node[i]), strict=True):
@@ -129,7 +131,7 @@ def foreign_bodies(graph: ir.Graph, message: onnx.GraphProto) -> Iterator[tuple[
 
 
 def captures(body: ir.Graph) -> list[ir.Value]:
-    """The values that a body reads from the graphs around it."""
+    """Returns the values that a body uses from outer graphs, sorted by name."""
     inside = set(with_subgraphs(body))
     read = dict.fromkeys(v for graph in inside for node in graph for v in node.inputs if v is not None)
     return sorted((v for v in read if v.graph not in inside), key=lambda v: str(v.name))

@@ -1,7 +1,7 @@
 """Queries of a graph, and checks that raise a `Refusal`; they change nothing.
 
-Names without a domain are ONNX's operators. Functions that find a node or value take None and return None if there is
-none, and can be chained.
+Names without a domain are ONNX's operators. Functions that find a node or value accept None and return None if there is
+none, so calls can be chained.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from graphopt.remarks import Code, Refusal, node_label
 from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target
 
-# The metadata property for the element type of a body, which below CAST_LIKE_OPSET is written for one.
+# The metadata property with the element type of a function body, which has one below CAST_LIKE_OPSET.
 BODY_TYPE = "graphopt.T"
 # The element types of our operators.
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-# In the place of an operator's name: every operator of a domain other than ONNX's own.
+# As an operator's name: every operator of a domain other than ONNX's own.
 ANY = "*"
 
 
 class GraphView:
-    """A model as passes read it. Every query is O(1) or linear in the answer."""
+    """A model with queries for passes. Every query is O(1) or linear in its result."""
 
     def __init__(self, model: ir.Model, target: Target, profit: Profit | None = None, *, half: bool = False) -> None:
         self.model = model
         self.target = target
         self.profit = profit or Estimates()
         self.shapes = Shapes(self)
-        # Products will be computed in float16: other rewrites pay then.
+        # Matrix multiplications will be computed in float16, for which other rewrites pay.
         self.half = half and target.device != "cpu"
         # Complete throughout a run: passes create no bodies, and removed bodies are emptied.
         self._own_graphs = list(with_subgraphs(model.graph))
@@ -52,11 +52,11 @@ class GraphView:
         self._by_operator: defaultdict[tuple[str, str], list[tuple[int, ir.Node]]] | None = None
 
     def graphs(self) -> Iterator[ir.Graph]:
-        """The main graph, its subgraphs and the user's functions with theirs; never the bodies of our own domain."""
+        """Yields the main graph, the user's functions, and all bodies in them; not our function bodies."""
         yield from self._own_graphs
 
     def nodes(self, operators: Collection[tuple[str, str]]) -> list[ir.Node]:
-        """All nodes of these operators (domain, op_type), in the order of the graphs; see `ANY` for a whole domain."""
+        """Returns all nodes of these operators (domain, op_type), in graph order; see `ANY` for a whole domain."""
         index = self._by_operator
         if index is None:
             self._by_operator = index = defaultdict(list)
@@ -69,18 +69,21 @@ class GraphView:
         return [node for _, node in sorted(chain.from_iterable(found), key=itemgetter(0))]
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The constant behind a value without reading its data, or None; overridable initializers are not constants."""
+        """Returns the tensor of a constant value without reading its data; None otherwise.
+
+        Initializers that callers can override are not constants.
+        """
         if value is None:
             return None
         if (tensor := value.const_value) is not None:
             return None if value.is_graph_input() else tensor
-        # Asked of every input of every node: only the output of a Constant has more to it.
+        # A fast return, because passes query every input of every node.
         producer = value.producer()
         if producer is None or producer.op_type != "Constant" or producer.domain != "":
             return None
         attribute = producer.attributes.data.get("value")
         if attribute is not None and not attribute.is_ref():
-            # Not by onnx_ir's function, which writes the value's name into the tensor: a look would change the file.
+            # onnx_ir's get_const_tensor would write the value's name into the tensor, which changes the file.
             return attribute.as_tensor()
         return ir.convenience.get_const_tensor(value)
 
@@ -88,21 +91,25 @@ class GraphView:
         return self.tensor(value) is not None
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """The data of a constant value, or None."""
+        """Returns the elements of a constant value, or None."""
         tensor = self.tensor(value)
         return None if tensor is None else tensor_array(tensor)
 
     def require_constant(self, value: ir.Value | None, what: str, *nodes: ir.Node) -> Array:
-        """The data of a constant value.
+        """Returns the elements of a constant value.
+
+        Args:
+            value: the value.
+            what: its description in the refusal.
+            nodes: the nodes of the refusal.
 
         Raises:
             Refusal: NOT_CONSTANT, QUANTIZED or OVERRIDABLE.
-
         """
         array = self.constant(value)
         if array is None:
             producer = value.producer() if value is not None else None
-            if producer is not None and producer.op_type == "DequantizeLinear":  # of com.microsoft, too
+            if producer is not None and producer.op_type == "DequantizeLinear":  # also com.microsoft's
                 raise Refusal(Code.QUANTIZED, f"{what} is dequantized", *nodes, producer)
             overridable = value is not None and value.is_initializer()
             code = Code.OVERRIDABLE if overridable else Code.NOT_CONSTANT
@@ -110,17 +117,17 @@ class GraphView:
         return array
 
     def scalar(self, value: ir.Value | None) -> float | None:
-        """The number that a constant of size 1 holds, or None."""
+        """Returns the element of a constant of size 1, or None."""
         tensor = self.tensor(value)
         if tensor is None or math.prod(tensor_dims(tensor)) != 1 or tensor.dtype == ir.DataType.STRING:
             return None
         return float(tensor_array(tensor).item())
 
     def require_dtype(self, value: ir.Value, node: ir.Node, *dtypes: ir.DataType) -> ir.DataType:
-        """The element type of a value: one of `dtypes`, or of FLOATS where none is given.
+        """Returns the element type of a value.
 
         Raises:
-            Refusal: WRONG_DTYPE.
+            Refusal: WRONG_DTYPE if it is unknown or not in `dtypes` (by default FLOATS).
         """
         dtype = self.dtype(value)
         if dtype is None or dtype not in (dtypes or FLOATS):
@@ -128,10 +135,10 @@ class GraphView:
         return dtype
 
     def require_dims(self, value: ir.Value, node: ir.Node, *, least: int = 0) -> tuple[Size, ...]:
-        """The dimensions of a value of at least that rank.
+        """Returns the dimensions of a value.
 
         Raises:
-            Refusal: UNKNOWN_RANK or WRONG_RANK.
+            Refusal: UNKNOWN_RANK, or WRONG_RANK if the rank is below `least`.
         """
         dims = self.shapes.dims(value)
         if dims is None:
@@ -141,31 +148,34 @@ class GraphView:
         return dims
 
     def known_types(self, values: Iterable[ir.Value | None]) -> set[ir.DataType]:
-        """The known element types of values."""
+        """Returns the known element types of values."""
         return {dtype for value in values if (dtype := self.dtype(value)) is not None}
 
     def require_alike(self, values: Iterable[ir.Value | None], *nodes: ir.Node) -> None:
-        """Raises:
-        Refusal: MIXED_DTYPE where the element types that are known are several.
+        """Checks that the known element types of the values are equal.
+
+        Raises:
+            Refusal: MIXED_DTYPE.
         """
         known = self.known_types(values)
         if len(known) > 1:
             raise Refusal(Code.MIXED_DTYPE, f"its operands are {' and '.join(sorted(d.name for d in known))}", *nodes)
 
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
-        """Dimensions as the model and inference have them: int, symbol or None; None without a rank.
+        """Returns the dimensions that the model declares or onnx inferred: int, symbol or None; None without a rank.
 
-        `shapes` knows more.
+        `shapes` has more precise dimensions.
         """
         if value is None:
             return None
         if value.shape is None:
             tensor = self.tensor(value)
             return None if tensor is None else tensor_dims(tensor)
-        # A list: a generator takes twice as long, and every candidate asks for several.
+        # A list takes half the time of a generator.
         return tuple([d if isinstance(d, int) else d.value for d in value.shape])
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """Returns the element type of a value, or None if it is unknown."""
         if value is None:
             return None
         type_ = value.type
@@ -175,11 +185,11 @@ class GraphView:
         return None if tensor is None else tensor.dtype
 
     def opset(self, node: ir.Node) -> int:
-        """The version of the node's domain in its graph (0 when it is not imported)."""
+        """Returns the version of the node's domain in its graph; 0 if it is not imported."""
         return node.version if node.version is not None else self.opset_at(node, node.domain)
 
     def opset_at(self, node: ir.Node, domain: str = "") -> int:
-        """The version of a domain in the node's graph (0 when it is not imported)."""
+        """Returns the version of a domain in the node's graph; 0 if it is not imported."""
         graph = node.graph
         while graph is not None:
             if domain in graph.opset_imports:
@@ -189,7 +199,7 @@ class GraphView:
         return self.model.opset_imports.get(domain, 0)
 
     def arguments(self, node: ir.Node) -> Arguments:
-        """The node's arguments by name, whether inputs or attributes."""
+        """Returns the node's arguments by name, for inputs and attributes."""
         return _Arguments(node, self)
 
     def candidate(
@@ -213,42 +223,44 @@ class GraphView:
         return Candidate(no_gain, describe)
 
     def require_op(self, name: str, like: ir.Value, anchor: ir.Node) -> None:
-        """Passes call this in `legal` for every operator of ours that they may emit.
+        """Checks that an operator of ours can be emitted; passes call this in `legal`.
 
         Args:
             name: the operator.
-            like: a value of the type that the operator is to have.
-            anchor: where it is to stand.
+            like: a value of the operator's element type.
+            anchor: the place of the new node.
 
         Raises:
-            Refusal: TARGET when the target takes no node of ours; OPSET when the operator's body cannot be written in
-                the model's opset (runtimes inline a body under the model's opset, not under the function's own).
+            Refusal: TARGET if the target supports none of our operators; OPSET if the function body cannot be written
+                for the model's opset (runtimes inline a body under the model's opset, not under the function's).
         """
         self.require_custom_ops()
         opset = self.model.opset_imports.get("", 0)
         oldest = OPS[name].min_opset
         if opset < oldest:
-            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, and the model has {opset}", anchor)
+            raise Refusal(Code.OPSET, f"{name} needs opset {oldest}, but the model has {opset}", anchor)
         dtype = self.dtype(like)
         if opset < CAST_LIKE_OPSET:
             if dtype not in FLOATS:
-                raise Refusal(Code.OPSET, f"{name} of an unknown type needs opset {CAST_LIKE_OPSET}", anchor)
+                raise Refusal(Code.OPSET, f"{name} with an unknown element type needs opset {CAST_LIKE_OPSET}", anchor)
             body = self.model.functions.get((DOMAIN, name, ""))
             if body is not None and body.metadata_props.get(BODY_TYPE, dtype.name) != dtype.name:
-                detail = f"{name} of two element types needs opset {CAST_LIKE_OPSET}, and the model has {opset}"
+                detail = f"{name} with two element types needs opset {CAST_LIKE_OPSET}, but the model has {opset}"
                 raise Refusal(Code.OPSET, detail, anchor)
 
     def require_custom_ops(self) -> None:
-        """Raises:
-        Refusal: TARGET when the target takes no node of ours.
+        """Checks that the target supports our operators.
+
+        Raises:
+            Refusal: TARGET.
         """
         if not self.target.custom_ops:
             raise Refusal(Code.TARGET, f"target {self.target} takes standard ONNX only")
 
 
 def has_readers(node: ir.Node) -> bool:
-    """Whether a node input or a graph output reads any of the node's outputs."""
-    return any(map(is_read, node.outputs))  # no generator: asked of every node several times
+    """Returns whether a node or the caller of the model uses any of the node's outputs."""
+    return any(map(is_read, node.outputs))  # faster than a generator
 
 
 @dataclass
@@ -272,26 +284,28 @@ class _Arguments(Arguments):
 
 
 def use_count(value: ir.Value) -> int:
-    """How many node inputs read the value, in this graph and in subgraphs.
+    """Returns the number of node inputs that use the value, in its graph and in subgraphs.
 
-    `Value.uses()` copies, which is quadratic for a constant that thousands of nodes share.
+    `Value.uses()` copies, which is quadratic for a constant with thousands of uses.
     """
     return len(value._uses)
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node input or a caller of the model reads the value."""
+    """Returns whether a node or the caller of the model uses the value."""
     return bool(value._uses) or value.is_graph_output()
 
 
 def is_read_once(value: ir.Value) -> bool:
-    """Whether exactly one node input reads the value (captures by subgraphs count), and no caller of the model."""
+    """Returns whether one node input uses the value (including captures), and it is not a graph output."""
     return use_count(value) == 1 and not value.is_graph_output()
 
 
 def require_read_once(value: ir.Value, *nodes: ir.Node) -> None:
-    """Raises:
-    Refusal: GRAPH_OUTPUT or OTHER_USES unless exactly one node input reads the value.
+    """Checks that one node input uses the value, and it is not a graph output.
+
+    Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES.
     """
     if value.is_graph_output():
         raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", *nodes)
@@ -300,8 +314,10 @@ def require_read_once(value: ir.Value, *nodes: ir.Node) -> None:
 
 
 def require_readers(value: ir.Value, readers: Collection[ir.Node], maker: ir.Node) -> None:
-    """Raises:
-    Refusal: GRAPH_OUTPUT or OTHER_USES unless nothing but `readers` reads what `maker` gives.
+    """Checks that only `readers` use the value, an output of `maker`.
+
+    Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES.
     """
     if value.is_graph_output():
         raise Refusal(Code.GRAPH_OUTPUT, f"{value.name} is a graph output", maker)
@@ -311,8 +327,10 @@ def require_readers(value: ir.Value, readers: Collection[ir.Node], maker: ir.Nod
 
 
 def require_contained(nodes: Sequence[ir.Node], result: ir.Value) -> None:
-    """Raises:
-    Refusal: GRAPH_OUTPUT or OTHER_USES unless `result` is the only value of `nodes` that anything else reads.
+    """Checks that `result` is the only output of `nodes` with uses outside of them.
+
+    Raises:
+        Refusal: GRAPH_OUTPUT or OTHER_USES.
     """
     for node in nodes:
         for output in node.outputs:
@@ -326,8 +344,10 @@ def require_contained(nodes: Sequence[ir.Node], result: ir.Value) -> None:
 
 
 def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
-    """Raises:
-    Refusal: ESCAPES unless all nodes are in the graph of `anchor`.
+    """Checks that all nodes are in the graph of `anchor`.
+
+    Raises:
+        Refusal: ESCAPES.
     """
     for node in nodes:
         if node.graph is not anchor.graph:
@@ -335,20 +355,20 @@ def require_one_graph(nodes: Iterable[ir.Node], anchor: ir.Node) -> None:
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
-    """Whether there is a node and it is one of these operators; of any, without names."""
+    """Returns whether a node is of one of these ONNX operators; without names, of any."""
     return node is not None and (not op_types or node.op_type in op_types) and node.domain == ""
 
 
 def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes a value, if it is one of these operators; of any, without names."""
+    """Returns the producer of a value if it is of one of these ONNX operators; without names, of any."""
     node = None if value is None else value.producer()
     return node if is_op(node, *op_types) else None
 
 
 def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that alone reads a value, with one input, if it is one of these operators; of any, without names.
+    """Returns the node with the only use of a value, if it is of one of these ONNX operators; without names, of any.
 
-    A graph output is read by callers, too.
+    A graph output has another use: the caller.
     """
     if value is None or not is_read_once(value):
         return None
@@ -357,16 +377,15 @@ def sole_reader(value: ir.Value | None, *op_types: str) -> ir.Node | None:
 
 
 def other_input(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
-    """The other one of two inputs: not this value."""
+    """Returns the other of a node's two inputs."""
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 
 def require_input(node: ir.Node, index: int) -> ir.Value:
-    """A required input of the operator.
+    """Returns a required input of the operator.
 
     Raises:
-        Refusal: UNSUPPORTED_OP where it is left out, which makes the model invalid.
-
+        Refusal: UNSUPPORTED_OP if it is absent, which makes the model invalid.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
@@ -375,36 +394,35 @@ def require_input(node: ir.Node, index: int) -> ir.Value:
 
 
 def attribute_int(node: ir.Node, name: str, default: int) -> int:
-    """An INT attribute or its default.
+    """Returns an INT attribute or its default.
 
     Raises:
-        Refusal: FUNCTION_ATTRIBUTE when it refers to a parameter of the function around the node.
-
+        Refusal: FUNCTION_ATTRIBUTE if it refers to an attribute of the enclosing function.
     """
     attribute = _attribute(node, name)
     return default if attribute is None else attribute.as_int()
 
 
 def attribute_float(node: ir.Node, name: str, default: float) -> float:
-    """A FLOAT attribute or its default; raises as `attribute_int`."""
+    """Returns a FLOAT attribute or its default; raises as `attribute_int`."""
     attribute = _attribute(node, name)
     return default if attribute is None else attribute.as_float()
 
 
 def attribute_ints(node: ir.Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
-    """An INTS attribute or its default; raises as `attribute_int`."""
+    """Returns an INTS attribute or its default; raises as `attribute_int`."""
     attribute = _attribute(node, name)
     return tuple(default if attribute is None else attribute.as_ints())
 
 
 def attribute_string(node: ir.Node, name: str, default: str) -> str:
-    """A STRING attribute or its default; raises as `attribute_int`."""
+    """Returns a STRING attribute or its default; raises as `attribute_int`."""
     attribute = _attribute(node, name)
     return default if attribute is None else attribute.as_string()
 
 
 def _attribute(node: ir.Node, name: str) -> ir.Attr | None:
-    # `.data`, since the container itself raises and catches an exception for an attribute that is absent.
+    # `.data`, because the container raises and catches an exception for an absent attribute.
     attribute = node.attributes.data.get(name)
     if attribute is not None and attribute.is_ref():
         raise Refusal(Code.FUNCTION_ATTRIBUTE, f"{attribute.name} refers to {attribute.ref_attr_name}", node)

@@ -1,4 +1,4 @@
-"""A model out, in the form in which it came (reading.py). A file appears whole or not at all."""
+"""Returns or writes a model in its original form (reading.py). A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -29,32 +29,35 @@ from graphopt.graph.traversal import (
     tensor_dims,
 )
 
-# A protobuf message holds less than 2 GiB; leave room for the graph around the weights.
+# A protobuf message is limited to 2 GiB; this leaves space for the graph.
 MAX_EMBEDDED_BYTES = 1_800_000_000
 
-# Tensors below this stay inside the .onnx file even when the others go outside.
+# Smaller tensors are kept in the .onnx file when large ones are written to a data file.
 MIN_EXTERNAL_BYTES = 1024
 
-# Kernels read mapped weights with aligned vector loads.
+# In bytes: kernels read memory-mapped weights with aligned vector loads.
 ALIGNMENT = 64
 
-# Bytes of a file system's block; shorter ranges than LONG are not aligned to blocks.
+# Bytes of a file-system block; ranges shorter than LONG are not aligned to blocks.
 BLOCK = 4096
 LONG = 1 << 20
 
 
-# Looks at a model's message, where one is made, and at its bytes, where they are, before anybody gets it.
+# Checks a model's message and its bytes, if there are any, before the model is returned or written.
 Check = Callable[[onnx.ModelProto | None, bytes | None], None]
 
 
 def give_back(source: Source, model: ir.Model | None, check: Check) -> Any:
-    """The optimized model in the form of `source` (not for paths: those are written with `save`).
+    """Returns the optimized model in the form of `source`; `save` writes models that were read from paths.
 
-    None stands for a model without rewrites: the result is a copy of the original. A message has all weights inside,
-    since it does not name the folder of its files.
+    Args:
+        source: the loaded model.
+        model: the optimized model; None if there were no rewrites, which returns a copy of the original.
+        check: called before the model is returned; may raise.
 
     Raises:
-        ModelSaveError: a message does not hold the weights.
+        ModelSaveError: the weights do not fit into a message, which must contain them all because it does not record
+            the folder of its data files.
     """
     original = source.original
     as_message = isinstance(original, onnx.ModelProto) or is_graphsurgeon(original)
@@ -93,7 +96,7 @@ class Written:
 
     Attributes:
         files: path -> bytes of each new file, the model first.
-        shared: the same of the input's files that the model refers to.
+        shared: path -> bytes of each file of the input that the model refers to.
     """
 
     files: dict[Path, int]
@@ -101,10 +104,10 @@ class Written:
 
 
 def data_file(out: Path) -> Path:
-    """The data file of a model: OUT.data beside OUT.
+    """Returns the data file of a model, OUT.data in the folder of OUT.
 
     Raises:
-        ModelSaveError: `out` is something else than a regular file.
+        ModelSaveError: `out` exists and is not a regular file.
     """
     return files.target_of(out).parent / f"{out.name}.data"
 
@@ -118,7 +121,7 @@ def check_place(what: str, out: Path, reads: Iterable[Path]) -> None:
         reads: the input's files, which the model and its data file must not replace.
 
     Raises:
-        ModelSaveError: as `files.check_places`.
+        ModelSaveError: see `files.check_places`.
     """
     files.check_places({what: out, f"the data file of {what}": data_file(out)}, reads)
 
@@ -133,14 +136,14 @@ def save(
 ) -> Written:
     """Writes `model` to `out` and large weights to OUT.data in the same folder: both files or none.
 
-    The result refers to no other file: the input's data files are copied, by the kernel if the file system supports
-    that. If the new model needs no OUT.data, that of an earlier OUT is removed.
+    The result refers to no other file: the input's data files are copied, inside the operating system's kernel if the
+    file system supports it. If the new model has no OUT.data, the one of an earlier OUT is removed.
 
     Args:
         model: the optimized model, whose tensors refer to the new files afterwards.
         out: the file to write; its folder must exist.
-        external_data: True moves all large weights into OUT.data, False none, None those that are in files already, and
-            all large ones where a message cannot hold them.
+        external_data: True moves all large weights into OUT.data, False none. None moves them if some are external
+            already, or if they do not fit into a message.
         share_weights: refers to the input's files instead of copying them, and records their sizes and hashes.
         check: called with the message and its bytes before they are written; may raise.
 
@@ -159,7 +162,7 @@ def save(
     else:
         moved = _to_move(outside, external_data, force=bool(shared))
     if (moved or shared) and out.is_symlink() and out.parent.resolve() != folder:
-        raise ModelSaveError(f"{out}: leads to another folder, where runtimes would not find the weights' files")
+        raise ModelSaveError(f"{out}: is a link to another folder, where runtimes would not find the weights' files")
     obsolete = not moved and data not in shared and _refers_to(out, data)
     offsets: list[int] = []
 
@@ -189,10 +192,10 @@ def save(
 
 
 def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) -> Written:
-    """Writes a model without rewrites: byte for byte if it has no other file than OUT.data.
+    """Writes a model without rewrites, byte for byte if OUT.data is its only data file.
 
     Raises:
-        ModelSaveError: as `save`.
+        ModelSaveError: see `save`.
     """
     assert source.path is not None
     if any(not files.same(path, data_file(out)) for path in source.data_files):
@@ -203,10 +206,10 @@ def copy_unchanged(source: Source, out: Path, *, share_weights: bool = False) ->
 
 
 def copy_file(model: Path, out: Path) -> None:
-    """Copies a model that has all weights inside; OUT.data of an earlier OUT is removed.
+    """Copies a model without external data; OUT.data of an earlier OUT is removed.
 
     Raises:
-        ModelSaveError: as `files.write`.
+        ModelSaveError: see `files.write`.
     """
     data = data_file(out)
     obsolete = _refers_to(out, data)
@@ -216,27 +219,27 @@ def copy_file(model: Path, out: Path) -> None:
 
 
 def to_message(model: ir.Model, every: Sequence[ir.Graph] | None = None) -> onnx.ModelProto:
-    """The model as a message; the initializers of its graphs lose the type and shape that their tensors have, too.
+    """Serializes the model; removes the types and shapes of initializers, which their tensors repeat.
 
     Args:
         model: the model.
-        every: all of its graphs, where they are known.
+        every: all of its graphs, if they are known.
 
     Raises:
-        ModelLoadError: it has what no message can hold.
+        ModelLoadError: the model has text or integers that a message cannot represent.
     """
     every = list(graphs(model)) if every is None else every
     for graph in every:
         for value in graph.initializers.data.values():
             if value.is_graph_input() or value.is_graph_output():
                 continue
-            if value.doc_string or value.metadata_props:  # onnx_ir writes those into value_info
+            if value.doc_string or value.metadata_props:  # onnx_ir writes these to a value_info, which needs a type
                 value.type, value.shape = _declared(value)
-            else:  # and these, where exporters have none of them
+            else:  # without a type onnx_ir writes no value_info, as exporters
                 value.type = value.shape = None
     try:
         message = ir.serde.serialize_model(model)
-    except Exception as error:  # a text that is no UTF-8, a number that its field cannot hold
+    except Exception as error:  # text that is not UTF-8, or an integer beyond its field's range
         raise ModelLoadError(f"the model cannot be written as ONNX: {cause(error)}") from None
     if len(every) > 1 + len(model.functions):
         _describe_captures(model.graph, message.graph)
@@ -244,9 +247,9 @@ def to_message(model: ir.Model, every: Sequence[ir.Graph] | None = None) -> onnx
 
 
 def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
-    """Declares in the bodies of foreign operators what they read outside, which onnx_ir leaves out.
+    """Declares the captured values in the bodies of foreign operators, which onnx_ir omits.
 
-    ONNX Runtime takes the types from there where a body is a session of its own (BeamSearch and its like).
+    ONNX Runtime needs these types for operators that run a body as a separate session, such as BeamSearch.
     """
     for body, proto in foreign_bodies(graph, message):
         for value in captures(body):
@@ -257,7 +260,7 @@ def _describe_captures(graph: ir.Graph, message: onnx.GraphProto) -> None:
 
 
 def _declared(value: ir.Value) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Type and shape, of its tensor where it has one."""
+    """Returns the type and shape of a value's tensor, or of the value if it has none."""
     tensor = value.const_value
     if tensor is None:
         return value.type, value.shape
@@ -273,7 +276,7 @@ class _Slot:
 
 
 def _slots(every: Sequence[ir.Graph]) -> list[_Slot]:
-    """All initializers, and the external tensors of attributes."""
+    """Returns all initializers, and the external tensors of attributes."""
     found = []
     for graph in every:
         for value in graph.initializers.data.values():
@@ -308,7 +311,7 @@ def _embed(slots: Sequence[_Slot], too_large: str) -> None:
     """Reads external tensors into memory.
 
     Raises:
-        ModelSaveError: a message does not hold that much.
+        ModelSaveError: the tensors do not fit into a message; its text is `too_large`.
     """
     if sum(tensor_bytes(slot.tensor) for slot in slots) > MAX_EMBEDDED_BYTES:
         raise ModelSaveError(too_large)
@@ -318,9 +321,10 @@ def _embed(slots: Sequence[_Slot], too_large: str) -> None:
 
 
 def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool) -> list[_Slot]:
-    """The tensors of the data file: external ones; large ones if there are external ones or too many for a message.
+    """Returns the tensors for the data file: all external and large ones, or none.
 
-    Strings are kept inside: ONNX has no external form of them.
+    None are moved if no tensor is external, all fit into a message, and neither `external_data` nor `force` is set.
+    String tensors are never moved, because ONNX has no external form for them.
     """
     outside = any(is_external(slot.tensor) for slot in slots)
     large = [
@@ -335,7 +339,7 @@ def _to_move(slots: Sequence[_Slot], external_data: bool | None, *, force: bool)
 
 
 def _refers_to(model: Path, data: Path) -> bool:
-    """Whether `model` exists and has weights in `data`."""
+    """Returns whether `model` exists and has weights in `data`."""
     if not (model.is_file() and data.is_file()):
         return False
     with suppress(ModelLoadError):
@@ -344,7 +348,7 @@ def _refers_to(model: Path, data: Path) -> bool:
 
 
 def _record_shared(model: ir.Model, every: Sequence[ir.Graph], folder: Path) -> dict[Path, int]:
-    """Writes size and hash of each file that the model refers to into its metadata; the files with their sizes.
+    """Records the size and hash of each file that the model refers to in its metadata; returns path -> bytes.
 
     Raises:
         ModelSaveError: a file is not below the folder of the model.
@@ -362,9 +366,9 @@ def _record_shared(model: ir.Model, every: Sequence[ir.Graph], folder: Path) -> 
 
 
 def _fill(file: BinaryIO, slots: Sequence[_Slot]) -> list[int]:
-    """Writes tensors to a data file, external ones first; returns the offset of each.
+    """Writes tensors to a data file, external ones first, and returns the offset of each.
 
-    Tensors that share bytes of a file share them in the new one.
+    Tensors that share bytes of an input file share them in the new file.
     """
     ranges = _ranges([slot.tensor for slot in slots if is_external(slot.tensor)])
     starts = {path: [start for start, _ in found] for path, found in ranges.items()}
@@ -387,7 +391,7 @@ def _fill(file: BinaryIO, slots: Sequence[_Slot]) -> list[int]:
 
 
 def _ranges(tensors: Sequence[ir.ExternalTensor]) -> dict[str, list[tuple[int, int]]]:
-    """File -> the ranges of its bytes that the tensors have, in order, without overlaps."""
+    """Returns path -> the sorted, disjoint byte ranges of the tensors in that file."""
     parts: dict[str, set[tuple[int, int]]] = {}
     for tensor in tensors:
         start = tensor.offset or 0
@@ -404,10 +408,10 @@ def _ranges(tensors: Sequence[ir.ExternalTensor]) -> dict[str, list[tuple[int, i
 
 
 def _copy_ranges(file: BinaryIO, source: Path, ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """Appends ranges of another file; returns the offset of each.
+    """Appends byte ranges of another file, and returns the offset of each.
 
-    Some file systems share blocks between files (btrfs, XFS), but only whole ones. So a long range starts at the same
-    offset within a block as in the other file.
+    Some file systems share whole blocks between files (btrfs, XFS). Therefore a long range starts at the same offset
+    within a block as in the source file.
     """
     places = []
     with source.open("rb") as read:
@@ -421,15 +425,12 @@ def _copy_ranges(file: BinaryIO, source: Path, ranges: Sequence[tuple[int, int]]
     return places
 
 
-# What copy_file_range says between file systems, or on one, that it does not serve.
+# Errors of copy_file_range between file systems, or on file systems that do not support it.
 _NOT_SERVED = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Path) -> None:
-    """Copies bytes start to end of one file to the end of another, at `place`; holes are kept.
-
-    The bytes do not pass through this process.
-    """
+    """Copies bytes [start, end) of file descriptor `a` to `place`, the end of `b`, inside the kernel; keeps holes."""
     os.truncate(b, place + end - start)
     shift = place - start
     while start < end:
@@ -438,7 +439,7 @@ def _copy_in_kernel(a: int, b: int, start: int, end: int, place: int, source: Pa
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            break  # a hole up to the end of the file
+            break  # the rest of the file is a hole
         stop = min(os.lseek(a, start, os.SEEK_HOLE), end)
         while start < stop:
             # Only whole blocks are shared: the bytes before the first whole block need a separate call.

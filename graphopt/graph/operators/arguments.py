@@ -1,7 +1,7 @@
 """Arguments of ONNX's operators in each opset, by the names in onnx's schemas.
 
 An argument may be an attribute in one opset and an input in another (axes of a reduction, bounds of a Clip).
-`Arguments` looks the name up, and no other module compares opsets for that.
+`Arguments` finds it by name, so other modules do not compare opsets for this.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-# Changes of meaning that no argument shows. From these opsets on:
-# GroupNormalization has a scale of each channel, and not of each group.
+# The first opsets with changes of meaning that the arguments do not show.
+# GroupNormalization has a scale for each channel instead of each group.
 GROUP_NORM_OF_CHANNELS_OPSET = 21
-# Attention pads a mask that is shorter than the keys; versions that are known here.
+# Attention pads a mask that is shorter than the keys; the supported versions of Attention.
 ATTENTION_PADS_MASK_OPSET, ATTENTION_OPSETS = 24, range(23, 27)
-# Max and Min take integers.
+# Max and Min support integers.
 MAX_OF_INTEGERS_OPSET = 12
-# DequantizeLinear has scales of each channel; of each block.
+# DequantizeLinear has scales for each channel; for each block.
 SCALES_OF_CHANNELS_OPSET, SCALES_OF_BLOCKS_OPSET = 13, 21
 
 
@@ -31,9 +31,9 @@ class Signature:
     """An operator in one opset.
 
     Attributes:
-        since: the opset that brought this form; 0 where there is no such operator.
+        since: the opset that introduced this version; 0 if there is no such operator.
         inputs: name -> position.
-        attributes: name -> default, None where there is none.
+        attributes: name -> default; None if there is none.
     """
 
     since: int
@@ -41,13 +41,13 @@ class Signature:
     attributes: Mapping[str, Any]
 
     def takes(self, name: str) -> bool:
-        """Whether there is an argument of that name, an input or an attribute."""
+        """Returns whether the operator has an input or attribute of that name."""
         return name in self.inputs or name in self.attributes
 
 
 @functools.cache
 def signature(op_type: str, opset: int) -> Signature:
-    """An operator of ONNX as an opset has it."""
+    """Returns the arguments of an ONNX operator in an opset."""
     try:
         schema = onnx.defs.get_schema(op_type, max_inclusive_version=opset, domain="")
     except onnx.defs.SchemaError:
@@ -65,7 +65,7 @@ def _default(attribute: Any) -> Any:
 
 @functools.cache
 def first_opset(op_type: str) -> int:
-    """The opset that introduced an operator of ONNX with the arguments that it has today."""
+    """Returns the opset that introduced an ONNX operator with its current attributes."""
     form = signature(op_type, onnx.defs.onnx_opset_version())
     since = form.since
     while (older := signature(op_type, since - 1)).since and older.attributes.keys() == form.attributes.keys():
@@ -74,7 +74,7 @@ def first_opset(op_type: str) -> int:
 
 
 def flattens(op_type: str, opset: int) -> bool:
-    """Whether Softmax and its like work on a matrix, of all axes from `axis` on, and not along one axis."""
+    """Returns whether Softmax and similar operators flatten all axes from `axis` on, instead of using one axis."""
     return signature(op_type, opset).attributes.get("axis") == 1
 
 
@@ -84,10 +84,10 @@ def slices_by_attributes(opset: int) -> bool:
 
 
 class Arguments(abc.ABC):
-    """A node's arguments, given what is known of its inputs.
+    """The arguments of a node, by name.
 
     Attributes:
-        node: none of its attributes refers to an attribute of a function.
+        node: the node; its attributes must not refer to attributes of a function.
     """
 
     node: ir.Node
@@ -102,21 +102,22 @@ class Arguments(abc.ABC):
         """The elements of input `i`, an integer tensor; None if unknown."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
+        """Returns the value of an attribute, or `default` if the node does not have it."""
         attribute = self.node.attributes.data.get(name)
         return default if attribute is None else attribute.value
 
     def place(self, name: str) -> int | None:
-        """The position of an input that is there."""
+        """Returns the position of a present input, or None."""
         place = signature(self.node.op_type, self.opset).inputs.get(name)
         inputs = self.node.inputs
         return place if place is not None and place < len(inputs) and inputs[place] is not None else None
 
     def is_given(self, name: str) -> bool:
-        """Whether the node has the argument, as an input or an attribute."""
+        """Returns whether the node has the argument, as an input or an attribute."""
         return self.place(name) is not None or name in self.node.attributes.data
 
     def ints(self, name: str) -> list[int] | None:
-        """An argument of integers; None if absent or unknown."""
+        """Returns an argument of integers; None if it is absent or unknown."""
         place = self.place(name)
         if place is not None:
             return self.integers(place)
@@ -124,7 +125,7 @@ class Arguments(abc.ABC):
         return given if given is None else list(given)
 
     def axes(self, rank: int) -> list[int] | None:
-        """The argument `axes` counted from the front; None if absent or unknown.
+        """Returns the argument `axes`, counted from the front; None if it is absent or unknown.
 
         Raises:
             ValueError: an axis beyond the rank.
@@ -139,10 +140,10 @@ class Arguments(abc.ABC):
 
 @dataclass(frozen=True)
 class Span:
-    """The slice along one axis; None is an unknown number.
+    """The slice along one axis, with ONNX's start, end and step; None if unknown.
 
     Attributes:
-        axis: as the node has it, which may be from the end.
+        axis: the node's axis, possibly counted from the end.
     """
 
     axis: int
@@ -152,7 +153,7 @@ class Span:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it surely is all of an axis of any length: exporters write "to the end" as INT32_MAX or INT64_MAX."""
+        """Whether it covers an axis of any length; exporters write "to the end" as INT32_MAX or INT64_MAX."""
         if self.start is None or self.end is None or self.step not in (1, -1):
             return False
         if self.step == 1:
@@ -160,11 +161,10 @@ class Span:
         return self.start in (-1, 2**31 - 1) and self.end <= -(2**31) + 1
 
     def of(self, size: int) -> range | None:
-        """The elements of an axis of that size.
+        """Returns the selected elements of an axis of that size, or None.
 
-        None where ONNX Runtime and Python (and the specification) say different things: backward ONNX Runtime begins a
-        slice that starts before the first element with that element, and takes an end of INT_MAX for "to the
-        beginning".
+        None also means that ONNX Runtime differs from Python and the specification. With a negative step, ONNX Runtime
+        clamps a start before the first element to that element, and interprets an end of INT_MAX as "to the beginning".
         """
         start, end, step = self.start, self.end, self.step
         if start is None or end is None or not step or (step < 0 and (start < -size or end >= 2**31 - 1)):
@@ -173,7 +173,7 @@ class Span:
 
 
 def spans(arguments: Arguments) -> list[Span] | None:
-    """The slices of a Slice, one for each of its axes; None if the axes are unknown."""
+    """Returns the slice along each axis of a Slice node; None if the axes are unknown."""
     starts, ends, steps = (arguments.ints(name) for name in ("starts", "ends", "steps"))
     axes: Sequence[int] | None = arguments.ints("axes")
     known = next((n for n in (axes, starts, ends, steps) if n is not None), None)

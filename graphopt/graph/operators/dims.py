@@ -1,6 +1,6 @@
-"""Rules for the dimensions of outputs, one for each operator, and their table at the end.
+"""Rules for output dimensions, one for each operator; the tables are at the end.
 
-A rule tells what the ONNX operator specification says about one output of a node; what it does not know is None.
+A rule follows the ONNX operator specification for one output of a node. Unknown dimensions are None.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def broadcast(shapes: Sequence[Dims]) -> list[Size | None]:
-    """The dimensions of tensors that are broadcast together, as numpy does."""
+    """Returns the dimensions of the numpy broadcast of several shapes."""
     rank = max(map(len, shapes), default=0)
     result: list[Size | None] = []
     for behind in range(-rank, 0):
         large = {s[behind] for s in shapes if -behind <= len(s) and s[behind] != ONE}
-        # A number other than 1 wins over what is not known, which can only be 1 or that number.
+        # An integer other than 1 decides: unknown dimensions can only be 1 or equal to it.
         numbers = [size for size in large if size is not None and size.value is not None]
         result.append(numbers[0] if numbers else large.pop() if len(large) == 1 else None if large else ONE)
     return result
 
 
 def _of_first(rule: Callable[[Known, tuple[Size, ...]], Dims | None]) -> Callable[[Known], Dims | None]:
-    """A rule that is given the dimensions of the first input, and tells nothing where they are not known."""
+    """Makes a rule that receives the dimensions of the first input, and infers nothing if they are unknown."""
 
-    def tell(known: Known) -> Dims | None:
+    def infer(known: Known) -> Dims | None:
         dims = known.dims(0)
         return None if dims is None else rule(known, dims)
 
-    return tell
+    return infer
 
 
 def _like_first(known: Known) -> Dims | None:
@@ -62,7 +62,7 @@ def _product(known: Known) -> Dims | None:
     a, b = known.dims(0), known.dims(1)
     if not a or not b:
         return None
-    # A vector is a row on the left and a column on the right, and its axis of 1 goes again.
+    # A vector is a row on the left or a column on the right; the result does not have its axis of size 1.
     batch = broadcast([a[:-2], b[:-2]])
     return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())]
 
@@ -94,7 +94,7 @@ def _transpose(known: Known) -> Dims | None:
 
 
 def _reshape(known: Known) -> Dims | None:
-    """0 copies a dimension, -1 takes what is left."""
+    """Infers a Reshape: 0 copies a dimension, -1 is the quotient of the element counts."""
     target, source = known.elements(1), known.dims(0)
     if target is None:
         length = known.length(1)
@@ -111,7 +111,7 @@ def _reshape(known: Known) -> Dims | None:
     rest = [size for i, size in enumerate(result) if i != inferred]
     sizes = [size for size in rest if size is not None]
     if inferred is not None and source is not None and len(sizes) == len(rest):
-        # 0 in the rest leaves -1 undefined; symbols are dimensions of data that is there.
+        # Division by 0 leaves -1 unknown; symbols are assumed not to be 0.
         result[inferred] = product(source).divided_by(product(sizes))
     return result
 
@@ -265,7 +265,7 @@ def _pad(known: Known, dims: tuple[Size, ...]) -> Dims | None:
 
 
 def _windows(known: Known) -> Dims | None:
-    """Batch, channels, and for each axis of space as many windows as fit."""
+    """Infers batch, channels, and the number of windows along each spatial axis."""
     pool = known.node.op_type.endswith("Pool")
     dims, weight = known.dims(0), None if pool else known.dims(1)
     if dims is None or len(dims) < 3:
@@ -290,7 +290,7 @@ def _windows(known: Known) -> Dims | None:
 
 
 def _transposed_windows(known: Known) -> Dims | None:
-    """Batch, channels, and along each axis of space what the windows of all elements cover, without the padding."""
+    """Infers batch, channels, and along each spatial axis the extent of all windows without the padding."""
     dims, weight = known.dims(0), known.dims(1)
     if dims is None or len(dims) < 3:
         return None
@@ -363,7 +363,7 @@ def _winograd(known: Known, x: tuple[Size, ...]) -> Dims | None:
 
 
 def _grouped_attention(known: Known, dims: tuple[Size, ...]) -> Dims | None:
-    """The query's shape, unless keys and values are packed with it."""
+    """Infers the query's shape; a packed query also contains keys and values."""
     if known.input(1) is not None:
         return dims
     heads, keys, hidden = known.attribute("num_heads"), known.attribute("kv_num_heads"), dims[-1].value
@@ -373,7 +373,7 @@ def _grouped_attention(known: Known, dims: tuple[Size, ...]) -> Dims | None:
 
 
 def _heads_attention(known: Known) -> Dims | None:
-    """[B, S, v_hidden_size]; V is the third input."""
+    """Infers [B, S, v_hidden_size]; V is the third input."""
     q, v = known.dims(0), known.dims(2)
     if q is None or len(q) != 3:
         return None
@@ -381,14 +381,14 @@ def _heads_attention(known: Known) -> Dims | None:
 
 
 def _if(known: Known) -> Dims | None:
-    """What all branches agree on."""
+    """Infers the dimensions that are equal in all branches."""
     branches = known.returned()
     if not branches or len(set(map(len, branches))) > 1:
         return None
     return [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*branches, strict=True)]
 
 
-# -- the last dimension, where not even the rank is known --------------------------------------------------------------
+# -- the last dimension of a tensor with unknown rank ------------------------------------------------------------------
 
 
 def _last_of_product(known: Known) -> Size | None:
@@ -411,17 +411,17 @@ SAME_SHAPE_MICROSOFT = (
 
 
 def _own(like_first: Rule, others: Mapping[str, Rule]) -> dict[str, Rule]:
-    """The rule of each of our operators: whether it keeps its first input's shape is said where it is defined.
+    """Returns operator name -> rule for our operators.
 
     Args:
-        like_first: for those that do.
-        others: by the beginnings of names.
+        like_first: the rule of operators with `OpSpec.keeps_shape`.
+        others: prefix of operator names -> rule.
     """
     rules = dict.fromkeys((spec.name for spec in OPS.values() if spec.keeps_shape), like_first)
     return rules | {name: rule for start, rule in others.items() for name in OPS if name.startswith(start)}
 
 
-# Dimensions of an output.
+# Rules for the dimensions of outputs.
 DIMS: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(_like_first, dims=FIRST)),
     **dict.fromkeys(BROADCASTING, Rule(_elementwise, dims=EVERY)),
@@ -495,8 +495,8 @@ DIMS_OWN = _own(
     },
 )
 
-# What the last dimension of an output is when the rank is not known: inference loses it behind a Reshape to a shape of
-# unknown length, and a product has that of its weight all the same.
+# Rules for the last dimension of an output of unknown rank. A Reshape to a shape of unknown length has an unknown rank,
+# but the last dimension of a later MatMul is that of its weight.
 LAST: dict[str, Rule] = {
     **dict.fromkeys(SAME_SHAPE, Rule(lambda known: known.last(0))),
     **dict.fromkeys(BROADCASTING, Rule(_last_elementwise)),
@@ -506,6 +506,6 @@ LAST_OWN = _own(Rule(lambda known: known.last(0)), {"Linear": Rule(_last_of_prod
 
 
 def keeps_shape(node: ir.Node) -> bool:
-    """Whether the first output has the shape of the first input."""
+    """Returns whether the first output has the shape of the first input."""
     rule = rule_for(node, DIMS, DIMS_OWN)
-    return rule is not None and rule.tell is _like_first
+    return rule is not None and rule.infer is _like_first

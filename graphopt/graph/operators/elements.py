@@ -1,8 +1,8 @@
-"""Rules for the elements of small tensors, one for each operator, and their table at the end.
+"""Rules for the elements of small tensors, one for each operator; the table is at the end.
 
-Operators that move elements do so with whatever is known of each; arithmetic of whole numbers is exact, of sizes too.
-Arithmetic of floats is exact as long as the type holds the result, and close from there on: what is only close never
-becomes a whole number again, so that no dimension rests on a rounding.
+Operators that move elements work with known and unknown ones. Integer arithmetic is exact, with symbols as well. Float
+arithmetic is exact while the type represents the result exactly, and a rounded float from there on. A rounded float
+never becomes an integer again, so no dimension depends on rounding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def _moved(known: Known, *, data: Sequence[int] | None = None) -> Elements | None:
-    """Operators that only move elements do so with what is known of them, whatever it is."""
+    """Moves the elements of the inputs `data` (by default all), whether they are known or not."""
     arrays: list[npt.NDArray[Any] | None] = []
     dtype: ir.DataType | None = None
     for i, value in enumerate(known.node.inputs):
@@ -66,7 +66,7 @@ def _moved_first(known: Known) -> Elements | None:
 
 
 def _joined(known: Known) -> Elements | None:
-    """Vectors one after another; of one that nothing is known of but its length, the elements are not known."""
+    """Concatenates vectors; a vector of known length contributes unknown elements."""
     parts: list[Items] = []
     dtype: ir.DataType | None = None
     for i in range(len(known.node.inputs)):
@@ -83,7 +83,7 @@ def _joined(known: Known) -> Elements | None:
 
 
 def _computed(known: Known) -> Elements | None:
-    """Integers and truth values that are all known are computed as constants are."""
+    """Evaluates a node if all its inputs are known integers or booleans."""
     arrays: list[npt.NDArray[Any] | None] = []
     for i, value in enumerate(known.node.inputs):
         elements = known.elements(i) if value is not None else None
@@ -117,12 +117,12 @@ def _cast(known: Known) -> Elements | None:
 
 
 def _cast_element(element: Element, to: ir.DataType) -> Element:
-    """Symbols stay sizes on their way through floats: tracers write Shape -> float -> Floor -> int."""
+    """Casts one element. Symbols pass through floats unchanged: tracers write Shape -> float -> Floor -> int."""
     if to in EXACT_BITS:
         return element if isinstance(element, Size) and element.value is None else _rounded(element, to)
     if isinstance(element, Fraction):
         return Size.of(int(element))
-    # What is only close to a number may be on the other side of a whole one.
+    # The exact value of a rounded float may truncate to another integer.
     if not isinstance(element, Size):
         return None
     limit = 2**31 if to == ir.DataType.INT32 else 2**63
@@ -130,7 +130,7 @@ def _cast_element(element: Element, to: ir.DataType) -> Element:
 
 
 def _rounded(element: Element, dtype: ir.DataType) -> Element:
-    """A number as the type holds it: close when it has to be rounded."""
+    """Returns an element of the type: exact if the type represents it, else a rounded float."""
     if isinstance(element, float) or element is None:
         return element
     exact = Fraction(element.value or 0) if isinstance(element, Size) else element
@@ -168,7 +168,7 @@ def _as_number(element: Element) -> Fraction | float | None:
 
 
 def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Element, Element, ir.DataType], Element]:
-    """The sum, difference or product of two elements, which sizes have too."""
+    """Makes a sum, difference or product of two elements; these operations are exact for sizes."""
 
     def combine(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if isinstance(a, Size) and isinstance(b, Size):
@@ -185,7 +185,7 @@ def _divide(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if exact is not None:
             return exact
         if dtype in INTEGERS:
-            # They are divided towards zero, which is downwards where none is negative.
+            # ONNX truncates toward zero, which is floor for non-negative operands.
             by = b.value or 0
             return a.floor_divided_by(by) if a.never_negative and by > 0 else None
     return _of_numbers(lambda x, y: x / y if y else None, a, b, dtype)
@@ -200,7 +200,7 @@ def _power(a: Element, b: Element, dtype: ir.DataType) -> Element:
 
 
 def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dtype: ir.DataType) -> Element:
-    """The operation on two numbers: exact where both are and the type can hold the result, else close."""
+    """Applies an operation to two elements: exact if both are and the type represents the result, else rounded."""
     x, y = _as_number(a), _as_number(b)
     if x is None or y is None:
         return None
@@ -214,7 +214,7 @@ def _of_numbers(operation: Callable[[Any, Any], Any], a: Element, b: Element, dt
 
 
 def _extreme(is_it: Callable[[Size, Size], bool]) -> Callable[[Element, Element, ir.DataType], Element]:
-    """The smaller or the larger one of two sizes, where it is the same one for every input."""
+    """Makes a minimum or maximum of two sizes, which is known if it is the same size for every input."""
 
     def choose(a: Element, b: Element, dtype: ir.DataType) -> Element:
         if isinstance(a, Size) and isinstance(b, Size) and dtype in INTEGERS:
@@ -225,7 +225,7 @@ def _extreme(is_it: Callable[[Size, Size], bool]) -> Callable[[Element, Element,
 
 
 def _compared(a: Element, b: Element) -> int | None:
-    """The sign of a - b, where it is the same for every input."""
+    """Returns the sign of a - b if it is the same for every input; None otherwise."""
     if isinstance(a, Size) and isinstance(b, Size):
         return 0 if a == b else 1 if a.exceeds(b) else -1 if b.exceeds(a) else None
     x, y = _as_number(a), _as_number(b)
@@ -297,7 +297,7 @@ def _square_root(element: Element, dtype: ir.DataType) -> Element:
 
 
 def _reduced(combine: Callable[[list[Size]], Size]) -> Callable[[Known], Elements | None]:
-    """A rule that combines all elements of a vector of sizes."""
+    """Makes a rule that reduces a vector of sizes."""
 
     def rule(known: Known) -> Elements | None:
         data = known.elements(0)
@@ -324,7 +324,7 @@ def _filled(known: Known) -> Elements | None:
 
 
 def _part(known: Known) -> Elements | None:
-    """The part of a vector that an output of Split takes."""
+    """Returns the part of a vector in one output of a Split."""
     data = known.elements(0)
     sizes = known.ints("split")
     if data is None or data.items.ndim != 1:
@@ -340,7 +340,7 @@ def _part(known: Known) -> Elements | None:
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-# Elements of a small output.
+# Rules for the elements of small outputs.
 ELEMENTS: dict[str, Rule] = {
     **dict.fromkeys("And Mod Not Or Range ReduceMax ReduceMin Trilu Xor".split(), Rule(_computed, elements=EVERY)),
     **dict.fromkeys("Expand Gather Reshape Slice Squeeze Tile Unsqueeze".split(), Rule(_moved_first, elements=EVERY)),

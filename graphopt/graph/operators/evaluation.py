@@ -1,7 +1,7 @@
-"""Computes nodes whose inputs are constants, with numpy, where numpy gives the bits that every runtime gives.
+"""Evaluates nodes with constant inputs in numpy, if numpy and every runtime compute the same bits.
 
-An allow-list: integer, boolean and shape operators, data movement, and the floating point operations that IEEE 754
-defines exactly. Nothing random, nothing whose last bit depends on a library (Pow, Exp, Erf, MatMul, ...).
+The allow-list has integer, boolean and shape operators, data movement, and the floating-point operations that IEEE 754
+defines exactly. It has no random operators, and none with library-dependent rounding (Pow, Exp, Erf, MatMul, ...).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DTYPES = frozenset(
 
 
 class CannotEvaluateError(Exception):
-    """The node is left as it is."""
+    """The node cannot be evaluated, and is kept."""
 
 
 @dataclass
@@ -44,11 +44,10 @@ class Call(Arguments):
     """One node with constant inputs.
 
     Attributes:
-        node: its attributes hold no references.
-        inputs: None where absent.
-        version: of the node's domain.
-        limit: the most elements that the result may have.
-
+        node: the node; its attributes must not refer to attributes of a function.
+        inputs: the inputs; None for an absent one.
+        version: the opset of the node's domain.
+        limit: the most elements of the result.
     """
 
     node: ir.Node
@@ -80,11 +79,10 @@ class Call(Arguments):
 
 
 def evaluate(call: Call) -> Array:
-    """The node's only output.
+    """Computes the node's only output.
 
     Raises:
-        CannotEvaluateError: the operator is not on the list, or the result is too large, or undefined.
-
+        CannotEvaluateError: the operator is not on the allow-list, or the result is too large or undefined.
     """
     function = _FUNCTIONS.get(call.node.op_type)
     if function is None or call.node.domain != "" or len(call.node.outputs) != 1:
@@ -92,7 +90,7 @@ def evaluate(call: Call) -> Array:
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(call))
-    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # an invalid node: runtimes say so better
+    except (ValueError, IndexError, TypeError, OverflowError, KeyError):  # invalid: runtimes report it better
         raise CannotEvaluateError from None
     call.require_small(result.shape)
     return result
@@ -117,8 +115,8 @@ def _divide(a: Array, b: Array) -> Array:
     if a.dtype.kind == "u":
         return np.asarray(a // b)
     if np.any((a == np.iinfo(a.dtype).min) & (b == -1)):
-        raise CannotEvaluateError  # the quotient is beyond the type
-    # Integers are divided towards zero (ONNX Div), numpy's downwards. The lowest number has no absolute value.
+        raise CannotEvaluateError  # the quotient overflows
+    # ONNX Div truncates toward zero, numpy's // rounds down. np.abs would overflow for the lowest integer.
     below = a // b
     return np.asarray(below + ((below * b != a) & ((a < 0) != (b < 0))), a.dtype)
 
@@ -133,7 +131,7 @@ def _mod(c: Call) -> Array:
 
 def _fold(function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
     def reduce(*arrays: Array) -> Array:
-        # NaN and signed zeros of Min and Max differ between runtimes; integers do not have them.
+        # Runtimes differ for NaN and signed zeros in Min and Max.
         if any(a.dtype.kind == "f" and (np.isnan(a).any() or (a == 0).any()) for a in arrays):
             raise CannotEvaluateError
         result = arrays[0]
@@ -145,11 +143,10 @@ def _fold(function: Callable[[Array, Array], Array]) -> Callable[..., Array]:
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    """ONNX Cast, where it is defined.
+    """Casts an array as ONNX Cast does.
 
     Raises:
-        CannotEvaluateError: a number that the integer type cannot hold, or NaN.
-
+        CannotEvaluateError: NaN, or a value beyond the range of the integer type, which ONNX leaves undefined.
     """
     if array.dtype.kind == "f" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -195,7 +192,7 @@ def _slice(c: Call) -> Array:
 
 def _concat(c: Call) -> Array:
     arrays = [c.input(i) for i in range(len(c.inputs))]
-    axis = c.attribute("axis")  # below opset 4 it may be left out, where numpy would flatten the arrays
+    axis = c.attribute("axis")  # optional below opset 4; numpy would flatten the arrays
     if axis is None or sum(a.size for a in arrays) > c.limit:
         raise CannotEvaluateError
     return np.concatenate(arrays, axis=axis)
@@ -272,7 +269,7 @@ def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
     def call(c: Call) -> Array:
         data = c.input(0)
         if data.dtype.kind not in "iu":
-            raise CannotEvaluateError  # the order of floating point sums is the runtime's
+            raise CannotEvaluateError  # the order of floating-point sums depends on the runtime
         axes = tuple(sorted(c.axes(data.ndim) or ()))
         if not axes and c.attribute("noop_with_empty_axes", 0):
             return data
@@ -340,5 +337,5 @@ _FUNCTIONS: dict[str, Callable[[Call], Array]] = {
     "ReduceMax": _reduction(np.max),
     "ReduceMin": _reduction(np.min),
 }
-# Operators that `evaluate` knows.
+# The operators that `evaluate` supports.
 EVALUATED = _FUNCTIONS.keys()

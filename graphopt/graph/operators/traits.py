@@ -1,24 +1,24 @@
-"""Traits of operators of ONNX, as sets of their names."""
+"""Sets of ONNX operators with a common trait."""
 
 from __future__ import annotations
 
-# Their results are others at every run; so are those of a Dropout that trains.
+# Operators with different results in each run. A Dropout in training mode is one as well.
 RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
-# They take a sum of products of two tensors.
+# Operators that sum products of elements of two tensors.
 PRODUCTS = frozenset(("MatMul", "Einsum"))
-# Their results are numbers of their first operand as they are, or copies of these.
+# Operators that only move or copy elements of their first operand.
 MOVES = frozenset("Expand Flatten Gather Identity Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split())
-# The shapes of their results depend on elements of floating point operands.
+# Operators with output shapes that depend on elements of floating-point operands.
 READ_FLOATS = frozenset(("Range", "Resize", "Upsample"))
-# They map numbers to whole ones of few bits, and back.
+# Conversions between floating point and integers of few bits.
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
-# They hold bodies.
+# Operators with bodies.
 CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
-# Layers: they multiply a tensor by a weight, and add a bias.
+# Layers that multiply by a weight and add a bias.
 LINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 RECURRENT = frozenset(("GRU", "LSTM", "RNN"))
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
-# Their first result has the shape of their first operand.
+# Operators with a first output of the shape of their first input.
 SAME_SHAPE = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Cast CastLike Ceil Celu Clip Cos "
     "Cosh CumSum DequantizeLinear Dropout Elu Erf Exp EyeLike Floor Gelu GroupNormalization HardSigmoid HardSwish "
@@ -28,7 +28,7 @@ SAME_SHAPE = frozenset(
     "Sign SimplifiedLayerNormalization Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu "
     "Trilu".split()
 )
-# Pointwise, of operands that are broadcast.
+# Element-wise operators that broadcast their operands.
 BROADCASTING = frozenset(
     "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min "
     "Mod Mul Or Pow Sub Sum Where Xor".split()

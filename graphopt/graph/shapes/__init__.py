@@ -1,1 +1,1 @@
-"""What is known of ranks, dimensions and small tensors before a model runs."""
+"""Inference of ranks, dimensions and elements of small tensors."""

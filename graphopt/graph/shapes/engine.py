@@ -1,21 +1,20 @@
-"""What is known of ranks, dimensions and small tensors before a model runs: the one engine that answers.
+"""The inference engine for ranks, dimensions and elements of small tensors.
 
     shapes.rank(x)       2
     shapes.dims(x)       (B, 2*S + 1)           sizes.py
     shapes.elements(x)   [B, S, 12, 64]         of a small tensor of integers or floats, such as the target of a Reshape
 
-Three sources, the better first: what the model declares and onnx's inference found; the constant behind a value; the
-rule of the operator that makes it (dims.py, elements.py). What nothing tells of a dimension becomes a symbol of its
-own, so that it is equal to itself and to nothing else.
+There are three sources, in order of preference: the shape that the model declares or onnx inferred; the constant of a
+value; the rule of the operator that produces it (dims.py, elements.py). An unknown dimension becomes a new symbol,
+which is equal only to itself.
 
-Declared symbols are trusted as the ONNX IR specification defines them: one name, one value in a graph. Those that
-inference invents are symbols too, but rules are asked first. A negative dimension, as some exporters write "dynamic",
-is not known.
+Declared symbols are trusted as the ONNX IR specification defines them: in a graph one name is one size. The symbols of
+onnx's inference have lower priority than rules. A negative dimension, which some exporters write, is unknown.
 
-Every fact is found once, by a worklist and not by recursion: the facts that a rule reads come first, so that a question
-about the end of a graph of any depth walks it from the front, and all questions together cost one visit for each value.
-A rewrite moves facts over to what takes a value's place (`replaced`); facts about other values stay true, since a
-rewrite keeps what they hold.
+Every fact is computed once, by a worklist without recursion that first computes the facts that a rule reads. A query at
+the end of a deep graph therefore starts at the front, and all queries together visit each value once. A rewrite
+transfers facts to the replacement of a value (`replaced`). Facts about other values remain true, because a rewrite
+preserves their elements.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Dim = int | str | None
 
 
 class Graph(Protocol):
-    """What the engine asks of a graph (see `GraphView`)."""
+    """The queries that the engine needs (see `GraphView`)."""
 
     def declared(self, value: ir.Value | None) -> tuple[Dim, ...] | None: ...
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None: ...
@@ -67,24 +66,24 @@ _RULES: dict[Fact, tuple[dict[str, Rule], dict[str, Rule]]] = {
     "elements": (ELEMENTS, {}),
     "last": (LAST, LAST_OWN),
 }
-_Question = tuple[Fact, ir.Value]
+_Query = tuple[Fact, ir.Value]
 
 
 class Shapes:
-    """Answers for the values of one model, and remembers."""
+    """The facts about the values of one model, computed on demand and cached."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._found: Facts = {"dims": {}, "elements": {}, "last": {}}
-        # Symbols for dimensions that nothing tells.
-        self._own: dict[tuple[ir.Value, int], Size] = {}
-        # Declared dimensions as sizes: few different ones in a large graph.
-        self._settled: dict[tuple[Dim, ...], tuple[Size | None, ...]] = {}
+        # The symbols of unknown dimensions.
+        self._symbols: dict[tuple[ir.Value, int], Size] = {}
+        # Declared dimensions -> sizes; a large graph has few different shapes.
+        self._sizes: dict[tuple[Dim, ...], tuple[Size | None, ...]] = {}
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """How many dimensions a value has."""
+        """Returns the rank of a value, or None if it is unknown."""
         declared = self._graph.declared(value)
         if declared is not None:
             return len(declared)
@@ -92,35 +91,35 @@ class Shapes:
         return None if dims is None else len(dims)
 
     def dims(self, value: ir.Value | None) -> tuple[Size, ...] | None:
-        """Every dimension, or None when the rank is not known."""
-        found: tuple[Size, ...] | None = self._ask("dims", value)
+        """Returns the dimensions of a value, or None if the rank is unknown."""
+        found: tuple[Size, ...] | None = self._query("dims", value)
         return found
 
     def dim(self, value: ir.Value, axis: int) -> Size:
-        """One dimension, counted from the front; a symbol of its own where not even the rank is known."""
+        """Returns one dimension, counted from the front; a new symbol if the rank is unknown."""
         dims = self.dims(value)
         return self._unknown(value, axis) if dims is None else dims[axis]
 
     def last(self, value: ir.Value | None) -> Size | None:
-        """The last dimension, which may be known where the rank is not."""
+        """Returns the last dimension, which may be known although the rank is not; None otherwise."""
         dims = self.dims(value)
         if dims is not None:
             return dims[-1] if dims else None
-        found: Size | None = self._ask("last", value)
+        found: Size | None = self._query("last", value)
         return found
 
     def is_last(self, axis: int, value: ir.Value | None) -> bool:
-        """Whether an axis, which may be counted from the end, is known to be the last one."""
+        """Returns whether an axis, possibly counted from the end, is known to be the last."""
         rank = None if axis == -1 else self.rank(value)
         return axis == -1 or (rank is not None and axis == rank - 1)
 
     def elements(self, value: ir.Value | None) -> Elements | None:
-        """The elements of a small tensor, each known or not; None when nothing is known of them."""
-        found: Elements | None = self._ask("elements", value)
+        """Returns the elements of a small tensor, some of them possibly unknown; None if nothing is known."""
+        found: Elements | None = self._query("elements", value)
         return found
 
     def number(self, value: ir.Value | None) -> float | None:
-        """The number that a tensor of one element holds for every input of the model, or None."""
+        """Returns the element of a tensor of size 1 if it is the same for every input of the model; None otherwise."""
         scalar = self._graph.scalar(value)
         if scalar is not None:
             return scalar
@@ -130,27 +129,27 @@ class Shapes:
         return None if number is None else float(number)
 
     def reshaped(self, node: ir.Node) -> tuple[Size, ...] | None:
-        """The dimensions that a Reshape makes by its target, whatever is declared of its output."""
+        """Returns the output dimensions of a Reshape from its target, without the output's declared shape."""
         output, rule = node.outputs[0], self._rule("dims", node.outputs[0])
         if rule is None or len(node.inputs) < 2 or self.elements(node.inputs[1]) is None:
             return None
         self.dims(node.inputs[0])
-        told = self._tell(output, *rule)
-        return None if told is None else self._named(output, told)
+        inferred = self._infer(output, *rule)
+        return None if inferred is None else self._named(output, inferred)
 
-    # -- what changes --------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def declare(self, value: ir.Value, dims: Sequence[Size | None]) -> None:
-        """What is known of a value that no node makes yet; None is a size that is not."""
+        """Sets the dimensions of a value without a producer; None is an unknown size."""
         self._found["dims"][value] = self._named(value, dims)
 
     def replaced(self, old: ir.Value, new: ir.Value, *, made_anew: bool) -> None:
-        """Another value takes a value's place.
+        """Transfers facts to a value that replaces another one.
 
         Args:
-            old: what was read.
-            new: what is read instead; it holds the same.
-            made_anew: whether its node is new, or computes something else than before.
+            old: the replaced value.
+            new: its replacement, with the same elements.
+            made_anew: whether the producer of `new` is new or has changed.
         """
         for found in self._found.values():
             fact = found.pop(old, None)
@@ -160,51 +159,51 @@ class Shapes:
                     found[new] = fact
 
     def forget(self) -> None:
-        """Types and shapes have been inferred anew."""
+        """Removes all facts, after types and shapes were inferred again."""
         for found in self._found.values():
             found.clear()
-        self._own.clear()
+        self._symbols.clear()
 
-    # -- finding out ---------------------------------------------------------------------------------------------------
+    # -- inference -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, fact: Fact, value: ir.Value | None) -> Any:
+    def _query(self, fact: Fact, value: ir.Value | None) -> Any:
         if value is None:
             return None
         found = self._found[fact]
         if value not in found:
-            self._work(fact, value)
+            self._resolve(fact, value)
         return found[value]
 
-    def _work(self, fact: Fact, value: ir.Value) -> None:
-        stack: list[_Question] = [(fact, value)]
-        # Questions whose own questions are on the stack above them. One that comes back to itself, which no valid graph
-        # does, is answered with what is there.
-        opened: dict[_Question, tuple[ir.Node, Rule]] = {}
+    def _resolve(self, fact: Fact, value: ir.Value) -> None:
+        stack: list[_Query] = [(fact, value)]
+        # Queries with their prerequisites on the stack above them. A cycle, which no valid graph has, ends with the
+        # facts that are known.
+        opened: dict[_Query, tuple[ir.Node, Rule]] = {}
         while stack:
-            question = fact, value = stack[-1]
+            query = fact, value = stack[-1]
             found = self._found[fact]
-            if value in found or self._at_once(fact, value):
+            if value in found or self._needs_no_rule(fact, value):
                 stack.pop()
                 continue
-            rule = opened.get(question)
+            rule = opened.get(query)
             if rule is None:
                 rule = self._rule(fact, value)
-                if rule is not None and (first := self._first(fact, value, *rule)):
-                    opened[question] = rule
-                    stack += first
+                if rule is not None and (missing := self._missing_facts(fact, value, *rule)):
+                    opened[query] = rule
+                    stack += missing
                     continue
             found[value] = self._conclude(fact, value, rule)
             stack.pop()
 
-    def _at_once(self, fact: Fact, value: ir.Value) -> bool:
-        """Answers what needs no rule."""
+    def _needs_no_rule(self, fact: Fact, value: ir.Value) -> bool:
+        """Adds a fact that needs no rule; returns whether there is one."""
         found = self._found[fact]
         if fact == "dims":
             declared = self._graph.declared(value)
             if declared is not None:
-                settled = self._settle(declared)
-                if None not in settled:
-                    found[value] = settled
+                sizes = self._known_sizes(declared)
+                if None not in sizes:
+                    found[value] = sizes
         elif fact == "elements":
             tensor = self._graph.tensor(value)
             if tensor is not None:
@@ -217,18 +216,18 @@ class Shapes:
                 found[value] = dims[-1] if dims else None
         return value in found
 
-    def _settle(self, declared: tuple[Dim, ...]) -> tuple[Size | None, ...]:
-        """Declared dimensions, with None for those that tell nothing."""
-        if declared not in self._settled:
-            self._settled[declared] = tuple([None if _is_open(d) else _size(d) for d in declared])
-        return self._settled[declared]
+    def _known_sizes(self, declared: tuple[Dim, ...]) -> tuple[Size | None, ...]:
+        """Converts declared dimensions to sizes, with None for unknown ones."""
+        if declared not in self._sizes:
+            self._sizes[declared] = tuple([None if _is_open(d) else _size(d) for d in declared])
+        return self._sizes[declared]
 
-    def _first(self, fact: Fact, value: ir.Value, node: ir.Node, rule: Rule) -> list[_Question]:
-        """What has to be known before a rule is asked, the last of it first."""
-        first: list[_Question] = []
+    def _missing_facts(self, fact: Fact, value: ir.Value, node: ir.Node, rule: Rule) -> list[_Query]:
+        """Returns the missing facts that a rule reads, as a stack."""
+        missing: list[_Query] = []
         if rule.branches:
             found = self._found["dims"]
-            first += [("dims", x) for x in returned(node, value.index() or 0) if x not in found]
+            missing += [("dims", x) for x in returned(node, value.index() or 0) if x not in found]
         inputs = node.inputs
         reads: tuple[tuple[Fact, tuple[int, ...]], ...] = (("dims", rule.dims), ("elements", rule.elements))
         for other, read in reads:
@@ -236,12 +235,12 @@ class Shapes:
                 found = self._found[other]
                 for x in inputs if read is EVERY else [inputs[i] for i in read if i < len(inputs)]:
                     if x is not None and x not in found:
-                        first.append((other, x))
+                        missing.append((other, x))
         if fact == "last":
             for x in inputs:
                 if x is not None and x not in self._found["last"]:
-                    first += [("last", x), ("dims", x)]
-        return first
+                    missing += [("last", x), ("dims", x)]
+        return missing
 
     def _rule(self, fact: Fact, value: ir.Value) -> tuple[ir.Node, Rule] | None:
         node = value.producer()
@@ -252,27 +251,27 @@ class Shapes:
             return None
         for attribute in node.attributes.data.values():
             if attribute.is_ref():
-                return None  # a parameter of the function around the node tells nothing
+                return None  # an attribute of the enclosing function is unknown
         return node, rule
 
-    def _tell(self, value: ir.Value, node: ir.Node, rule: Rule) -> Any:
+    def _infer(self, value: ir.Value, node: ir.Node, rule: Rule) -> Any:
         try:
-            return rule.tell(Known(self._found, node, value.index() or 0, self._graph.opset, rule))
+            return rule.infer(Known(self._found, node, value.index() or 0, self._graph.opset, rule))
         except (CannotEvaluateError, ArithmeticError, ValueError, LookupError, TypeError):
-            return None  # an invalid node: runtimes say so better
+            return None  # an invalid node, which runtimes report better
 
     def _conclude(self, fact: Fact, value: ir.Value, rule: tuple[ir.Node, Rule] | None) -> Any:
-        told = None if rule is None else self._tell(value, *rule)
+        inferred = None if rule is None else self._infer(value, *rule)
         if fact == "elements":
-            return told if told is None or told.items.size <= MAX_ELEMENTS else None
+            return inferred if inferred is None or inferred.items.size <= MAX_ELEMENTS else None
         if fact == "last":
-            return told
+            return inferred
         declared = self._graph.declared(value)
         if declared is None:
-            return None if told is None else self._named(value, told)
-        if told is None or len(told) != len(declared):
-            told = [None] * len(declared)
-        pairs = zip(self._settle(declared), told, strict=True)
+            return None if inferred is None else self._named(value, inferred)
+        if inferred is None or len(inferred) != len(declared):
+            inferred = [None] * len(declared)
+        pairs = zip(self._known_sizes(declared), inferred, strict=True)
         return self._named(value, [size if size is not None else rule for size, rule in pairs])
 
     def _named(self, value: ir.Value, dims: Sequence[Size | None]) -> tuple[Size, ...]:
@@ -281,17 +280,17 @@ class Shapes:
         return tuple([self._unknown(value, axis) if size is None else size for axis, size in enumerate(dims)])
 
     def _unknown(self, value: ir.Value, axis: int) -> Size:
-        """The symbol of a dimension that nothing tells."""
-        if (value, axis) not in self._own:
+        """Returns the symbol of an unknown dimension."""
+        if (value, axis) not in self._symbols:
             declared = self._graph.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
             made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
-            self._own[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._own)}")
-        return self._own[value, axis]
+            self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._own)}")
+        return self._symbols[value, axis]
 
 
 def _is_open(declared: Dim) -> bool:
-    """Whether a declared dimension tells nothing: absent, negative, a word for any size, or inference's own name."""
+    """Returns whether a declared dimension is unknown: absent, negative, a word for any size, or onnx's symbol."""
     if isinstance(declared, int):
         return declared < 0
     return declared is None or declared.startswith(MADE_SYMBOL) or known_dim(declared) is None
@@ -301,7 +300,7 @@ def _may_be_small(value: ir.Value) -> bool:
     shape = value.shape
     if shape is None:
         return True
-    # Among floats only scalars and vectors are ever asked for.
+    # Only scalars and vectors of floats are used in shape computations.
     if len(shape) > 1 and value.dtype in EXACT_BITS:
         return False
     return math.prod(d for d in shape if isinstance(d, int) and d > 0) <= MAX_ELEMENTS
@@ -313,5 +312,5 @@ def _size(declared: Dim) -> Size:
         return Size.of(declared)
     if PRODUCT.fullmatch(declared):
         return product([Size.of(int(f)) if f.isdigit() else Size.symbol(f) for f in declared.split("*")])
-    # Names with one question mark in front are ours.
+    # Names with one leading question mark are ours.
     return Size.symbol(f"?{declared}" if declared.startswith("?") else declared)

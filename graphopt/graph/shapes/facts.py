@@ -1,4 +1,4 @@
-"""What is known of a value, and what a rule is given to tell more."""
+"""The facts about values, and the arguments of rules that infer them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.traversal import bodies
 from graphopt.ops import DOMAIN
 
-# ONNX Runtime's operators, in the tables of rules by this name and their own: "com.microsoft.Gelu".
+# The domain of ONNX Runtime's operators; keys of rules are "com.microsoft.Gelu".
 MICROSOFT = "com.microsoft"
-# Only shapes, axes and scalars are followed, never weights.
+# The most elements of a tensor with known elements: shapes, axes and scalars, but not weights.
 MAX_ELEMENTS = 64
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
-# Bits of a whole number that the type holds, whatever it is.
+# Type -> the largest number of bits of an integer that it always represents exactly.
 EXACT_BITS = {ir.DataType.FLOAT16: 11, ir.DataType.FLOAT: 24, ir.DataType.DOUBLE: 53}
 
-# Dimensions as a rule tells them; None is one that it does not know.
+# The dimensions that a rule returns; None is an unknown one.
 Dims = Sequence[Size | None]
-# An element of a small tensor: exact when it is a Size or a Fraction, close when it is a float, None when not known.
+# An element of a small tensor: a Size or a Fraction is exact, a float is rounded, None is unknown.
 Element = Size | Fraction | float | None
 Items = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Elements:
-    """What is known of a small tensor's elements.
+    """The known elements of a small tensor.
 
     Attributes:
-        items: an array of `Element`, in the tensor's own shape.
+        items: an array of `Element` with the tensor's shape.
         dtype: the tensor's element type, of INTEGERS or EXACT_BITS.
     """
 
@@ -46,7 +46,7 @@ class Elements:
 
     @property
     def integers(self) -> list[int] | None:
-        """The elements in order, where all of them are known whole numbers."""
+        """The elements in order if all are known integers; None otherwise."""
         numbers: list[int] = []
         for element in self.items.flat:
             if not isinstance(element, Size) or (number := element.value) is None:
@@ -56,34 +56,36 @@ class Elements:
 
     @property
     def array(self) -> npt.NDArray[Any] | None:
-        """The tensor, where it holds integers or truth values and all of them are known."""
+        """The tensor if its elements are integers or booleans and all are known; None otherwise."""
         numbers = self.integers if self.dtype in INTEGERS else None
         try:
             return None if numbers is None else np.array(numbers, self.dtype.numpy()).reshape(self.items.shape)
-        except OverflowError:  # beyond the type: each runtime has an answer of its own
+        except OverflowError:  # beyond the type's range, where runtimes differ
             return None
 
 
 def items(elements: Sequence[Element], shape: Sequence[int] | None = None) -> Items:
+    """Makes an array of elements, by default a vector."""
     array = np.empty(len(elements), object)
     array[:] = elements
     return array if shape is None else array.reshape(tuple(shape))
 
 
 def constant(tensor: ir.TensorProtocol) -> Elements | None:
-    """The elements of a constant, unless it is large or of another type."""
+    """Returns the elements of a constant; None if it is large or has another element type."""
     if tensor.size > MAX_ELEMENTS or not (tensor.dtype in INTEGERS or tensor.dtype in EXACT_BITS):
         return None
     return exact(tensor.numpy(), tensor.dtype)
 
 
 def exact(array: npt.NDArray[Any], dtype: ir.DataType) -> Elements:
+    """Converts an array of known elements."""
     numbers = array.reshape(-1).tolist()
     return Elements(items([as_element(n) for n in numbers], array.shape), dtype)
 
 
 def as_element(number: float | Fraction) -> Element:
-    """A number as an element: whole numbers are sizes."""
+    """Converts a finite number to a Size if it is an integer, else to a Fraction."""
     if isinstance(number, float):
         if not math.isfinite(number):
             return number
@@ -91,14 +93,14 @@ def as_element(number: float | Fraction) -> Element:
     return Size.of(int(number)) if number == int(number) else number
 
 
-# What there is to know of a value. The last dimension may be known where the rank is not.
+# The kinds of facts. The last dimension may be known although the rank is not.
 Fact = Literal["dims", "elements", "last"]
 Facts = dict[Fact, dict[ir.Value, Any]]
 
 
 @dataclass
 class Known(Arguments):
-    """One output of a node, and what is known of the node's inputs."""
+    """One output of a node, with the facts about the node's inputs: the argument of a rule."""
 
     facts: Facts
     node: ir.Node
@@ -136,7 +138,7 @@ class Known(Arguments):
         return None if elements is None else elements.integers
 
     def length(self, i: int) -> int | None:
-        """How many elements a vector has."""
+        """Returns the number of elements of a vector, or None if it is unknown."""
         elements = self.elements(i)
         if elements is not None:
             return elements.items.size
@@ -144,11 +146,11 @@ class Known(Arguments):
         return dims[0].value if dims is not None and len(dims) == 1 else None
 
     def all_dims(self) -> list[tuple[Size, ...]] | None:
-        """Dimensions of every input that is present; None unless all are known."""
+        """Returns the dimensions of every present input; None unless all are known."""
         return _all_known([self.dims(i) for i, v in enumerate(self.node.inputs) if v is not None])
 
     def returned(self) -> list[tuple[Size, ...]] | None:
-        """Dimensions of what each branch returns as this output; None unless all are known."""
+        """Returns the dimensions of this output in each branch; None unless all are known."""
         assert self.rule.branches, self.node.op_type
         return _all_known([self.facts["dims"].get(v) for v in returned(self.node, self.index)])
 
@@ -164,17 +166,17 @@ FIRST, EVERY = (0,), (-1,)
 
 @dataclass(frozen=True)
 class Rule:
-    """How an output follows from the inputs.
+    """An inference rule for the outputs of an operator.
 
     Attributes:
-        tell: the rule itself.
-        dims: inputs whose dimensions it reads, or EVERY.
-        elements: inputs whose elements it reads, or EVERY.
-        every_output: whether it speaks for all outputs of the node, and not for the first alone.
-        branches: whether it reads the dimensions of what the node's branches return.
+        infer: the function that infers the fact.
+        dims: the inputs with dimensions that it reads, or EVERY.
+        elements: the inputs with elements that it reads, or EVERY.
+        every_output: whether it applies to all outputs of the node instead of the first only.
+        branches: whether it reads the dimensions of the outputs of the node's branches.
     """
 
-    tell: Callable[[Known], Any]
+    infer: Callable[[Known], Any]
     dims: tuple[int, ...] = ()
     elements: tuple[int, ...] = ()
     every_output: bool = False
@@ -187,12 +189,12 @@ def _all_known(found: Sequence[tuple[Size, ...] | None]) -> list[tuple[Size, ...
 
 
 def returned(node: ir.Node, index: int) -> list[ir.Value]:
-    """What each branch of an If returns as the output of that index."""
+    """Returns the output of that index of each branch of an If."""
     return [branch.outputs[index] for branch in bodies(node)]
 
 
 def rule_for(node: ir.Node, standard: dict[str, Rule], own: dict[str, Rule]) -> Rule | None:
-    """The rule for a node's operator, if there is one."""
+    """Returns the rule for a node's operator, or None."""
     if node.domain in ("", MICROSOFT):
         return standard.get(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
     return own.get(node.op_type) if node.domain == DOMAIN else None

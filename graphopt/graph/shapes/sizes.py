@@ -1,8 +1,8 @@
-"""Sizes: whole numbers that depend on the inputs of a model, as sums of products of symbols.
+"""Sizes: integers that depend on the inputs of a model, as sums of products of symbols.
 
-A size is kept in canonical form, so that equal expressions compare equal: 2*(B + 1)*S is 2*B*S + 2*S. Sizes that
-compare equal are equal for every input of the model; sizes that differ may still be equal. A symbol is a dimension, so
-it is never negative.
+A size has a canonical form, by which equal expressions compare equal: 2*(B + 1)*S is 2*B*S + 2*S. Sizes that compare
+equal are equal for every input of the model; different sizes may still be equal. A symbol is a dimension, and so never
+negative.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Size:
     """A sum of products of symbols.
 
     Attributes:
-        terms: each product of symbols and its coefficient, none of them 0, in a fixed order; () is the product of none.
+        terms: (product of symbols, non-zero coefficient), in a fixed order; () is the empty product, 1.
     """
 
     terms: tuple[tuple[Product, int], ...] = ()
@@ -37,7 +37,7 @@ class Size:
 
     @property
     def value(self) -> int | None:
-        """The number, when it is one."""
+        """The integer, or None if the size depends on symbols."""
         if not self.terms:
             return 0
         product, number = self.terms[0]
@@ -48,7 +48,7 @@ class Size:
         return all(coefficient > 0 for _, coefficient in self.terms)
 
     def exceeds(self, other: Size) -> bool:
-        """Whether it surely is the larger one."""
+        """Returns whether it is larger for every input."""
         difference = self - other
         return difference.never_negative and any(not product for product, _ in difference.terms)
 
@@ -65,10 +65,10 @@ class Size:
         return _sum([(tuple(sorted(a + b)), m * n) for a, m in self.terms for b, n in other.terms])
 
     def divided_by(self, other: Size) -> Size | None:
-        """The exact quotient, or None when it is no size."""
+        """Returns the exact quotient, or None if it is not a size."""
         if not other.terms:
             return None
-        # Division of polynomials: the last term is the one of the highest degree.
+        # Polynomial division: the last term has the highest degree.
         divisor, by = other.terms[-1]
         rest, quotient = self, Size()
         while rest.terms:
@@ -81,7 +81,7 @@ class Size:
         return quotient
 
     def floor_divided_by(self, number: int) -> Size:
-        """floor(self / number) for a positive number: what can be taken out of the floor is."""
+        """Returns floor(self / number) for a positive number, with the divisible part outside of the floor."""
         outside = Size(tuple((p, c // number) for p, c in self.terms if c // number))
         inside = Size(tuple((p, c % number) for p, c in self.terms if c % number))
         return outside if inside.value is not None else outside + Size.symbol(f"floor(({inside})/{number})")
@@ -103,7 +103,7 @@ def total(sizes: Iterable[Size]) -> Size:
 
 
 def shape_text(dims: Iterable[Size] | None) -> str:
-    """Dimensions for people: [B, 2*S + 1]; ? for an unknown rank."""
+    """Formats dimensions for messages: [B, 2*S + 1]; ? for an unknown rank."""
     return "?" if dims is None else f"[{', '.join(map(str, dims))}]"
 
 
@@ -116,7 +116,7 @@ def _sum(terms: Iterable[tuple[Product, int]]) -> Size:
 
 
 def _without(symbols: Product, divisor: Product) -> Product | None:
-    """The product without the symbols of another; None when it does not have them."""
+    """Returns the product divided by another one; None if it is not divisible."""
     rest = list(symbols)
     for symbol in divisor:
         if symbol not in rest:
