@@ -175,21 +175,21 @@ class Editor(GraphView):
         return node.outputs[-1]
 
     def set_data(self, value: ir.Value, data: Array) -> None:
-        """Gives an initializer other data, of the same shape."""
+        """Replaces the data of an initializer by an array of the same shape."""
         value.const_value = ir.Tensor(np.asarray(data, order="C"), name=value.name)
 
     def add_input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
-        """One more input of the model; the name is made unique."""
+        """Appends an input to the model; its name is made unique."""
         value = ir.Value(name=self.unique_name(name), type=ir.TensorType(dtype), shape=shape)
         self.model.graph.inputs.append(value)
         return value
 
     def add_graph_output(self, graph: ir.Graph, value: ir.Value) -> None:
-        """Makes a value of a graph one more output of it."""
+        """Appends a value of a graph to the graph's outputs."""
         graph.outputs.append(value)
 
     def set_outputs(self, values: Sequence[ir.Value]) -> None:
-        """Gives the model other outputs, values of its main graph."""
+        """Replaces the outputs of the model by values of its main graph."""
         self.model.graph.outputs.clear()
         self.model.graph.outputs.extend(values)
 
@@ -200,7 +200,7 @@ class Editor(GraphView):
         anchor.graph.insert_before(anchor, nodes)
 
     def put_last(self, graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
-        """Puts nodes behind all others of a graph."""
+        """Appends nodes to a graph."""
         self.changed()
         graph.extend(nodes)
 
@@ -265,9 +265,9 @@ class Editor(GraphView):
         self.touched.extend(n for n in neighbours if n.graph is not None)
 
     def interpose(self, value: ir.Value, nodes: Sequence[ir.Node], result: ir.Value) -> None:
-        """Puts nodes that read `value` behind its producer, and lets all its other readers read `result` instead.
+        """Inserts nodes that use `value` after its producer, and redirects its other uses to `result`.
 
-        The result takes the name of the value, which gets its own.
+        The result takes the name of the value, which gets the result's name.
         """
         self.put_behind(value, nodes)
         self.replace([], nodes, {value: result}, anchor=nodes[0])

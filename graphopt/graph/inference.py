@@ -245,7 +245,7 @@ def forget(model: ir.Model) -> None:
 
 
 def clone(model: ir.Model) -> ir.Model:
-    """A copy that shares the tensors, with what was inferred on it."""
+    """Copies a model with its inferred types and shapes; the copy shares the tensors."""
     copy = model.clone()
     if declared := model.meta.get(_DECLARED):
         copies = dict(zip(_values(model), _values(copy), strict=True))
@@ -313,7 +313,7 @@ def retype(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def suppose(model: ir.Model, value: ir.Value, dtype: ir.DataType) -> None:
-    """Gives a value a type that inference does not know, which `forget` takes off it."""
+    """Sets a type that inference does not find; `forget` removes it."""
     _put(value, ir.TensorType(dtype), value.shape, model.meta.setdefault(_DECLARED, {}))
 
 

@@ -152,5 +152,5 @@ def test_a_defect_that_the_model_had_is_not_blamed_on_us(name: str) -> None:
     result = ir.serde.serialize_model(load(came).model)
     checked(lambda: load(came).model, load(came).model, result)
     result.graph.node.append(helper.make_node("Neg", ["nowhere"], ["other"]))
-    with pytest.raises(InvariantError, match="was: 'nowhere' is read in the graph before anything makes it; please"):
+    with pytest.raises(InvariantError, match="have: 'nowhere' is read in the graph before anything makes it; please"):
         checked(lambda: load(came).model, load(came).model, result)

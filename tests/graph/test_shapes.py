@@ -257,13 +257,13 @@ def test_a_question_costs_one_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     work = load(tensorflow_blocks(2000)).model
     shapes = Editor(work, Target("cpu")).shapes
     asked = Counter[tuple[str, int]]()
-    tell = Shapes._tell
+    tell = Shapes._infer
 
     def counted(self: Shapes, value: ir.Value, node: ir.Node, rule: Rule) -> object:
         asked[str(value.name), id(rule)] += 1
         return tell(self, value, node, rule)
 
-    monkeypatch.setattr(Shapes, "_tell", counted)
+    monkeypatch.setattr(Shapes, "_infer", counted)
     nodes = list(work.graph)
     for node in (*reversed(nodes), *nodes):
         shapes.dims(node.outputs[0])

@@ -79,7 +79,7 @@ def flattens(op_type: str, opset: int) -> bool:
 
 
 def slices_by_attributes(opset: int) -> bool:
-    """Whether the ends of a Slice are attributes, which have to be numbers."""
+    """Returns whether the bounds of a Slice are attributes, and so must be constants."""
     return "starts" in signature("Slice", opset).attributes
 
 

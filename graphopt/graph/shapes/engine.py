@@ -285,7 +285,7 @@ class Shapes:
             declared = self._graph.declared(value)
             name = declared[axis] if declared is not None and axis < len(declared) else None
             made = isinstance(name, str) and name.startswith(MADE_SYMBOL)
-            self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._own)}")
+            self._symbols[value, axis] = _size(name) if made else Size.symbol(f"?{len(self._symbols)}")
         return self._symbols[value, axis]
 
 
