@@ -108,7 +108,7 @@ class Editor(GraphView):
         return self._register(value.graph, tensor)
 
     def _register(self, graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-        shape, type_ = ir.Shape(tensor_dims(tensor)), ir.TensorType(tensor.dtype)
+        shape, type_ = ir.Shape(tensor_dims(tensor), frozen=True), ir.TensorType(tensor.dtype)
         value = ir.Value(name=tensor.name, shape=shape, type=type_, const_value=tensor)
         graph.register_initializer(value)
         return value
@@ -261,8 +261,9 @@ class Editor(GraphView):
             for use in kept:
                 use.node.replace_input_with(use.idx, old_value)
         self.remove_unused(old, neighbours)
-        neighbours.update({p: None for n in new for p in n.predecessors()})
-        self.touched.extend(n for n in neighbours if n.graph is not None)
+        for node in new:
+            neighbours.update(dict.fromkeys(node.predecessors()))
+        self.touched += [n for n in neighbours if n.graph is not None]
 
     def interpose(self, value: ir.Value, nodes: Sequence[ir.Node], result: ir.Value) -> None:
         """Inserts nodes that use `value` after its producer, and redirects its other uses to `result`.

@@ -215,7 +215,7 @@ def _type_microsoft(model: ir.Model, every: Sequence[ir.Graph], declared: _Decla
 
 
 def _dims(shape: ir.Shape) -> tuple[int | str | None, ...]:
-    return tuple([d if isinstance(d, int) else d.value for d in shape])
+    return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
 
 def _put(
@@ -271,9 +271,10 @@ def as_declared(model: ir.Model, value: ir.Value) -> tuple[ir.TypeProtocol | Non
 
 def is_certain(shape: ir.Shape | None) -> bool:
     """Returns whether nothing more can be inferred: every dimension is an integer or a symbol of the model."""
-    return shape is not None and all(
-        isinstance(d, int) or (d.value is not None and not d.value.startswith(MADE_SYMBOL)) for d in shape
-    )
+    if shape is None:
+        return False
+    symbols = [d.value for d in shape.dims if not isinstance(d, int)]
+    return not symbols or all(s is not None and not s.startswith(MADE_SYMBOL) for s in symbols)
 
 
 def says_the_same(a: ir.Shape | None, b: ir.Shape | None) -> bool:

@@ -96,7 +96,7 @@ def tensor_dims(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """Returns the dimensions of a tensor."""
     if type(tensor) is ir.serde.TensorProtoTensor:
         return tuple(tensor.raw.dims[:])  # a slice takes half the time of protobuf's iterator
-    return tuple(tensor.shape.numpy())
+    return tuple(tensor.shape.dims)  # type: ignore[arg-type]  # integers only: a tensor has no symbols
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:

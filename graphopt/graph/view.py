@@ -168,11 +168,12 @@ class GraphView:
         """
         if value is None:
             return None
-        if value.shape is None:
+        shape = value.shape
+        if shape is None:
             tensor = self.tensor(value)
             return None if tensor is None else tensor_dims(tensor)
         # A list takes half the time of a generator.
-        return tuple([d if isinstance(d, int) else d.value for d in value.shape])
+        return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """Returns the element type of a value, or None if it is unknown."""
