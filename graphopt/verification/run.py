@@ -251,10 +251,30 @@ _process: subprocess.Popen[bytes] | None = None
 def run_optimized(
     model: Path | onnx.ModelProto, cases: Sequence[Case], *, library: bool, half_io: bool = False, threads: int = 0
 ) -> dict[str, Outputs | str]:
-    """As `run_cases`, with the runtime's optimizations on. A crash is a message for its case and those behind it.
+    """Runs cases as `run_cases` does, with the runtime's optimizations on.
 
-    `threads` is how many compute a node; 0 leaves that to the runtime.
+    A crash is the message of its case and of the cases after it. `threads` compute a node; 0 leaves their number to the
+    runtime.
     """
+    refused, results = _in_own_process(model, cases, library, half_io, threads)
+    return results if refused is None else {case.name: refused for case in cases}
+
+
+def require_loads_optimized(model: Path | onnx.ModelProto, *, library: bool) -> None:
+    """Requires that the runtime can load a model with its optimizations on.
+
+    Raises:
+        VerifyError: the runtime refuses the model.
+    """
+    refused, _ = _in_own_process(model, (), library, half_io=False, threads=0)
+    if refused is not None:
+        raise VerifyError(refused)
+
+
+def _in_own_process(
+    model: Path | onnx.ModelProto, cases: Sequence[Case], library: bool, half_io: bool, threads: int
+) -> tuple[str | None, dict[str, Outputs | str]]:
+    """Runs cases in a process that a crash may end; returns why the runtime refuses the model, if so, and results."""
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(model, Path):
             path = model
@@ -275,10 +295,8 @@ def run_optimized(
             code = _stop(process)
             how = f"crashes (signal {-code})" if code < 0 else f"ends with code {code}"
             message = f"the runtime {how} at its default optimization level"
-            return {case.name: results.get(case.name, message) for case in cases}
-    if refused is not None:
-        return {case.name: f"at the runtime's default optimization level: {refused}" for case in cases}
-    return results
+            return (None if cases else message), {case.name: results.get(case.name, message) for case in cases}
+    return refused and f"at the runtime's default optimization level: {refused}", results
 
 
 def _running() -> subprocess.Popen[bytes]:

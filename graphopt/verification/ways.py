@@ -31,7 +31,14 @@ from graphopt.verification.coverage import is_real, left_out, numbers_tried, siz
 from graphopt.verification.halves import farthest, is_usual, kept_in_half
 from graphopt.verification.pair import Pair, Way
 from graphopt.verification.report import OutputComparison, VerifyReport, broken
-from graphopt.verification.run import Outputs, open_session, require_memory, run_case, run_optimized
+from graphopt.verification.run import (
+    Outputs,
+    open_session,
+    require_loads_optimized,
+    require_memory,
+    run_case,
+    run_optimized,
+)
 from graphopt.verification.table_rows import cases_that_read
 
 # How many cases run at the runtime's default optimization level, the smallest of them.
@@ -79,6 +86,8 @@ def runs_before(pair: Pair) -> Callable[[Case], Outputs | str]:
     """
     library, provider = pair.reference.library, pair.reference.provider
     if pair.reference.optimized and provider == CPU:
+        # Sizes would be searched for a model that cannot run at any.
+        require_loads_optimized(pair.before.source, library=library)
         return lambda case: run_optimized(pair.before.source, [case], library=library)[case.name]
     optimized, reuse = pair.reference.optimized, not pair.large
     session = open_session(pair.before.source, library=library, provider=provider, optimized=optimized, reuse=reuse)

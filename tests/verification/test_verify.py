@@ -753,6 +753,14 @@ def test_a_model_that_runs_at_the_runtimes_default_level_alone() -> None:
     assert verify(before, other).verdict == Verdict.DIFFERENT
 
 
+def test_no_sizes_are_searched_for_a_model_that_no_level_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runtime has no float64 Erf kernel."""
+    before = model_from_text("g (double[A, B, C] x) => (double[A, B, C] y) { y = Erf(x) }")
+    monkeypatch.setattr(ways, "plan", lambda *_: pytest.fail("sizes were searched"))
+    with pytest.raises(VerifyError, match="cannot load"):
+        verify(before, before)
+
+
 def test_a_step_of_a_quantized_value_is_honest() -> None:
     """A Winograd convolution moves one of about a hundred images across a quantization boundary: accepted."""
     rng = np.random.default_rng(0)
