@@ -287,7 +287,7 @@ def _gpu_line(device: Gpu) -> str:
 def _print_reason(before: str, reason: Reason, console: Console) -> None:
     say(f"{before}{plain(reason.text)} [dim]({reason.code})[/]", console)
     if reason.mend:
-        say(f"  to mend it: {plain(reason.mend)}", console)
+        say(f"  to fix it: {plain(reason.mend)}", console)
 
 
 def print_selftest(tested: SelfTest, console: Console) -> None:

@@ -1,1 +1,1 @@
-"""ONNX Runtime sessions with our library, and the machine that they run on."""
+"""ONNX Runtime sessions with our library, and the machine on which they run."""

@@ -1,4 +1,4 @@
-"""The target that this machine would run, and the provider that would run a target."""
+"""Selects the target of this machine, and the provider of a target."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DEVICES = {"gfx": "rocm", "sm_": "cuda"}
 
 
 def resolve_target(text: str) -> tuple[Target, str]:
-    """Reads a target; "auto" is the provider that a session would get here, with the GPU's architecture.
+    """Parses a target; "auto" selects the one of this machine's default provider, with the GPU's architecture.
 
     Returns:
-        The target, and why it is that one; where the caller named it, what is missing for it here.
+        The target and a reason: why "auto" selected it, or which device code a named target lacks here ("" for none).
 
     Raises:
-        OptionError: unknown.
+        OptionError: the target is unknown.
     """
     if text != "auto":
         target = parse_target(text)
@@ -46,7 +46,7 @@ def resolve_target(text: str) -> tuple[Target, str]:
 
 
 def _without_kernels(target: Target) -> str:
-    """Says that the library has no device code for the GPU of a target, and what to do, as `graphopt doctor` does."""
+    """Returns a message, as in `graphopt doctor`, if the library has no device code for the target's GPU; else ""."""
     if not target.arch:
         return ""
     try:
@@ -54,7 +54,7 @@ def _without_kernels(target: Target) -> str:
     except RuntimeMissingError:
         return ""
     arch = target.arch.partition(":")[0]
-    # gfx11-generic runs on gfx1103, gfx9-4-generic on gfx942 and gfx950.
+    # Code for gfx11-generic runs on gfx1103, code for gfx9-4-generic on gfx942 and gfx950.
     families = {name.removesuffix("-generic").replace("-", "") for name in code if name.endswith("-generic")}
     families |= {"gfx95"} if "gfx94" in families else set()
     if arch in code or any(arch.startswith(family) for family in families):
@@ -66,14 +66,14 @@ def _without_kernels(target: Target) -> str:
 
 
 def provider_of(target: Target) -> str:
-    """The provider of this machine that runs what was optimized for a target.
+    """Returns the provider of this machine that runs models optimized for a target.
 
     Raises:
-        OptionError: the target takes no operators of ours, or this runtime has no such provider.
+        OptionError: the target supports none of our operators, or this runtime has no such provider.
         RuntimeMissingError: no runtime, or no native library.
     """
     if target.device not in _PROVIDERS:
-        raise OptionError(f"target {target.device} takes standard ONNX only: there is nothing to tune")
+        raise OptionError(f"target {target.device} supports standard ONNX only: there is nothing to tune")
     if target.gpu_kernels and device_count():
         return DEVICE_PROVIDER
     return provider_name(_PROVIDERS[target.device])

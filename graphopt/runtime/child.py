@@ -1,4 +1,4 @@
-"""What a Python process that graphopt starts needs to import this graphopt."""
+"""Environment of Python child processes, which import the same graphopt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import graphopt
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process, with the folder that graphopt was imported from before others."""
+    """Returns this process's environment with graphopt's parent folder first in PYTHONPATH."""
     root = str(Path(graphopt.__file__).resolve().parent.parent)
     paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH")) if path)
     return {**os.environ, "PYTHONPATH": paths}

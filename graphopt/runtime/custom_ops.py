@@ -1,4 +1,4 @@
-"""The user's own operator libraries in the sessions that graphopt makes, and what to say without them."""
+"""The user's operator libraries: registration in graphopt's sessions, and error messages for unknown operators."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _custom_ops: ContextVar[tuple[str, ...]] = ContextVar("custom_ops", default=())
 
 @contextmanager
 def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
-    """Registers the user's own operator libraries in every session that graphopt makes in the block.
+    """Registers the user's operator libraries in every session that graphopt creates in the block.
 
-    So do processes that graphopt starts in the block. An inner block adds its libraries to those of the outer one.
+    Applies to processes that graphopt starts in the block as well. An inner block adds its libraries to the outer ones.
 
     Raises:
-        OptionError: there is no such file.
+        OptionError: a file does not exist.
     """
     require_list("custom_ops", libraries)
     paths = [os.path.abspath(library) for library in libraries]
@@ -45,7 +45,7 @@ def registered_custom_ops(libraries: Sequence[str | os.PathLike[str]]) -> Iterat
 
 
 def registering_custom_ops(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function with an argument `custom_ops`: these libraries are registered while it runs."""
+    """Decorates a function to register the libraries of its argument `custom_ops` while it runs."""
 
     @functools.wraps(function)
     def registering(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,15 +56,15 @@ def registering_custom_ops(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def custom_op_libraries() -> tuple[str, ...]:
-    """The user's libraries that new sessions register."""
+    """Returns the paths of the user's libraries that new sessions register."""
     return _custom_ops.get()
 
 
 def session_options() -> Any:
-    """Creates `SessionOptions` and registers the user's own operator libraries.
+    """Creates `SessionOptions` and registers the user's operator libraries.
 
     Raises:
-        OptionError: the runtime cannot load one of them.
+        OptionError: the runtime cannot load a library.
     """
     options = import_onnxruntime().SessionOptions()
     for path in custom_op_libraries():
@@ -75,14 +75,14 @@ def session_options() -> Any:
     return options
 
 
-# ONNX Runtime's messages about an unknown operator: of a custom domain, of ONNX's domain.
+# ONNX Runtime's messages about an unknown operator in a custom domain and in ONNX's domain.
 _UNKNOWN = re.compile(r"(\S+?):(\S+)\(-?\d+\) is not a registered function/op")
 _UNKNOWN_IN_ONNX = re.compile(r"No Op registered for (\S+) with domain_version")
 _DOMAINS_OF_RUNTIMES = ("ai.onnx.ml", "com.microsoft", DOMAIN)
 
 
 def operator_of_user(error: Exception) -> str:
-    """The operator that the runtime lacks; "" for other errors, and where a newer runtime may have it."""
+    """Returns the user's operator that is not registered; "" for other errors, and if a newer runtime may have it."""
     if (found := _UNKNOWN.search(str(error))) and found[1] not in _DOMAINS_OF_RUNTIMES:
         return f"{found[1]}:{found[2]}"
     if (found := _UNKNOWN_IN_ONNX.search(str(error))) and not onnx.defs.has(found[1]):
@@ -91,7 +91,7 @@ def operator_of_user(error: Exception) -> str:
 
 
 def cannot_load(model: str, error: Exception, provider: str = "") -> str:
-    """The message for a model that the runtime refuses: the reason and the remedy."""
+    """Returns the message for a model that the runtime rejects: the reason and the remedy."""
     if unknown := operator_of_user(error):
         return (
             f"{model}: {runtime_name()} has no operator {unknown}: give the library that registers it with "

@@ -1,4 +1,4 @@
-"""One model on several devices: a session on each, and every run splits its batch between them."""
+"""Data parallelism: one model on several devices, each with a session, and every batch split between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from graphopt.runtime.sessions import session
 
 
 class DataParallel:
-    """Splits the first axis of its inputs over several sessions, runs them at once, and joins the outputs.
+    """Splits the first axis of its inputs over several sessions, runs them concurrently and concatenates the outputs.
 
-    For models that treat each item of a batch on its own, as inference does. Inputs whose first axis is not the batch
-    go whole to every session.
+    For models that process each item of a batch independently. Inputs without the batch axis are passed unsplit to
+    every session.
 
     Attributes:
         sessions: one for each device.
@@ -32,17 +32,17 @@ class DataParallel:
         providers: Sequence[Sequence[Provider]] | None = None,
         **options: Any,
     ) -> None:
-        """Opens the sessions.
+        """Creates the sessions.
 
         Args:
             model: as for `session`.
-            providers: what `session` takes, once for each session; None for one on each device of our own provider,
-                without GPUs that are part of a processor where there are others.
+            providers: the argument of `session` for each session. None selects all devices of our provider; integrated
+                GPUs only if there are no others.
             options: as for `session`.
 
         Raises:
             RuntimeMissingError: no runtime, or no native library.
-            GraphoptError: there is no device, the runtime refuses the model, or an input or output has no batch axis.
+            GraphoptError: there is no device, the runtime rejects the model, or inputs or outputs have no batch axis.
 
         """
         if providers is None:
@@ -64,16 +64,16 @@ class DataParallel:
         self._threads = ThreadPoolExecutor(len(self.sessions), thread_name_prefix="graphopt")
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
-        """As `InferenceSession.run`; batches smaller than the number of sessions use as many as they have items.
+        """Runs the model like `InferenceSession.run`; a batch of n items uses at most n sessions.
 
         Raises:
-            GraphoptError: inputs whose batches differ.
+            GraphoptError: the inputs have different batch sizes.
 
         """
         split = {name: x for name, x in feeds.items() if self._inputs[name][:1] == [self.batch]}
         sizes = {name: len(x) for name, x in split.items()}
         if len(set(sizes.values())) != 1:
-            raise GraphoptError(f"the inputs have different batches: {sizes}")
+            raise GraphoptError(f"the inputs have different batch sizes: {sizes}")
         count = min(len(self.sessions), max(1, next(iter(sizes.values()))))
         parts = {name: np.array_split(x, count) for name, x in split.items()}
         runs = [

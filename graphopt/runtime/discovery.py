@@ -1,4 +1,4 @@
-"""What this machine has: ONNX Runtime, our native library, providers and devices."""
+"""Finds ONNX Runtime, our native library, providers and devices of this machine."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from graphopt.runtime.machine import Device, cpu_name
 from graphopt.runtime.routes import Reason, Route, describe, routes
 
 LIBRARY_NAME = "libgraphopt.so"
-# In its place where it could not be built: the reason.
+# Contains the reason if the library could not be built; stored in its place.
 _MISSING = "missing.txt"
 RUNTIME_DISTRIBUTIONS = ("onnxruntime-rocm", "onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx")
 
 CPU = "CPUExecutionProvider"
 ROCM = "ROCMExecutionProvider"
 
-# Our own provider, which ONNX Runtime loads from the native library from this version on.
+# Our own provider. ONNX Runtime loads it from the native library since version 1.24.
 DEVICE_PROVIDER = "GraphoptExecutionProvider"
 DEVICE_PROVIDER_SINCE = (1, 24)
-DEVICE_MEMORY = "Graphopt"  # what the provider calls its memory
+DEVICE_MEMORY = "Graphopt"  # name of the provider's memory
 
 Provider = str | tuple[str, dict[str, Any]]
 
 
 def import_onnxruntime() -> Any:
-    """The onnxruntime module.
+    """Imports the onnxruntime module.
 
     Raises:
-        RuntimeMissingError: not installed, or two wheels that own the same module have overwritten each other.
+        RuntimeMissingError: it is not installed, or two wheels have overwritten each other's files.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise RuntimeMissingError(
             "this needs ONNX Runtime, which cannot be imported; install it with "
-            f"'pip install graphopt[amd]', or graphopt[cpu] where there is no AMD GPU ({error})"
+            f"'pip install graphopt[amd]', or graphopt[cpu] without an AMD GPU ({error})"
         ) from None
     if not hasattr(onnxruntime, "InferenceSession"):
         raise RuntimeMissingError(
@@ -54,7 +54,7 @@ def import_onnxruntime() -> Any:
 
 
 def installed_runtimes() -> dict[str, str]:
-    """The installed distributions that own the onnxruntime module; more than one means a clobbered install."""
+    """Returns the installed distributions with an onnxruntime module and their versions; several are a conflict."""
     found = {}
     for name in RUNTIME_DISTRIBUTIONS:
         try:
@@ -65,7 +65,7 @@ def installed_runtimes() -> dict[str, str]:
 
 
 def runtime_name() -> str:
-    """The installed runtime and its version, for instance "onnxruntime-rocm 1.22.2".
+    """Returns the installed runtime and its version, for instance "onnxruntime-rocm 1.22.2".
 
     Raises:
         RuntimeMissingError: no runtime.
@@ -75,7 +75,7 @@ def runtime_name() -> str:
 
 
 def loads_providers() -> bool:
-    """Whether the installed runtime can load a provider such as ours from a library.
+    """Returns whether the installed runtime can load plugin providers from a library.
 
     Raises:
         RuntimeMissingError: no runtime.
@@ -86,12 +86,12 @@ def loads_providers() -> bool:
 
 @functools.cache  # the list of an installed package's files takes longer to read than a small model
 def library_path() -> Path:
-    """The native library, for `register_custom_ops_library` and for C++ and C# programs.
+    """Returns the path of the native library, for `register_custom_ops_library` and for C++ and C# programs.
 
-    Found in a wheel, in an editable install, and when a source tree shadows the installed package.
+    Searches the package's folder and the files of the installed distribution, which a source tree may shadow.
 
     Raises:
-        RuntimeMissingError: the library is in none of these places.
+        RuntimeMissingError: the library is in neither place.
     """
     candidates = [Path(folder) / "lib" / LIBRARY_NAME for folder in graphopt.__path__]
     try:
@@ -107,13 +107,13 @@ def library_path() -> Path:
     why = next((f": {note.read_text().strip()}" for note in notes if note.is_file()), "")
     raise RuntimeMissingError(
         f"the native library {LIBRARY_NAME} is not installed{why}; install a wheel that has it, or g++ and then "
-        "graphopt again ('pip install .' in the source tree). Models are rewritten all the same, and run by their "
-        "definitions in an onnxruntime.InferenceSession of your own"
+        "graphopt again ('pip install .' in the source tree). Without it graphopt still rewrites models, and an "
+        "onnxruntime.InferenceSession runs our operators by their function bodies"
     )
 
 
 def device_count() -> int:
-    """How many devices our own provider has here; 0 on runtimes that load no providers.
+    """Returns the number of our provider's devices; 0 if the runtime loads no plugin providers.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -122,7 +122,7 @@ def device_count() -> int:
 
 
 def discrete_devices() -> list[int]:
-    """The numbers of our provider's devices without those that are part of a processor, unless all are.
+    """Returns the indices of our provider's discrete GPUs, or of all its devices if all are integrated.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -151,7 +151,7 @@ _asked_for_devices: set[Path] = set()
 
 @functools.cache
 def gpu_routes() -> tuple[Route, ...]:
-    """Each way to the GPUs of this machine, and why those that can't be taken can't; looked for once in a process.
+    """Returns the routes from ONNX Runtime to GPUs, with the reasons why some cannot be used; cached in the process.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
@@ -162,10 +162,10 @@ def gpu_routes() -> tuple[Route, ...]:
         since = ".".join(map(str, DEVICE_PROVIDER_SINCE))
         missing = Reason(
             "old_onnxruntime",
-            f"ONNX Runtime {ort.__version__} loads no providers: ours needs {since} or newer",
+            f"ONNX Runtime {ort.__version__} cannot load our provider, which needs {since} or newer",
             f"pip uninstall {' '.join(installed_runtimes()) or 'onnxruntime'}; pip install 'onnxruntime>={since}'",
         )
-        # The library must know the runtime to open the HIP runtime that the ROCm provider needs.
+        # The library must know ONNX Runtime to open the HIP runtime that the ROCm provider needs.
         ort.SessionOptions().register_custom_ops_library(str(library_path()))
     has_rocm = ROCM in ort.get_available_providers()
     rocm_provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_rocm.so" if has_rocm else None
@@ -179,14 +179,14 @@ def gpu_routes() -> tuple[Route, ...]:
 
 
 def why_cpu() -> Reason | None:
-    """Why sessions run on the CPU although this machine has a GPU, or a runtime for one; None where it has neither.
+    """Returns why sessions run on the CPU although a GPU, or a runtime for one, is present; None otherwise.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
     """
     meant = "onnxruntime-rocm" in installed_runtimes()
     by_name = {route.name: route for route in gpu_routes()}
-    # NVIDIA's count where this library was built for them.
+    # NVIDIA GPUs matter only if this library was built for them.
     cuda = by_name.get("cuda")
     if cuda is not None and cuda.code and cuda.devices and not cuda.ready:
         return cuda.why_not()
@@ -197,25 +197,25 @@ def why_cpu() -> Reason | None:
 
 
 def why_no_device(provider: str = "") -> str:
-    """Why no session can run on a GPU here and what to do, as `graphopt doctor` says it.
+    """Returns why no session can run on a GPU and the remedy, as printed by `graphopt doctor`; "" if one can.
 
     Args:
-        provider: the provider that is asked for; "" is any.
+        provider: the requested provider; "" for any.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
     """
     routes = [route for route in gpu_routes() if provider in ("", route.provider)]
     reason = (why_cpu() if not provider else None) or next((r.why_not() for r in routes if not r.ready), None)
-    return f"{reason}; graphopt doctor shows every way to a GPU" if reason is not None else ""
+    return f"{reason}; graphopt doctor shows every route to a GPU" if reason is not None else ""
 
 
 def memory_of(session: Any) -> tuple[Any, ...]:
-    """Where a GPU session computes: what `OrtValue.ortvalue_from_numpy` takes after the array."""
+    """Returns the memory in which a GPU session computes, as the last arguments of `OrtValue.ortvalue_from_numpy`."""
     name = session.get_providers()[0]
-    if name != DEVICE_PROVIDER:  # ONNX Runtime calls every GPU's memory "cuda", AMD's included
+    if name != DEVICE_PROVIDER:  # ONNX Runtime calls the memory of every GPU "cuda", including AMD's
         return ("cuda", int(session.get_provider_options()[name].get("device_id", 0)))
-    # Memory infos of inputs and outputs that the CPU reads or writes are of the CPU.
+    # Inputs and outputs of CPU nodes have memory infos of the CPU.
     for info in (*session.get_input_memory_infos(), *session.get_output_memory_infos()):
         if info.name == DEVICE_MEMORY:
             return ("gpu", info.device_id, info.device_vendor_id)
@@ -223,11 +223,11 @@ def memory_of(session: Any) -> tuple[Any, ...]:
 
 
 def device_of(provider: Provider) -> Device:
-    """What a provider would run on.
+    """Returns the device on which a provider runs.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        GraphoptError: the provider has no device of the number that its options give.
+        GraphoptError: the provider has no device with the index in its options.
     """
     name, options = (provider, {}) if isinstance(provider, str) else provider
     if name == CPU:
@@ -248,13 +248,15 @@ def numbered_device(options: Mapping[str, Any]) -> Any:
     if not 0 <= number < len(devices):
         reason = why_cpu() if not devices else None
         why = "" if reason is None else f": {reason}"
-        raise GraphoptError(f"{DEVICE_PROVIDER} has {len(devices)} devices here, there is no number {number}{why}")
+        raise GraphoptError(
+            f"{DEVICE_PROVIDER} has {len(devices)} devices here, so device {number} does not exist{why}"
+        )
     return devices[number]
 
 
 @functools.cache
 def library_version() -> str:
-    """The package's version and a digest of the native library.
+    """Returns the package's version and a digest of the native library.
 
     Raises:
         RuntimeMissingError: no native library.
@@ -264,22 +266,25 @@ def library_version() -> str:
 
 
 def default_providers() -> list[str]:
-    """The providers of this machine that run our kernels, best first."""
+    """Returns the providers of this machine that run our kernels, best first."""
     if device_count():
         return [DEVICE_PROVIDER, CPU]
-    # Compiled into its wheel, it is among the available ones whether or not there is a GPU.
+    # The ROCm provider is compiled into its wheel and therefore available even without a GPU.
     available = ROCM in import_onnxruntime().get_available_providers()
     return [ROCM, CPU] if available and any(r.provider == ROCM and r.ready for r in gpu_routes()) else [CPU]
 
 
 def provider_name(text: str) -> str:
-    """The full name of an available provider.
+    """Returns the full name of an available provider.
+
+    Args:
+        text: the full or short name in any case: "cpu", "rocm", "graphopt".
 
     Raises:
-        OptionError: this runtime has none of that name.
+        OptionError: this runtime has no such provider.
     """
     ours = [DEVICE_PROVIDER] if device_count() else []
-    # Once registered, ours may be among the runtime's, too, whether or not it has a device.
+    # After registration the runtime also lists our provider, even if it has no device.
     registered: list[str] = import_onnxruntime().get_available_providers()
     available = [*ours, *(n for n in registered if n != DEVICE_PROVIDER)]
     for name in available:
@@ -293,7 +298,7 @@ def provider_name(text: str) -> str:
 
 @functools.cache
 def bfloat16_gain() -> float | None:
-    """How many times faster bfloat16 is here (see `measure_gain`); None without a runtime or our library."""
+    """Returns the speedup of bfloat16 over float32 here (see `measure_gain`); None without a runtime or our library."""
     from graphopt.precision.bfloat16_gain import measure_gain
 
     try:

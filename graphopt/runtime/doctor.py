@@ -1,4 +1,4 @@
-"""What this installation consists of and whether it works."""
+"""`graphopt doctor`: the parts of this installation and whether they work."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from graphopt.runtime.routes import Route
 
 @dataclass
 class Findings:
-    """What there is, for people and as data.
+    """The results of the examination.
 
     Attributes:
-        rows: names and what was found.
-        problems: what keeps everything from working.
-        routes: the ways to GPUs, with the reasons for those that can't be taken.
-        target: what `--target auto` is here.
+        rows: names and values of the parts found.
+        problems: messages about missing or broken parts.
+        routes: routes to GPUs, with the reasons why some cannot be used.
+        target: the target that `--target auto` selects here.
         target_reason: why.
 
     """
@@ -46,7 +46,7 @@ class Findings:
     target_reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The form is described in docs/provider_reference.md."""
+        """Returns the findings for JSON, in the format of docs/provider_reference.md."""
         return {
             "format": 2,
             "findings": dict(self.rows),
@@ -57,7 +57,7 @@ class Findings:
 
 
 def examine() -> Findings:
-    """Looks at versions, the runtime, its providers, the native library and the GPU; raises nothing."""
+    """Examines versions, the runtime, its providers, the native library and GPUs. Raises no errors."""
     found = Findings()
     found.rows.append(("graphopt", graphopt.__version__))
     found.rows.append(("python", platform.python_version()))
@@ -67,7 +67,7 @@ def examine() -> Findings:
     if len(runtimes) > 1:
         names = ", ".join(f"{n} {v}" for n, v in runtimes.items())
         found.problems.append(
-            f"{names} own the same Python module and overwrite each other; uninstall all of them, then install one"
+            f"{names} install the same Python module and overwrite each other; uninstall all of them, then install one"
         )
     try:
         ort = import_onnxruntime()
@@ -99,11 +99,11 @@ def _look_for_gpus(found: Findings) -> None:
     try:
         found.routes = list(gpu_routes())
         target, found.target_reason = resolve_target("auto")
-    except Exception as error:  # a driver's, the runtime's: the doctor says what is wrong and goes on
-        found.problems.append(f"GPUs cannot be looked for: {one_line(error)}")
+    except Exception as error:  # of a driver or the runtime: reported like other problems
+        found.problems.append(f"GPUs cannot be detected: {one_line(error)}")
         return
     if not found.routes:
-        found.rows.append(("GPUs", "the native library is older than this package and cannot tell"))
+        found.rows.append(("GPUs", "unknown: the native library is older than this package"))
     else:
         amd = dict.fromkeys(arch for route in found.routes for arch in route.code if arch.startswith("gfx"))
         none = "none: there was no clang with lld that compiles for AMD GPUs when the library was built"
@@ -113,7 +113,7 @@ def _look_for_gpus(found: Findings) -> None:
 
 
 def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
-    """How many operators the loaded library has a CPU kernel for, found by creating a session without any body."""
+    """Counts operators with a CPU kernel by creating a session whose model has no function bodies."""
     try:
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(path))
@@ -124,7 +124,7 @@ def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
 
 
 def _with_kernel(ort: Any, options: Any, names: Sequence[str]) -> int:
-    """How many of the operators have a kernel: a session of all of them, and of each half where one has none."""
+    """Counts operators with a kernel: tries a session with all of them, and with each half if it fails."""
     from onnx import helper
 
     nodes: list[onnx.NodeProto] = []

@@ -1,4 +1,4 @@
-"""What this machine is: its processors as reports name them, and device memory."""
+"""Names of this machine's processors for reports, and device memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _DRM = Path("/sys/class/drm")
 
 @dataclass(frozen=True)
 class Device:
-    """A processor that a provider runs on.
+    """A processor on which a provider runs.
 
     Attributes:
-        name: of the product, for instance "AMD EPYC 9554 64-Core Processor" or "AMD Instinct MI300X".
-        arch: what kernels are compiled for, for instance "x86_64", "gfx942" or "sm_90"; "" where it is not known.
-        driver: the GPU runtime or kernel driver with its version, "" for a CPU.
-        wave: lanes that run in step on a GPU; 0 where it is not known, or a CPU.
+        name: product name, for instance "AMD EPYC 9554 64-Core Processor" or "AMD Instinct MI300X".
+        arch: target of compiled kernels, for instance "x86_64", "gfx942" or "sm_90"; "" if unknown.
+        driver: the GPU runtime or kernel driver with its version; "" for a CPU.
+        wave: wavefront or warp size of a GPU in threads; 0 if unknown, or for a CPU.
 
     """
 
@@ -37,6 +37,6 @@ def cpu_name(source: Path = _CPU_INFO) -> str:
 
 
 def device_memory_used(cards: Path = _DRM) -> int | None:
-    """Bytes in use on all AMD GPUs, by whatever process; None where there is none."""
+    """Returns the bytes in use on all AMD GPUs, by all processes; None without an AMD GPU."""
     counts = [int(p.read_text()) for p in cards.glob("card*/device/mem_info_vram_used")]
     return sum(counts) if counts else None

@@ -1,7 +1,7 @@
-"""What ONNX Runtime asks of a Python package that brings a provider: where its library is, and what it is called.
+"""The functions that ONNX Runtime expects in a Python package with a plugin provider.
 
 Source: https://onnxruntime.ai/docs/execution-providers/plugin-ep-libraries/packaging.html. Nothing here imports ONNX
-Runtime: the program that asks has one of its own, whichever that is.
+Runtime, because the caller may use any installation of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from graphopt.runtime.discovery import DEVICE_PROVIDER, library_path
 
 
 def get_library_path() -> str:
-    """The path for `register_execution_provider_library` and for `register_custom_ops_library`: one file holds both.
+    """Returns the path for both `register_execution_provider_library` and `register_custom_ops_library`.
 
     Raises:
         RuntimeMissingError: the native library is not installed.
@@ -19,10 +19,10 @@ def get_library_path() -> str:
 
 
 def get_ep_names() -> list[str]:
-    """The names of the providers in the library, as `OrtEpDevice.ep_name` has them."""
+    """Returns the names of the providers in the library, as in `OrtEpDevice.ep_name`."""
     return [DEVICE_PROVIDER]
 
 
 def get_ep_name() -> str:
-    """The name of the only provider in the library."""
+    """Returns the name of the only provider in the library."""
     return DEVICE_PROVIDER

@@ -1,7 +1,7 @@
-"""The ways to this machine's GPUs, and for each thing that is missing the reason and what mends it.
+"""Routes from ONNX Runtime to the GPUs of this machine, with a reason and a remedy for each missing part.
 
-The native library says what its drivers show, and where they show nothing what the system knows of the reason
-(`GraphoptDescribeDevices`, native/device/report.h); here is what belongs to ONNX Runtime and to packages.
+The native library reports the devices of each driver, or the system's reasons why there are none
+(`GraphoptDescribeDevices`, native/device/report.h). This file adds the reasons that concern ONNX Runtime and packages.
 docs/provider_reference.md lists the codes.
 """
 
@@ -23,12 +23,12 @@ PACKAGES = {"rocBLAS": "rocblas", "hipBLASLt": "hipblaslt", "MIOpen": "miopen-hi
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something is not there, or not used.
+    """Why something is missing or not used.
 
     Attributes:
-        code: for programs.
-        text: for people.
-        mend: a command or a step that mends it; "" where nothing has to be.
+        code: stable identifier for programs.
+        text: explanation for users.
+        mend: a command or step that fixes it; "" if nothing has to be fixed.
 
     """
 
@@ -37,12 +37,12 @@ class Reason:
     mend: str = ""
 
     def __str__(self) -> str:
-        return f"{self.text}; to mend it: {self.mend}" if self.mend else self.text
+        return f"{self.text}; to fix it: {self.mend}" if self.mend else self.text
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library of the GPU's vendor; `reason` says why it is not used."""
+    """A library of the GPU's vendor. `reason` explains why it is not used; None if it is used."""
 
     name: str
     path: str
@@ -52,17 +52,17 @@ class Library:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its driver describes it.
+    """A GPU as described by its driver.
 
     Attributes:
-        number: what the provider's option `device` takes.
-        code: the architecture whose device code it runs, "" for none.
-        bus_id: on the PCI bus.
+        number: its index, as in the provider's option `device`.
+        code: the architecture of the device code that it runs; "" for none.
+        bus_id: address on the PCI bus.
         memory: bytes.
-        integrated: it shares the CPU's memory.
-        wave: lanes that run in step.
+        integrated: whether it shares the CPU's memory.
+        wave: wavefront or warp size in threads.
         driver: the GPU runtime with its version.
-        reason: why it can't be used.
+        reason: why it cannot be used.
 
     """
 
@@ -82,18 +82,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Route:
-    """One way from ONNX Runtime to GPUs of one vendor.
+    """A provider of ONNX Runtime with the GPUs of one vendor.
 
     Attributes:
-        name: "graphopt" (our provider on AMD GPUs), "rocm" (ONNX Runtime 1.22's own), "cuda" (our provider on NVIDIA
-            GPUs) or "host" (our provider on host memory, for tests).
-        provider: what ONNX Runtime calls it.
-        runtime: the GPU runtime's file, "" where none was found.
-        code: architectures that the native library has device code for.
-        devices: what the runtime shows.
-        seen: the machine has such a GPU, whether or not the runtime shows it.
-        reason: why the route can't be taken, in the first place.
-        notes: what does not stand in the way.
+        name: "graphopt" (our provider on AMD GPUs), "rocm" (the provider of ONNX Runtime 1.22), "cuda" (our provider on
+            NVIDIA GPUs) or "host" (our provider on host memory, for tests).
+        provider: the provider's name in ONNX Runtime.
+        runtime: path of the GPU runtime; "" if none was found.
+        code: architectures for which the native library has device code.
+        devices: GPUs that the runtime lists.
+        seen: whether the machine has such a GPU, even if the runtime does not list it.
+        reason: the first reason why the route cannot be used.
+        notes: remarks that do not prevent its use.
 
     """
 
@@ -117,7 +117,7 @@ class Route:
         return bool(self.usable)
 
     def why_not(self) -> Reason | None:
-        """Why no session would run here; None when one would."""
+        """Returns why no session can use this route; None if one can."""
         if self.ready:
             return None
         return self.reason or next(d.reason for d in self.devices if d.reason)
@@ -127,11 +127,10 @@ class Route:
 
 
 def describe(library: Path) -> dict[str, Any]:
-    """What the native library's drivers show, in the form of native/device/report.h; no routes where it can't tell.
+    """Returns the native library's report about drivers and devices, in the format of native/device/report.h.
 
-    Loads the GPU vendor's libraries into this process.
+    Loads the GPU vendor's libraries into this process. The report has no routes if the library is too old.
     """
-    # A library that is older than this package has no such function.
     function = getattr(ctypes.CDLL(str(library)), "GraphoptDescribeDevices", None)
     if function is None:
         return {"format": 1, "code": [], "routes": []}
@@ -150,13 +149,13 @@ def routes(
     provider_missing: Reason | None,
     rocm_provider: Path | None,
 ) -> list[Route]:
-    """Each route with its devices, or the reason why it has none.
+    """Returns each route with its devices, or the reason why it has none.
 
     Args:
-        described: of `describe`.
-        provider: the name of our own provider.
-        provider_missing: why this ONNX Runtime can't load our provider.
-        rocm_provider: the file of ONNX Runtime's own ROCm provider, if this one has it.
+        described: the result of `describe`.
+        provider: the name of our provider.
+        provider_missing: why this ONNX Runtime cannot load it; None if it can.
+        rocm_provider: the library of ONNX Runtime's ROCm provider; None if this runtime has none.
     """
     code = tuple(described["code"])
     shown = {part["route"]: part for part in described["routes"]}
@@ -179,7 +178,7 @@ _ROCM = "ROCMExecutionProvider"
 
 
 def _with_reason(route: Route, provider: Reason | None) -> Route:
-    """A GPU that is not there is said first: without one nobody needs a provider."""
+    """Adds the reason why the provider is missing, unless the GPU itself is missing, which is the first problem."""
     if provider is None or (route.reason is not None and not route.devices):
         return route
     return Route(**{**vars(route), "reason": provider})
@@ -197,16 +196,16 @@ def _route(
     own = tuple(arch for arch in code if arch.startswith(prefix))
     amd = prefix == "gfx"
     devices = tuple(_gpu(d, own, amd) for d in part["devices"])
-    # On WSL a GPU may be of any vendor until AMD's runtime is there.
+    # On WSL the vendor of a GPU is unknown until AMD's runtime is installed.
     kernel = linux.get("seen", False) or (linux.get("dxg", False) and part["runtime"]["path"] != "")
     seen = bool(devices) or (amd and kernel)
     notes = []
     if amd and (unreadable := linux.get("unreadable", [])):
-        text = f"{len(unreadable)} nodes of the compute driver may not be read: GPUs that this container was not given"
+        text = f"{len(unreadable)} nodes of the compute driver cannot be read: GPUs that this container may not use"
         notes.append(Reason("kfd_unreadable", f"{text} ({', '.join(unreadable)})"))
     usable = [d for d in devices if d.reason is None]
     if usable and all(d.integrated for d in usable):
-        notes.append(Reason("only_integrated", "all GPUs here share the CPU's memory: they are slow beside other GPUs"))
+        notes.append(Reason("only_integrated", "all GPUs here share the CPU's memory: they are slower than other GPUs"))
     return Route(
         name,
         title,
@@ -264,7 +263,7 @@ def _reason_of_device(told: Mapping[str, Any], code: tuple[str, ...], amd: bool)
 
 
 def no_code_at_all(arch: str, *, amd: bool) -> Reason:
-    """Why a library without any device code has none for a GPU."""
+    """Returns the reason and the remedy for a library that was built without any device code."""
     compiler = "clang with lld that compiles for AMD GPUs" if amd else "nvcc"
     text = f"this library has no device code: there was no {compiler} when the wheel was built"
     mend = "sudo apt install clang lld" if amd else "install CUDA's nvcc"
@@ -273,12 +272,12 @@ def no_code_at_all(arch: str, *, amd: bool) -> Reason:
 
 
 def rebuilt_for(arch: str) -> str:
-    """The command that builds the library with device code for an AMD GPU."""
+    """Returns the command that builds the library with device code for an AMD GPU."""
     return f"pip install --force-reinstall --no-deps . -C cmake.define.GRAPHOPT_HIP_ARCHS={arch}"
 
 
 def _reason(problem: Mapping[str, str] | None) -> Reason | None:
-    """A problem that the native library reports, as a reason."""
+    """Converts a problem from the native library's report."""
     return None if problem is None else Reason(problem["code"], problem["text"], problem.get("mend", ""))
 
 
@@ -287,7 +286,7 @@ def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Ma
         return Reason("no_provider", "this ONNX Runtime has no ROCm provider: 1.22 was the last with one")
     needed, path = part["runtime"]["needed"], part["runtime"]["path"]
     if needed and path and not Path(path).name.startswith(needed):
-        return Reason("other_runtime", f"the ROCm provider needs {needed}, found was {path}", INSTALL_ROCM)
+        return Reason("other_runtime", f"the ROCm provider needs {needed}, but {path} is installed", INSTALL_ROCM)
     missing = missing_libraries(file)
     if not missing:
         return None
@@ -299,12 +298,12 @@ def _rocm_provider_missing(file: Path | None, part: Mapping[str, Any], linux: Ma
 
 
 def missing_libraries(file: Path) -> list[str]:
-    """What the loader would not find for a shared library; nothing of it runs."""
+    """Returns the dependencies of a shared library that the loader cannot find, without loading it."""
     ldd = shutil.which("ldd")
     if ldd is None:
         return []
     lines = subprocess.run([ldd, str(file)], capture_output=True, text=True).stdout.splitlines()
     missing = {line.split()[0] for line in lines if line.rstrip().endswith("not found")}
-    # What PyTorch has loaded from its own folder is found by its name.
+    # The loader also finds libraries by name that PyTorch has already loaded from its own folder.
     here = {Path(line.split()[-1]).name for line in Path("/proc/self/maps").read_text().splitlines()}
     return sorted(name for name in missing if not any(loaded.startswith(name) for loaded in here))

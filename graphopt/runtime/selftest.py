@@ -1,4 +1,4 @@
-"""`doctor --selftest`: every kernel that this machine would run, against the definition of its operator in float64."""
+"""`doctor --selftest`: compares every kernel of this machine with the operator's reference in float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from graphopt.runtime.session_warnings import SELF_TESTED
 from graphopt.runtime.sessions import session
 
 OPSET = 17
-# Options of sessions whose nodes run on a device: idle threads of the runtime would cost more than all else here.
+# Options of sessions on a device. Idle threads of the runtime would take most of the self-test's time.
 ON_DEVICE: dict[str, Any] = {"intra_op_num_threads": 1}
 DTYPES = ("float32", "float16")
 BENCH_RUNS = 7
@@ -42,18 +42,18 @@ BENCH_RUNS = 7
 
 @dataclass(frozen=True)
 class KernelResult:
-    """One operator in one element type.
+    """Result of one operator in one element type.
 
     Attributes:
-        cases: how many inputs were tried.
-        error: the largest, relative to the RMS of the reference; infinite where there was no result to compare.
-        limit: what it may be.
+        cases: number of inputs tried.
+        error: the largest error relative to the RMS of the reference; infinite without a result.
+        limit: the largest allowed error.
         detail: why it failed, or "".
-        milliseconds: of one run over all of the inputs, copies to and from the device included; the median of a few,
-            None when it was not asked for.
-        cpu_milliseconds: the same on the CPU; None when that is where it ran.
-        implementation: which of several, where the operator chooses; "" for what it chooses.
-        refused: why this implementation takes none of the inputs here, or "".
+        milliseconds: median time of one run over all inputs, including copies to and from the device; None if not
+            measured.
+        cpu_milliseconds: the same on the CPU; None if not measured, or if the test itself ran on the CPU.
+        implementation: name of the forced implementation; "" for the one that the operator selects.
+        refused: why this implementation supports none of the inputs here, or "".
 
     """
 
@@ -73,7 +73,7 @@ class KernelResult:
         return not self.detail
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON has no infinity: an error that is none is null."""
+        """Returns the result for JSON, which has no infinity: an infinite error becomes null."""
         error = self.error if math.isfinite(self.error) else None
         ratio = None if error is None else error / self.limit
         return {**asdict(self), "passed": self.passed, "error": error, "error_over_limit": ratio}
@@ -81,12 +81,12 @@ class KernelResult:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """A session in which a node of ours stands between nodes of the runtime, which notices what kernels leave behind.
+    """Result of a session with our node between the runtime's nodes, to detect side effects of kernels.
 
     Attributes:
-        family: of our operator.
-        nodes: all of its operators, in order.
-        error, limit, detail: as of a kernel.
+        family: family of our operator.
+        nodes: all operators of the model, in order.
+        error, limit, detail: as in `KernelResult`.
 
     """
 
@@ -104,7 +104,7 @@ class SessionResult:
 
 @dataclass
 class SelfTest:
-    """What ran where, and how it went."""
+    """Results of a self-test, with the provider, device, runtime and library."""
 
     provider: str
     device: Device
@@ -122,7 +122,7 @@ class SelfTest:
         return [r for r in self.results if not r.passed]
 
     def families(self) -> Iterator[tuple[str, str, list[KernelResult]]]:
-        """Results by the first words of the operator's name, by whether it rounds to bfloat16, by type and by limit."""
+        """Groups results by operator family, bfloat16 variant, implementation, element type and limit."""
         groups: dict[tuple[str, str, float], list[KernelResult]] = {}
         for result in self.results:
             if result.refused:
@@ -154,14 +154,13 @@ def selftest(
     *,
     bench: bool = False,
 ) -> SelfTest:
-    """Runs every operator in float32 and float16 on awkward inputs, and one of each family among nodes of the runtime.
+    """Tests every operator in float32 and float16 on edge cases, and one of each family between the runtime's nodes.
 
-    An operator that chooses among implementations is run by each of them, too.
-
-    On a GPU the result is remembered: sessions leave out the kernels that failed (`graphopt.configure`).
+    An operator with several implementations is also tested with each of them. Results of a GPU are stored, and sessions
+    disable the kernels that failed (`graphopt.configure`).
 
     Args:
-        providers: as for `session`; None takes the best that this machine has.
+        providers: as for `session`; None selects the best of this machine.
         progress: called with the name of each operator.
         bench: also measure times.
 
@@ -169,7 +168,7 @@ def selftest(
         RuntimeMissingError: no runtime, or no native library.
 
     """
-    # Our provider would leave nodes that have no neighbours to the CPU.
+    # By default our provider leaves single nodes to the CPU.
     ours: Provider = (DEVICE_PROVIDER, {"min_nodes": 1})
     best = [ours if p == DEVICE_PROVIDER else p for p in default_providers()]
     chosen: list[Provider] = [*(best if providers is None else providers)]
@@ -188,7 +187,7 @@ def selftest(
                 continue
             if progress is not None:
                 progress(name)
-            # A kernel may take the whole process with it.
+            # A kernel that crashes ends the process before its result is stored.
             _remember(report, {name: "the process ended while its kernel ran"})
             given = cases_of(spec)
             cases = {dtype: [case.cast(dtype) for case in given] for dtype in DTYPES if dtype in spec.dtypes}
@@ -212,14 +211,14 @@ def _remember(report: SelfTest, more: Mapping[str, str], instead: Mapping[str, s
     try:
         selftest_record.remember(report.provider, report.device, report.library, failed)
     except (OSError, ModelSaveError) as error:
-        warnings.warn(f"the result of the self-test cannot be remembered: {error}", stacklevel=3)
+        warnings.warn(f"the result of the self-test cannot be stored: {error}", stacklevel=3)
 
 
 def _result(
     spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], on_device: bool, bench: bool
 ) -> KernelResult:
     limit = cases[0].tolerance(dtype)
-    # Without the bodies in the model nothing but a kernel of ours can run it.
+    # Without function bodies only our kernels can run the model.
     model, feeds = model_of(cases, OPSET, bodies=False)
     source = model.SerializeToString()
 
@@ -247,14 +246,14 @@ def _result(
 
 
 def first_of(family: str) -> OpSpec:
-    """The operator of a family that stands for it in a session."""
+    """Returns the operator that represents a family in mixed sessions."""
     return next(spec for name, spec in OPS.items() if family_of(name) == family)
 
 
 def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
-    """Two runs: the second meets what the first has left behind."""
+    """Runs a mixed session twice: the second run detects side effects of the first."""
     spec = first_of(family)
-    # The product in front would spread what is not finite.
+    # The MatMul before our node would spread infinities and NaN.
     fit = (c for c in cases_of(spec) if c.inputs[0].ndim > 1 and np.isfinite(c.inputs[0]).all())
     case = max(fit, key=lambda c: c.inputs[0].size).cast(dtype)
     limit = case.tolerance(dtype)
@@ -273,7 +272,7 @@ def _mixed(family: str, dtype: str, providers: list[Provider]) -> SessionResult:
 
 
 def implementations(provider: Provider) -> dict[str, list[str]]:
-    """The implementations of our provider's operators that have several, in order of preference; by operator."""
+    """Returns operator -> names of its implementations in order of preference, for operators with several."""
     number = 0 if isinstance(provider, str) else int(provider[1].get("device", 0))
     describe = ctypes.CDLL(str(library_path())).GraphoptImplementations
     describe.restype = ctypes.c_char_p
@@ -286,7 +285,7 @@ REFUSAL = " does not take it: "  # native/operators/implementations.h
 
 
 def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], number: int, name: str) -> KernelResult:
-    """One implementation, on the inputs that it takes; where there is nothing to compute, none is chosen."""
+    """Tests one implementation on the inputs that it supports; empty inputs, which need none, are skipped."""
     name_of, options = (providers[0], {}) if isinstance(providers[0], str) else providers[0]
     where: list[Provider] = [(name_of, {**options, "implementation": number}), *providers[1:]]
     cases = [case for case in cases if all(x.size for x in case.inputs)]
@@ -298,7 +297,7 @@ def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], 
         return iter(created.run(None, dict(feeds)))
 
     taken, worst, detail, refused = 0, 0.0, "", ""
-    # All at once where it takes them all, since a session for each costs more than what they compute.
+    # One session for all inputs, since creating a session takes longer than running them; one for each if it fails.
     todo = [cases]
     while todo:
         together = todo.pop()
@@ -331,7 +330,7 @@ def _by(spec: OpSpec, dtype: str, cases: list[Case], providers: list[Provider], 
 
 
 def _medians(runs: list[Callable[[], list[Any]]]) -> list[float]:
-    """Milliseconds of each, measured in turn."""
+    """Returns the median milliseconds of each function, measured alternately."""
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(BENCH_RUNS):
         for run, taken in zip(runs, times, strict=True):

@@ -1,4 +1,4 @@
-"""What the last self-test found wrong on each GPU, remembered so that sessions there do without."""
+"""Stores the kernels that failed the last self-test on each GPU; sessions on that GPU disable them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ FORMAT = 1
 
 
 def failures(provider: str, device: Device, library: str) -> dict[str, str]:
-    """The operators that failed, and why; none where this library has not been tested on this device and driver."""
+    """Returns the operators that failed and the reasons; empty if this library was not tested on this device."""
     key = _key(provider, device, library)
     try:
         record = json.loads(_path(key).read_text(encoding="utf-8"))
         return {str(op): str(why) for op, why in record["failed"].items()} if record["tested"] == key else {}
     except (OSError, ValueError, LookupError, AttributeError):
-        return {}  # none, or damaged: as good as not tested
+        return {}  # a missing or damaged record counts as not tested
 
 
 def remember(provider: str, device: Device, library: str, failed: Mapping[str, str]) -> None:
-    """Replaces what was known of this library on this device and driver.
+    """Replaces the record of this library on this device and driver.
 
     Raises:
-        OSError: the user's cache directory can't be made.
-        ModelSaveError: or not written.
+        OSError: the user's cache directory cannot be created.
+        ModelSaveError: the record cannot be written.
     """
     key = _key(provider, device, library)
     path = _path(key)
@@ -43,6 +43,6 @@ def _key(provider: str, device: Device, library: str) -> dict[str, Any]:
 
 
 def _path(key: Mapping[str, Any]) -> Path:
-    """One file for each device with its driver and each version of the library."""
+    """Returns the file for a device, its driver and a version of the library."""
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return files.cache_folder() / f"selftest-{name}.json"

@@ -1,4 +1,4 @@
-"""What a user should know of a session: another provider, target or precision than the one that was meant."""
+"""Warnings and errors about sessions with another provider, target or precision than intended."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SELF_TESTED = frozenset({DEVICE_PROVIDER, ROCM})
 
 
 def require_provider(created: Any, provider: str) -> None:
-    """Refuses a session that fell back to other providers, which ONNX Runtime does with a warning at most.
+    """Rejects a session that fell back to other providers, since ONNX Runtime only warns about it, if at all.
 
     Raises:
-        GraphoptError: the provider is none of the session's.
+        GraphoptError: the session does not have the provider.
     """
     if provider not in created.get_providers():
         why, got = why_no_device(provider), ", ".join(created.get_providers())
-        raise GraphoptError(f"{provider} was asked for, but the session runs on {got}" + (f": {why}" if why else ""))
+        raise GraphoptError(f"{provider} was requested, but the session runs on {got}" + (f": {why}" if why else ""))
 
 
 def failed_on_device(options: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Operators of ours that the self-test found wrong on the GPU that was chosen; says so once for each GPU."""
+    """Returns our operators that failed the self-test on the selected GPU; warns once for each GPU."""
     name = next((p for p in options if p in SELF_TESTED), None)
     if name is None:
         return []
@@ -50,7 +50,7 @@ def failed_on_device(options: Mapping[str, dict[str, Any]]) -> list[str]:
         reasons = "; ".join(f"{op}: {why}" for op, why in [*failed.items()][:3])
         others = f"; and {', '.join([*failed][3:])}" if len(failed) > 3 else ""
         warnings.warn(
-            f"{device.name} ({device.arch}) failed the self-test of {count}: definitions run there instead of our "
+            f"{device.name} ({device.arch}) failed the self-test of {count}: function bodies run instead of our "
             f"kernels; 'graphopt doctor --selftest' tests again. {reasons}{others}",
             stacklevel=4,
         )
@@ -61,7 +61,7 @@ _warned_of: set[tuple[str, Device]] = set()
 
 
 def say_once(line: str) -> None:
-    """A warning that a process gets once; it is about the caller of a public function."""
+    """Issues a warning once in a process, attributed to the caller of a public function."""
     if line not in _said:
         _said.add(line)
         warnings.warn(line, stacklevel=4)
@@ -71,13 +71,13 @@ _said: set[str] = set()
 
 
 def warn_of_fallback(created: Any, providers: Sequence[Provider]) -> None:
-    """ONNX Runtime goes on without a provider that cannot be used, and only logs it."""
+    """Warns if a requested provider is missing, since ONNX Runtime only logs that and continues without it."""
     asked = [p if isinstance(p, str) else p[0] for p in providers]
     missing = [name for name in asked if name not in created.get_providers()]
     if missing:
         reason = next((r.why_not() for r in gpu_routes() if r.provider == missing[0]), None)
         why = "" if reason is None else f": {reason}"
-        say_once(f"{missing[0]} was asked for, but the session runs on {', '.join(created.get_providers())}{why}")
+        say_once(f"{missing[0]} was requested, but the session runs on {', '.join(created.get_providers())}{why}")
 
 
 def refuse_cpu_nodes(created: Any) -> None:
@@ -92,10 +92,10 @@ def refuse_cpu_nodes(created: Any) -> None:
 
 
 def warn_of_other_target(created: Any) -> None:
-    """A file runs everywhere, but one tuned for another device may be slower than one tuned for this."""
+    """Warns if the model was optimized for another kind of device, because it may be slower here."""
     target = created.get_modelmeta().custom_metadata_map.get(METADATA_TARGET, "")
     names = created.get_providers()
-    # Our own provider runs what was tuned for either kind of GPU.
+    # Our own provider runs on GPUs of both vendors.
     on_gpu = DEVICE_PROVIDER in names or ROCM in names
     runs_on = "gpu" if on_gpu else "cpu"
     device = target.partition(":")[0]
@@ -104,7 +104,7 @@ def warn_of_other_target(created: Any) -> None:
 
 
 def warn_of_slow_bfloat16(created: Any) -> None:
-    """What rounds to bfloat16 runs everywhere, and is slower where the processor does not multiply it faster."""
+    """Warns if the model rounds to bfloat16 and this processor does not multiply bfloat16 faster than float32."""
     if created.get_providers() != [CPU]:
         return
     if created.get_modelmeta().custom_metadata_map.get(METADATA_NUMERICS) != Numerics.BF16.name.lower():
@@ -114,7 +114,7 @@ def warn_of_slow_bfloat16(created: Any) -> None:
     gain = bfloat16_gain()
     if gain is not None and gain < LEAST_GAIN:
         warnings.warn(
-            f"this model rounds to bfloat16, in which a layer takes {1 / gain:.2f} times what it takes in float32 "
-            "on this machine: optimize the original without --precision bf16 for it",
+            f"this model rounds to bfloat16, which takes {1 / gain:.2f} times as long as float32 on this machine: "
+            "optimize the original without --precision bf16",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Sessions over models of ours: configuration, creation, warm-up."""
+"""Sessions with optimized models: configuration, creation, warm-up."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from graphopt.runtime.session_warnings import (
     warn_of_slow_bfloat16,
 )
 
-# Providers that compile whole subgraphs and never run custom kernels: beside them the library stays unregistered, the
-# runtime inlines our function bodies, and the provider sees plain ONNX.
+# Providers that compile subgraphs and never call custom kernels. Without our library the runtime inlines the function
+# bodies, and these providers get standard ONNX.
 COMPILING_PROVIDERS = frozenset({"MIGraphXExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider"})
 
-# The GPU vendors' libraries, and what may be chosen of each (docs/provider_reference.md).
+# Libraries of GPU vendors, and the settings of each (docs/provider_reference.md).
 LIBRARIES = ("rocblas", "hipblaslt", "miopen", "cublas", "cublaslt", "cudnn")
 LIBRARY_CHOICES = ("off", "on")
 MIOPEN_CHOICES = ("build", "find")
 
-# The shape of each input of a model, by its name.
+# Input name -> shape.
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -65,33 +65,36 @@ def configure(
     ignore_selftest: bool = False,
     model: onnx.ModelProto | str | os.PathLike[str] | bytes | None = None,
 ) -> list[Provider]:
-    """Prepares session options for models of ours and returns the providers to pass on to `InferenceSession`.
+    """Prepares session options for optimized models and returns the providers for `InferenceSession`.
 
-    Registers the native library before any provider is chosen, but not beside a provider that compiles whole graphs
-    (MIGraphX), for which the function bodies inside the model are better. Kernels that failed the last self-test on
-    this GPU (`graphopt doctor --selftest`) are left out, with one warning, and their function bodies run.
+    Registers the native library, unless a provider compiles whole graphs (MIGraphX) and therefore needs the function
+    bodies of the model. Disables kernels that failed the last self-test on this GPU (`graphopt doctor --selftest`) with
+    one warning; their function bodies run instead.
 
     Args:
         session_options: an `onnxruntime.SessionOptions`.
-        providers: as for `InferenceSession`; None takes the best that this machine has: the ROCm provider, our own
-            (`DEVICE_PROVIDER`, docs/provider.md), or the CPU. Options of ours: `device`, `memory_limit`, `min_nodes`,
-            `libraries`, `regions`, `capture`, `measured`.
-            With our own provider the session options hold the choice, and what is returned is empty.
-        disable: operators of ours whose function bodies are to run instead of the kernels. Applies to the whole
-            process from the first registration on, like the environment variable GRAPHOPT_DISABLE.
-        libraries: which of the GPU vendor's libraries our own provider uses, for instance {"miopen": "off"}: "off",
-            "on" (also where it is off by default), and for "miopen" also "build" (also where it has to build its
-            kernels) and "find" (it measures them, too); overrides the environment variable GRAPHOPT_LIBRARIES.
-        require_device: fail rather than run on the CPU because there is no device. Nodes that the device leaves to
-            the CPU are only known once there is a session: `session` lists them.
-        ignore_selftest: run kernels that failed the self-test, too.
-        model: what the session will load: a path, serialized bytes or `onnx.ModelProto`. Only the operators that it has
-            are registered then: the runtime describes each of them anew in every session, which takes 45 ms for all.
+        providers: as for `InferenceSession`. None selects the best provider of this machine: the ROCm provider, our own
+            (`DEVICE_PROVIDER`, docs/provider.md) or the CPU. Our provider has the options `device`, `memory_limit`,
+            `min_nodes`, `libraries`, `regions`, `capture` and `measured`. It is added to the session options, and the
+            returned list is empty.
+        disable: our operators that run by their function bodies instead of kernels. Applies to the whole process from
+            the first registration on, like the environment variable GRAPHOPT_DISABLE.
+        libraries: settings of the GPU vendor's libraries for our provider, for instance {"miopen": "off"}: "off" or
+            "on" (even if the default is off). "miopen" also accepts "build" (may compile kernels) and "find" (also
+            measures them). Overrides the environment variable GRAPHOPT_LIBRARIES.
+        require_device: fail if there is no device, instead of running on the CPU. `session` also rejects nodes that the
+            device leaves to the CPU, which are known only once the session exists.
+        ignore_selftest: run kernels that failed the self-test as well.
+        model: the model of the session: a path, serialized bytes or `onnx.ModelProto`. Only its operators are
+            registered then. The runtime creates a schema of each in every session, which takes 45 ms for all operators.
+
+    Returns:
+        The `providers` argument of `InferenceSession`; empty with our own provider.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        OptionError: no such library or choice.
-        GraphoptError: the provider was asked for, or a device is required, and there is none.
+        OptionError: an unknown library or setting.
+        GraphoptError: the requested provider or required device does not exist.
     """
     import_onnxruntime()
     chosen: list[Provider] = list(providers) if providers is not None else list(default_providers())
@@ -103,7 +106,7 @@ def configure(
         say_once(f"this session runs on the CPU: {reason}")
     if require_device and not options.keys() - {CPU}:
         raise GraphoptError(
-            f"a device is required, but this machine has none that ONNX Runtime would run our kernels on: "
+            f"a device is required, but this machine has none on which ONNX Runtime can run our kernels: "
             f"{why_no_device()}"
         )
     if DEVICE_PROVIDER in options and not loads_providers():
@@ -130,12 +133,12 @@ def configure(
 
 
 def _checked(libraries: str) -> str:
-    """A list NAME=CHOICE: ONNX Runtime would log what is wrong with it, and go on without the provider."""
+    """Checks a list NAME=CHOICE, since ONNX Runtime only logs an invalid one and continues without the provider."""
     for item in libraries.split(","):
         name, _, choice = item.partition("=")
         choices = LIBRARY_CHOICES + (MIOPEN_CHOICES if name == "miopen" else ())
         if name not in LIBRARIES:
-            raise OptionError(f"libraries: there is no '{name}'; known are {', '.join(LIBRARIES)}")
+            raise OptionError(f"libraries: unknown library '{name}'; choose from {', '.join(LIBRARIES)}")
         if choice not in choices:
             raise OptionError(f"libraries: {name} may be {', '.join(choices)}, not '{choice}'")
     return libraries
@@ -143,7 +146,7 @@ def _checked(libraries: str) -> str:
 
 @contextmanager
 def _disabled(names: Sequence[str]) -> Iterator[None]:
-    """The library leaves these operators out while it is registered."""
+    """Makes registrations of the library in this block omit the named operators."""
     before = os.environ.get("GRAPHOPT_DISABLE")
     if names:
         os.environ["GRAPHOPT_DISABLE"] = ",".join([*filter(None, [before]), *names])
@@ -167,29 +170,31 @@ def session(
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     **options: Any,
 ) -> Any:
-    """An `InferenceSession` over a model of ours (or any other), with the native library as `configure` registers it.
+    """Creates an `InferenceSession` of any model, with the native library registered as by `configure`.
 
     Args:
         model: a path, serialized bytes, `onnx.ModelProto` or `onnx_ir.Model`.
-        providers: as for `configure`; None leaves a model with more conditions (If, Loop, Scan) than products to
-            the CPU, with a warning that says so.
+        providers: as for `configure`. None runs a model with more control flow (If, Loop, Scan) than matrix
+            multiplications and convolutions on the CPU, with a warning.
         libraries: as for `configure`.
-        require_device: fail when a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
-            say where nodes run: there only a missing device is noticed.
-        ignore_selftest: run kernels that failed the self-test, too.
-        warm_up: the shape of every input, or several such sets: the session runs for each on zeros, so that GPU
-            libraries have loaded what they need for a shape (MIOpen its kernels) before the first request; one line on
-            stderr says how long it took. What they need for an architecture is loaded with the session in any case. No
-            run compiles anything, with or without `warm_up`.
-        custom_ops: libraries with operators of your own, which are registered beside ours.
+        require_device: fail if a node would run on the CPU; the message lists these nodes. ONNX Runtime 1.22 does not
+            report the placement of nodes, so only a missing device is detected there.
+        ignore_selftest: run kernels that failed the self-test as well.
+        warm_up: the shape of every input, or several such mappings. The session runs once for each on zeros, and GPU
+            libraries load their kernels for these shapes (MIOpen) before the first request. One line on stderr reports
+            the time. No run compiles anything, with or without `warm_up`.
+        custom_ops: your own operator libraries, which are registered as well.
         options: attributes to set on the `SessionOptions`, for instance `intra_op_num_threads=4`.
+
+    Returns:
+        The `onnxruntime.InferenceSession`.
 
     Raises:
         RuntimeMissingError: no runtime, or no native library.
-        OptionError: as for `configure`, or a library of `custom_ops` that cannot be loaded.
+        OptionError: as for `configure`, or a library of `custom_ops` cannot be loaded.
         ModelLoadError: the model shares weights that are missing or have changed.
-        GraphoptError: the runtime refuses the model, with the runtime's message; or a device is required; or the
-            shapes of `warm_up` do not fit.
+        GraphoptError: the runtime rejects the model, with its message; a node would run on the CPU although a device is
+            required; or the shapes of `warm_up` do not fit.
     """
     ort = import_onnxruntime()
     if providers is not None:
@@ -231,7 +236,7 @@ def session(
 
 
 def operators_of(model: onnx.ModelProto | str | os.PathLike[str] | bytes) -> set[str] | None:
-    """The operators of ours that a model has, in its functions and bodies, too; None for what is no model."""
+    """Returns the types of our operators in a model, its functions and subgraphs; None if it cannot be read."""
     proto = model if isinstance(model, onnx.ModelProto) else read_nodes(model)
     if proto is None:
         return None
@@ -240,19 +245,19 @@ def operators_of(model: onnx.ModelProto | str | os.PathLike[str] | bytes) -> set
 
 
 def _on_cpu_for_conditions(model: onnx.ModelProto) -> list[Provider] | None:
-    """The CPU, which is said, for a model whose conditions cost more on a device than its work there saves."""
+    """Returns the CPU provider, with a warning, for a model with too much control flow for a device; else None."""
     if default_providers() == [CPU] or not (reason := why_conditions_decide(model)):
         return None
-    say_once(f"this model stays on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
+    say_once(f"this model runs on the CPU, since {reason}: providers=['{DEVICE_PROVIDER}'] runs it on the device")
     return [CPU]
 
 
 def _loadable(model: Any) -> str | bytes:
-    """What the runtime takes: a path, or bytes with all weights inside.
+    """Converts a model to a form that the runtime loads: a path, or bytes that contain all weights.
 
     Raises:
-        OptionError: it is no model.
-        GraphoptError: the weights are too large to be handed over in memory.
+        OptionError: `model` has an unsupported type.
+        GraphoptError: the weights are too large for a message in memory.
     """
     if isinstance(model, bytes):
         return model
@@ -287,7 +292,7 @@ def _warm_up(created: Any, sets: Sequence[Shapes]) -> None:
             name = given.type.removeprefix("tensor(").removesuffix(")")
             dtype = {"float": "float32", "double": "float64", "string": "object"}.get(name, name)
             feeds[given.name] = np.zeros(tuple(shapes[given.name]), dtype)
-        # What a library loads or builds beside a run is used by the next, which may ask for more.
+        # Libraries load kernels in the background. The next run uses them and may request more.
         for _ in range(_MOST_WARM_UPS):
             try:
                 created.run(None, feeds)

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-NO_DEVICE = "graphopt doctor shows every way to a GPU"
+NO_DEVICE = "graphopt doctor shows every route to a GPU"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_missing_device_is_explained(
 
 def test_a_target_without_kernels_is_explained(folder: Path, graphopt_command: Command, tmp_path: Path) -> None:
     shown = graphopt_command("optimize", folder / "ok.onnx", tmp_path / "o.onnx", "--target", "rocm:gfx9999").stdout
-    assert "optimized for rocm:gfx9999 (this library has no device code" in shown and "to mend it: " in shown
+    assert "optimized for rocm:gfx9999 (this library has no device code" in shown and "to fix it: " in shown
 
 
 def test_a_failing_model_is_named_as_it_was_typed(

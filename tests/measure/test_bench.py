@@ -337,7 +337,7 @@ def test_no_silent_fallback_to_the_cpu() -> None:
     """onnxruntime-rocm without a GPU lists the provider and then runs on the CPU."""
     if Path("/dev/kfd").exists():
         pytest.skip("there is a GPU")
-    with pytest.raises(GraphoptError, match=r"was asked for, but the session runs on|no provider 'rocm'|cannot load"):
+    with pytest.raises(GraphoptError, match=r"was requested, but the session runs on|no provider 'rocm'|cannot load"):
         bench(model_from_text(RELU), providers=["rocm"], seconds=0.0)
 
 

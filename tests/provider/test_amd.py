@@ -177,7 +177,7 @@ def test_each_session_chooses_its_libraries(on_device: StandIn, tmp_path: Path) 
     found = on_device.run("each_session_chooses", "gfx1201", GRAPHOPT_LOG="1", **more)
     choice, name, build = found.value.pop("wrong")
     assert choice == "libraries: rocblas may be off, on, not 'of'"
-    assert name.startswith("libraries: there is no 'rocm'; known are rocblas, ")
+    assert name.startswith("libraries: unknown library 'rocm'; choose from rocblas, ")
     assert build == "libraries: cudnn may be off, on, not 'build'"
     assert found.value == {"": 1, "rocblas=off": 0, "miopen=off": 1, "rocblas=on": 1, "again": 1, "by keyword": 0}
     assert "not cuBLAS or rocBLAS: rocBLAS is switched off" in found.said
