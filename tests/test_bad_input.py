@@ -103,7 +103,7 @@ def test_missing_file(graphopt_command: Command, tmp_path: Path) -> None:
 
 def test_folder_as_input(graphopt_command: Command, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    refused(graphopt_command, tmp_path, tmp_path / "folder", 3, "a folder: give an .onnx file")
+    refused(graphopt_command, tmp_path, tmp_path / "folder", 3, "a folder: pass an .onnx file")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, world", b"\x00" * 100, bytes(range(256))])

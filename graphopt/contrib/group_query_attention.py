@@ -1,4 +1,4 @@
-"""GroupQueryAttention: causal attention whose query heads share key and value heads, with a cache and rotary positions.
+"""GroupQueryAttention: causal attention with shared key and value heads, a cache and rotary positions.
 
 Sequence b has `seqlens_k[b]` + 1 keys: past keys from the cache, then new keys. The first call, which has
 total_sequence_length new tokens, has no past keys and pads shorter sequences on the right. Queries in the padding

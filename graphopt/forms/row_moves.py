@@ -11,7 +11,7 @@ import onnx_ir as ir
 from graphopt.graph.build import Builder
 from graphopt.graph.editor import Editor
 from graphopt.graph.operators.arguments import spans
-from graphopt.graph.operators.evaluation import Call, CannotEvaluateError, evaluate
+from graphopt.graph.operators.evaluation import CannotEvaluateError, FoldableNode, evaluate
 from graphopt.graph.shapes.sizes import ONE, Size, shape_text
 from graphopt.graph.view import attribute_int, attribute_string, made_by
 from graphopt.ops.schema import Array
@@ -136,7 +136,7 @@ def elements_of(
                 assert arrays[0] is not None
                 found[y] = np.pad(arrays[0], _pads(node, editor), constant_values=PADDED)
             else:
-                found[y] = evaluate(Call(node, arrays, editor.opset(node), MAX_ELEMENTS))
+                found[y] = evaluate(FoldableNode(node, arrays, editor.opset(node), MAX_ELEMENTS))
         except (CannotEvaluateError, ValueError):
             raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has no definition here", node) from None
     return found

@@ -83,7 +83,7 @@ def _of_nodes(
     for node in nodes:
         inputs, outputs = node.input[:], node.output[:]  # copies: lists iterate faster than protobuf's containers
         if not visible.issuperset(inputs):
-            yield from (f"'{n}' is read in {where} before anything makes it" for n in inputs if n not in visible)
+            yield from (f"'{n}' is used in {where} before it is produced" for n in inputs if n not in visible)
         domains.add(node.domain)
         names.append(node.name)
         for body in messages.bodies(node):
@@ -93,7 +93,7 @@ def _of_nodes(
     for domain in domains:
         if _domain(domain) not in opsets:
             yield f"no opset of '{domain}' is imported for {where}"
-    yield from (f"{where} gives '{name}', which nothing makes" for name in {*results} - visible)
+    yield from (f"{where} has an output '{name}' without a producer" for name in {*results} - visible)
     yield from (f"two values of {where} are called '{name}'" for name in _twice(made) if name)
     yield from (f"two nodes of {where} are called '{name}'" for name in _twice(names) if name)
 

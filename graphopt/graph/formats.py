@@ -51,5 +51,5 @@ def describe_folder(path: Path) -> str:
         return ": ".join(_TENSORFLOW)
     models = sorted(path.glob("*.onnx"))
     if models:
-        return f"a folder: give a file of it, such as {models[0]}"
-    return "a folder: give an .onnx file"
+        return f"a folder: pass a file in it, such as {models[0]}"
+    return "a folder: pass an .onnx file"

@@ -18,10 +18,10 @@ from graphopt.ops import DOMAIN, OPS
 # The checker copies its input, so larger models are checked without weights.
 MAX_CHECKED_BYTES = 16 * 1024 * 1024
 
-Signature = tuple[str | None, ir.DataType | None, tuple[int | str | None, ...] | None]
+ValueType = tuple[str | None, ir.DataType | None, tuple[int | str | None, ...] | None]
 
 
-def _signature(model: ir.Model, value: ir.Value) -> Signature:
+def _value_type(model: ir.Model, value: ir.Value) -> ValueType:
     type_, shape = inference.as_declared(model, value)
     dims = None if shape is None else tuple(d if isinstance(d, int) else d.value for d in shape)
     return value.name, None if type_ is None else type_.dtype, dims
@@ -31,7 +31,7 @@ def _signature(model: ir.Model, value: ir.Value) -> Signature:
 class Interface:
     """The parts of a model that callers depend on."""
 
-    inputs: tuple[Signature, ...]
+    inputs: tuple[ValueType, ...]
     outputs: tuple[tuple[str | None, ir.DataType | None], ...]
     overridable: frozenset[str]
     metadata: frozenset[tuple[str, str]]
@@ -42,8 +42,8 @@ class Interface:
     def of(model: ir.Model) -> Interface:
         graph = model.graph
         return Interface(
-            inputs=tuple(_signature(model, v) for v in graph.inputs),
-            outputs=tuple(_signature(model, v)[:2] for v in graph.outputs),
+            inputs=tuple(_value_type(model, v) for v in graph.inputs),
+            outputs=tuple(_value_type(model, v)[:2] for v in graph.outputs),
             overridable=frozenset(str(v.name) for v in graph.inputs if v.is_initializer()),
             metadata=frozenset((k, v) for k, v in model.metadata_props.items() if not k.startswith("graphopt.")),
             functions=frozenset(i for i, f in model.functions.items() if f.domain != DOMAIN),

@@ -140,7 +140,7 @@ def save(
     file system supports it. If the new model has no OUT.data, the one of an earlier OUT is removed.
 
     Args:
-        model: the optimized model, whose tensors refer to the new files afterwards.
+        model: the optimized model; its tensors refer to the new files afterwards.
         out: the file to write; its folder must exist.
         external_data: True moves all large weights into OUT.data, False none. None moves them if some are external
             already, or if they do not fit into a message.

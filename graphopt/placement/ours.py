@@ -67,7 +67,7 @@ class _Graph(ctypes.Structure):
     )
 
 
-class _Writer:
+class _StructWriter:
     """Fills the structs, and keeps their memory alive."""
 
     def __init__(
@@ -170,7 +170,7 @@ def refusals(
     if function is None:
         raise RuntimeMissingError(f"{path} is older than this graphopt: install graphopt again")
     function.restype = ctypes.c_int
-    writer = _Writer(constant, small, same)
+    writer = _StructWriter(constant, small, same)
     written = [writer.node(n, v, n in working_inside, n in elsewhere) for n, v in zip(nodes, versions, strict=True)]
     inside = parent.op_type.encode() if parent is not None else b""
     graph = _Graph((_Node * len(nodes))(*written), len(nodes), inside, writer.names(outputs))

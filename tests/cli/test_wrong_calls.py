@@ -84,7 +84,7 @@ NO_DEVICE = "graphopt doctor shows every route to a GPU"
         ("optimize half.onnx o.onnx", 3, "truncated, or another format"),
         ("optimize pointer.onnx o.onnx", 3, "git lfs pull"),
         ("optimize page.onnx o.onnx", 3, "a page of HTML: download the file again"),
-        ("optimize inner o.onnx", 3, "inner: a folder: give a file of it, such as inner/m.onnx"),
+        ("optimize inner o.onnx", 3, "inner: a folder: pass a file in it, such as inner/m.onnx"),
         ("optimize ok.onnx no/o.onnx", 4, "no/o.onnx: the folder no does not exist"),
         ("optimize ok.onnx inner", 4, "inner: is a folder, not a file"),
         ("optimize ok.onnx o.onnx --report no/r.html", 4, "no/r.html: the folder no does not exist"),

@@ -86,25 +86,28 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "two inputs of a name": (lambda m: m.graph.input.append(m.graph.input[0]), "two inputs .* called 'x'"),
     "two nodes of a name": (lambda m: set_(m.graph.node[1], "name", "first"), "two nodes .* called 'first'"),
-    "nodes in another order": (lambda m: swap(m.graph.node, 0, 1), "'a' is read in the graph before"),
+    "nodes in another order": (lambda m: swap(m.graph.node, 0, 1), "'a' is used in the graph before"),
     "nodes in another order in a function": (
         lambda m: swap(m.functions[0].node, 0, 1),
-        "'t' is read in the function own.F before",
+        "'t' is used in the function own.F before",
     ),
-    "an operand that nothing makes": (lambda m: m.graph.node[1].input.__setitem__(1, "v"), "'v' is read .* before"),
-    "an operand in a body that nothing makes": (
+    "an operand without a producer": (lambda m: m.graph.node[1].input.__setitem__(1, "v"), "'v' is used .* before"),
+    "an operand in a body without a producer": (
         lambda m: body(m).node[0].input.__setitem__(0, "v"),
-        "'v' is read in the body of 'choice' before",
+        "'v' is used in the body of 'choice' before",
     ),
-    "an operand in a body that comes later": (lambda m: body(m).node[0].input.__setitem__(0, "z"), "'z' is read in"),
-    "an output that nothing makes": (lambda m: set_(m.graph.output[1], "name", "v"), "the graph gives 'v', which"),
-    "an output of a body that nothing makes": (
+    "an operand in a body that comes later": (lambda m: body(m).node[0].input.__setitem__(0, "z"), "'z' is used in"),
+    "an output without a producer": (
+        lambda m: set_(m.graph.output[1], "name", "v"),
+        "the graph has an output 'v' without",
+    ),
+    "an output of a body without a producer": (
         lambda m: set_(body(m).output[0], "name", "v"),
-        "the body of 'choice' gives 'v', which nothing makes",
+        "the body of 'choice' has an output 'v' without a producer",
     ),
-    "an output of a function that nothing makes": (
+    "an output of a function without a producer": (
         lambda m: m.functions[0].output.__setitem__(0, "v"),
-        "the function own.F gives 'v', which nothing makes",
+        "the function own.F has an output 'v' without a producer",
     ),
     "an attribute that a function has not": (
         lambda m: m.functions[0].node[0].attribute.add(name="alpha", type=1, ref_attr_name="slope"),
@@ -152,5 +155,5 @@ def test_a_defect_that_the_model_had_is_not_blamed_on_us(name: str) -> None:
     result = ir.serde.serialize_model(load(came).model)
     checked(lambda: load(came).model, load(came).model, result)
     result.graph.node.append(helper.make_node("Neg", ["nowhere"], ["other"]))
-    with pytest.raises(InvariantError, match="have: 'nowhere' is read in the graph before anything makes it; please"):
+    with pytest.raises(InvariantError, match="have: 'nowhere' is used in the graph before it is produced; please"):
         checked(lambda: load(came).model, load(came).model, result)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from graphopt.graph.operators.evaluation import Call, evaluate
+from graphopt.graph.operators.evaluation import FoldableNode, evaluate
 from graphopt.graph.shapes.facts import (
     EVERY,
     EXACT_BITS,
@@ -55,7 +55,7 @@ def _moved(known: Known, *, data: Sequence[int] | None = None) -> Elements | Non
             arrays.append(array)
         else:
             return None
-    moved = evaluate(Call(known.node, tuple(arrays), known.opset, MAX_ELEMENTS))
+    moved = evaluate(FoldableNode(known.node, tuple(arrays), known.opset, MAX_ELEMENTS))
     if dtype is None:
         return None
     return Elements(moved if moved.dtype == object else items(list(moved.flat), moved.shape), dtype)
@@ -91,7 +91,7 @@ def _computed(known: Known) -> Elements | None:
         if array is None and value is not None:
             return None
         arrays.append(array)
-    result = evaluate(Call(known.node, tuple(arrays), known.opset, MAX_ELEMENTS))
+    result = evaluate(FoldableNode(known.node, tuple(arrays), known.opset, MAX_ELEMENTS))
     dtype = ir.DataType.from_numpy(result.dtype)
     return exact(result, dtype) if dtype in INTEGERS else None
 

@@ -40,7 +40,7 @@ class CannotEvaluateError(Exception):
 
 
 @dataclass
-class Call(Arguments):
+class FoldableNode(Arguments):
     """One node with constant inputs.
 
     Attributes:
@@ -78,7 +78,7 @@ class Call(Arguments):
         return tuple(int(d) for d in shape)
 
 
-def evaluate(call: Call) -> Array:
+def evaluate(call: FoldableNode) -> Array:
     """Computes the node's only output.
 
     Raises:
@@ -96,8 +96,8 @@ def evaluate(call: Call) -> Array:
     return result
 
 
-def _elementwise(function: Callable[..., Array], oldest: int = 7) -> Callable[[Call], Array]:
-    def call(c: Call) -> Array:
+def _elementwise(function: Callable[..., Array], oldest: int = 7) -> Callable[[FoldableNode], Array]:
+    def call(c: FoldableNode) -> Array:
         arrays = [c.input(i) for i in range(len(c.inputs))]
         if c.opset < oldest or not arrays:
             raise CannotEvaluateError
@@ -121,7 +121,7 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(below + ((below * b != a) & ((a < 0) != (b < 0))), a.dtype)
 
 
-def _mod(c: Call) -> Array:
+def _mod(c: FoldableNode) -> Array:
     a, b = c.input(0), c.input(1)
     if a.dtype.kind == "f" or np.any(b == 0):
         raise CannotEvaluateError
@@ -158,7 +158,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     return np.asarray(array.astype(dtype))
 
 
-def _cast(c: Call) -> Array:
+def _cast(c: FoldableNode) -> Array:
     to = ir.DataType(c.attribute("to"))
     if to not in DTYPES:
         raise CannotEvaluateError
@@ -166,7 +166,7 @@ def _cast(c: Call) -> Array:
     return cast(c.input(0), to.numpy())
 
 
-def _gather(c: Call) -> Array:
+def _gather(c: FoldableNode) -> Array:
     data, indices = c.input(0), c.input(1)
     axis = c.attribute("axis", 0)
     if not -data.ndim <= axis < data.ndim:
@@ -179,7 +179,7 @@ def _gather(c: Call) -> Array:
     return np.asarray(np.take(data, indices, axis=axis))
 
 
-def _slice(c: Call) -> Array:
+def _slice(c: FoldableNode) -> Array:
     data = c.input(0)
     window = [slice(None)] * data.ndim
     for span in spans(c) or ():
@@ -190,7 +190,7 @@ def _slice(c: Call) -> Array:
     return np.asarray(data[tuple(window)], order="C")
 
 
-def _concat(c: Call) -> Array:
+def _concat(c: FoldableNode) -> Array:
     arrays = [c.input(i) for i in range(len(c.inputs))]
     axis = c.attribute("axis")  # optional below opset 4; numpy would flatten the arrays
     if axis is None or sum(a.size for a in arrays) > c.limit:
@@ -198,13 +198,13 @@ def _concat(c: Call) -> Array:
     return np.concatenate(arrays, axis=axis)
 
 
-def _squeeze(c: Call) -> Array:
+def _squeeze(c: FoldableNode) -> Array:
     data = c.input(0)
     axes = c.axes(data.ndim)
     return np.squeeze(data, axis=None if axes is None else tuple(axes))
 
 
-def _unsqueeze(c: Call) -> Array:
+def _unsqueeze(c: FoldableNode) -> Array:
     data = c.input(0)
     axes = c.axes(data.ndim + len(c.ints("axes") or ()))
     if axes is None:
@@ -212,7 +212,7 @@ def _unsqueeze(c: Call) -> Array:
     return np.expand_dims(data, tuple(sorted(axes)))
 
 
-def _reshape(c: Call) -> Array:
+def _reshape(c: FoldableNode) -> Array:
     data = c.input(0)
     target = [int(d) for d in c.input(1).reshape(-1)]
     if not c.attribute("allowzero", 0):
@@ -222,11 +222,11 @@ def _reshape(c: Call) -> Array:
     return data.reshape(target)
 
 
-def _transpose(c: Call) -> Array:
+def _transpose(c: FoldableNode) -> Array:
     return np.asarray(np.transpose(c.input(0), c.attribute("perm")), order="C")
 
 
-def _range(c: Call) -> Array:
+def _range(c: FoldableNode) -> Array:
     start, limit, delta = (c.input(i).reshape(()) for i in range(3))
     if start.dtype.kind not in "iu" or delta == 0:
         raise CannotEvaluateError
@@ -234,7 +234,7 @@ def _range(c: Call) -> Array:
     return np.arange(int(start), int(limit), int(delta), dtype=start.dtype)
 
 
-def _constant_of_shape(c: Call) -> Array:
+def _constant_of_shape(c: FoldableNode) -> Array:
     shape = c.require_small([int(d) for d in c.input(0).reshape(-1)])
     value = c.attribute("value")
     if value is None:
@@ -244,14 +244,14 @@ def _constant_of_shape(c: Call) -> Array:
     return np.full(shape, value.numpy().reshape(()))
 
 
-def _expand(c: Call) -> Array:
+def _expand(c: FoldableNode) -> Array:
     data = c.input(0)
     target = tuple(int(d) for d in c.input(1).reshape(-1))
     shape = c.require_small(np.broadcast_shapes(data.shape, target))
     return np.asarray(np.broadcast_to(data, shape), order="C")
 
 
-def _tile(c: Call) -> Array:
+def _tile(c: FoldableNode) -> Array:
     data, repeats = c.input(0), [int(r) for r in c.input(1).reshape(-1)]
     if len(repeats) != data.ndim:
         raise CannotEvaluateError
@@ -259,14 +259,14 @@ def _tile(c: Call) -> Array:
     return np.tile(data, repeats)
 
 
-def _flatten(c: Call) -> Array:
+def _flatten(c: FoldableNode) -> Array:
     data, axis = c.input(0), c.attribute("axis", 1)
     axis = axis + data.ndim if axis < 0 else axis
     return data.reshape(math.prod(data.shape[:axis]), -1)
 
 
-def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
-    def call(c: Call) -> Array:
+def _reduction(function: Callable[..., Array]) -> Callable[[FoldableNode], Array]:
+    def call(c: FoldableNode) -> Array:
         data = c.input(0)
         if data.dtype.kind not in "iu":
             raise CannotEvaluateError  # the order of floating-point sums depends on the runtime
@@ -278,12 +278,12 @@ def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
     return call
 
 
-def _trilu(c: Call) -> Array:
+def _trilu(c: FoldableNode) -> Array:
     k = 0 if c.optional(1) is None else int(c.input(1).reshape(()))
     return (np.triu if c.attribute("upper", 1) else np.tril)(c.input(0), k)
 
 
-def _shape(c: Call) -> Array:
+def _shape(c: FoldableNode) -> Array:
     shape = c.input(0).shape
     return np.array(shape[c.attribute("start", 0) : c.attribute("end", len(shape))], np.int64)
 
@@ -292,7 +292,7 @@ def _neg(a: Array) -> Array:
     return np.asarray(-a)
 
 
-_FUNCTIONS: dict[str, Callable[[Call], Array]] = {
+_FUNCTIONS: dict[str, Callable[[FoldableNode], Array]] = {
     "Identity": lambda c: c.input(0),
     "Cast": _cast,
     "Shape": _shape,

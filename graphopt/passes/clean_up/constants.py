@@ -9,7 +9,7 @@ import onnx_ir as ir
 from graphopt.graph.editor import Editor
 from graphopt.graph.inference import is_certain
 from graphopt.graph.operators.elements import ELEMENTS
-from graphopt.graph.operators.evaluation import DTYPES, EVALUATED, Call, CannotEvaluateError, cast, evaluate
+from graphopt.graph.operators.evaluation import DTYPES, EVALUATED, CannotEvaluateError, FoldableNode, cast, evaluate
 from graphopt.graph.operators.traits import READ_FLOATS
 from graphopt.graph.shapes.facts import EXACT_BITS
 from graphopt.graph.traversal import tensor_dims
@@ -106,7 +106,7 @@ class ConstantFolding:
             return None
         arrays = tuple(None if t is None else t.numpy() for t in tensors)
         try:
-            result = evaluate(Call(node, arrays, self.editor.opset(node), limit))
+            result = evaluate(FoldableNode(node, arrays, self.editor.opset(node), limit))
         except CannotEvaluateError:
             return None
         return result if result.nbytes <= limit else None

@@ -1,4 +1,4 @@
-"""Float64 references of quantized_products.py and its random nodes."""
+"""Float64 references of quantized_matmul.py and its random nodes."""
 
 from __future__ import annotations
 

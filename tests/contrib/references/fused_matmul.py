@@ -1,4 +1,4 @@
-"""Float64 references of products.py and its random nodes."""
+"""Float64 references of fused_matmul.py and its random nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.contrib.products import _parameters
+from graphopt.contrib.fused_matmul import _parameters
 from graphopt.contrib.schema import Call
 from graphopt.ops.schema import Array
 from tests.contrib.case import Case, Reference, either, normal
