@@ -1,4 +1,4 @@
-// Lists of operator names as people write them: "FusedLayerNorm,ScaleShift*".
+// Lists of operator names in text form: "FusedLayerNorm,ScaleShift*".
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace graphopt {
 
-// Names separated by commas; a final * matches any ending.
+// Splits at commas; empty names are skipped.
 inline std::vector<std::string> split_patterns(const std::string& list) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin < list.size();) {

@@ -1,4 +1,4 @@
-// The plans of one node for the shapes that came last: a run whose shapes are known does not plan.
+// Caches the most recent plans of one node, because planning the same shapes again would cost time in every run.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace graphopt::runtime {
 
-// A planned call with what it was planned for, besides the types and shapes of its inputs.
+// A planned call and the conditions of the plan, besides the types and shapes of its inputs.
 struct PlannedCall {
   Call call;
-  size_t alignment = 0;        // of the inputs on the device; the outputs' may have lowered the call's
-  uint64_t generation = 0;     // of the vendor's libraries (device/libraries/libraries.h)
-  uint64_t stream_number = 0;  // gpu::StreamContext::number; 0 of a kernel for the CPU
-  size_t lanes = 0;            // of a kernel for the CPU
-  std::vector<unsigned char> host_values;  // of inputs that a kernel for a device reads on the host
+  size_t alignment = 0;     // alignment of the device inputs; the call's may be lower because of the outputs
+  uint64_t generation = 0;  // generation of the vendor's libraries (device/libraries/libraries.h)
+  uint64_t stream_number = 0;              // gpu::StreamContext::number; 0 for CPU kernels
+  size_t lanes = 0;                        // number of worker threads, for CPU kernels
+  std::vector<unsigned char> host_values;  // values of inputs that a device kernel reads on the host
 };
 
 // Thread-safe.
@@ -26,8 +26,8 @@ class PlanCache {
  public:
   static constexpr size_t kMost = 8;
 
-  // One that `wanted` says is right; null when there is none. Nobody else has it until it is put back, so
-  // that runs at the same time have calls of their own.
+  // Removes and returns a plan that satisfies `wanted`; null if there is none. The caller owns the plan until it
+  // puts it back, so concurrent runs use different calls.
   template <class Wanted>
   std::unique_ptr<PlannedCall> take(Wanted&& wanted) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -40,9 +40,9 @@ class PlanCache {
     return nullptr;
   }
 
-  // That which was used the longest time ago leaves when there are too many.
+  // Adds a plan, and evicts the least recently used one if the cache is full.
   void put(std::unique_ptr<PlannedCall> planned) {
-    std::unique_ptr<PlannedCall> gone;  // destroyed behind the lock
+    std::unique_ptr<PlannedCall> gone;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
     if (idle_.size() == kMost) {
       gone = std::move(idle_.front());
@@ -53,7 +53,7 @@ class PlanCache {
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<PlannedCall>> idle_;  // the last used last
+  std::vector<std::unique_ptr<PlannedCall>> idle_;  // least recently used first
 };
 
 }  // namespace graphopt::runtime

@@ -28,7 +28,7 @@ void read_inputs(const BoundKernel& bound, const Context& context, Place place, 
   }
 }
 
-// What a plan for a device depends on besides types and shapes. Those of a kernel for the CPU read no values.
+// Returns the bytes of the host inputs, because device plans depend on them. Plans of CPU kernels read no values.
 std::vector<unsigned char> host_values(const std::vector<size_t>& host_inputs, const Tensors& inputs) {
   std::vector<unsigned char> values;
   for (const size_t i : host_inputs) {
@@ -44,7 +44,7 @@ bool same_types_and_shapes(const Tensors& a, const Tensors& b) {
                     [](const Tensor& x, const Tensor& y) { return x.type == y.type && x.shape == y.shape; });
 }
 
-// Of those on the device.
+// Returns the common alignment of the tensors on the device, in bytes.
 size_t alignment_of(const Tensors& tensors) {
   uintptr_t joined = 0;
   for (const Tensor& t : tensors) {
@@ -59,7 +59,7 @@ void make_outputs(const Context& context, Call& call) {
   }
 }
 
-// `host`: the kernel computes on the CPU, or on a device whose memory is the host's.
+// Runs the call in a workspace. `host`: the kernel runs on the CPU, or on a device that uses host memory.
 bool run_in_workspace(const BoundKernel& bound, const Context& context, const abi::HostMemory& memory,
                       bool host, Call& call) {
   std::optional<abi::DeviceScratch> on_device;
@@ -80,10 +80,10 @@ bool run_in_workspace(const BoundKernel& bound, const Context& context, const ab
   return bound.kernel->run(call);
 }
 
-// What a kernel's counter leaves for it.
+// Runs a kernel's counter and holds its results for the kernel.
 class Counted {
  public:
-  // Runs it, waits for its numbers, and adds its outputs to the inputs.
+  // Runs the counter, waits for the counts and appends its outputs to `inputs`.
   Counted(const Kernel& counter, const Context& context, void* stream, size_t alignment, Tensors& inputs) {
     gpu::Device& device = *counter.device();
     Call call;
@@ -135,7 +135,7 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
   read_inputs(bound, context, device != nullptr ? Place::kDevice : Place::kHost, inputs);
   const size_t alignment = alignment_of(inputs);
   void* stream = device != nullptr ? context.gpu_stream() : nullptr;
-  std::optional<Counted> counted;  // until the kernel, which reads it, is enqueued
+  std::optional<Counted> counted;  // kept until the kernel that reads it is enqueued
   std::vector<size_t> host_inputs = bound.host_inputs;
   if (const Kernel* counter = kernel.counter()) {
     host_inputs.push_back(inputs.size());
@@ -180,17 +180,17 @@ void run_node(const BoundKernel& bound, const Context& context, const abi::HostM
     kernel.plan(call);
   }
   make_outputs(context, call);
-  // Memory that a caller brings may be less aligned than what we thought.
+  // Output memory of the caller may be less aligned than planned.
   const size_t outputs = alignment_of(call.outputs);
   if (outputs < call.alignment) {
     call.alignment = outputs;
     kernel.plan(call);
   }
-  // On the CPU provider, where there are no streams, the runtime's scratch memory crashes old versions.
+  // On the CPU provider, which has no streams, the runtime's scratch memory crashes old versions.
   const bool host = device == nullptr || (device->backend() == gpu::Backend::kHost && stream == nullptr);
   while (!run_in_workspace(bound, context, memory, host, call)) kernel.plan(call);
   if (scope) scope->finish(stream);
-  // A library that failed may do it next time.
+  // A plan with a failed library may fail again, hence is not cached.
   if (call.failed == 0) bound.plans->put(std::move(planned));
 }
 
@@ -205,7 +205,7 @@ std::string input_shapes(const Context& context) {
       text += value == nullptr ? " -" : std::string(" ") + element_type_name(t.type) + t.shape.text();
     }
   } catch (const std::exception&) {
-    text += " ?";  // the failure that is being reported matters more
+    text += " ?";  // do not hide the failure that is being reported
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// One node through the contract of kernels: the runtime's tensors and memory in, the kernel's call out.
+// Runs one node: binds the runtime's tensors and memory to a Call and executes the kernel.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace graphopt::runtime {
 
-// What the runtime holds for one node.
+// A kernel and the state that the runtime holds for its node.
 struct BoundKernel {
   std::unique_ptr<Kernel> kernel;
   std::string node;
   size_t inputs = 0, outputs = 0;
-  std::vector<size_t> host_inputs;                            // of a kernel on a device
-  int only = -1;                                              // implementation, of several (Call::only)
+  std::vector<size_t> host_inputs;  // of device kernels
+  int only = -1;                    // index of the required implementation (Call::only); -1: any
   std::shared_ptr<const gpu::LibraryChoices> libraries = {};  // Call::libraries
   std::shared_ptr<gpu::Measured> measured = {};               // Call::measured
   std::unique_ptr<PlanCache> plans = std::make_unique<PlanCache>();
@@ -27,7 +27,7 @@ struct BoundKernel {
 
 void run_node(const BoundKernel& bound, const abi::Context& context, const abi::HostMemory& memory);
 
-// " float[2,3] - int64[1]" for the inputs of a call, for messages.
+// Formats the inputs of a call for messages: " float[2,3] - int64[1]".
 std::string input_shapes(const abi::Context& context);
 
 }  // namespace graphopt::runtime

@@ -12,7 +12,7 @@
 namespace graphopt::runtime {
 namespace {
 
-// A thread that sleeps comes late to a short loop: one loop does not tell how many there are.
+// Loops before the thread count is trusted: sleeping threads may miss a short loop.
 constexpr size_t kLoopsThatTell = 8;
 
 size_t processor_count() {
@@ -20,7 +20,7 @@ size_t processor_count() {
   return count;
 }
 
-// Which a container or a user may have restricted.
+// A container or a user may have restricted the affinity.
 size_t processors_of_this_thread() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return processor_count();
@@ -47,7 +47,7 @@ bool Workers::take(size_t number, const void* thread) {
 }
 
 size_t Workers::number(bool runs_node) {
-  // What this thread was in the node before: the same numbers everywhere keep data in a thread's caches.
+  // The thread's previous number in this node. A stable number keeps its data in the thread's caches.
   thread_local size_t last = 1;
   if (runs_node) return 0;
   const auto is_mine = [&](size_t number) { return who_[number].load(std::memory_order_relaxed) == &last; };
@@ -75,7 +75,7 @@ SessionParallel::SessionParallel(Workers& workers, Pool pool)
     : workers_(workers), pool_(std::move(pool)), lanes_(workers.lanes()) {}
 
 void SessionParallel::run_lanes(void (*fn)(void* user, size_t lane), void* user) {
-  // An exception must not leave a task: the pool is the runtime's.
+  // No exception may leave a task: the pool belongs to the runtime.
   struct Loop {
     void (*fn)(void*, size_t);
     void* user;
@@ -88,7 +88,7 @@ void SessionParallel::run_lanes(void (*fn)(void* user, size_t lane), void* user)
   pool_(
       [](void* raw, size_t) {
         Loop& l = *static_cast<Loop*>(raw);
-        // A thread that nobody knew of has no lane in this loop.
+        // A thread numbered beyond the loop's workers does no work in it.
         const size_t lane = l.workers.number(std::this_thread::get_id() == l.runs_node);
         if (lane >= l.lanes) return;
         try {
@@ -101,7 +101,7 @@ void SessionParallel::run_lanes(void (*fn)(void* user, size_t lane), void* user)
       workers_.tasks(lanes_), &loop);
   workers_.end_loop();
   if (loop.failure) std::rethrow_exception(loop.failure);
-  // Threads without a lane may have taken all tasks.
+  // Threads beyond the workers may have taken all tasks: this thread does the remaining work.
   fn(user, 0);
 }
 

@@ -1,4 +1,4 @@
-// The threads that a node's work is shared among.
+// The worker threads that share the work of a node.
 #pragma once
 
 #include <atomic>
@@ -10,42 +10,43 @@
 
 namespace graphopt::runtime {
 
-// How many threads a session has the runtime does not tell: they are known once they have come. Thread-safe.
+// Counts the session's threads. The runtime does not report how many there are, so each thread gets a number when it
+// first runs a task. Thread-safe.
 class Workers {
  public:
   Workers();
-  // At most so many threads, and so many lanes in the first loops.
+  // `most`: the maximum number of threads. `at_first`: the number of workers in the first loops.
   Workers(size_t most, size_t at_first);
 
-  // What a node is planned for: in its first loops the processors that the thread may use that made this, then as many
-  // threads as have come to any loop.
+  // Returns the number of workers to plan for. In the first loops: the processors that the constructing thread may use.
+  // Later: the number of threads that have run a task of any loop.
   size_t lanes() const;
-  // Tasks that bring so many threads and, where there are more, some of these.
+  // Returns how many tasks a loop needs to reach that many threads, with some extra tasks if there may be more threads.
   size_t tasks(size_t lanes) const;
 
-  // The calling thread's number, always the same: 0 for the one that runs the node, others from 1. Of a thread too
-  // many the number of processors, which no lane has.
+  // Returns the calling thread's number, which does not change: 0 for the thread that runs the node, 1 and up for
+  // others. Threads beyond the maximum get the number of processors, which no worker uses.
   size_t number(bool runs_node);
-  // All threads of a loop have had their numbers.
+  // Call after all threads of a loop have their numbers.
   void end_loop();
 
  private:
   bool take(size_t number, const void* thread);
 
-  size_t most_;  // numbers
+  size_t most_;  // how many numbers there are
   size_t at_first_;
-  std::unique_ptr<std::atomic<const void*>[]> who_;  // has a number
-  std::atomic<size_t> come_{1};                      // the highest number that was given, and one
-  std::atomic<size_t> loops_{0};                     // that have ended, as far as they count
+  std::unique_ptr<std::atomic<const void*>[]> who_;  // the thread that has each number
+  std::atomic<size_t> come_{1};                      // the highest assigned number plus one
+  std::atomic<size_t> loops_{0};                     // finished loops, counted up to the limit
 };
 
-// Lanes on threads of a pool. A thread's lane is its number.
+// Runs worker tasks on the threads of a pool. A thread's worker index is its number.
 class SessionParallel final : public cpu::Parallel {
  public:
   // Calls task(user, i) for each i in [0, total) on some of its threads and waits.
   using Pool = std::function<void(void (*task)(void* user, size_t i), size_t total, void* user)>;
 
-  // Both are used in run.
+  // run() uses both.
   SessionParallel(Workers& workers, Pool pool);
   size_t lanes() const override { return lanes_; }
 

@@ -10,8 +10,7 @@ T read_number(const OrtApi* api, const OrtOpAttr* attribute, AttributeKind kind)
   return value;
 }
 
-// As many elements as it has, whatever that is: the runtime says how many bytes there must be when there are
-// too few.
+// Reads a list of any length. When the buffer is too small, the runtime reports the number of bytes needed.
 template <class List>
 List read_list(const OrtApi* api, const OrtOpAttr* attribute, AttributeKind kind) {
   constexpr size_t kElement = sizeof(typename List::value_type), kUsual = 64;
@@ -28,7 +27,7 @@ List read_list(const OrtApi* api, const OrtOpAttr* attribute, AttributeKind kind
   return values;
 }
 
-// Texts one behind another, each with a final NUL.
+// Splits strings that are stored one after another, each with a final NUL.
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> all;
   for (size_t at = 0, end = 0; (end = text.find('\0', at)) != std::string::npos; at = end + 1) {

@@ -1,4 +1,4 @@
-// Attributes that the runtime hands over as OrtOpAttr.
+// Reads attributes that the runtime passes as OrtOpAttr.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace graphopt::abi {
 std::optional<AttributeValue> read_attribute(const OrtApi* api, const OrtOpAttr* attribute,
                                              AttributeType type);
 
-// A Base whose attributes are such: they are found by name, null where there is none.
+// A Base with attributes stored as OrtOpAttr. attribute() finds one by name and returns null if it is missing.
 template <class Base>
 class WithAttributes : public Base {
  public:

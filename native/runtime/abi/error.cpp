@@ -44,7 +44,7 @@ OrtStatus* current_exception_status(const OrtApi* api,
 }
 
 OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept {
-  // Revision 1 is in every runtime and can make a status; without one the failure would pass unnoticed.
+  // Every runtime has revision 1, which can create a status. Without a status the failure would go unnoticed.
   const OrtApi* first = base->get_api(1);
   if (first == nullptr) return nullptr;
   const char* version = base->get_version_string != nullptr ? base->get_version_string() : "older";

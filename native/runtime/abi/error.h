@@ -12,7 +12,7 @@
 
 namespace graphopt::abi {
 
-// What the runtime itself reported.
+// An error that the runtime reported.
 class StatusError : public Error {
  public:
   StatusError(const std::string& message, ErrorCode status) : Error(message), code(status) {}
@@ -23,7 +23,8 @@ class StatusError : public Error {
 // Throws StatusError with the status' code and message unless it is null; releases it.
 void check(const OrtApi* api, OrtStatus* status);
 
-// Returns the last argument of a function of the runtime, which the function sets. Throws as `check`.
+// Calls a runtime function that writes its result through the last argument, and returns that result. Throws as
+// `check`.
 template <class Out, class Api, class Function, class... Args>
 Out get(const Api* api, const Function& function, Args... args) {
   Out out = {};
@@ -39,7 +40,8 @@ std::vector<T> get_list(const Api* api, const Count& count, const Fill& fill, Ar
   return all;
 }
 
-// Returns the text that `function` writes. For a null buffer it returns the length, including the final NUL.
+// Returns the text that `function` writes. Called with a null buffer, `function` returns the length including the final
+// NUL.
 template <class Function, class... Args>
 std::string get_text(const OrtApi* api, const Function& function, Args... args) {
   size_t size = 0;
@@ -50,7 +52,7 @@ std::string get_text(const OrtApi* api, const Function& function, Args... args) 
   return text;
 }
 
-// Owns an object of the runtime; kRelease, a function of the runtime, releases it.
+// Deleter for a runtime object; kRelease is the runtime function that releases it.
 template <const auto& kRelease>
 struct Releaser {
   const typename std::decay_t<decltype(kRelease)>::Api* api;
@@ -64,14 +66,15 @@ std::unique_ptr<T, Releaser<kRelease>> own(const Api* api, T* object) {
   return {object, Releaser<kRelease>{api}};
 }
 
-// Drops the status of a question whose answer may be no; whether it was yes.
+// Returns true if the call succeeded, and releases the status. For calls that may fail without an error.
 bool succeeded(const OrtApi* api, OrtStatus* status);
 
-// The status for the exception that is being handled, its message behind the parts of `where` and a colon.
+// Returns a status for the exception being handled. The message is the parts of `where`, a colon and the exception's
+// text.
 OrtStatus* current_exception_status(const OrtApi* api,
                                     std::initializer_list<std::string_view> where) noexcept;
 
-// What a runtime gets that lacks the revision of its tables that we need: "WHO needs ONNX Runtime OLDEST or newer".
+// Returns the status for a runtime that is too old: "WHO needs ONNX Runtime OLDEST or newer, this is VERSION".
 OrtStatus* too_old_status(const OrtApiBase* base, const char* who, const char* oldest) noexcept;
 
 }  // namespace graphopt::abi

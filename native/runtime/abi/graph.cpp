@@ -3,7 +3,7 @@
 namespace graphopt::abi {
 namespace {
 
-// Null where it is not known to be a tensor.
+// Returns null if the value is not known to be a tensor.
 const OrtTensorTypeAndShapeInfo* tensor_info(const OrtApi24* api, const OrtValueInfo* info) {
   const auto* type = get<const OrtTypeInfo*>(api, GetValueInfoTypeInfo, info);
   const OrtTensorTypeAndShapeInfo* tensor = nullptr;
@@ -24,7 +24,7 @@ Value read_value(const OrtApi24* api, const OrtValueInfo* info) {
   return value;
 }
 
-// Adds what is known of a value, and its name.
+// Appends the value (type and shape, where known) and its name.
 void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& values,
          std::vector<std::string>& names) {
   const char* name = "";
@@ -33,13 +33,13 @@ void add(const OrtApi24* api, const OrtValueInfo* info, std::vector<Value>& valu
   values.push_back(names.back().empty() ? Value() : read_value(api, info));
 }
 
-// Empty where it was given to none.
+// Returns the provider that has the node; empty if none has.
 std::string_view provider_of(const OrtApi24* api, const OrtNode* node) {
   const auto* given = get<const char*>(api, Node_GetEpName, node);
   return given != nullptr ? given : "";
 }
 
-// Whether a node in one of the bodies, or in theirs, was given to this provider.
+// Returns true if a node in a subgraph, at any depth, is assigned to the provider.
 bool is_taken_inside(const OrtApi24* api, const OrtNode* node, std::string_view provider) {
   std::vector<const OrtGraph*> bodies(get<size_t>(api, Node_GetNumSubgraphs, node));
   if (bodies.empty()) return false;

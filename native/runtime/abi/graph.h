@@ -1,4 +1,4 @@
-// Nodes as a plugin execution provider sees them in the graph, when it says which it takes.
+// Nodes as the graph shows them to a plugin execution provider in GetCapability.
 #pragma once
 
 #include <optional>
@@ -16,16 +16,16 @@ namespace graphopt::abi {
 // A node of the graph during GetCapability. A tensor of unknown rank looks like a scalar.
 class GraphNode final : public WithAttributes<NodeInGraph> {
  public:
-  // `provider`: whose nodes works_inside and is_given look for.
+  // `provider`: the name that works_inside and is_given compare with.
   GraphNode(const OrtApi24* api, const OrtNode* node, std::string_view provider);
 
   const OrtNode* raw() const { return node_; }
-  // Whether the provider was given the node before.
+  // Whether the node was already assigned to the provider.
   bool is_given() const { return is_given_; }
 
-  // The names of the dims of a present input that are not known, "" where there is none.
+  // Names of the symbolic dims of input i, which must be present; "" for a dim without a name.
   std::vector<std::string> symbols(size_t i) const;
-  // In host memory.
+  // Returns the constant in host memory.
   std::optional<Tensor> constant(size_t i) const override;
   std::optional<Number> find_number(const char* name) const override;
 
@@ -40,12 +40,13 @@ class GraphNode final : public WithAttributes<NodeInGraph> {
 
 std::vector<const OrtValueInfo*> node_inputs(const OrtApi24* api, const OrtNode* node);
 std::vector<const OrtValueInfo*> node_outputs(const OrtApi24* api, const OrtNode* node);
-// Empty for one that is left out.
+// The name of an omitted value is empty.
 std::vector<std::string> names_of(const OrtApi24* api, const std::vector<const OrtValueInfo*>& values);
 
 std::vector<GraphNode> graph_nodes(const OrtApi24* api, const OrtGraph* graph, std::string_view provider);
 
-// Names of a graph's outputs, and the operator whose body it is: empty for the main graph.
+// output_names returns the names of the graph's outputs. parent_operator returns the operator that has the graph as a
+// subgraph; empty for the main graph.
 std::vector<std::string> output_names(const OrtApi24* api, const OrtGraph* graph);
 std::string parent_operator(const OrtApi24* api, const OrtGraph* graph);
 

@@ -1,4 +1,4 @@
-// Shape inference as the runtime asks a custom operator for it.
+// Shape inference of a custom operator, as called by the runtime.
 #pragma once
 
 #include "operators/inference.h"
@@ -15,8 +15,8 @@ class ShapeInference final : public WithAttributes<graphopt::ShapeInference> {
 
   SymbolicShape input(size_t i) const override;
 
-  // A dim without value and name would be stored as -1, and the runtime's memory planner takes two such
-  // tensors for equally large.
+  // Leaves the output's shape unset if a dim has neither value nor name. Such a dim would be stored as -1, and the
+  // runtime's memory planner treats two such tensors as equal in size.
   void set_output(size_t i, const SymbolicShape& shape,
                   ElementType type = ElementType::kUndefined) const override;
 

@@ -8,7 +8,7 @@
 namespace graphopt::abi {
 namespace {
 
-// What is known of an input; it is not present when the node leaves it out.
+// Returns the known type and shape of an input; `present` is false if the node omits it.
 Value read_value(const OrtApi* api, const OrtKernelInfo* info, size_t i) {
   Value value;
   OrtTypeInfo* raw = nullptr;
@@ -19,7 +19,7 @@ Value read_value(const OrtApi* api, const OrtKernelInfo* info, size_t i) {
   if (tensor == nullptr) return value;
   check(api, GetTensorElementType(api, tensor, &value.type));
   const auto rank = get<size_t>(api, GetDimensionsCount, tensor);
-  if (rank == 0 || rank > Shape::kMaxRank) return value;  // one that is not known looks like a scalar's
+  if (rank == 0 || rank > Shape::kMaxRank) return value;  // an unknown rank is reported as 0
   value.shape.emplace(rank);
   check(api, GetDimensions(api, tensor, value.shape->data(), rank));
   return value;

@@ -1,4 +1,4 @@
-// The runtime's side of kernels: its node when one is created, its tensors and memory when one runs.
+// Wraps the runtime's kernel interface: the node at kernel creation, and tensors and memory at execution.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace graphopt::abi {
 
-// A node whose kernel is being created. Valid until it is.
+// A node during the creation of its kernel; valid until the kernel is created.
 class NodeInfo final : public Node {
  public:
   NodeInfo(const OrtApi* api, const OrtKernelInfo* info, const std::string& operator_name);
@@ -28,17 +28,17 @@ class NodeInfo final : public Node {
   const OrtKernelInfo* info_;
 };
 
-// A tensor, in host memory as far as this knows. From 1.24 on without allocations.
+// Reads a tensor and assumes host memory. Does not allocate on runtimes from 1.24 on.
 void read_tensor(const OrtApi* api, const OrtValue* value, Tensor& tensor);
 void read_tensor(const OrtApi24* api, const OrtValue* value, Tensor& tensor);
 
-// The one number of a tensor, which is released. Throws Error when it holds more, or none.
+// Reads a tensor of one element and releases it. Throws Error for any other number of elements.
 Number take_number(const OrtApi* api, OrtValue* value, const char* name);
 
 // One Compute call.
 class Context {
  public:
-  // `newer`: the same table where the runtime is 1.24 or newer, else null.
+  // `newer`: the same table if the runtime is 1.24 or newer, else null.
   Context(const OrtApi* api, const OrtApi24* newer, OrtKernelContext* context)
       : api_(api), newer_(newer), context_(context) {}
 
@@ -52,9 +52,9 @@ class Context {
     }
   }
   size_t input_count() const;
-  // Null for one that is left out.
+  // Returns null for an omitted input.
   const OrtValue* input(size_t i) const;
-  // Null for an output that is left out and for one without elements.
+  // Returns null for an omitted output and for an output without elements.
   void* output(size_t i, const Shape& shape) const;
   // The stream of the provider that runs the node; null on the CPU.
   void* gpu_stream() const;
@@ -68,7 +68,7 @@ class Context {
   OrtKernelContext* context_;
 };
 
-// The runtime's CPU memory, as a kernel knows it from its creation on.
+// Describes the runtime's CPU memory. Created once for each kernel.
 class HostMemory {
  public:
   explicit HostMemory(const OrtApi* api);
@@ -83,7 +83,7 @@ class HostMemory {
   OrtMemoryInfo* info_ = nullptr;
 };
 
-// Memory out of the session's CPU arena, 64-byte aligned and uninitialised.
+// Uninitialized memory from the session's CPU arena, 64-byte aligned.
 class HostScratch {
  public:
   // Throws std::bad_alloc.
@@ -100,8 +100,7 @@ class HostScratch {
   void *block_ = nullptr, *data_ = nullptr;
 };
 
-// Memory of the GPU that input 0 lies on, for work on the node's stream: it may be freed as soon as that work
-// is enqueued.
+// Memory on the GPU of input 0, for work on the node's stream. It may be freed as soon as that work is enqueued.
 class DeviceScratch {
  public:
   DeviceScratch(const Context& context, size_t bytes);

@@ -1,9 +1,10 @@
-// The part of the ONNX Runtime C ABI, interface revision 18, that we use, declared by ourselves: no header of
-// ONNX Runtime is needed, and one binary runs on every runtime from 1.18 on. Kernels see
-// none of it: only the files beside it and custom_ops/custom_op.h include it.
+// Declares the part of the ONNX Runtime C ABI, interface revision 18, that this library uses. No header of ONNX Runtime
+// is needed, and one binary runs on every runtime from 1.18 on. Kernels do not see these declarations: only files in
+// this folder and custom_ops/custom_op.h include it.
 //
-// The API is a table of function pointers that only ever grows; a Slot knows its index in it. Revision 18 has
-// 280 slots, and reading a slot that the runtime does not have calls garbage, hence the static_assert.
+// The API is a table of function pointers; new revisions only append to it. A Slot knows its index in the table.
+// Revision 18 has 280 slots. Reading a slot that the runtime does not have would call an invalid address, hence the
+// static_assert.
 #pragma once
 
 #include <cstddef>
@@ -100,7 +101,7 @@ inline constexpr Slot<75, OrtStatus*(OrtAllocator*, size_t, void**)> AllocatorAl
 inline constexpr Slot<76, OrtStatus*(OrtAllocator*, void*)> AllocatorFree;
 inline constexpr Slot<132, void(OrtAllocator*)> ReleaseAllocator;
 
-// The allocator is the runtime's own.
+// The runtime owns the allocator.
 inline constexpr Slot<78, OrtStatus*(OrtAllocator**)> GetAllocatorWithDefaultOptions;
 // The value is owned by the caller.
 inline constexpr Slot<236, OrtStatus*(const OrtKernelInfo*, const char*, OrtAllocator*, OrtValue**)>
@@ -133,13 +134,13 @@ inline constexpr Slot<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, 
 inline constexpr Slot<193, OrtStatus*(const OrtKernelContext*, void**)> KernelContext_GetGPUComputeStream;
 // The info is owned by the value.
 inline constexpr Slot<194, OrtStatus*(const OrtValue*, const OrtMemoryInfo**)> GetTensorMemoryInfo;
-// Crashes CPU kernels below 1.23. The caller frees the memory through KernelContext_GetAllocator's allocator.
+// Crashes in CPU kernels before 1.23. The caller frees the memory with the allocator from KernelContext_GetAllocator.
 inline constexpr Slot<277, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, size_t, void**)>
     KernelContext_GetScratchBuffer;
 // The result is owned by the caller.
 inline constexpr Slot<253, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator**)>
     KernelContext_GetAllocator;
-// Blocks. With num_batch 0 each index in [0, total) is a task.
+// Blocks. With num_batch 0 each index in [0, total) is one task.
 inline constexpr Slot<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                       size_t num_batch, void* user)>
     KernelContext_ParallelFor;
@@ -151,13 +152,13 @@ struct OrtOpAttr;
 inline constexpr Slot<269, OrtStatus*(const OrtShapeInferContext*, const char*, const OrtOpAttr**)>
     ShapeInferContext_GetAttribute;
 enum class AttributeKind : int32_t { kInt = 1, kInts = 2, kFloat = 3, kString = 5, kStrings = 6 };
-// `bytes` is the buffer's size, `out` the size that is needed.
+// `bytes` is the buffer's size, `out` the required size.
 inline constexpr Slot<272, OrtStatus*(const OrtOpAttr*, AttributeKind, void*, size_t bytes, size_t* out)>
     ReadOpAttr;
 inline constexpr Slot<270, OrtStatus*(const OrtShapeInferContext*, size_t, const OrtTensorTypeAndShapeInfo*)>
     ShapeInferContext_SetOutputTypeShape;
 
-// What the runtime calls. Everything but the version is a function pointer; the order is the ABI.
+// The operator's callbacks. Every member except the version is a function pointer. The ABI fixes the order.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*);
@@ -181,7 +182,7 @@ struct OrtCustomOp {
   OrtStatus* (*InferOutputShape)(const OrtCustomOp*, OrtShapeInferContext*);
   int (*GetStartVersion)(const OrtCustomOp*);
   int (*GetEndVersion)(const OrtCustomOp*);
-  size_t (*GetMayInplace)(int** inputs, int** outputs);  // no op pointer: one function per kind of op
+  size_t (*GetMayInplace)(int** inputs, int** outputs);  // no op pointer: one function for each class of ops
   void (*ReleaseMayInplace)(int* inputs, int* outputs);
   size_t (*GetAliasMap)(int** inputs, int** outputs);
   void (*ReleaseAliasMap)(int* inputs, int* outputs);

@@ -1,5 +1,5 @@
-// The part of the ONNX Runtime C ABI, interface revision 24, that a plugin execution provider needs, declared
-// by ourselves like ort.h, for runtimes from 1.24 on.
+// Declares the part of the ONNX Runtime C ABI, interface revision 24, that a plugin execution provider needs. Like
+// ort.h it needs no header of ONNX Runtime. For runtimes from 1.24 on.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@ namespace graphopt::abi {
 
 constexpr uint32_t kEpApiRevision = 24;
 
-// The table of revision 24 begins with that of revision 18.
+// The table of revision 24 begins with the table of revision 18.
 struct OrtApi24 : OrtApi {
   void (*more_slots[415 - kApiSlots])();
 };
@@ -69,13 +69,13 @@ inline constexpr Slot24<295, void(OrtKeyValuePairs**)> CreateKeyValuePairs;
 inline constexpr Slot24<296, void(OrtKeyValuePairs*, const char*, const char*)> AddKeyValuePair;
 inline constexpr Slot24<297, const char*(const OrtKeyValuePairs*, const char*)> GetKeyValue;
 inline constexpr Slot24<384, void*(OrtSyncStream*)> SyncStream_GetHandle;
-// The session's; released by the caller.
+// The session's configuration; the caller releases it.
 inline constexpr Slot24<391, OrtStatus*(const OrtKernelInfo*, OrtKeyValuePairs**)>
     KernelInfo_GetConfigEntries;
 inline constexpr Slot24<300, void(OrtKeyValuePairs*)> ReleaseKeyValuePairs;
 inline constexpr Slot24<307, HardwareType(const OrtHardwareDevice*)> HardwareDevice_Type;
 inline constexpr Slot24<308, uint32_t(const OrtHardwareDevice*)> HardwareDevice_VendorId;
-// Its owner keeps it.
+// The hardware device owns the result.
 inline constexpr Slot24<311, const OrtKeyValuePairs*(const OrtHardwareDevice*)> HardwareDevice_Metadata;
 inline constexpr Slot24<320, OrtStatus*(const char* name, MemoryDeviceType, uint32_t vendor, int32_t device,
                                         DeviceMemoryType, size_t alignment, AllocatorType, OrtMemoryInfo**)>
@@ -83,51 +83,52 @@ inline constexpr Slot24<320, OrtStatus*(const char* name, MemoryDeviceType, uint
 
 inline constexpr Slot24<318, OrtStatus*(const OrtValue*, size_t*)> GetTensorSizeInBytes;
 inline constexpr Slot24<394, OrtStatus*(const OrtKernelInfo*, int*)> KernelInfo_GetOperatorSinceVersion;
-// The dims are owned by the value.
+// The value owns the dims.
 inline constexpr Slot24<414, OrtStatus*(const OrtValue*, ElementType*, const int64_t**, size_t*)>
     GetTensorElementTypeAndShapeDataReference;
 
-// What these hand out belongs to the graph.
+// The graph owns all results of these functions.
 inline constexpr Slot24<340, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumOutputs;
 inline constexpr Slot24<341, OrtStatus*(const OrtGraph*, const OrtValueInfo**, size_t)> Graph_GetOutputs;
 inline constexpr Slot24<344, OrtStatus*(const OrtGraph*, size_t*)> Graph_GetNumNodes;
 inline constexpr Slot24<345, OrtStatus*(const OrtGraph*, const OrtNode**, size_t)> Graph_GetNodes;
-// The node whose body the graph is: null for the main graph.
+// Returns the node that has the graph as a subgraph; null for the main graph.
 inline constexpr Slot24<346, OrtStatus*(const OrtGraph*, const OrtNode**)> Graph_GetParentNode;
 inline constexpr Slot24<349, OrtStatus*(const OrtNode*, const char**)> Node_GetName;
 inline constexpr Slot24<350, OrtStatus*(const OrtNode*, const char**)> Node_GetOperatorType;
 inline constexpr Slot24<351, OrtStatus*(const OrtNode*, const char**)> Node_GetDomain;
 inline constexpr Slot24<352, OrtStatus*(const OrtNode*, int*)> Node_GetSinceVersion;
 inline constexpr Slot24<353, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumInputs;
-// Null for an input or output that is left out.
+// Null for an omitted input or output.
 inline constexpr Slot24<354, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetInputs;
 inline constexpr Slot24<355, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumOutputs;
 inline constexpr Slot24<356, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetOutputs;
-// What the bodies of a node (If, Loop, Scan) read of the graph that it is in.
+// Outer-scope values that the subgraphs of a node (If, Loop, Scan) read.
 inline constexpr Slot24<357, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumImplicitInputs;
 inline constexpr Slot24<358, OrtStatus*(const OrtNode*, const OrtValueInfo**, size_t)> Node_GetImplicitInputs;
-// An attribute that is not there is no error: null.
+// Returns null, without an error, for a missing attribute.
 inline constexpr Slot24<361, OrtStatus*(const OrtNode*, const char*, const OrtOpAttr**)>
     Node_GetAttributeByName;
 // The value is owned by the caller.
 inline constexpr Slot24<362, OrtStatus*(const OrtOpAttr*, OrtValue**)> OpAttr_GetTensorAttributeAsOrtValue;
-// The bodies of If, Loop and Scan. The last argument is for the attributes' names, and may be null.
+// The subgraphs of If, Loop and Scan. The last argument receives attribute names and may be null.
 inline constexpr Slot24<365, OrtStatus*(const OrtNode*, size_t*)> Node_GetNumSubgraphs;
 inline constexpr Slot24<366, OrtStatus*(const OrtNode*, const OrtGraph**, size_t, const char**)>
     Node_GetSubgraphs;
-// Null as long as nobody has taken the node.
+// Null while no provider has the node.
 inline constexpr Slot24<368, OrtStatus*(const OrtNode*, const char**)> Node_GetEpName;
 inline constexpr Slot24<289, OrtStatus*(const OrtValueInfo*, const char**)> GetValueInfoName;
 inline constexpr Slot24<290, OrtStatus*(const OrtValueInfo*, const OrtTypeInfo**)> GetValueInfoTypeInfo;
 inline constexpr Slot24<326, OrtStatus*(const OrtValueInfo*, const OrtValue**)> ValueInfo_GetInitializerValue;
 inline constexpr Slot24<331, OrtStatus*(const OrtValueInfo*, bool*)> ValueInfo_IsConstantInitializer;
 
-// What the runtime calls. The order is the ABI; the first member is the revision that was filled in.
+// Structs of callbacks that the runtime calls. The ABI fixes the order. The first member is the revision that they
+// implement.
 struct OrtDataTransferImpl {
   uint32_t version;
   void (*Release)(OrtDataTransferImpl*);
   bool (*CanCopy)(const OrtDataTransferImpl*, const OrtMemoryDevice* from, const OrtMemoryDevice* to);
-  // `streams` and each of them may be null.
+  // `streams` and each of its elements may be null.
   OrtStatus* (*CopyTensors)(OrtDataTransferImpl*, const OrtValue** from, OrtValue** to,
                             OrtSyncStream** streams, size_t count);
 };
@@ -149,7 +150,7 @@ struct OrtSyncStreamImpl {
   OrtStatus* (*OnSessionRunEnd)(OrtSyncStreamImpl*);
 };
 
-// Named apart from OrtAllocator, which is opaque: the runtime's own ones are wider.
+// Differs from OrtAllocator, which is opaque because allocators of the runtime may have more members.
 struct OrtAllocatorImpl {
   uint32_t version;
   void* (*Alloc)(OrtAllocatorImpl*, size_t);
@@ -170,7 +171,7 @@ struct OrtKernelImpl {
 };
 static_assert(sizeof(OrtKernelImpl) == 40);
 
-// What the runtime's kernel of a Loop asks for; its values are tensors on the device.
+// Callback of the runtime's Loop kernel; its values are tensors on the device.
 struct OrtLoopKernelHelper {
   uint32_t version;
   void (*Release)(OrtLoopKernelHelper*);
@@ -186,7 +187,7 @@ struct OrtScanKernelHelper {
                           OrtSyncStream* stream, OrtValue* output);
 };
 
-// What computes a node that was made of several. The state is what CreateState gives, one for each session.
+// Computes a node that was fused from several. CreateState creates the state, once for each session.
 struct OrtNodeComputeInfo {
   uint32_t version;
   OrtStatus* (*CreateState)(OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state);
@@ -196,14 +197,14 @@ struct OrtNodeComputeInfo {
 
 struct OrtNodeFusionOptions {
   uint32_t version;
-  bool drop_constant_initializers;  // they are no inputs of the node; the provider copies them
+  bool drop_constant_initializers;  // they are not inputs of the fused node; the provider copies them
 };
 
 struct OrtEp {
   uint32_t version;
   const char* (*GetName)(const OrtEp*);
   OrtStatus* (*GetCapability)(OrtEp*, const OrtGraph*, OrtEpGraphSupportInfo*);
-  // Graphs of the nodes to make one of each, and those; the infos are handed out.
+  // `graphs` has one graph for each node to compile and `nodes` the fused nodes. The provider returns `infos`.
   OrtStatus* (*Compile)(OrtEp*, const OrtGraph** graphs, const OrtNode** nodes, size_t count,
                         OrtNodeComputeInfo** infos, OrtNode** context_nodes);
   void (*ReleaseNodeComputeInfos)(OrtEp*, OrtNodeComputeInfo**, size_t count);
@@ -247,13 +248,13 @@ struct OrtEpFactory {
 
 using OrtKernelCreate = OrtStatus*(void* state, const OrtKernelInfo*, OrtKernelImpl**);
 
-// The device keeps copies of the metadata and the options, and belongs to the runtime.
+// The runtime owns the device, which copies the metadata and the options.
 inline constexpr EpSlot<0,
                         OrtStatus*(OrtEpFactory*, const OrtHardwareDevice*, const OrtKeyValuePairs* metadata,
                                    const OrtKeyValuePairs* options, OrtEpDevice**)>
     CreateEpDevice;
 inline constexpr EpSlot<1, void(OrtEpDevice*)> ReleaseEpDevice;
-// Nodes between which no path leaves them become one node.
+// Fuses the nodes into one. No path between two of them may leave the set.
 inline constexpr EpSlot<2, OrtStatus*(OrtEpGraphSupportInfo*, const OrtNode* const*, size_t,
                                       const OrtNodeFusionOptions*)>
     EpGraphSupportInfo_AddNodesToFuse;
@@ -276,7 +277,7 @@ inline constexpr EpSlot<21, OrtStatus*(OrtKernelDefBuilder**)> CreateKernelDefBu
 inline constexpr EpSlot<22, void(OrtKernelDefBuilder*)> ReleaseKernelDefBuilder;
 inline constexpr EpSlot<23, OrtStatus*(OrtKernelDefBuilder*, const char*)> KernelDefBuilder_SetOperatorType;
 inline constexpr EpSlot<24, OrtStatus*(OrtKernelDefBuilder*, const char*)> KernelDefBuilder_SetDomain;
-// Both ends belong to the range.
+// The range includes both ends.
 inline constexpr EpSlot<25, OrtStatus*(OrtKernelDefBuilder*, int, int)> KernelDefBuilder_SetSinceVersion;
 inline constexpr EpSlot<26, OrtStatus*(OrtKernelDefBuilder*, const char*)>
     KernelDefBuilder_SetExecutionProvider;
@@ -291,7 +292,7 @@ inline constexpr EpSlot<31, OrtStatus*(OrtKernelDefBuilder*, const int*, const i
 inline constexpr EpSlot<32, OrtStatus*(OrtKernelDefBuilder*, OrtKernelDef**)> KernelDefBuilder_Build;
 inline constexpr EpSlot<33, void(OrtKernelDef*)> ReleaseKernelDef;
 
-// Kernels of the runtime's that walk through bodies. The helper belongs to the kernel, if one was made.
+// The runtime's kernels that execute subgraphs. On success the kernel owns the helper.
 inline constexpr EpSlot<45, OrtStatus*(const OrtKernelInfo*, OrtKernelImpl**)> CreateIfKernel;
 inline constexpr EpSlot<46, OrtStatus*(const OrtKernelInfo*, OrtLoopKernelHelper*, OrtKernelImpl**)>
     CreateLoopKernel;

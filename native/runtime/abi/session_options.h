@@ -1,4 +1,4 @@
-// What the options of a session say.
+// Reads the configuration of a session.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace graphopt::abi {
 
-// The text of an entry of the session's configuration; none where there is no such entry.
+// Returns an entry of the session's configuration; nothing if it is not set.
 inline std::optional<std::string> config_entry(const OrtApi* api, const OrtSessionOptions* options,
                                                const std::string& key) {
   const auto has = get<int>(api, HasSessionConfigEntry, options, key.c_str());

@@ -11,7 +11,7 @@ using abi::OrtStatus;
 
 const CustomOp& custom_op(const abi::OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
 
-// What the runtime holds for one node.
+// The kernel object that the runtime holds for one node.
 struct KernelHandle {
   const CustomOp& op;
   abi::HostMemory memory;
@@ -74,8 +74,8 @@ OrtStatus* compute(void* raw_handle, abi::OrtKernelContext* raw_context) {
 
 void destroy_kernel(void* handle) { delete static_cast<KernelHandle*>(handle); }
 
-// A failure here (say, an attribute that is missing) would be ignored by the runtime and its status leaked;
-// kernel creation reports the same failure properly.
+// The runtime would ignore a failure here (for example a missing attribute) and leak its status. Kernel creation
+// reports the same failure properly.
 OrtStatus* infer_output_shape(const abi::OrtCustomOp* op, abi::OrtShapeInferContext* raw) {
   try {
     custom_op(op).registration.infer(abi::ShapeInference(custom_op(op).api, raw));
@@ -85,7 +85,7 @@ OrtStatus* infer_output_shape(const abi::OrtCustomOp* op, abi::OrtShapeInferCont
 }
 
 size_t inplace_input0(int** inputs, int** outputs) {
-  static int zero[1] = {0};  // never written; the runtime only reads them
+  static int zero[1] = {0};  // never written; the runtime only reads it
   *inputs = zero;
   *outputs = zero;
   return 1;

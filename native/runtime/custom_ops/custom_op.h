@@ -1,5 +1,5 @@
-// An operator of our domain as ONNX Runtime wants custom operators, its nodes run through the contract of
-// kernels.
+// Exposes an operator of this library to ONNX Runtime as a custom operator, and runs its nodes with the operator's
+// Kernel.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace graphopt::runtime {
 
-// One operator on one device for one element type. Must outlive the sessions that use it, and is outlived by
-// the registration.
+// One operator on one device for one element type. It must outlive the sessions that use it; the registration must
+// outlive it.
 class CustomOp final : public abi::OrtCustomOp {
  public:
   // `newer`: null before 1.24.
@@ -25,7 +25,7 @@ class CustomOp final : public abi::OrtCustomOp {
   ElementType type;
 };
 
-// The domain that holds these ops, for AddCustomOpDomain.
+// Returns a domain with these ops, for AddCustomOpDomain.
 abi::OrtCustomOpDomain* make_domain(const abi::OrtApi* api, const char* name,
                                     const std::vector<std::unique_ptr<CustomOp>>& ops);
 

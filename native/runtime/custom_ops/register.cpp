@@ -1,16 +1,16 @@
-// The library's entry point for ONNX Runtime: every op of the domain `com.graphopt`, on every device that we
-// have kernels for.
+// The library's entry point for ONNX Runtime: registers every op of the domain `com.graphopt` on every device that has
+// kernels.
 //
 // Environment variables, read at each registration:
-//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these are not registered
-//                     and our provider does not take them: the bodies in the model run instead
+//   GRAPHOPT_DISABLE  comma-separated op names, a final * matches any ending; these ops are not registered
+//                     and our provider does not claim them: their function bodies run instead
 //   GRAPHOPT_LOG=1    one line on stderr for each registration and each kernel that is created
 //
 // Entries of the session's configuration, set before the registration:
-//   graphopt.operators  comma-separated op names: those that the model has, the only ones that are registered. The
-//                       runtime builds a schema for each type of each op in every session, 45 ms for all of them.
-//   graphopt.strassen   0: Linear multiplies without Strassen's algorithm, so that the rounding of a row depends on
-//                       no other row
+//   graphopt.operators  comma-separated op names that the model contains; only these are registered. In every
+//                       session the runtime builds a schema for each type of each op, 45 ms for all of them.
+//   graphopt.strassen   0: Linear does not use Strassen's algorithm, so the rounding of a row does not depend
+//                       on other rows
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,7 @@
 namespace graphopt {
 namespace {
 
-// Asked at each registration; the choices of log_enabled() are asked for once.
+// Read at each registration, unlike log_enabled(), which reads the variable once.
 bool logs_kernels() {
   const char* value = std::getenv("GRAPHOPT_LOG");
   return value != nullptr && std::string(value) == "1";
@@ -54,7 +54,7 @@ void log_kernels(Table& table) {
   }
 }
 
-// Never registered: a session may lack the provider (operators/kernels.h).
+// Ops that are never registered, because a session may lack the provider (operators/kernels.h).
 const std::set<std::string>& names_without_cpu_kernel() {
   static const std::set<std::string> names = [] {
     std::set<std::string> found;
@@ -64,7 +64,7 @@ const std::set<std::string>& names_without_cpu_kernel() {
   return names;
 }
 
-// A pattern that matches nothing is most likely a misspelt name, and must not be ignored.
+// A pattern without a match is most likely a misspelt name, and must not be ignored.
 void disable(Table& table, const std::string& list) {
   for (const std::string& pattern : split_patterns(list)) {
     const auto rest = std::remove_if(table.begin(), table.end(),
@@ -78,8 +78,7 @@ void disable(Table& table, const std::string& list) {
   }
 }
 
-// Keeps the ops that are on a list. Names that this library does not know are those of a newer one, in a model that has
-// their bodies.
+// Keeps the listed ops. Unknown names belong to a newer library; the model contains function bodies for them.
 void keep(Table& table, const std::string& list) {
   const std::vector<std::string> names = split_patterns(list);
   const std::set<std::string> wanted(names.begin(), names.end());
@@ -88,34 +87,34 @@ void keep(Table& table, const std::string& list) {
               table.end());
 }
 
-// Kernels for the GPU take the CPU kernels' place when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
+// Kernels for the GPU replace the CPU kernels when they run on the CPU provider (GRAPHOPT_HOST_KERNELS).
 bool has_cpu_kernel(const Table& table, const Registration& op) {
   return std::any_of(table.begin(), table.end(), [&](const Registration& other) {
     return other.provider == nullptr && other.name == op.name;
   });
 }
 
-// Major and minor; zeros when it can't be read.
+// Returns the major and minor version; zeros if the text cannot be parsed.
 std::pair<int, int> version_of(const abi::OrtApiBase* runtime) {
   int major = 0, minor = 0;
   if (std::sscanf(runtime->get_version_string(), "%d.%d", &major, &minor) != 2) return {};
   return {major, minor};
 }
 
-// The last ONNX Runtime with a ROCm provider is 1.22; newer ones have our own.
+// The last ONNX Runtime with a ROCm provider is 1.22; newer ones use this library's provider.
 bool has_rocm_provider(const abi::OrtApiBase* runtime) {
   const auto version = version_of(runtime);
   return version != std::pair(0, 0) && version < std::pair(1, 23);
 }
 
-// Kernels that sessions know from the registration alone. Where there are none, no GPU's driver is opened:
-// that takes longer than many a session, which may want nothing of a GPU.
+// GPU kernels that are registered as custom operators. If there are none, the GPU's driver is not opened: opening takes
+// longer than many sessions, which may not use a GPU.
 Table registered_gpu_kernels(const abi::OrtApiBase* runtime) {
   return gpu::host_kernels() != nullptr || has_rocm_provider(runtime) ? rocm_kernels() : Table();
 }
 
-// What a domain refers to. Never freed: sessions and session options refer to it, and nobody tells us of
-// their end.
+// Owns everything that a domain refers to. Never freed: sessions and session options refer to it, and their end is not
+// reported.
 struct Registry {
   Table table;
   std::vector<std::unique_ptr<runtime::CustomOp>> ops;
@@ -131,7 +130,7 @@ struct Registry {
     disable(table, disabled);
     if (wanted) keep(table, *wanted);
     if (log) log_kernels(table);
-    // Asking a runtime for a revision that it lacks makes it print a line.
+    // A runtime prints a line when it is queried for a revision that it lacks.
     const auto* newer = version_of(base) >= std::pair(1, 24)
                             ? static_cast<const abi::OrtApi24*>(base->get_api(abi::kEpApiRevision))
                             : nullptr;
@@ -147,7 +146,7 @@ struct Registry {
   }
 };
 
-// One for each runtime in the process and each setting, so that repeated registrations cost nothing.
+// Returns the domain for this runtime and these settings. It is cached, because registrations repeat.
 abi::OrtCustomOpDomain* domain_for(const abi::OrtApiBase* base, const abi::OrtApi* api,
                                    const std::optional<std::string>& wanted, bool strassen) {
   using Setting = std::tuple<const abi::OrtApi*, std::string, std::optional<std::string>, bool, bool>;
@@ -184,8 +183,8 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Regi
   }
 }
 
-// What the library found on this machine, as JSON (device/report.h); the text is the calling thread's until
-// its next call. Null when it can't be told.
+// Returns the devices found on this machine as JSON (device/report.h), or null on failure. The text is valid until the
+// calling thread's next call.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptDescribeDevices() {
   thread_local std::string text;
   try {
@@ -197,8 +196,8 @@ extern "C" __attribute__((visibility("default"))) const char* GraphoptDescribeDe
   }
 }
 
-// Waits until the vendor's libraries have loaded, or built, what convolutions have asked them for; returns
-// how many kernels that were since the last call.
+// Waits until the vendor's libraries have loaded or built all kernels that convolutions requested. Returns the number
+// of these kernels since the last call.
 extern "C" __attribute__((visibility("default"))) size_t GraphoptFinishLoading() {
   return graphopt::gpu::finish_loading();
 }

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kArenaAlignment == kSiblingAlignment);
 
-// Where the values of a plan are: which share bytes.
+// Assigns values to storage. Views and in-place outputs share the bytes of another value.
 class Placement {
  public:
   Placement(const Steps& steps, std::vector<void*> uploads, RegionPlan& plan)
@@ -30,9 +30,9 @@ class Placement {
     }
   }
 
-  // Gives each storage and each workspace its bytes, and the plan their addresses.
+  // Places each storage and each workspace, and writes the addresses to the plan.
   void fill() {
-    // Outputs of the same storage as another are none of it: each storage is at most one output.
+    // The storage of an output is not in the arena. No two outputs share storage.
     std::vector<Lifetime> lives;
     lives.reserve(storages_.size() + steps_.all.size());
     for (Storage& storage : storages_) {
@@ -74,12 +74,12 @@ class Placement {
   }
 
  private:
-  // Values that share bytes: a value in the arena or an output, with what is a view of it or written over it.
+  // Values that share bytes: a value in the arena or an output, with its views and in-place results.
   struct Storage {
     Lifetime life;
     int output = -1;
-    bool siblings = false;  // several, one behind another
-    size_t number = 0;      // in the arena
+    bool siblings = false;  // several outputs, stored one after another
+    size_t number = 0;      // index among the lifetimes in the arena
   };
   Storage& storage(int number) { return storages_[static_cast<size_t>(number)]; }
 
@@ -121,7 +121,7 @@ class Placement {
     storage_of_[v] = shared;
   }
 
-  // A value that is a view of what has no storage.
+  // Resolves a view of an operand without storage. Returns false if the operand has storage.
   bool see_through(size_t v, const Operand& of) {
     switch (of.kind) {
       case Operand::Kind::kInput:
@@ -140,7 +140,7 @@ class Placement {
     return false;
   }
 
-  // Whether a step may write its output over its first input.
+  // Returns true if a step may write its output over its first input.
   bool is_free(int number, size_t s, const Tensor& tensor) {
     const Step& step = steps_.all[s];
     const Storage& of = storage(number);
@@ -179,9 +179,9 @@ class Placement {
   RegionPlan& plan_;
   std::vector<Storage> storages_;
   std::vector<int> storage_of_;
-  std::vector<size_t> offset_of_;  // in it
+  std::vector<size_t> offset_of_;  // offset of a value in its storage
   std::vector<Address> fixed_;     // of values without storage: views of inputs
-  std::vector<void*> constant_;    // or of constants, or what was uploaded
+  std::vector<void*> constant_;    // of views of constants, and of uploaded values
   ArenaLayout arena_;
 };
 

@@ -1,5 +1,5 @@
-// Where the values of a region lie in one of its plans: in the arena, where some share bytes, in the caller's inputs and
-// outputs, in constants, or in what was uploaded with the plan.
+// Assigns addresses to the values of a region's plan. A value is stored in the arena (where some share bytes), in the
+// caller's inputs and outputs, in a constant, or in memory uploaded with the plan.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace graphopt::provider {
 
-// Gives the calls of a plan their addresses, and the plan the slots for those that each run tells. `uploads`: where on the
-// device the values are that were computed with the plan.
+// Writes the fixed addresses into the calls of a plan, and adds slots for the addresses that change with each run.
+// `uploads`: device addresses of the values computed during planning.
 void set_addresses(const Steps& steps, std::vector<void*> uploads, RegionPlan& plan);
 
 }  // namespace graphopt::provider

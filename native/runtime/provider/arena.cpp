@@ -10,12 +10,12 @@ size_t arena_bytes(size_t bytes) { return (bytes + kArenaAlignment - 1) / kArena
 
 namespace {
 
-// The first step at which the most is needed, of those that begin a lifetime: only they can need more than the one
+// Returns the first step with the highest memory need. Only steps that begin a lifetime can need more than the step
 // before.
 size_t fullest_step(const std::vector<Lifetime>& lifetimes) {
   size_t steps = 0;
   for (const Lifetime& life : lifetimes) steps = std::max(steps, life.last + 2);
-  std::vector<size_t> need(steps);  // more, or by unsigned arithmetic less, than the step before
+  std::vector<size_t> need(steps);  // change against the step before; decreases wrap around as unsigned
   for (const Lifetime& life : lifetimes) {
     need[life.first] += arena_bytes(life.bytes);
     need[life.last + 1] -= arena_bytes(life.bytes);
@@ -48,8 +48,8 @@ ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes) {
   for (const size_t i : order) {
     const Lifetime& life = lifetimes[i];
     const size_t bytes = arena_bytes(life.bytes);
-    if (bytes == 0) break;                                 // as all that follow
-    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of what was passed
+    if (bytes == 0) break;                                 // the remaining ones are empty as well
+    size_t end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;  // end: of the lifetimes passed so far
     for (const Placed& other : placed) {
       if (other.last < life.first || life.last < other.first) continue;
       if (other.begin >= end + bytes && other.begin - end < best_gap) {

@@ -1,5 +1,5 @@
-// Where the tensors of a region lie in one block of memory: each from the step that writes it to the last one
-// that reads it. Tensors that are never needed at once share bytes.
+// Lays out the tensors of a region in one block of memory. A tensor lives from the step that writes it to the last step
+// that reads it. Tensors with disjoint lifetimes may share bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace graphopt::provider {
 // Offsets and sizes are multiples of this.
 constexpr size_t kArenaAlignment = 256;
 
-// What a tensor of so many bytes takes there.
+// Returns the size in the arena of a tensor with `bytes` bytes.
 size_t arena_bytes(size_t bytes);
 
 struct Lifetime {
@@ -19,13 +19,13 @@ struct Lifetime {
 };
 
 struct ArenaLayout {
-  std::vector<size_t> offsets;  // of each lifetime
-  size_t bytes = 0;             // of all
-  size_t fullest = 0;           // the step that needs the most
+  std::vector<size_t> offsets;  // one for each lifetime
+  size_t bytes = 0;             // total
+  size_t fullest = 0;           // the first step with the highest need
 };
 
-// Greedy by size: the largest first, each in the smallest gap that is free all its life (Pisarchyk and Lee,
-// "Efficient Memory Management for Deep Neural Net Inference", 2020).
+// Greedy by size: the largest tensor first, each in the smallest gap that is free for its whole lifetime (Pisarchyk and
+// Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
 ArenaLayout lay_out(const std::vector<Lifetime>& lifetimes);
 
 }  // namespace graphopt::provider

@@ -39,7 +39,7 @@ bool is_disabled(const NodeInGraph& node, const std::vector<std::string>& patter
          std::any_of(patterns.begin(), patterns.end(), [&](const auto& p) { return matches(p, node.op); });
 }
 
-// Whether everything that the node would read on the device is a value that shapes are made of.
+// Returns true if the node has device inputs, and all of them are values computed from shapes.
 bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::set<std::string>& on_host) {
   bool any = false;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -50,11 +50,11 @@ bool computes_shapes(const Claims& claims, const NodeInGraph& node, const std::s
   return any;
 }
 
-// Nodes that only compute on shapes. Returns which they are.
+// Refuses nodes that only compute on shapes, and returns which they are.
 std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& nodes,
                                             std::vector<std::string>& refusals) {
   std::vector<bool> computed(nodes.size());
-  std::set<std::string> on_host;  // values that shapes are made of
+  std::set<std::string> on_host;  // values computed from shapes
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     computed[i] = refusals[i].empty() && computes_shapes(claims, node, on_host);
@@ -68,14 +68,14 @@ std::vector<bool> refuse_shape_computations(const Claims& claims, const Nodes& n
   return computed;
 }
 
-// Sizes, axes and positions that are made of inputs of the graph and of what the CPU computes anyway: on the
-// device their result would have to be copied back before the host reads it, and each such copy waits for all
-// that was enqueued. What a body gives that is no float counts as read on the host: the condition of a Loop
-// is, and sizes are, which If and Loop hand on. Floats that come into a body are on the device.
+// Refuses the integer computations (sizes, axes, positions) that the host reads, if their inputs are graph inputs or
+// computed on the CPU. On the device, the result would have to be copied back, and each such copy waits for all
+// enqueued work. In a subgraph, outputs that are not floats count as read on the host: the condition of a Loop is one,
+// and If and Loop pass sizes on. Float inputs of a subgraph are on the device.
 void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, const Body& body,
                                   std::vector<std::string>& refusals) {
   std::map<std::string, size_t> producer;
-  std::vector<bool> possible(nodes.size());  // for the CPU, without a copy to it
+  std::vector<bool> possible(nodes.size());  // on the CPU without a copy to it
   for (size_t i = 0; i < nodes.size(); ++i) {
     const NodeInGraph& node = *nodes[i];
     possible[i] =
@@ -109,13 +109,12 @@ void refuse_integers_read_on_host(const Claims& claims, const Nodes& nodes, cons
   }
 }
 
-// Whether the value is known to be one number.
+// Returns true if the value is known to have exactly one element.
 bool is_one_number(const Value& value) { return value.shape && value.shape->elements() == 1; }
 
-// What is made of shapes alone, `computed`, stays with the CPU only where the host reads it in the end:
-// sizes, axes, scales, and inputs of nodes that are there anyway. The rest is data, such as masks and
-// positions: from the first node on that makes more than one float, or reads what is on the device already, it
-// is computed there, and at most the few numbers in front of it are copied.
+// Results computed from shapes alone (`computed`) are kept on the CPU only if the host reads them: sizes, axes, scales,
+// and inputs of other CPU nodes. The other results are data, such as masks and positions. The first node that makes
+// more than one float, or that reads a device value, is claimed; at most its few inputs are copied.
 void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const Body& body,
                                const std::vector<bool>& computed, std::vector<std::string>& refusals) {
   std::vector<bool> needed(nodes.size());  // its result is read on the host
@@ -150,8 +149,8 @@ void claim_data_made_of_shapes(const Claims& claims, const Nodes& nodes, const B
   }
 }
 
-// Shape and Size, of which the host knows the result whoever has the tensor: they are where it is. An input of
-// the graph is on the device if a node there reads it.
+// Claims Shape and Size if their tensor is on the device. The host knows their results without reading the tensor. A
+// graph input is on the device if a claimed node reads it.
 void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
                                        const std::vector<bool>& possible,
                                        std::vector<std::string>& refusals) {
@@ -181,10 +180,9 @@ void claim_queries_beside_their_tensor(const Claims& claims, const Nodes& nodes,
   }
 }
 
-// Of nodes that are too few, in `left` and not in `refusals`: those that read inputs of the graph which nodes
-// on the device read, too, and whose results go to the caller alone. With the CPU they would have the runtime
-// copy such an input, which is otherwise fed to where it is read, and bring it back where the caller has it on
-// the device.
+// Claims nodes in `left` that were refused only because their group is too small: they read graph inputs that claimed
+// nodes also read, and only the caller reads their results. On the CPU, they would force the runtime to copy such an
+// input, and to copy it back if the caller has it on the device.
 void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::vector<std::string>& left,
                                 const std::vector<std::string>& refusals) {
   std::set<std::string> made, there, read;
@@ -213,7 +211,7 @@ void claim_nodes_without_copies(const Claims& claims, const Nodes& nodes, std::v
   }
 }
 
-// Groups of neighbouring nodes that are too small to pay for copies.
+// Refuses groups of connected nodes that are too small to pay for copies.
 void refuse_small_groups(const Claims& claims, const Nodes& nodes, const Body& body, size_t least,
                          std::vector<std::string>& refusals) {
   const auto given = [&body](size_t i) { return i < body.given.size() && body.given[i]; };
@@ -285,8 +283,8 @@ std::string Claims::refuse(const NodeInGraph& node) const {
   }
   for (size_t i = 0; i < node.inputs.size() && !op.host_inputs.empty(); ++i) {
     for (const size_t host : op.host_inputs) {
-      // The runtime makes no copy for one of two inputs of a node, and hands device memory to all that read
-      // the value, its own nodes on the CPU among them.
+      // If one value is both a host input and a device input of a node, the runtime makes no copy. It then passes
+      // device memory to all readers of the value, including CPU nodes.
       if (host != i && node.has_input(i) && node.has_input(host) &&
           node.input_names()[host] == node.input_names()[i] && !contains(op.host_inputs, i)) {
         return "an input is read on the host and on the device";
@@ -335,7 +333,7 @@ std::vector<std::string> choose(const Claims& claims, const Nodes& nodes, const 
   const std::vector<bool> computed = refuse_shape_computations(claims, nodes, refusals);
   claim_data_made_of_shapes(claims, nodes, body, computed, refusals);
   refuse_integers_read_on_host(claims, nodes, body, refusals);
-  // The node around a body is on the device as soon as one of its nodes is, and then there is no copy.
+  // The node around a subgraph is on the device if one of its nodes is, and then there is no copy.
   if (body.parent.empty()) refuse_small_groups(claims, nodes, body, options.min_nodes, refusals);
   if (body.parent.empty()) claim_queries_beside_their_tensor(claims, nodes, possible, refusals);
   return refusals;

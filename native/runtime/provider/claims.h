@@ -1,5 +1,5 @@
-// Which nodes of a graph the provider takes, and why not the others. No device is needed to say so: it is
-// asked when a session is made (provider.cpp) and before there is one (forecast.h).
+// Decides which nodes of a graph the provider claims, with a reason for each refused node. Needs no device, because it
+// runs both when a session is created (provider.cpp) and before there is one (forecast.h).
 #pragma once
 
 #include <map>
@@ -12,22 +12,23 @@
 
 namespace graphopt::provider {
 
-// What there are kernels for.
+// The provider's kernels by operator.
 class Claims {
  public:
-  // Throws Error when an operator is in the table twice.
+  // Throws Error if the table has an operator twice.
   explicit Claims(Table table);
   Claims(const Claims&) = delete;
   Claims& operator=(const Claims&) = delete;
 
   const Table& table() const { return table_; }
-  // Null when there is no kernel for the operator.
+  // Returns null if there is no kernel for the operator.
   const Registration* find(const NodeInGraph& node) const;
-  // What computes the node on the host while a region is planned: values that shapes are made of. Null where nothing does.
+  // Returns the kernel that computes the node on the host while a region is planned, for values computed from shapes;
+  // null if there is none.
   const Registration* find_planned(const NodeInGraph& node) const;
-  // Why there is no kernel for the node; empty when there is one.
+  // Returns the reason why there is no kernel for the node; empty if there is one.
   std::string refuse(const NodeInGraph& node) const;
-  // Whether the node reads input i, or writes output i, in host memory.
+  // Returns true if the node reads input i, or writes output i, in host memory.
   bool host_input(const NodeInGraph& node, size_t i) const;
   bool host_output(const NodeInGraph& node, size_t i) const;
 
@@ -37,25 +38,26 @@ class Claims {
   std::map<std::string, const Registration*> planned_;                          // by operator
 };
 
-// Patterns of operators of ours that the environment variable GRAPHOPT_DISABLE switches off.
+// Returns the operator patterns in the environment variable GRAPHOPT_DISABLE.
 std::vector<std::string> disabled_everywhere();
 
 struct ChoiceOptions {
-  size_t min_nodes = 2;               // neighbouring nodes that are worth a copy to the device and back
-  std::vector<std::string> disabled;  // patterns of operators of ours that are not taken
+  size_t min_nodes =
+      2;  // the least size of a group of connected nodes that pays for copies to the device and back
+  std::vector<std::string> disabled;  // patterns of com.graphopt operators that are not claimed
 };
 
-// The node whose body a graph is.
+// Describes the graph to choose from: the main graph or a subgraph of a node.
 struct Body {
-  std::string parent;                // its operator; empty for the main graph
-  std::vector<std::string> outputs;  // names of the graph's
-  // Of each of its nodes, whether the provider was given it before: the runtime asks again after it has put
-  // definitions in the place of nodes that nobody took. May be empty.
+  std::string parent;                // operator that has the graph as a subgraph; empty for the main graph
+  std::vector<std::string> outputs;  // names of the graph's outputs
+  // For each node, whether it was already assigned to the provider. The runtime calls GetCapability again after it has
+  // inlined the functions of unclaimed nodes. May be empty.
   std::vector<bool> given = {};
 };
 
-// For each node of a graph, in topological order: why the provider leaves it to others; empty when it takes
-// it. Bodies come before the graphs that they are in.
+// Returns, for each node of a graph in topological order, why the provider refuses it; empty if it claims the node.
+// Call this for subgraphs before the graphs that contain them.
 std::vector<std::string> choose(const Claims& claims, const std::vector<const NodeInGraph*>& nodes,
                                 const Body& body, const ChoiceOptions& options);
 

@@ -15,7 +15,7 @@ using abi::OrtApi24;
 using abi::OrtStatus;
 using abi::OrtValue;
 
-// Puts what the iterations of a Loop gave one behind another.
+// Concatenates the outputs of the iterations of a Loop.
 struct LoopHelper final : abi::OrtLoopKernelHelper {
   const OrtApi24* api;
   gpu::Device& device;
@@ -46,7 +46,7 @@ struct LoopHelper final : abi::OrtLoopKernelHelper {
   }
 };
 
-// Transposes what a Scan walks along another axis than the first.
+// Transposes Scan inputs and outputs with a scan axis other than 0.
 struct ScanHelper final : abi::OrtScanKernelHelper {
   const OrtApi24* api;
   gpu::Device& device;
@@ -115,7 +115,7 @@ Table with_control_flow(Table table) {
   };
   add("If", 1, {0});
   add("Loop", 1, {0, 1});
-  add("Scan", 9, {});  // what was before had a batch, and the runtime makes no kernel of it
+  add("Scan", 9, {});  // earlier versions have a batch axis, and the runtime cannot make a kernel for them
   return table;
 }
 

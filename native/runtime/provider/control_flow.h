@@ -1,5 +1,5 @@
-// If, Loop and Scan. The runtime's own kernels walk through the bodies; registered as ours they leave what the
-// bodies read and write on the device, and only the condition and the number of trips come to the host.
+// If, Loop and Scan. The runtime's own kernels execute the subgraphs. Registered for this provider, they keep the
+// values of the subgraphs on the device; only the condition and the trip count are copied to the host.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace graphopt::provider {
 
 bool is_control_flow(const std::string& domain, const std::string& op);
 
-// Adds what the provider claims of them. They have no kernel of ours: `create` is empty.
+// Adds registrations for these operators. `create` is empty, because the runtime makes their kernels.
 Table with_control_flow(Table table);
 
-// The runtime's kernel for such a node, which then belongs to the caller.
+// Returns the runtime's kernel for such a node; the caller owns it.
 abi::OrtKernelImpl* create_control_flow(const abi::OrtApi24* api, const abi::OrtKernelInfo* info,
                                         gpu::Device& device, const std::string& op);
 

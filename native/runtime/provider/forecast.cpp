@@ -75,7 +75,7 @@ class ForecastNode final : public NodeInGraph {
     std::copy(v.dims, v.dims + v.rank, value.shape->data());
   }
   const Attribute* find_attribute(const char* name, AttributeType type) const {
-    constexpr int32_t kKinds[] = {1, 2, 7, 3, 8};  // in AttributeProto
+    constexpr int32_t kKinds[] = {1, 2, 7, 3, 8};  // AttributeProto's types, by AttributeType
     const int32_t kind = kKinds[static_cast<size_t>(type)];
     for (const Attribute* a = attributes_; a->name != nullptr; ++a) {
       if (a->kind == kind && std::strcmp(a->name, name) == 0) return a;
@@ -104,9 +104,10 @@ std::vector<std::string> refusals_of(const Graph& graph, size_t min_nodes) {
 }  // namespace
 }  // namespace graphopt::provider::forecast
 
-// Why our provider would leave each of the nodes of a graph to others: reasons[i] is empty where it takes the
-// node. Bodies are asked about before the graphs that they are in. The texts are the calling thread's until
-// its next call. 0, or 1 when a node can't be judged: then reasons[0] says why.
+// Predicts which nodes of a graph the provider refuses. Call it for subgraphs before the graphs that contain them.
+//
+// Returns 0, or 1 if a node cannot be judged; reasons[0] then has the error. reasons[i] is empty if the provider claims
+// node i. The texts are valid until the calling thread's next call.
 extern "C" __attribute__((visibility("default"))) int GraphoptForecastGraph(
     const graphopt::provider::forecast::Graph* graph, size_t min_nodes, const char** reasons) {
   thread_local std::vector<std::string> texts;

@@ -1,5 +1,5 @@
-// Which nodes of a graph a provider takes, asked before there is a session: `graphopt explain --provider`. A
-// graph is handed over as plain C structs (graphopt/placement/ours.py has the same).
+// Predicts the nodes that the provider claims, before a session exists, for `graphopt explain --provider`. Graphs are
+// passed as plain C structs, which graphopt/placement/ours.py declares too.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace graphopt::provider::forecast {
 
-// An input or output, which ends where name is null. A name is empty where the node leaves the value out.
+// An input or output. A null name ends the list; an empty name marks an omitted value.
 struct Value {
   const char* name;
-  int32_t type;         // of ElementType; 0: not known
-  int32_t rank;         // -1: not known
-  const int64_t* dims;  // -1 where one is not known
+  int32_t type;         // an ElementType; 0: unknown
+  int32_t rank;         // -1: unknown
+  const int64_t* dims;  // -1 for an unknown dim
   int32_t is_constant;
-  const void* data;  // of a constant, as far as it is handed over
+  const void* data;  // the value of a constant; null if it was not passed
 };
 
-// It ends where name is null.
+// A null name ends the list.
 struct Attribute {
   const char* name;
-  int32_t kind;  // the number of its type in ONNX's AttributeProto
+  int32_t kind;  // the AttributeProto type
   float f;
   int64_t i;
   const char* s;
@@ -35,16 +35,16 @@ struct Node {
   int32_t version;
   const Attribute* attributes;
   const Value *inputs, *outputs;
-  const char* const* implicit;  // names of what its bodies read of the graph around it; ends with null
-  int32_t works_inside;         // whether the provider takes nodes of its bodies
-  int32_t is_elsewhere;         // whether another provider has it already
+  const char* const* implicit;  // names of outer-scope values that its subgraphs read; ends with null
+  int32_t works_inside;         // whether the provider claims nodes in its subgraphs
+  int32_t is_elsewhere;         // whether another provider already has it
 };
 
-// A graph, whose nodes are in topological order.
+// A graph with its nodes in topological order.
 struct Graph {
   const Node* nodes;
   size_t count;
-  const char* parent;          // the operator whose body it is; empty for the main graph
+  const char* parent;          // operator that has the graph as a subgraph; empty for the main graph
   const char* const* outputs;  // ends with null
 };
 

@@ -1,4 +1,4 @@
-// What the runtime calls ends in a status: no exception leaves the library.
+// Converts exceptions to status objects in functions that the runtime calls: no exception may leave the library.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@
 
 namespace graphopt::provider {
 
-// Does `work`; where it throws, the status of that, its message behind the parts of `where`.
+// Calls `work`. If it throws, returns a status with the parts of `where` before the exception's message.
 template <class Do>
 abi::OrtStatus* guarded(const abi::OrtApi24* api, std::initializer_list<std::string_view> where,
                         Do&& work) noexcept {
@@ -23,8 +23,8 @@ abi::OrtStatus* guarded(const abi::OrtApi24* api, std::initializer_list<std::str
   }
 }
 
-// The status of a run that has thrown, which is being handled: behind what `where` says, the reason why there was no
-// memory, which the runtime hides, or else the exception's.
+// Returns the status of a failed run; call it in an exception handler. The message starts with `where`. If an
+// allocation failed, its reason follows, because the runtime hides it; otherwise the exception's message follows.
 template <class Where>
 abi::OrtStatus* failed_run(const abi::OrtApi24* api, const Where& where) noexcept {
   try {

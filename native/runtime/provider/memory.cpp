@@ -16,7 +16,7 @@ using abi::OrtStatus;
 
 thread_local std::string failure;
 
-// Work on a stream of the device, and the memory that it uses.
+// A stream of the device, with the session memory that its work uses.
 struct Stream final : abi::OrtSyncStreamImpl {
   const OrtApi24* api;
   std::shared_ptr<SessionMemory> memory;
@@ -33,7 +33,7 @@ struct Stream final : abi::OrtSyncStreamImpl {
 };
 
 struct Notification final : abi::OrtSyncNotificationImpl {
-  // Of the producer, which may end first.
+  // Copied from the producer, which may be destroyed first.
   const OrtApi24* api;
   gpu::Device& device;
   void* stream;
@@ -127,7 +127,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
       if (source < 0 && target < 0) return false;
       if (source < 0) return self.on_host(from);
       if (target < 0) return self.on_host(to);
-      return true;  // copy refuses two different devices by their names
+      return true;  // copy() refuses two different devices and names them
     };
     CopyTensors = [](OrtDataTransferImpl* p, const abi::OrtValue** from, abi::OrtValue** to,
                      abi::OrtSyncStream** streams, size_t count) {
@@ -148,7 +148,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     return abi::MemoryDevice_GetMemoryType(abi::GetEpApi(api), d) == abi::DeviceMemoryType::kHostAccessible;
   }
 
-  // -1 when the memory is not ours.
+  // Returns -1 if the memory does not belong to this library.
   int number(const abi::OrtMemoryDevice* d) const {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     if (abi::MemoryDevice_GetDeviceType(ep, d) != abi::MemoryDeviceType::kGpu) return -1;
@@ -161,8 +161,8 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const abi::OrtEpApi* ep = abi::GetEpApi(api);
     const int source = number(abi::Value_GetMemoryDevice(ep, from));
     const int target = number(abi::Value_GetMemoryDevice(ep, to));
-    // The runtime copies a tensor that was bound on the wrong device, on a stream of the other one. Pinned memory is every
-    // device's.
+    // The runtime also copies tensors that were bound on a wrong device, on a stream of the other device. Every device
+    // can access pinned memory.
     const bool apart = source >= 0 && target >= 0 && source != target;
     const bool from_pinned = is_pinned(abi::Value_GetMemoryDevice(ep, from));
     if (apart && !from_pinned && !is_pinned(abi::Value_GetMemoryDevice(ep, to))) {
@@ -182,7 +182,7 @@ struct DataTransfer final : abi::OrtDataTransferImpl {
     const gpu::OnDevice on(device);
     std::optional<gpu::WorkStream> own;
     void* handle = stream != nullptr ? stream_handle(api, stream) : own.emplace(device).get();
-    // Our streams do not wait for the default one, nor it for them: the source may still be written on any of them.
+    // Streams here do not synchronize with the default stream, so any of them may still write the source.
     if (stream == nullptr && source >= 0) gpu::StreamContext::synchronize_all(device);
     if (source < 0 && stream != nullptr) {
       staging(device).upload(out, in, bytes, handle);
@@ -204,7 +204,7 @@ uint32_t vendor_id(gpu::Backend backend) {
     case gpu::Backend::kHost:
       break;
   }
-  return 0xffff;  // of no vendor
+  return 0xffff;  // no vendor
 }
 
 std::string last_failure() {
@@ -351,8 +351,8 @@ abi::OrtSyncStreamImpl* create_stream(const OrtApi24* api, std::shared_ptr<Sessi
   return new Stream(api, std::move(memory));
 }
 
-// Not through SyncStream_GetImpl: the stream need not be one of ours. Before 1.29 the runtime allocates what a graph
-// with an If or a Loop runs in on a stream of its own, which has no handle and no implementation to ask.
+// Does not use SyncStream_GetImpl, because the stream may belong to the runtime. Before 1.29 the runtime allocates the
+// memory of a graph with an If or a Loop on such a stream, which has no handle and no implementation.
 void* stream_handle(const OrtApi24* api, const abi::OrtSyncStream* stream) {
   return stream != nullptr ? abi::SyncStream_GetHandle(api, const_cast<abi::OrtSyncStream*>(stream))
                            : nullptr;

@@ -1,4 +1,4 @@
-// Memory, copies and streams of the provider, as the runtime calls them.
+// The provider's memory, copies and streams, as callbacks of the runtime.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace graphopt::provider {
 
-// Which memory is ours, among the runtime's memory devices: a GPU of this vendor.
+// Returns the vendor ID of this library's memory devices: a GPU of this vendor.
 uint32_t vendor_id(gpu::Backend backend);
 
-// What one session has of the device's memory: of the pool that it shares with others, or with a limit (not 0) of one
-// of its own. Thread-safe.
+// The device memory of one session. Without a limit (0) it comes from the pool shared by all sessions, otherwise from a
+// pool of this session. Thread-safe.
 class SessionMemory {
  public:
   SessionMemory(Pool& shared, size_t limit)
@@ -29,9 +29,10 @@ class SessionMemory {
   // As Pool::allocate.
   void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
   void free(void* memory) noexcept;
-  // Called before an allocation fails, as long as it says that it has given something back.
+  // Sets a function that is called before an allocation fails, repeatedly until it returns false. It returns true if it
+  // has released memory.
   void on_shortage(std::function<bool()> give_back);
-  // As Pool's, of a stream on which the memory of both pools may have been used.
+  // As Pool's functions, for a stream that may have used memory of both pools.
   void retire(const void* stream);
   void forget(const void* stream);
 
@@ -43,17 +44,16 @@ class SessionMemory {
   std::function<bool()> give_back_;
 };
 
-// Memory of the host that is pinned: the device copies from and to it while the caller goes on. One for each
-// device. What is freed is kept for the next request, for good, since a driver waits for the whole device to
-// unpin. Thread-safe.
+// Pinned host memory of one device: the device can copy from and to it asynchronously. Freed blocks are kept for later
+// requests and never unpinned, because a driver waits for the whole device to unpin. Thread-safe.
 class PinnedMemory {
  public:
-  // The memory of gpu::device(number), which is opened when it is first needed.
+  // Opens gpu::device(number) on first use.
   explicit PinnedMemory(int number) : number_(number) {}
 
   // Throws gpu::OutOfMemory.
   void* allocate(size_t bytes);
-  // Waits for the device, which may still copy from it.
+  // Waits for the device, which may still copy from the memory.
   void free(void* memory) noexcept;
 
  private:
@@ -64,8 +64,8 @@ class PinnedMemory {
 };
 PinnedMemory& pinned_memory(int number);
 
-// Hands out a session's memory, or pinned memory. A request that can't be served gives null, and the reason
-// is in last_failure() of the calling thread.
+// Allocates from a session's memory or from pinned memory. A failed request returns null; last_failure() of the calling
+// thread then has the reason.
 class Allocator final : public abi::OrtAllocatorImpl {
  public:
   Allocator(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory, const abi::OrtMemoryInfo* info);
@@ -80,15 +80,15 @@ class Allocator final : public abi::OrtAllocatorImpl {
   const abi::OrtApi24* api_;
   std::shared_ptr<SessionMemory> memory_;  // one of the two
   PinnedMemory* pinned_ = nullptr;
-  const abi::OrtMemoryInfo* info_;  // owned by whoever asked for the allocator
+  const abi::OrtMemoryInfo* info_;  // owned by the creator of the allocator
 };
 
-// Why an allocation of this thread failed; empty when none has since the last call.
+// Returns why an allocation of this thread failed, and clears the reason; empty if none has failed since the last call.
 std::string last_failure();
 
 // A stream for work on the device of `memory`, with its gpu::StreamContext.
 abi::OrtSyncStreamImpl* create_stream(const abi::OrtApi24* api, std::shared_ptr<SessionMemory> memory);
-// The device's, of a stream of create_stream; null for null and for streams of the runtime's own.
+// Returns the device's handle of a stream from create_stream; null for null and for streams of the runtime.
 void* stream_handle(const abi::OrtApi24* api, const abi::OrtSyncStream* stream);
 
 abi::OrtDataTransferImpl* create_data_transfer(const abi::OrtApi24* api);

@@ -6,7 +6,7 @@
 namespace graphopt::provider {
 namespace {
 
-// An input with two layouts, or one that is the same in both. An unknown rank looks like a scalar's.
+// Returns true if the input has two layouts, or is the same in both. An unknown rank is reported as 0.
 bool fits(const abi::GraphNode& node, size_t i, Layout layout) {
   const Value& value = node.inputs[i];
   if (has_layouts(value) || value.type != ElementType::kHalf) return true;
@@ -80,7 +80,7 @@ bool NamedValues::lies_last(const StepSource& source, const abi::GraphNode& writ
     if (of == nullptr || !of->has_input(k)) continue;
     const auto found = known_.find(of->input_names()[k]);
     any = any || (found != known_.end() && found->second.written_last);
-    // Slopes are the same in both: a number for each channel.
+    // Slopes, one for each channel, are the same in both layouts.
     const bool slopes = source.tail && source.tail->has_slopes && i + 1 == source.inputs.size();
     if (!slopes && !fits(*of, k, layout)) return false;
   }

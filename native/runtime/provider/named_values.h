@@ -1,4 +1,4 @@
-// The values of a region while it is compiled, by name, each in channels first, last, or both.
+// Values of a region during compilation, by name. Each exists in channels first, channels last, or both.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,19 @@
 
 namespace graphopt::provider {
 
-// What a step is made of.
+// The nodes and kernel of a step during compilation.
 struct StepSource {
   const abi::GraphNode* node = nullptr;
   const Registration* op = nullptr;
   std::optional<Tail> tail;
-  Siblings members;                                              // of the region's nodes, itself first
-  bool planned = false;                                          // is computed with the plan
-  bool last = false;                                             // its kernel is one for channels last
-  std::vector<std::pair<const abi::GraphNode*, size_t>> inputs;  // of which node, and its number there
+  Siblings members;      // indices of the sibling nodes in the region, this one first
+  bool planned = false;  // computed on the host during planning
+  bool last = false;     // its kernel computes in channels last
+  // the node that reads each input, and the input's index there
+  std::vector<std::pair<const abi::GraphNode*, size_t>> inputs;
 };
 
-// Whether it is a tensor that may lie in channels first or last.
+// Returns true for a tensor that can be stored in channels first or last.
 bool has_layouts(const Value& value);
 
 class NamedValues {
@@ -38,15 +39,15 @@ class NamedValues {
 
   bool has(const std::string& name) const { return known_.count(name) > 0; }
   bool is_output(const std::string& name) const { return outputs_.count(name) > 0; }
-  // Whether it is computed with the plan.
+  // Returns true if the value is computed on the host during planning.
   bool is_planned(const std::string& name) const;
   bool is_written(const std::string& name) const;
 
-  // What a step writes: its number among the values.
+  // Adds an output of the next step, and returns its index among the values.
   int add(const std::string& name, bool last);
-  // In the layout that is wanted, perhaps by a copy, which is another step.
+  // Returns the value in the requested layout, if necessary by adding a step that copies it.
   Operand get(const std::string& name, bool last, const Value& value, std::vector<StepSource>& sources);
-  // Whether a step is to be one for channels last. `written`: the node that writes what it comes to.
+  // Returns true if the step should run in channels last. `written`: the node that writes the step's output.
   bool lies_last(const StepSource& source, const abi::GraphNode& written) const;
 
  private:
@@ -55,7 +56,7 @@ class NamedValues {
     bool written_last = false;
   };
 
-  // The number of a value that the next step writes. What the region gives out is in channels first.
+  // Returns the index of a value that the next step writes. Region outputs are in channels first.
   size_t new_value(const std::string& name, bool last);
 
   Steps& steps_;

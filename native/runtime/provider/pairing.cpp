@@ -7,7 +7,7 @@
 namespace graphopt::provider {
 namespace {
 
-// Drivers write the domain with four or eight digits, and letters of either case.
+// Normalizes a bus ID: drivers write the domain with four or eight digits, and letters in either case.
 std::string normal(std::string bus_id) {
   std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(),
                  [](unsigned char c) { return std::tolower(c); });

@@ -1,5 +1,5 @@
-// Which of the runtime's hardware devices is which of the driver's: the runtime lists those of the kernel's
-// DRM in no order, a driver its own in the order of the bus.
+// Matches the driver's devices with the runtime's hardware devices. The runtime lists the devices of the kernel's DRM
+// in no fixed order; a driver lists its own in bus order.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace graphopt::provider {
 
 struct Hardware {
   uint32_t vendor = 0;
-  std::string bus_id;  // "0000:03:00.0"; empty where it is not known
+  std::string bus_id;  // "0000:03:00.0"; empty if unknown
 };
 
-// For each device the index of its hardware, -1 for none: that of its bus id, else the first of its vendor
-// that is no other device's.
+// Returns for each device the index of its hardware, or -1. Devices are matched by bus ID first; the others get the
+// first unmatched hardware of their vendor.
 std::vector<int> pair_devices(const std::vector<Hardware>& devices, const std::vector<Hardware>& hardware);
 
-// The bus id of a DRM card, /sys/class/drm/card<number>; empty where there is none.
+// Returns the bus ID of a DRM card, /sys/class/drm/card<number>; empty if there is no such card.
 std::string bus_id_of_card(const std::string& number);
 
 }  // namespace graphopt::provider

@@ -8,9 +8,9 @@
 namespace graphopt::provider {
 namespace {
 
-// Each node gets a level: how often a path that leads to it leaves the regions and comes back to them. Levels
-// only grow along a path, and a path that leaves a level's nodes comes back at a higher one. Nodes of one level are
-// one region. What is planned belongs to the level that reads it, which may be a higher one than its own.
+// Each node gets a level: the most times that a path to it leaves the regions. Levels never decrease along a path, so a
+// path that leaves the nodes of a level reenters at a higher level. The nodes of one level form one region. A planned
+// node belongs to the level that reads it, which may be higher than its own.
 class Partition {
  public:
   Partition(const std::vector<PartitionNode>& nodes, const std::vector<std::string>& outputs)
@@ -72,7 +72,7 @@ class Partition {
         level_[i] = std::max(level_[i], level_[from] + (inside_[from] && !inside_[i] ? 1 : 0));
       }
     }
-    // What nobody needs is planned where what it reads is.
+    // Planned nodes without a needed reader get the highest level of their inputs.
     std::vector<bool> idle(nodes_.size());
     for (size_t i = nodes_.size(); i-- > 0;) {
       if (!planned_[i]) continue;
@@ -90,7 +90,7 @@ class Partition {
     }
   }
 
-  // What is planned, and read elsewhere than in one region, or not known.
+  // Drops planned nodes that are read outside their region or have unknown inputs.
   bool drop_planned() {
     return drop([this](size_t i) {
       if (!planned_[i]) return false;
@@ -127,7 +127,7 @@ class Partition {
 
 bool given(const Body& body, size_t i) { return i < body.given.size() && body.given[i]; }
 
-// A node on the device whose inputs and outputs are there, too, or known while the region is planned.
+// Returns true if the inputs and outputs of a claimed node are on the device, or known while the region is planned.
 bool runs_in_region(const Claims& claims, const NodeInGraph& node) {
   const Registration* op = claims.find(node);
   if (op != nullptr && (op->counts || op->alone || op->create == nullptr)) return false;

@@ -1,4 +1,4 @@
-// Which nodes run together, as one region.
+// Groups nodes into regions that run as one node.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +13,24 @@ namespace graphopt::provider {
 struct PartitionNode {
   std::vector<std::string> inputs, outputs;  // names of values; empty where one is left out
   bool member = false;                       // may be part of a region
-  // May be computed on the host while a region is planned, in which all that read it must then be.
+  // May be computed on the host while a region is planned. All readers must then be in that region.
   bool planned = false;
-  // Of the inputs: those whose values must be known while the region is planned.
+  // Inputs that must be known while the region is planned.
   std::vector<std::string> on_host = {};
 };
 
-// Regions of two nodes or more, each in topological order. Between two nodes of a region every path stays
-// inside, and no two regions wait for each other: all of them may be replaced by one node each. `outputs`: of the graph.
+// Returns regions of two or more nodes, each in topological order. Every path between two nodes of a region stays
+// inside, and no cycle connects regions, so each can be replaced by one node. `outputs`: of the graph.
 std::vector<std::vector<size_t>> find_regions(const std::vector<PartitionNode>& nodes,
                                               const std::vector<std::string>& outputs);
 
 struct Regions {
   std::vector<std::vector<size_t>> members;
-  std::vector<bool>
-      planned;  // of each node of the graph, whether it is part of a region and computed with its plan
+  std::vector<bool> planned;  // for each node of the graph, whether a region computes it during planning
 };
 
-// Of a graph whose nodes were chosen (claims.h). Nodes that are computed with the plan of a region are refused no more.
+// Chooses the regions of a graph after choose() (claims.h). Clears the refusals of nodes that a region computes during
+// planning.
 Regions choose_regions(const Claims& claims, const std::vector<const NodeInGraph*>& nodes, const Body& body,
                        std::vector<std::string>& refusals);
 

@@ -13,12 +13,12 @@
 namespace graphopt::provider {
 namespace {
 
-// Those of the process, never freed: sessions may outlive static objects.
+// The pools of the process. Never freed, because sessions may outlive static objects.
 class Pools final : public gpu::MemoryKeeper {
  public:
   Pools() { gpu::set_memory_keeper(*this); }
 
-  // Idle memory of pools first, then plans and arenas of idle sessions, which return to their pools.
+  // Frees idle memory of pools first, then plans and arenas of idle sessions, which return them to their pools.
   bool give_back(gpu::Device& device) noexcept override {
     try {
       if (trim(device)) return true;
@@ -66,7 +66,7 @@ Pools& pools() {
   return one;
 }
 
-// GRAPHOPT_GUARD_MEMORY, for tests: freed blocks go back to the device at once, where a guarded one watches them
+// GRAPHOPT_GUARD_MEMORY, for tests: freed blocks are returned to the device at once, and a guarded device checks them
 // (device/emulator/guarded_memory.h).
 bool keeps_nothing() {
   static const bool guards = std::getenv("GRAPHOPT_GUARD_MEMORY") != nullptr;
@@ -84,7 +84,7 @@ void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back) {
 }
 
 size_t few_sizes(size_t bytes, size_t least, size_t steps) {
-  constexpr size_t kMost = size_t{1} << 56;  // so that no size that is made of it overflows
+  constexpr size_t kMost = size_t{1} << 56;  // prevents overflow in sizes computed from it
   if (bytes > kMost) {
     throw gpu::OutOfMemory("out of memory: no device has " + std::to_string(bytes) + " bytes");
   }
@@ -93,7 +93,7 @@ size_t few_sizes(size_t bytes, size_t least, size_t steps) {
   return (std::max(bytes, size_t{1}) + step - 1) / step * step;
 }
 
-// Blocks of equal size serve each other.
+// Rounding the sizes makes more blocks interchangeable.
 size_t Pool::block_size(size_t bytes) { return few_sizes(bytes, 512, 16); }
 
 Pool::Pool(int number, size_t limit) : number_(number), limit_(limit) {
@@ -148,7 +148,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
     const gpu::OnDevice on(device());
     statistics_.in_use += bytes;  // reserved within the limit during the call
     statistics_.most = std::max(statistics_.most, statistics_.in_use + statistics_.kept);
-    lock.unlock();  // on exhaustion all pools are trimmed
+    lock.unlock();  // an exhausted device trims all pools
     try {
       memory = gpu::allocate(device(), bytes, holder);
     } catch (...) {
@@ -157,7 +157,7 @@ void* Pool::allocate(size_t requested, const void* stream, gpu::Holder holder) {
       throw;
     }
     lock.lock();
-    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // the pool knows its use
+    gpu::allocations().hold(memory, gpu::Holder::kIdle);  // the pool accounts for the block's use
     ++statistics_.device_allocations;
     used_[memory].bytes = bytes;
   }
@@ -173,7 +173,7 @@ void Pool::free(void* memory) {
   if (found == used_.end()) return;
   const Block block = found->second;
   used_.erase(found);
-  if (block.stream == nullptr) {  // nobody knows which work may still use it
+  if (block.stream == nullptr) {  // unknown work may still use it
     const gpu::OnDevice on(device());
     gpu::StreamContext::synchronize_all(device());
   }
@@ -183,8 +183,8 @@ void Pool::free(void* memory) {
     statistics_.in_use -= block.bytes;
     return;
   }
-  // The last one of its size is the first to be handed out again: a session that does the same again gets the
-  // same addresses, and region.h can use its recordings.
+  // The last freed block of a size is reused first: a session that repeats its requests gets the same addresses, and
+  // region.h can replay its captured graphs.
   FreeBlocks& blocks = free_[block.stream];
   blocks.emplace_hint(blocks.lower_bound(block.bytes), block.bytes, FreeBlock{memory, ++clock_});
   statistics_.in_use -= block.bytes;

@@ -1,10 +1,10 @@
-// Device memory that is kept for the next request: in steady state nothing is asked of the driver.
+// Caches device memory: in steady state the driver is not called.
 //
-// A block that was handed out for a stream may be handed out again for that stream as soon as it is freed,
-// since the stream's work runs in order; for other streams only once that work is known to be done (retire).
+// A block freed on a stream can be reused on the same stream at once, because the stream's work runs in order. Other
+// streams can reuse it only when that work is known to be done (retire).
 //
-// A pool with a limit has at most so many bytes of the device, with what it keeps: a session with a memory_limit has one
-// of its own.
+// A pool with a limit never has more bytes of the device than that, including cached blocks. A session with a
+// memory_limit has its own pool.
 #pragma once
 
 #include <atomic>
@@ -22,17 +22,16 @@
 
 namespace graphopt::provider {
 
-// The smallest of few sizes that holds `bytes`: so many steps, at most `steps`, of a power of two from `least` on. Throws
-// gpu::OutOfMemory for more than any device has.
+// Rounds `bytes` up to one of few sizes: a multiple of a step, at most `steps` of them. The step is `least` times a
+// power of two. Throws gpu::OutOfMemory for more than any device has.
 size_t few_sizes(size_t bytes, size_t least, size_t steps);
 
 // Thread-safe.
 class Pool {
  public:
-  // A pool of the memory of gpu::device(number), which is opened when it is first needed; of all of it where the limit
-  // is 0.
+  // A pool for gpu::device(number), which is opened on first use. limit 0: no limit.
   explicit Pool(int number, size_t limit = 0);
-  // Gives back what it keeps; nothing is in use any more.
+  // Frees the cached blocks; no block may be in use.
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -42,32 +41,32 @@ class Pool {
   gpu::Device& device() const;
   bool is_of(const gpu::Device& device) const { return device_ == &device; }
 
-  // The size of the smallest block that serves a request: an eighth more at most, of 4 KiB and up. Throws
+  // Returns the size of the smallest block that serves a request: from 4 KiB up at most an eighth more. Throws
   // gpu::OutOfMemory.
   static size_t block_size(size_t bytes);
 
-  // `holder`: its use. For work on `stream`, or with null for work that is not known; a block of twice block_size(bytes) at most, and with
-  // a limit exactly of that size, so that the limit holds or not by what is asked for and not by what was kept. Throws
-  // gpu::OutOfMemory beyond the limit, and when the device has no memory left even after all pools have given back what
-  // they keep.
+  // Allocates a block for work on `stream`, or with null for unknown work. `holder`: its use. The block has at most
+  // twice block_size(bytes). With a limit it has exactly that size, so a request's success does not depend on the
+  // cached blocks. Throws gpu::OutOfMemory beyond the limit, and if the device has no memory left after all pools have
+  // freed their cached blocks.
   void* allocate(size_t bytes, const void* stream, gpu::Holder holder = gpu::Holder::kTensors);
 
   void free(void* memory);
 
-  // All work on the stream is done.
+  // Call when all work on the stream is done.
   void retire(const void* stream);
 
-  // All work on the stream is done, and there will be no more: another may get its address.
+  // Call when all work on the stream is done and the stream ends. Another stream may get its address.
   void forget(const void* stream);
 
   struct Statistics {
     size_t in_use = 0, kept = 0, device_allocations = 0;
-    size_t most = 0;  // in use and kept, at once
+    size_t most = 0;  // maximum of in_use + kept
   };
   Statistics statistics() const;
-  // In use, and kept (Holder::kIdle).
+  // Bytes in use by holder, and cached bytes as Holder::kIdle.
   gpu::BytesByHolder bytes() const;
-  // Waits for the device and frees idle blocks; false when there are none.
+  // Waits for the device and frees idle blocks; returns false if there are none.
   bool trim();
 
  private:
@@ -83,10 +82,10 @@ class Pool {
   using FreeBlocks = std::multimap<size_t, FreeBlock>;
 
   void* take(FreeBlocks& blocks, size_t least, size_t most);
-  // A block that was kept; null when there is none.
+  // Returns a cached block, or null.
   void* take(size_t least, size_t most, const void* stream);
   void retire_locked(const void* stream);
-  // Gives back those that have been kept for the longest time, until so many bytes more are within the limit.
+  // Frees the oldest cached blocks until `bytes` more bytes are within the limit.
   void make_room(size_t bytes);
 
   int number_;
@@ -94,20 +93,19 @@ class Pool {
   mutable std::atomic<gpu::Device*> device_{nullptr};
   mutable std::mutex mutex_;
   std::unordered_map<void*, Block> used_;
-  std::map<const void*, FreeBlocks> free_;  // by the stream whose work may still use them; null: none
+  std::map<const void*, FreeBlocks> free_;  // by the stream that may still use them; null: no stream
   uint64_t clock_ = 0;
   Statistics statistics_;
 };
 
-// Registers a session's function that gives idle memory back when a device is exhausted, and returns false when there is
-// none. Called until `owner` is gone.
+// Registers a session's function that frees idle memory when a device is exhausted. It returns false if there is none.
+// It is called until `owner` expires.
 void on_shortage(std::weak_ptr<void> owner, std::function<bool()> give_back);
 
-// The pool of a device of gpu::device(number) that all sessions without a limit share.
+// Returns the pool of gpu::device(number) that all sessions without a limit share.
 Pool& pool(int number);
 
-// JSON: what all pools of the process have, and what this library has of its devices' memory in all
-// (docs/native_library.md).
+// Returns JSON: the statistics of all pools, and the total device memory of this library (docs/native_library.md).
 std::string describe_memory();
 
 }  // namespace graphopt::provider

@@ -1,7 +1,6 @@
-// The plugin execution provider: how ONNX Runtime 1.24 and newer finds our devices and hands us nodes.
+// The plugin execution provider for ONNX Runtime 1.24 and newer: reports devices and claims nodes.
 //
-// The operators of our domain must be known to the session (RegisterCustomOps); this file only brings
-// kernels.
+// The session must know the operators of the domain com.graphopt (RegisterCustomOps); this file only adds kernels.
 #include <charconv>
 #include <climits>
 #include <cstdint>
@@ -36,9 +35,9 @@ using abi::GraphNode;
 using abi::OrtApi24;
 using abi::OrtStatus;
 
-constexpr const char* kNumberKey = "graphopt.device";  // metadata of a device: its number
+constexpr const char* kNumberKey = "graphopt.device";  // metadata key of a device: its index
 
-// The number of the device to which pinned memory belongs; -1 for other memory.
+// Returns the index of the device that pinned memory belongs to; -1 for other memory.
 int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
   const abi::OrtEpApi* ep = abi::GetEpApi(api);
   const abi::OrtMemoryDevice* device = abi::MemoryInfo_GetMemoryDevice(ep, info);
@@ -47,13 +46,13 @@ int pinned_number(const OrtApi24* api, const abi::OrtMemoryInfo* info) {
 }
 
 struct Options {
-  size_t memory_limit = 0;  // bytes of a session, 0: no limit
-  bool regions = true;      // nodes run as regions where they can
+  size_t memory_limit = 0;  // bytes of a session; 0: no limit
+  bool regions = true;      // whether nodes run as regions
   RegionOptions region;
   ChoiceOptions choice;
 };
 
-// One session's provider.
+// The provider of one session.
 struct Provider final : abi::OrtEp {
   const OrtApi24* api;
   const Registry& registry;
@@ -61,7 +60,7 @@ struct Provider final : abi::OrtEp {
   Options options;
   std::shared_ptr<SessionMemory> memory;
   std::shared_ptr<RegionCache> cache;
-  std::set<std::string> planned;  // values that regions compute with their plans
+  std::set<std::string> planned;  // values that regions compute during planning
 
   Provider(const OrtApi24* a, const Registry& r, Pool& p, const abi::OrtLogger* l, Options o)
       : OrtEp{},
@@ -141,11 +140,10 @@ struct Provider final : abi::OrtEp {
     }
   }
 
-  // Whether the graph belongs to a node that the runtime replaces by its definition later, SequenceMap for
-  // one: what was compiled inside is moved with it, to where nobody imports our domain, and the model does
-  // not load (onnxruntime 1.31.1). The runtime tells the parent only and not what that lies in
-  // (Node_GetGraph is null for it), so an If inside SequenceMap's body passes for any other If, whose bodies
-  // are whole models at times.
+  // Returns true if the graph belongs to a node that the runtime replaces by its function later, such as SequenceMap.
+  // Nodes compiled inside are moved to a graph that does not import com.graphopt, and the model does not load
+  // (onnxruntime 1.31.1). The runtime reports only the direct parent (Node_GetGraph is null for it). So an If inside
+  // SequenceMap's body is treated like any other If, because the subgraphs of an If can be whole models.
   static bool is_moved_later(const std::string& parent) {
     return !parent.empty() && !is_control_flow("", parent);
   }
@@ -248,9 +246,8 @@ struct Factory final : abi::OrtEpFactory {
     return *slot;
   }
 
-  // The runtime's list may lack our GPUs (a container without /sys/class/drm): those hang on its CPU. A GPU
-  // that shares the processor's memory comes after those that do not, so that nobody gets it who asks for
-  // any.
+  // The runtime's list may lack GPUs (a container without /sys/class/drm): these are attached to its CPU. GPUs that
+  // share the processor's memory come last, so a caller that accepts any GPU does not get one of them.
   size_t find_devices(const abi::OrtHardwareDevice* const* devices, size_t count, abi::OrtEpDevice** out,
                       size_t most) {
     std::vector<const abi::OrtHardwareDevice*> gpus;
@@ -283,7 +280,7 @@ struct Factory final : abi::OrtEpFactory {
     return found;
   }
 
-  // Newer runtimes say it; older ones the number of the DRM card.
+  // Newer runtimes report the bus ID; older ones the number of the DRM card.
   std::string bus_id(const abi::OrtHardwareDevice* device) const {
     const abi::OrtKeyValuePairs* metadata = abi::HardwareDevice_Metadata(api, device);
     if (metadata == nullptr) return {};
@@ -322,7 +319,7 @@ struct Factory final : abi::OrtEpFactory {
     auto device = abi::own<abi::ReleaseEpDevice>(ep, raw);
     const auto* own_memory = made("Graphopt", abi::DeviceMemoryType::kDefault, memory[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, own_memory));
-    // Memory of the host of which callers' tensors may be, and which the runtime itself does not use.
+    // Host memory for tensors of callers; the runtime does not use it.
     const auto* host = made("GraphoptPinned", abi::DeviceMemoryType::kHostAccessible, pinned[n]);
     check(api, abi::EpDevice_AddAllocatorInfo(ep, raw, host));
     return device.release();
@@ -369,7 +366,7 @@ struct Factory final : abi::OrtEpFactory {
     }
   }
 
-  // The text of an option; empty when it is not given.
+  // Returns the text of an option; empty if it is not set.
   std::string text(const abi::OrtSessionOptions* session, const char* name) const {
     return abi::config_entry(api, session, option_key(name)).value_or("");
   }
@@ -404,7 +401,7 @@ extern "C" __attribute__((visibility("default"))) graphopt::abi::OrtStatus* Rele
 
 namespace {
 
-// The text of `describe`, which is the calling thread's until its next call of the same function; null when it throws.
+// Returns the text of `describe`, valid until the calling thread's next call of the same function; null if it throws.
 template <class Describe>
 const char* described(const Describe& describe) {
   thread_local std::string text;
@@ -418,7 +415,7 @@ const char* described(const Describe& describe) {
 
 }  // namespace
 
-// Null when there is no such device.
+// Returns null if there is no such device.
 extern "C" __attribute__((visibility("default"))) const char* GraphoptImplementations(int device) {
   return described(
       [&] { return graphopt::provider::describe_implementations(graphopt::gpu::device(device)); });

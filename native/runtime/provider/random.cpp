@@ -18,20 +18,20 @@ struct Distribution {
   bool normal, like;
 };
 
-// What `dtype` says; without it the type of the input whose shape is taken.
+// Returns the type in `dtype`. Without it, the Like forms use the type of their input.
 ElementType type_of(const Node& node, bool like) {
   const auto given = node.find_int("dtype");
   return given ? static_cast<ElementType>(*given) : like ? node.type() : ElementType::kFloat;
 }
 
-// From the system: std::random_device wants a newer glibc than the wheel does.
+// Calls the system directly: std::random_device needs a newer glibc than the wheel does.
 uint32_t fresh_seed() {
   uint32_t seed = 0;
   if (getrandom(&seed, sizeof seed, 0) != sizeof seed) throw Error("the system gives no random numbers");
   return seed;
 }
 
-// The engine and the distributions are those of the runtime's kernels, so that numbers of one seed are alike.
+// Uses the engine and distributions of the runtime's kernels, so equal seeds give equal values.
 class Random final : public Kernel {
  public:
   Random(const Node& node, gpu::Device& device, Distribution distribution)
@@ -88,7 +88,7 @@ class Random final : public Kernel {
   gpu::Device& device_;
   Distribution distribution_;
   ElementType type_;
-  float first_, second_;  // mean and scale, or the limits
+  float first_, second_;  // mean and scale, or the low and high limits
   std::vector<int64_t> dims_;
   mutable std::mutex mutex_;
   mutable std::default_random_engine engine_;

@@ -1,5 +1,5 @@
-// RandomNormal, RandomUniform and their Like forms. The host draws the numbers, as the runtime's own kernels
-// do, and they are copied without waiting: of a tensor on the device nothing but its shape is asked.
+// RandomNormal, RandomUniform and their Like forms. The host draws the values, like the runtime's kernels, and copies
+// them without waiting. Like forms use only the shape of a device tensor.
 #pragma once
 
 #include "device/device.h"
@@ -7,7 +7,7 @@
 
 namespace graphopt::provider {
 
-// Adds them; without a device only what is claimed, of which no kernel can be made.
+// Adds these operators. Without a device the registrations serve only for claims; they cannot create kernels.
 Table with_random(Table table, gpu::Device* device);
 
 }  // namespace graphopt::provider

@@ -24,16 +24,16 @@ namespace {
 
 using abi::OrtStatus;
 
-// To be recorded: of a plan, and of all plans of a region.
+// After this many refused captures, of a plan and of a region, no more are tried.
 constexpr int kMostRefusals = 3, kMostRefusalsOfAll = 16;
-// Graphs for addresses of callers, for one plan.
+// Graphs for caller addresses that a plan keeps.
 constexpr size_t kMostCaptured = 2;
-// Recorded for them, after which copies are cheaper.
+// Graphs captured for caller addresses; beyond this number copies are cheaper.
 constexpr int kMostOwn = 16;
 
 constexpr const char* kEventNames[] = {"compiled", "fused",   "planned", "launched", "captured", "replayed",
                                        "copied",   "refused", "dropped", "relaid",   "copy_in",  "copy_out"};
-// A graph of this process gave other results than the same launches: none is used any more.
+// A graph of this process gave other results than the same launches: graphs are disabled.
 std::atomic<bool> graphs_differ{false};
 std::atomic<uint64_t> event_counts[std::size(kEventNames)], planning_nanoseconds;
 
@@ -51,13 +51,13 @@ std::string text_of(const Tensors& tensors) {
   return text;
 }
 
-// A failure that is known to be of one node.
+// A failure that is attributed to one node.
 class NodeFailure final : public abi::StatusError {
  public:
   using StatusError::StatusError;
 };
 
-// To be called where an exception is handled.
+// Adds the node to the current exception's message. Call it in an exception handler.
 [[noreturn]] void rethrow_of(const std::string& node) {
   try {
     throw;
@@ -127,7 +127,7 @@ Region::~Region() {
 OrtStatus* Region::compute(abi::OrtKernelContext* raw) const noexcept {
   const abi::Context context(api_, api_, raw);
   try {
-    last_failure();  // forgets those of others
+    last_failure();  // clears failures of other calls
     const gpu::OnDevice on(device_);
     run(context);
     return nullptr;
@@ -152,8 +152,8 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   for (const Tensor& t : inputs) plan.shapes.push_back(t.shape);
   plan.alignment = alignment;
   plan.output_alignment = output_alignment;
-  // As old as the plan that was refused: a library that was in use then may have been let go of since, and
-  // only then does the next run ask it again.
+  // Keep the generation of the refused plan. A library in use then may have been released since, and only a new
+  // generation makes the next run try it again.
   plan.generation = refused != nullptr ? refused->generation : gpu::library_generation();
   plan.calls = std::make_unique<Call[]>(steps_.all.size());
   std::vector<const Tensor*> written(steps_.values.size());
@@ -198,7 +198,7 @@ RegionPlan Region::plan(const Tensors& inputs, size_t alignment, size_t output_a
   return plan;
 }
 
-// What is planned is computed at once.
+// Steps that are computed on the host run during planning.
 void Region::plan_step(size_t s, RegionPlan& plan) const {
   const Kernel& kernel = *steps_.all[s].kernel;
   Call& call = plan.calls[s];
@@ -209,7 +209,7 @@ void Region::plan_step(size_t s, RegionPlan& plan) const {
   kernel.run(call);
 }
 
-// Where the values are on the device that were computed with the plan and are read there.
+// Uploads the values that were computed during planning and are read on the device; returns their device addresses.
 std::vector<void*> Region::upload(RegionPlan& plan, const std::vector<const Tensor*>& written,
                                   void* stream) const {
   std::vector<void*> uploads(steps_.values.size());
@@ -279,7 +279,7 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
   std::string why;
   try {
     gpu::Capture capture(device_, stream, options_.graph_nodes);
-    if (capture.why_not() != nullptr) {  // no refusal of the driver's: it may start in a later run
+    if (capture.why_not() != nullptr) {  // not a refusal by the driver: a later run may start a capture
       say_refusal(capture.why_not());
       return false;
     }
@@ -301,7 +301,7 @@ bool Region::try_capture(RegionPlan& plan, Captured& captured, void* stream) con
   return false;
 }
 
-// The graph for these addresses, or the one with copies, captured now if need be; null when there is none.
+// Returns the graph for these addresses or the graph with copies, and captures it if needed; null if there is none.
 Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                            bool apart, bool again, void* stream) const {
   if (options_.verify_graphs && !plan.verified) {
@@ -330,7 +330,7 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
       ++plan.own;
       lane.trim(*this);
       if (plan.captured.size() == kMostCaptured) {
-        device_.synchronize(stream);  // not every driver lets a graph go while it runs
+        device_.synchronize(stream);  // some drivers cannot destroy a graph while it runs
         plan.captured.erase(std::min_element(plan.captured.begin(), plan.captured.end(),
                                              [](const auto& a, const auto& b) { return a.used < b.used; }));
       }
@@ -340,14 +340,14 @@ Captured* Region::recorded(RegionPlan& plan, RegionCache::Held& lane, const std:
   return staged(plan, lane, addresses, stream);
 }
 
-// The graph with copies of inputs and outputs, captured now if need be; null when there is none.
+// Returns the graph with copies of inputs and outputs, and captures it if needed; null if there is none.
 Captured* Region::staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                          void* stream) const {
   if (plan.staged.graph != nullptr) return &plan.staged;
   try {
     plan.staged.arena = lane.arena(plan.arena_bytes_with_copies);
   } catch (const gpu::OutOfMemory& e) {
-    if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // no more than the run needs anyhow
+    if (plan.arena_bytes_with_copies == plan.arena_bytes) throw;  // the run itself needs no less
     refuse(plan, e.what());
     return nullptr;
   }
@@ -360,7 +360,7 @@ Captured* Region::staged(RegionPlan& plan, RegionCache::Held& lane, const std::v
   return &plan.staged;
 }
 
-// Where inputs and outputs are copied; null where there are no bytes.
+// Returns the addresses of the copies of inputs and outputs; null for values without bytes.
 std::vector<void*> Region::copies_of(const RegionPlan& plan, const Block* arena,
                                      const std::vector<void*>& addresses) const {
   std::vector<void*> copies(addresses.size());
@@ -381,7 +381,7 @@ void Region::copy(const RegionPlan& plan, const std::vector<void*>& to, const st
 
 bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                          void* stream) const {
-  // A caller may have an output written over an input: what reads the input later then reads a copy.
+  // A caller may bind an output over an input. Steps that read the input afterwards then need a copy.
   bool apart = false;
   for (size_t i = 0; i < steps_.inputs; ++i) {
     for (size_t o = steps_.inputs; o < addresses.size(); ++o) {
@@ -390,7 +390,7 @@ bool Region::run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::v
   }
   const bool again = plan.last == addresses;
   plan.last = addresses;
-  // The null stream can't be recorded.
+  // The null stream cannot be captured.
   if (++plan.runs > 1 && options_.capture && stream != nullptr && plan.refusals < kMostRefusals &&
       refusals_ < kMostRefusalsOfAll && !graphs_differ && !gpu::synchronous()) {
     if (const Captured* found = recorded(plan, lane, addresses, apart, again, stream)) {

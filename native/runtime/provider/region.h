@@ -1,16 +1,16 @@
-// A region: nodes that run as one node of the runtime's, without its cost for each.
+// A region: nodes that run as one node of the runtime, without the runtime's cost for each node.
 //
-// In float16 convolutions run in channels last (operators/layout.h) where that is known to gain, and what
-// follows them does, too, as far as it can: copies between the layouts are steps at the borders only.
+// Float16 convolutions run in channels last (operators/layout.h) where that is known to be faster. The nodes after them
+// do so as far as possible: copies between the layouts are steps at the borders only.
 //
-// Values that are made of shapes alone (sizes, axes, scales, positions) are computed on the host with the plan, which
-// depends on the shapes alone: kernels plan with them, and what is read on the device is copied there, once.
+// Values computed from shapes alone (sizes, axes, scales, positions) are computed on the host during planning, because
+// a plan depends only on shapes. Kernels plan with them; values that are read on the device are uploaded once.
 //
-// For a new set of shapes its nodes are planned once, in order, and their tensors laid out in one arena. The
-// first run enqueues node by node. When the shapes come again, the work is captured in a graph of the
-// driver's, and from then on enqueued as one. A graph holds addresses: it is captured with those of a caller
-// that brings the same ones twice in a row, else with copies in the arena, to and from which inputs and
-// outputs are copied. What can't be captured goes on node by node.
+// For a new set of shapes the nodes are planned in order, and their tensors are laid out in one arena. The first run
+// enqueues node by node. When the shapes come again, the work is captured in a graph of the driver and replayed from
+// then on. A graph contains addresses. It is captured with the caller's addresses if they repeat in consecutive runs.
+// Otherwise it is captured with copies of inputs and outputs in the arena. Work that cannot be captured is enqueued
+// node by node.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@
 
 namespace graphopt::provider {
 
-// What happened since the process began, for tests and measurements.
+// Events counted since the process began, for tests and measurements.
 enum class RegionEvent {
   kCompiled,
   kFused,
@@ -41,23 +41,22 @@ enum class RegionEvent {
   kRefused,
   kDropped,
   kRelaid,
-  // Nodes of sessions that the runtime put between providers: copies to the device, and to the host.
+  // Copy nodes that the runtime inserted between providers: to the device, and to the host.
   kCopyIn,
   kCopyOut,
 };
 void count_region(RegionEvent event);
-// From now on no region uses graphs; whether that is new.
+// Disables graphs for all regions. Returns true on the first call.
 bool disable_graphs();
-// JSON, by the names of the events in small letters, and how long the host has planned, what libraries of the vendor's
-// were asked included.
+// Returns JSON: the event counts by lower-case name, and the host's planning time including calls to vendor libraries.
 std::string describe_regions();
 
 struct RegionOptions {
   bool capture = true;
-  size_t graph_nodes = 0;                                // of one graph at most; 0: any number
-  bool verify_graphs = false;                            // against launches, before a graph is used
-  int implementation = -1;                               // Call::only, of operators with several
-  std::optional<bool> channels_last;                     // for float16; not given: where it is known to gain
+  size_t graph_nodes = 0;             // maximum of one graph; 0: no limit
+  bool verify_graphs = false;         // compare each graph with launches before it is used
+  int implementation = -1;            // Call::only, for operators with several implementations
+  std::optional<bool> channels_last;  // for float16; unset: only where known to be faster
   std::shared_ptr<const gpu::LibraryChoices> libraries;  // Call::libraries
   std::shared_ptr<gpu::Measured> measured;               // Call::measured
 };
@@ -67,8 +66,8 @@ struct StepSource;
 
 class Region final : public abi::OrtNodeComputeInfo {
  public:
-  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`. Copies constants. `planned`: names of
-  // values that are computed with the plan. Throws Error for what is wrong with a node.
+  // Compiles the nodes of `graph`, which the runtime replaces by the node `fused`, and copies constants. `planned`:
+  // names of values that are computed on the host during planning. Throws Error for an invalid node.
   Region(const Registry& registry, const abi::OrtGraph* graph, const abi::OrtNode* fused,
          const std::set<std::string>& planned, std::shared_ptr<SessionMemory> memory,
          std::shared_ptr<RegionCache> cache, RegionOptions options);
@@ -95,12 +94,12 @@ class Region final : public abi::OrtNodeComputeInfo {
   // region.cpp
   abi::OrtStatus* compute(abi::OrtKernelContext* context) const noexcept;
   void run(const abi::Context& context) const;
-  // `refused`: a plan of the same region that had to be given up, whose refusals hold on.
+  // `refused`: an abandoned plan of the same region; its refusals still apply.
   RegionPlan plan(const Tensors& inputs, size_t alignment, size_t output_alignment, void* stream,
                   const RegionPlan* refused) const;
   void plan_step(size_t s, RegionPlan& plan) const;
   std::vector<void*> upload(RegionPlan& plan, const std::vector<const Tensor*>& written, void* stream) const;
-  // This and the next: false when a library has refused, and the region is to be planned again.
+  // run_planned and enqueue return false if a library has refused, and the region must be planned again.
   bool run_planned(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                    void* stream) const;
   bool enqueue(RegionPlan& plan, void* arena, const std::vector<void*>& addresses, void* stream,
@@ -110,8 +109,8 @@ class Region final : public abi::OrtNodeComputeInfo {
   bool try_capture(RegionPlan& plan, Captured& captured, void* stream) const;
   Captured* staged(RegionPlan& plan, RegionCache::Held& lane, const std::vector<void*>& addresses,
                    void* stream) const;
-  // Whether graphs of the plan can be relied on: true where options say nothing else. May overwrite the arena, and the
-  // outputs of `captured`.
+  // Returns true if the plan's graphs can be trusted; always true unless the options request a check. May overwrite the
+  // arena and the outputs of `captured`.
   bool verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const;
   bool replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const;
   bool trust(RegionPlan& plan, const std::function<bool()>& equal) const;
@@ -134,7 +133,7 @@ class Region final : public abi::OrtNodeComputeInfo {
   std::vector<std::unique_ptr<Block>> blocks_;                 // constants on the device
   std::vector<std::unique_ptr<unsigned char[]>> host_blocks_;  // and on the host
   mutable std::atomic<bool> captured_said_{false}, refused_said_{false};
-  mutable std::atomic<int> refusals_{0};  // of drivers and libraries to record
+  mutable std::atomic<int> refusals_{0};  // refused captures, by drivers and libraries
 };
 
 }  // namespace graphopt::provider

@@ -11,7 +11,7 @@ namespace {
 
 thread_local RegionCache::Held* innermost = nullptr;
 
-// So that a somewhat larger shape finds the block large enough.
+// Rounds up, so a somewhat larger shape can reuse the block.
 size_t roomy(size_t bytes) { return few_sizes(bytes, size_t{1} << 16, 8); }
 
 }  // namespace
@@ -104,7 +104,7 @@ const std::shared_ptr<Block>& RegionCache::Held::arena(size_t bytes) {
   const auto allocate = [&](size_t wanted) {
     arena = std::make_shared<Block>(cache_.memory_, wanted, lane_->stream, gpu::Holder::kArenas);
   };
-  gives_back_ = false;  // what the lane keeps is worth more than room for what may come
+  gives_back_ = false;  // the stream cache is worth more than spare bytes
   try {
     allocate(roomy(bytes));
     gives_back_ = true;
@@ -123,7 +123,7 @@ void RegionCache::limit_arenas(Lane& lane, const RegionPlan* in_use) {
     const Block* arena = captured.arena.get();
     if (arena != nullptr && arenas.insert(arena).second) bytes += arena->bytes();
   };
-  for (RegionPlan& plan : lane.plans) {  // the last used first
+  for (RegionPlan& plan : lane.plans) {  // most recently used first
     if (&plan == in_use) continue;
     for (const Captured& captured : plan.captured) count(captured);
     count(plan.staged);
@@ -134,7 +134,7 @@ void RegionCache::limit_arenas(Lane& lane, const RegionPlan* in_use) {
 }
 
 void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept {
-  // The plan has none any more, whatever the device does: who gives back asks until there is nothing left.
+  // Clear the plan's graphs even if the device fails: the caller repeats this until nothing is left to free.
   std::vector<Captured> captured;
   captured.swap(plan.captured);
   Captured staged;
@@ -143,7 +143,7 @@ void RegionCache::forget_recordings(const Lane& lane, RegionPlan& plan) noexcept
   try {
     gpu::Device& device = memory_->pool().device();
     const gpu::OnDevice on(device);
-    device.synchronize(lane.stream);  // not every driver lets a graph go while it runs
+    device.synchronize(lane.stream);  // some drivers cannot destroy a graph while it runs
     captured.clear();
     staged = {};
   } catch (const std::exception&) {  // a broken device

@@ -1,8 +1,8 @@
-// What a session keeps of its regions for each stream: the plans for the shapes that came last, their
-// captured graphs, and one block of memory for what lies between the nodes.
+// A session's cache for its regions, one part for each stream: the most recent plans, their captured graphs, and one
+// arena for intermediate values.
 //
-// The work of a stream runs in order. So all regions on it share one block, and whoever has the lane of the
-// stream may enqueue work on that block whatever is still running.
+// The work of a stream runs in order. All regions on it therefore share one arena, and the holder of the stream cache
+// may enqueue work on the arena while earlier work still runs.
 #pragma once
 
 #include <atomic>
@@ -41,33 +41,32 @@ class Block {
   size_t bytes_;
 };
 
-// An address that is known when a region runs.
+// An address that is resolved when a region runs.
 struct Address {
   enum class Base : uint8_t { kNone, kArena, kInput, kOutput };
   Base base = Base::kNone;
-  uint32_t index = 0;  // of the region's input or output
+  uint32_t index = 0;  // index of the region's input or output
   size_t offset = 0;
 };
 
-// A recording of all work of a region, with these addresses of its inputs and outputs.
+// A captured graph of all work of a region, with these addresses of its inputs and outputs.
 struct Captured {
   std::vector<void*> addresses;
-  std::shared_ptr<Block> arena;  // which it reads and writes
+  std::shared_ptr<Block> arena;  // memory that the graph reads and writes
   std::unique_ptr<gpu::Graph> graph;
   uint64_t used = 0;
 };
 
-// A region for one set of shapes on one stream. Its nodes' calls are planned; `slots` are what is left open
-// in them.
+// A region planned for one set of shapes on one stream. `slots` are the pointers in the calls that each run fills in.
 struct RegionPlan {
   const Region* region = nullptr;
-  std::vector<Shape> shapes;                      // of the inputs
-  size_t alignment = 0;                           // of the inputs
-  size_t output_alignment = gpu::kMostAlignment;  // of the outputs, as far as they have come
-  uint64_t generation = 0;                        // gpu::library_generation() when it was planned
+  std::vector<Shape> shapes;                      // shapes of the inputs
+  size_t alignment = 0;                           // alignment of the inputs
+  size_t output_alignment = gpu::kMostAlignment;  // of the outputs; the lowest so far
+  uint64_t generation = 0;                        // gpu::library_generation() at planning
 
   std::unique_ptr<Call[]> calls;
-  // What is computed with the plan: on the host, and copies of what is read on the device.
+  // Values computed during planning: on the host, and the device copies of those that are read there.
   std::vector<std::unique_ptr<unsigned char[]>> host_values;
   std::unique_ptr<Block> uploads;
   struct Slot {
@@ -76,26 +75,26 @@ struct RegionPlan {
   };
   std::vector<Slot> slots;
   std::vector<Shape> output_shapes;
-  size_t arena_bytes = 0;  // of what lies between the nodes
-  // For the inputs, then the outputs: their bytes, and where in the arena their copies lie.
+  size_t arena_bytes = 0;  // without copies of inputs and outputs
+  // For the inputs, then the outputs: their bytes, and the arena offsets of their copies.
   std::vector<size_t> bytes, copies;
   size_t arena_bytes_with_copies = 0;
-  size_t fullest = 0;  // the node that needs the most memory
+  size_t fullest = 0;  // the step that needs the most memory
 
   uint64_t runs = 0, used = 0;
-  int refusals = 0;                // of a driver or a library to record
-  int own = 0;                     // recordings with addresses of callers, so far
+  int refusals = 0;                // refused captures, by a driver or a library
+  int own = 0;                     // graphs captured with caller addresses so far
   std::vector<ElementType> types;  // of the inputs
   bool verified = false;           // its graph and its launches gave the same results
-  std::vector<void*> last;         // addresses of the run before
-  std::vector<Captured> captured;  // for addresses of callers
-  Captured staged;                 // for copies in the arena
+  std::vector<void*> last;         // addresses of the previous run
+  std::vector<Captured> captured;  // with caller addresses
+  Captured staged;                 // with copies in the arena
 };
 
-// One for each session. Thread-safe. The end of a stream (gpu::StreamContext) ends its lane.
+// One for each session. Thread-safe. The cache of a stream ends with the stream (gpu::StreamContext).
 class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from_this<RegionCache> {
  public:
-  // Plans leave when the session's memory is short.
+  // Creates a cache that evicts plans when the session's memory is exhausted.
   static std::shared_ptr<RegionCache> create(std::shared_ptr<SessionMemory> memory);
   explicit RegionCache(std::shared_ptr<SessionMemory> memory) : memory_(std::move(memory)) {}
 
@@ -103,12 +102,11 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     std::mutex mutex;
     void* stream = nullptr;
     std::shared_ptr<Block> arena;
-    std::list<RegionPlan> plans;  // the last used first
+    std::list<RegionPlan> plans;  // most recently used first
   };
 
-  // The lane of a stream, which nobody else has while this lives. What its thread asks of the session's memory
-  // meanwhile, itself or through the runtime, may cost the lane all that it keeps but the plan in use: the one that
-  // was found or added last.
+  // Exclusive access to the cache of one stream. Allocations from the session's memory by this thread, direct or
+  // through the runtime, may evict every cached plan of the stream except the active one: the last plan found or added.
   class Held {
    public:
     Held(RegionCache& cache, void* stream);
@@ -116,20 +114,19 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
 
-    // The plan for these shapes, now the last used; null when there is none.
+    // Returns the plan for these shapes and marks it as most recently used; null if there is none.
     RegionPlan* find(const Region& region, const std::vector<Shape>& shapes, size_t alignment);
-    // Adds one.
+    // Adds a plan and makes it the active one.
     RegionPlan& add(RegionPlan plan);
-    // Lets go of those of a region that have not been used for the longest time: not in the first run of a
-    // shape, which has enough to do.
+    // Evicts the least recently used plans of a region. Not called in the first run of a shape, which is slow already.
     void trim(const Region& region) { limit(region, kMostPlans); }
     void drop(const RegionPlan& plan);
-    // The lane's memory, with at least so many bytes. Throws gpu::OutOfMemory.
+    // Returns the stream's arena with at least `bytes` bytes. Throws gpu::OutOfMemory.
     const std::shared_ptr<Block>& arena(size_t bytes);
 
    private:
     void limit(const Region& region, size_t most);
-    // Gives back something that the plan in use can do without; false when there is nothing.
+    // Frees something that the active plan does not need; returns false if there is nothing.
     bool give_back() noexcept;
 
     friend class RegionCache;
@@ -145,17 +142,18 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   void forget(const Region& region) noexcept;
 
  private:
-  static constexpr size_t kMostPlans = 32;  // of a region on a stream; twice that before they are trimmed
+  static constexpr size_t kMostPlans =
+      32;  // plans of a region on a stream; trimmed when there are twice as many
 
-  // Gives back what can be done without: the plan of all idle lanes that was not used for the longest time, then what
-  // this thread's lanes have. False when there is nothing.
+  // Frees something: the least recently used plan of all idle stream caches, then memory of the caches that this thread
+  // holds. Returns false if there is nothing.
   bool reclaim() noexcept;
   bool reclaim_idle() noexcept;
-  // A graph keeps its arena. Destroys graphs of the least recently used plans until arenas other than the lane's have no more
-  // bytes together than that one.
+  // A graph keeps its arena alive. Destroys graphs of the least recently used plans until the arenas other than the
+  // current one have together no more bytes than that one.
   void limit_arenas(Lane& lane, const RegionPlan* in_use);
   void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
-  // Its work may not be done. `evict` is for a plan that could still be of use.
+  // `destroy` is for plans with unfinished work, `evict` for plans that could be used again.
   void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
   void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
 

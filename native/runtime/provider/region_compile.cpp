@@ -1,5 +1,4 @@
-// How a region is made of its nodes: which of them are one step, in which layout, with which kernel, and the constants
-// that they read.
+// Compiles a region: groups its nodes into steps, chooses layouts, creates kernels and copies constants.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -22,10 +21,10 @@ namespace {
 using abi::check;
 using abi::GraphNode;
 
-// Constants share blocks of the device's memory, which comes in large pages.
+// Constants share blocks, because device memory is allocated in large pages.
 constexpr size_t kConstantBlock = size_t{32} << 20;
 
-// A node of a region while its kernel is made: its constants lie where the kernel reads them.
+// A node of a region during the creation of its kernel. Constants are in the memory where the kernel reads them.
 class RegionNode final : public Node {
  public:
   RegionNode(const GraphNode& node, std::vector<std::optional<Tensor>> constants)
@@ -37,7 +36,7 @@ class RegionNode final : public Node {
     outputs = node.outputs;
     for (auto* values : {&inputs, &outputs}) {
       for (Value& value : *values) {
-        // One of unknown rank looks like a scalar's.
+        // An unknown rank is reported as 0.
         if (value.shape && value.shape->rank() == 0) value.shape.reset();
       }
     }
@@ -57,8 +56,8 @@ class RegionNode final : public Node {
 
 }  // namespace
 
-// What is known to gain is cuDNN, and without libraries our own products, which are for channels last
-// (docs/measurements/provider_h200.md).
+// Channels last is known to be faster with cuDNN, and without vendor libraries with the built-in GEMM kernels, which
+// compute in channels last (docs/measurements/provider_h200.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   const auto asks = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);
@@ -72,12 +71,12 @@ bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   return matrix != hip::Matrix::kNone && matrix != hip::Matrix::kEmulated;
 }
 
-// Which nodes are one step.
+// Which nodes form one step.
 struct Region::Groups {
   std::vector<Fusion> fusions;
-  std::vector<const Fusion*> ends;      // of each node, the one that stands where it stood: its last
-  std::map<size_t, Siblings> siblings;  // by the first, where they stand
-  std::vector<bool> covered;            // nodes that are part of others' steps
+  std::vector<const Fusion*> ends;      // for each node, the fusion that ends there
+  std::map<size_t, Siblings> siblings;  // by the position of the first sibling
+  std::vector<bool> covered;            // nodes that are part of another node's step
 };
 
 Region::Groups Region::group(const std::vector<GraphNode>& nodes,
@@ -108,7 +107,7 @@ Region::Groups Region::group(const std::vector<GraphNode>& nodes,
   return groups;
 }
 
-// What node i stands for.
+// Returns the step that replaces node i.
 StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& groups, size_t i) const {
   const Fusion* fusion = groups.ends[i];
   const GraphNode& node = nodes[fusion != nullptr ? fusion->head : i];
@@ -134,7 +133,8 @@ StepSource Region::source_of(const std::vector<GraphNode>& nodes, const Groups& 
   return source;
 }
 
-// Bodies of one If may have values of one name, of which one is planned: the others are where their nodes can be computed.
+// Subgraphs of one If may have values with the same name, one of them planned: the others are planned where their
+// inputs are known.
 bool Region::is_planned(const GraphNode& node, const NamedValues& known,
                         const std::set<std::string>& planned) const {
   const Registration* op = registry_.claims().find_planned(node);
@@ -146,7 +146,7 @@ bool Region::is_planned(const GraphNode& node, const NamedValues& known,
   return true;
 }
 
-// Its kernel comes when the constants are there (create_kernels).
+// Creates a step without its kernel, which needs the constants (create_kernels).
 Step Region::step_of(const StepSource& source, NamedValues& known, std::vector<StepSource>& sources) {
   const Registration& op = *source.op;
   Step step;
@@ -278,7 +278,7 @@ void Region::create_kernels(const std::vector<StepSource>& sources) {
 
 namespace {
 
-// A constant in channels last, in host memory.
+// A constant converted to channels last, in host memory.
 struct Relaid {
   std::unique_ptr<uint16_t[]> memory;
   Tensor tensor;
@@ -301,7 +301,7 @@ struct Relaid {
 
 }  // namespace
 
-// Each once, though several nodes read it. The runtime may let go of its own.
+// Copies each constant once, though several nodes may read it. The runtime may free its copies.
 void Region::add_constants(const std::vector<StepSource>& sources) {
   struct Constant {
     Tensor tensor;
@@ -317,8 +317,8 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
       if (operand.kind != Operand::Kind::kConstant) continue;
       const auto& [node, i] = sources[s].inputs[k];
       const Place place = operand.host ? Place::kHost : Place::kDevice;
-      // A kernel of siblings reads their constants one behind another. They are placed as one group, even where another
-      // node has brought one of them (the same zeros serve all layers without a bias).
+      // A kernel for siblings reads their constants as one contiguous array. They are placed as a group even if another
+      // node already has one of them (all layers without a bias share the same zeros).
       const size_t siblings = sources[s].members.size();
       const size_t begin = k == 0 || siblings == 1 ? k : k - (k - 1) % siblings;
       std::string name;
@@ -367,7 +367,7 @@ void Region::add_constants(const std::vector<StepSource>& sources) {
     constant.data = static_cast<char*>(blocks_[from.block]->data()) + from.offset;
     if (bytes > 0) device_.copy(constant.data, from.tensor.data, bytes, stream.get());
   }
-  stream.synchronize();  // the runtime's copies are read
+  stream.synchronize();  // the host tensors may be freed after this
 }
 
 }  // namespace graphopt::provider

@@ -20,11 +20,11 @@ namespace {
 
 using abi::OrtStatus;
 
-// What the runtime holds for one node.
+// The kernel object that the runtime holds for one node.
 struct KernelHandle final : abi::OrtKernelImpl {
   const abi::OrtApi24* api;
   gpu::Device& device;
-  std::string what;  // operator and node
+  std::string what;  // operator and node, for messages
   abi::HostMemory memory;
   runtime::BoundKernel bound;
 
@@ -48,7 +48,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
 
   OrtStatus* compute(const abi::Context& context) const noexcept {
     try {
-      last_failure();  // forgets those of other nodes
+      last_failure();  // clears failures of other nodes
       const gpu::OnDevice on(device);
       run_node(bound, context, memory);
       return nullptr;
@@ -58,7 +58,7 @@ struct KernelHandle final : abi::OrtKernelImpl {
   }
 };
 
-// Nodes that the runtime puts between us and other providers.
+// Copy nodes that the runtime inserts between providers.
 class CopyKernel final : public Kernel {
  public:
   CopyKernel(gpu::Device& device, bool from_host) : device_(device), from_host_(from_host) {
@@ -90,7 +90,7 @@ class CopyKernel final : public Kernel {
   bool from_host_;
 };
 
-// What the session's options say of a node that has implementations to choose from.
+// Reads the session options for nodes with several implementations.
 void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runtime::BoundKernel& bound) {
   auto* raw = abi::get<abi::OrtKeyValuePairs*>(api, abi::KernelInfo_GetConfigEntries, info);
   const auto pairs = abi::own<abi::ReleaseKeyValuePairs>(api, raw);
@@ -102,7 +102,7 @@ void read_options(const abi::OrtApi24* api, const abi::OrtKernelInfo* info, runt
   if (measured != nullptr && *measured != '\0') bound.measured = open_measured(measured);
 }
 
-// What the provider has, and the runtime's nodes that copy.
+// Returns all kernels of the provider, including the runtime's copy nodes.
 Table with_copies(gpu::Device& device) {
   Table table = with_random(with_control_flow(provider_kernels(device)), &device);
   for (const bool from_host : {true, false}) {

@@ -1,4 +1,4 @@
-// The runtime's registry of the provider's kernels.
+// Registers the provider's kernels with the runtime.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ namespace graphopt::provider {
 
 constexpr const char* kProviderName = "GraphoptExecutionProvider";
 
-// The session's configuration holds the provider's options under such keys.
+// Returns the key of a provider option in the session's configuration.
 std::string option_key(const char* name);
 
-// What the option `measured` names.
+// Opens the file that the option `measured` names.
 std::shared_ptr<gpu::Measured> open_measured(const std::string& path);
 
-// Which implementations the operators have that have several, as JSON: by operator, in order of preference.
+// Returns JSON: for each operator with several implementations their names, in order of preference.
 std::string describe_implementations(gpu::Device& device);
 
 // For one device. Must outlive the sessions that use it.
@@ -36,7 +36,7 @@ class Registry {
   gpu::Device& device() const { return device_; }
 
   const Claims& claims() const { return claims_; }
-  // Null when there is no kernel for it.
+  // Returns null if there is no kernel for the node.
   const Registration* registration(const NodeInGraph& node) const { return claims_.find(node); }
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 using abi::GraphNode;
 
-// What siblings agree in; nothing for a node that can have none.
+// Returns the key that siblings share; nothing for a node that cannot have siblings.
 std::optional<std::string> family_of(const GraphNode& node, const std::vector<std::string>& outputs) {
   if (node.output_names().size() != 1 || node.inputs.size() < 2 || node.input_names()[0].empty()) {
     return std::nullopt;

@@ -1,5 +1,5 @@
-// Nodes of a region that one kernel computes together because they read the same tensor and differ in nothing
-// but constants of one shape: the layers that make Q, K and V of one X.
+// Finds nodes that one kernel computes together: they read the same tensor and differ only in constants of equal
+// shapes. Example: the layers that compute Q, K and V from one X.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace graphopt::provider {
 
-// Their numbers, in order, two or more. `takes`: whether nodes of such a name have such a kernel. `outputs`:
-// of the region, which siblings do not write.
+// Indices of sibling nodes in order, two or more. `takes`: whether a node's operator has such a kernel. `outputs`: of
+// the region; siblings do not write them.
 using Siblings = std::vector<size_t>;
 std::vector<Siblings> find_siblings(const std::vector<abi::GraphNode>& nodes,
                                     const std::vector<std::string>& outputs,

@@ -15,7 +15,7 @@ bool is_ours(const GraphNode& node, std::string_view base) {
   return node.domain() == kDomain && node.op.compare(0, base.size(), base) == 0;
 }
 
-// Whether its first output has the shape of its first input.
+// Returns true if the first output has the shape of the first input.
 bool keeps_shape(const GraphNode& node) {
   static const std::set<std::string> kSame = {"BatchNormalization",
                                               "Cast",
@@ -98,7 +98,7 @@ Sizes::Dims Sizes::output(const GraphNode& node) const {
   try {
     window.check(x.size() - 2, {w->data() + 2, w->data() + w->rank()});
   } catch (const Error&) {
-    return {};  // its kernel tells why
+    return {};  // kernel creation reports the error
   }
   x[1] = std::to_string((*w)[0]);
   for (size_t i = 0; i < x.size() - 2; ++i) {

@@ -1,4 +1,4 @@
-// What is known of the sizes of a region's values before a run: dims that have one text are equal in every run.
+// Infers sizes of a region's values before a run, as text: dims with equal text are equal in every run.
 #pragma once
 
 #include <map>
@@ -9,22 +9,22 @@
 
 namespace graphopt::provider {
 
-// The runtime infers numbers and hands the names of a model's inputs on. Behind a convolution of a dim that is no
-// number it knows nothing; here a branch that convolves, activates and comes back to the size of its input has its
-// dims.
+// The runtime infers integers and propagates the symbolic names of model inputs. It knows nothing after a convolution
+// of a symbolic dim. This class keeps such dims, for example for a branch that convolves and returns to its input's
+// size.
 class Sizes {
  public:
   explicit Sizes(const std::vector<abi::GraphNode>& nodes);
-  // Whether the first two inputs of a node have one shape.
+  // Returns true if the first two inputs of a node are known to have the same shape.
   bool are_alike(const abi::GraphNode& node) const;
 
  private:
   using Dims = std::vector<std::string>;
-  // Empty where the rank is not known, or 0.
+  // Empty if the rank is unknown or 0.
   Dims input(const abi::GraphNode& node, size_t i) const;
   Dims output(const abi::GraphNode& node) const;
 
-  std::map<std::string, Dims> made_;  // of what nodes of the region give
+  std::map<std::string, Dims> made_;  // of node outputs in the region
 };
 
 }  // namespace graphopt::provider

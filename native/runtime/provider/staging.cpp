@@ -9,7 +9,7 @@
 namespace graphopt::provider {
 namespace {
 
-// Larger copies take so long on the bus that the wait for them does not matter.
+// For larger copies the transfer time dominates the wait.
 constexpr size_t kMostBytes = size_t{16} << 20, kMostTotal = size_t{64} << 20, kLeastBytes = 4096;
 
 }  // namespace
@@ -43,7 +43,7 @@ Staging::Block* Staging::take(size_t bytes) {
 }
 
 void Staging::upload(void* to, const void* from, size_t bytes, void* stream) {
-  // Kernels on the CPU copy while the call lasts.
+  // The host backend copies during the call.
   if (bytes <= kMostBytes && device_.backend() != gpu::Backend::kHost) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Block* block = nullptr;

@@ -1,8 +1,7 @@
-// Copies from the caller's memory that do not make him wait: a driver may read memory that is not pinned only
-// while the call lasts, so it waits for the copy. Here the processor copies into pinned memory, and the
-// device from there.
+// Uploads that do not block the caller. A driver may read unpinned memory only during the call, so it waits for the
+// copy. Here the CPU copies into pinned memory, and the device copies from there.
 //
-// This pinned memory is ours: callers have some of their own kind (PinnedMemory in memory.h).
+// This pinned memory is internal; callers use PinnedMemory (memory.h).
 #pragma once
 
 #include <cstddef>
@@ -21,26 +20,25 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // From memory of the host to the device, behind what the stream has to do. `from` has been read when it
-  // returns.
+  // Copies host memory to the device, in order with the stream's work. `from` has been read when this returns.
   void upload(void* to, const void* from, size_t bytes, void* stream);
 
  private:
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
-    void* event = nullptr;                      // recorded behind the last copy from it
-    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expired when it is done
+    void* event = nullptr;                      // recorded after the last copy from it
+    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expires when it is done
 
     bool is_free();
   };
 
-  // Null when there is none and no more may be made.
+  // Returns null if no block is free and no more may be allocated.
   Block* take(size_t bytes);
 
   gpu::Device& device_;
   std::mutex mutex_;
-  std::vector<Block> blocks_;  // never given back: the device lives as long as the process
+  std::vector<Block> blocks_;  // never freed: the device lives as long as the process
   size_t total_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A region as it was compiled: steps in the order in which they run, and the values between them.
+// A compiled region: its steps in execution order, and the values between them.
 #pragma once
 
 #include <cstddef>
@@ -12,40 +12,40 @@
 
 namespace graphopt::provider {
 
-// What a step reads: an input of the region, a constant, or what another step writes.
+// An input of a step: an input of the region, a constant, or the output of another step.
 struct Operand {
   enum class Kind : uint8_t { kNone, kInput, kConstant, kValue };
   Kind kind = Kind::kNone;
   size_t index = 0;
-  bool last = false;  // a constant that is wanted in channels last
+  bool last = false;  // a constant that is read in channels last
   bool host = false;  // read in host memory
 };
 
-// A node, or several that one kernel computes, or a copy between layouts.
+// A node, several nodes computed by one kernel, or a copy between layouts.
 struct Step {
   std::string op, name;
   std::unique_ptr<Kernel> kernel;
   std::vector<Operand> inputs;
-  std::vector<int> outputs;  // values; -1 for one that is left out
+  std::vector<int> outputs;  // indices of values; -1 for an omitted output
   Reuse reuse = Reuse::kNone;
-  bool siblings = false;  // its outputs lie one behind another
-  bool planned = false;   // is computed with the plan
+  bool siblings = false;  // its outputs are contiguous
+  bool planned = false;   // computed on the host during planning
   int only = -1;
 };
 
 // A value that a step writes.
 struct Written {
-  size_t first = 0, last = 0;  // steps: that which writes it, and the last one that reads it
-  int output = -1;             // of the region
-  bool planned = false;        // on the host, and known with the plan
-  bool uploaded = false;       // and read on the device
+  size_t first = 0, last = 0;  // the step that writes it, and the last one that reads it
+  int output = -1;             // numbers of the region's inputs and outputs
+  bool planned = false;        // on the host, computed during planning
+  bool uploaded = false;       // planned, and read on the device
 };
 
 struct Steps {
   std::vector<Step> all;
   std::vector<Written> values;
   std::vector<Tensor> constants;
-  size_t inputs = 0, outputs = 0;  // of the region
+  size_t inputs = 0, outputs = 0;  // numbers of the region's inputs and outputs
 };
 
 }  // namespace graphopt::provider

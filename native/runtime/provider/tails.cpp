@@ -12,7 +12,7 @@ namespace {
 
 using abi::GraphNode;
 
-// The only number of an input that is a constant.
+// Returns the value of a constant input with one element.
 std::optional<float> number(const GraphNode& node, size_t i) {
   const auto value = node.constant(i);
   if (!value || value->shape.elements() != 1) return std::nullopt;
@@ -21,20 +21,20 @@ std::optional<float> number(const GraphNode& node, size_t i) {
   return std::nullopt;
 }
 
-// A limit of Clip; nothing when it is not known.
+// Returns a limit of Clip; nothing if it is unknown.
 std::optional<float> limit(const GraphNode& node, size_t i, float absent) {
   return node.has_input(i) ? number(node, i) : absent;
 }
 
 constexpr size_t kUnknown = static_cast<size_t>(-1);
 
-// Axes of the slopes of PRelu; kUnknown where those of X or the slopes are not known.
+// Returns the rank of PRelu's slopes; kUnknown if the shape of X or of the slopes is unknown.
 size_t slope_axes(const GraphNode& node) {
   const bool known = node.has_input(1) && node.inputs[0].shape && node.inputs[1].shape;
   return known ? node.inputs[1].shape->rank() : kUnknown;
 }
 
-// What a node does to its first input alone.
+// Returns the activation that a node applies to its first input alone; nothing if it is none.
 std::optional<Activation> activation_of(const GraphNode& node) {
   using A = ActivationKind;
   if (!node.domain().empty()) return std::nullopt;
@@ -62,7 +62,7 @@ std::optional<Activation> activation_of(const GraphNode& node) {
   return std::nullopt;
 }
 
-// Whether it is PRelu of X [N, C, D1.., Dk] with slopes [C, 1.., 1] or [1, C, 1.., 1], one for each channel.
+// Returns true for PRelu of X [N, C, D1.., Dk] with slopes [C, 1.., 1] or [1, C, 1.., 1], one for each channel.
 bool has_slope_of_each_channel(const GraphNode& node) {
   if (node.op != "PRelu" || !node.domain().empty() || node.inputs[0].type != node.inputs[1].type)
     return false;
@@ -77,7 +77,7 @@ bool has_slope_of_each_channel(const GraphNode& node) {
   return true;
 }
 
-// One chain at a time.
+// Finds one fusion at a time.
 class Search {
  public:
   Search(const std::vector<GraphNode>& nodes, const std::vector<std::string>& outputs)
@@ -104,7 +104,7 @@ class Search {
   }
 
  private:
-  // The nodes that read a value which the region does not give out; none when it does.
+  // Returns the nodes that read a value; none if it is an output of the region.
   std::vector<size_t> readers(const std::string& value) const {
     const auto found = readers_.find(value);
     if (is_output_.count(value) > 0 || found == readers_.end()) return {};

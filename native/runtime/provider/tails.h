@@ -1,6 +1,6 @@
-// Nodes of a region that one kernel computes together: one that has a kernel for what follows it, the sum
-// with another tensor of its shape, and an activation or PRelu with a slope for each channel. Nobody else may read what
-// lies between them.
+// Finds nodes that one kernel computes together. The head's kernel can fuse the nodes after it: the sum with a tensor
+// of the same shape, then an activation, or PRelu with a slope for each channel. No other node may read the values
+// between them.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 namespace graphopt::provider {
 
 struct Fusion {
-  size_t head = 0;             // the node whose kernel it is
-  std::vector<size_t> others;  // in order; what the last one writes is what they come to
+  size_t head = 0;             // the node with the kernel that computes the fusion
+  std::vector<size_t> others;  // in order; the output of the last one is the fusion's output
   Tail tail;
-  size_t sum = 0, residual = 0;  // the other tensor of the sum: an input of this node
-  size_t prelu = 0;              // whose input 1 are the slopes
+  size_t sum = 0, residual = 0;  // the node of the sum, and the index of its other input
+  size_t prelu = 0;              // the node with the slopes as input 1
 };
 
-// `takes_tail`: whether a node has such a kernel. `outputs`: of the region, which all must be written.
+// `takes_tail`: whether the node's kernel can fuse. `outputs`: of the region, which must all be written.
 std::vector<Fusion> find_tails(const std::vector<abi::GraphNode>& nodes,
                                const std::vector<std::string>& outputs,
                                const std::function<bool(const abi::GraphNode&)>& takes_tail);

@@ -30,7 +30,7 @@ std::vector<unsigned char> read(gpu::Device& device, const void* memory, size_t 
   return content;
 }
 
-// Permutes the elements, which keeps indices and sizes valid; where all are equal, floats get a pattern.
+// Rotates the elements, which keeps indices and sizes valid. If all elements are equal, floats get a pattern.
 void alter(std::vector<unsigned char>& content, ElementType type) {
   const auto element = static_cast<size_t>(bytes_of(type));
   if (content.size() < element || element == 0) return;
@@ -47,7 +47,8 @@ void alter(std::vector<unsigned char>& content, ElementType type) {
 
 }  // namespace
 
-// Launches, then the graph over an arena and outputs of NaN: are all outputs equal, bit by bit?
+// Runs launches, then the graph over an arena and outputs filled with NaN. Returns true if all outputs are equal, bit
+// by bit.
 bool Region::replays_as_launched(RegionPlan& plan, const Captured& captured, void* stream) const {
   void* arena = captured.arena != nullptr ? captured.arena->data() : nullptr;
   const auto outputs = [&] {
@@ -85,7 +86,7 @@ bool Region::trust(RegionPlan& plan, const std::function<bool()>& equal) const {
   return false;
 }
 
-// With the inputs of this run, and with others.
+// Compares with the inputs of this run, and again with altered inputs.
 bool Region::verify(RegionPlan& plan, const std::vector<void*>& addresses, void* stream) const {
   const Captured& captured = plan.staged;
   plan.verified = trust(plan, [&] {
