@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from graphopt.errors import ModelSaveError
 
@@ -170,6 +171,40 @@ def _holds(place: Path, content: bytes) -> bool:
         return place.read_bytes() == content
     except OSError:
         return False
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    import hashlib
+
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def lock(file: IO[Any], seconds: float) -> bool:
+    """Locks an open file until it is closed or the process ends; whether that was possible in so many seconds.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    import fcntl
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
 
 
 @contextmanager

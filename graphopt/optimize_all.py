@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-import jinja2
-
 import graphopt
 from graphopt import files
 from graphopt.errors import GraphoptError, ModelLoadError, ModelSaveError, OptionError
 from graphopt.graph.reading import data_files
+from graphopt.report.page import templates
 
 MANIFEST, SUMMARY, PAGE = "manifest.jsonl", "summary.json", "summary.html"
 # Exit codes of a job without one of its own, as timeout(1) has them: its time was over, or it could not be run.
@@ -274,9 +273,7 @@ def _job(
         beside = []
     for part in (path, *beside):
         try:
-            with part.open("rb") as content:
-                while block := content.read(1 << 22):
-                    digest.update(block)
+            digest.update(files.sha256(part).encode())
         except OSError as error:
             digest.update(str(error).encode())
     report = out / "reports" / f"{name}.json"
@@ -304,18 +301,9 @@ def _is_whole(out: Path) -> bool:
 @contextmanager
 def _locked(out: Path) -> Iterator[IO[str]]:
     """The manifest, for this run alone."""
-    import fcntl
-
     with (out / MANIFEST).open("a+", encoding="utf-8") as manifest:
-        deadline = time.monotonic() + _LAST_OF_A_KILLED_RUN
-        while True:
-            try:
-                fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there") from None
-                time.sleep(0.05)
+        if not files.lock(manifest, _LAST_OF_A_KILLED_RUN):
+            raise ModelSaveError(f"{out}: another `graphopt optimize-all` is writing there")
         yield manifest
 
 
@@ -334,7 +322,4 @@ def _read(manifest: IO[str]) -> Iterable[Outcome]:
 
 
 def _page(folder: Path, found: dict[str, Any]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("graphopt.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("summary.html").render(folder=folder, **found)
+    return templates().get_template("summary.html").render(folder=folder, **found)

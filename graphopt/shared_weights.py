@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from graphopt import files
 from graphopt.errors import ModelLoadError
 
 # The key of the record in a model's metadata_props.
 METADATA = "graphopt.shared_weights"
-
-_BLOCK = 1 << 22
 
 
 def record(folder: Path, paths: Iterable[Path]) -> str:
@@ -74,8 +72,4 @@ def _state(path: Path) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _sha256(path: Path, size: int, changed: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+    return files.sha256(path)

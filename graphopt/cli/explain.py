@@ -9,13 +9,12 @@ import typer
 
 from graphopt.cli import screen, streams
 from graphopt.cli.options import (
+    CountDimOption,
     IgnoreCostModelOption,
     OnlyOption,
     ShapeOption,
-    Size,
     SkipOption,
     TargetOption,
-    one_size,
 )
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, did_you_mean
@@ -52,9 +51,7 @@ def explain_command(
         ),
     ] = None,
     input_shape: ShapeOption = None,
-    dim: Annotated[
-        list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
-    ] = None,
+    dim: CountDimOption = None,
     ignore_cost_model: IgnoreCostModelOption = False,
     provider: Annotated[
         str | None,

@@ -429,8 +429,7 @@ def _write_page(path: Path, found: _Found, before: Path, after: Path | None) -> 
     streams.write_text(path, page)
 
 
-def _provenance(files: list[Path]) -> Provenance:
-    import hashlib
+def _provenance(shown: list[Path]) -> Provenance:
     import platform
     import shlex
     from datetime import datetime
@@ -440,13 +439,7 @@ def _provenance(files: list[Path]) -> Provenance:
     from graphopt.runtime.machine import cpu_name
 
     versions = {"graphopt": graphopt.__version__, "Python": platform.python_version(), **installed_runtimes()}
-    sums = []
-    for path in files:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        sums.append((path.name, path.stat().st_size, digest.hexdigest()))
+    sums = [(path.name, path.stat().st_size, files.sha256(path)) for path in shown]
     now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     host = f"{platform.node()}, {cpu_name()}, {os.cpu_count()} processors, {platform.system()} {platform.release()}"
     return Provenance(now, shlex.join(["graphopt", *sys.argv[1:]]), versions, host, sums)

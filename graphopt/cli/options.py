@@ -187,6 +187,10 @@ ShapeOption = Annotated[
         help="images:1x3x224x224 fixes an input's shape (repeatable).",
     ),
 ]
+CountDimOption = Annotated[
+    list[Size] | None,
+    typer.Option("--dim", parser=one_size, metavar="NAME=8", help="The size to count for (repeatable)."),
+]
 ShareWeightsOption = Annotated[
     bool,
     typer.Option("--share-weights", help="OUT refers to IN's files of weights, and is refused when these change."),

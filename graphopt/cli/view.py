@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.cli import screen, streams
-from graphopt.cli.options import IgnoreCostModelOption, InputShape, ShapeOption, Size, TargetOption, one_size
+from graphopt.cli.options import (
+    CountDimOption,
+    IgnoreCostModelOption,
+    InputShape,
+    ShapeOption,
+    Size,
+    TargetOption,
+)
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError
 
@@ -29,9 +36,7 @@ def view_command(
     target: TargetOption = "auto",
     ignore_cost_model: IgnoreCostModelOption = False,
     input_shape: ShapeOption = None,
-    dim: Annotated[
-        list[Size] | None, typer.Option(parser=one_size, metavar="NAME=8", help="The size to count for (repeatable).")
-    ] = None,
+    dim: CountDimOption = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time each node, too.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 is a free one.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -123,10 +123,7 @@ class Forecast:
             "source": self.source,
             "counts": dict(self.counts),
             "notes": self.notes,
-            "nodes": [
-                {"name": n.name, "op": n.op, "body": n.body, "provider": n.provider, "reason": n.reason}
-                for n in self.nodes
-            ],
+            "nodes": [asdict(n) for n in self.nodes],
         }
 
 

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from graphopt.debug.diff import DiffNode, ModelDiff
 from graphopt.measure.bench import BenchReport, Profile
 from graphopt.measure.profiling import Site, by_operators
 from graphopt.remarks import Code, Remark
-from graphopt.report.answer import answer, equality, factor, interval, is_faster, is_slower, speed
+from graphopt.report.answer import answer, equality, is_faster, is_slower, speed
 from graphopt.report.data import Report
 from graphopt.report.drawing import Drawing, draw
 from graphopt.report.layers import grouped, stretch, where
-from graphopt.report.text import count, milliseconds, operators, size, small, visible
+from graphopt.report.page import templates
+from graphopt.report.text import count, milliseconds, operators, small
 
 if TYPE_CHECKING:
     from graphopt.verification.verify import VerifyReport
@@ -125,44 +124,32 @@ def render(
         order: names of the nodes of BEFORE as they run, for that picture.
         provenance: adds where the report comes from.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("graphopt.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters["bytes"] = size
-    environment.filters["ms"] = milliseconds
-    environment.filters["small"] = small
-    # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-6 are one word each.
-    environment.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
-    environment.filters["factor"] = factor
-    environment.filters["interval"] = interval
-    environment.globals["count"] = count
     profile = next(iter(times.profiles), None) if times is not None else None
     found = [] if difference is None else cards(difference, report.remarks, profile)
     refused = refusals(report.remarks)
-    return environment.get_template("report.html").render(
-        title=title,
-        report=report,
-        headline=answer(report, accuracy, times),
-        tiles=_tiles(report, accuracy, times),
-        stages=[] if profile is None or profile.after is None else stages(profile.sites, order),
-        setting="" if profile is None else str(profile.setting),
-        operators=_operators(report),
-        codes=sorted(Counter(r.code for r in report.remarks).items()),
-        meanings={c.name: c for c in Code},
-        cards=found[:MAX_CARDS],
-        more=found[MAX_CARDS:],
-        to_do=[r for r in refused if r.code != Code.NO_GAIN and not r.code.advice.startswith("nothing")],
-        no_gain=[r for r in refused if r.code == Code.NO_GAIN],
-        nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
-        accuracy=accuracy,
-        times=times,
-        bars=[] if times is None else [(str(p.setting), _bars(p.sites)) for p in times.profiles],
-        provenance=provenance,
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            title=title,
+            report=report,
+            headline=answer(report, accuracy, times),
+            tiles=_tiles(report, accuracy, times),
+            stages=[] if profile is None or profile.after is None else stages(profile.sites, order),
+            setting="" if profile is None else str(profile.setting),
+            operators=_operators(report),
+            codes=sorted(Counter(r.code for r in report.remarks).items()),
+            meanings={c.name: c for c in Code},
+            cards=found[:MAX_CARDS],
+            more=found[MAX_CARDS:],
+            to_do=[r for r in refused if r.code != Code.NO_GAIN and not r.code.advice.startswith("nothing")],
+            no_gain=[r for r in refused if r.code == Code.NO_GAIN],
+            nothing_to_do=[r for r in refused if r.code.advice.startswith("nothing")],
+            accuracy=accuracy,
+            times=times,
+            bars=[] if times is None else [(str(p.setting), _bars(p.sites)) for p in times.profiles],
+            provenance=provenance,
+        )
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jinja2
 import onnx_ir as ir
 
 from graphopt.debug.diff import DiffNode, neighbourhoods
@@ -17,6 +16,7 @@ from graphopt.report.account import Side
 from graphopt.report.drawing import MAX_DRAWN_NODES, draw
 from graphopt.report.layers import pattern, stretch, where
 from graphopt.report.multiply_adds import multiply_adds
+from graphopt.report.page import templates
 from graphopt.report.text import visible
 
 # Nodes of a layer, where names tell of none, and how such a layer is called.
@@ -109,17 +109,8 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     shown = [DiffNode(*name, tuple(sources[i]), (str(i),)) for i, name in enumerate(names)]
     drawing = draw(shown, set())
     drawn = [
-        {
-            "x": b.x,
-            "y": b.y,
-            "width": b.width,
-            "label": b.label,
-            "title": visible(b.title),
-            "layer": layer_of[i],
-            "node": node_of[i],
-            "state": states[i],
-        }
-        for i, b in enumerate(drawing.boxes)
+        {**vars(box), "title": visible(box.title), "layer": layer, "node": node, "state": state}
+        for box, layer, node, state in zip(drawing.boxes, layer_of, node_of, states)
     ]
     size = {"width": drawing.width, "height": drawing.height}
     return {**size, "boxes": drawn, "edges": drawing.edges, "left_out": len(names) - len(drawn)}
@@ -200,8 +191,7 @@ def _time(site: Site | None, side: str) -> float | None:
 
 def page(nonce: str) -> str:
     """The page as HTML; it asks the server that sent it for the data."""
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("graphopt.report"), autoescape=True)
-    return environment.get_template("view.html").render(nonce=nonce)
+    return templates().get_template("view.html").render(nonce=nonce)
 
 
 def _sentence(remark: Remark) -> str:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 import graphopt
 from graphopt.errors import GraphoptError, one_line
-from graphopt.ops import DOMAIN, OPS
+from graphopt.ops import OPS
+from graphopt.ops.case import model_of
+from graphopt.ops.cases import cases_of
 from graphopt.runtime.auto import resolve_target
 from graphopt.runtime.discovery import (
     CPU,
@@ -125,53 +125,11 @@ def _count_kernels(ort: Any, path: Path) -> tuple[int, str]:
 
 def _with_kernel(ort: Any, options: Any, names: Sequence[str]) -> int:
     """Counts operators with a kernel: tries a session with all of them, and with each half if it fails."""
-    from onnx import helper
-
-    nodes: list[onnx.NodeProto] = []
-    values: list[onnx.ValueInfoProto] = []
-    outputs: list[onnx.ValueInfoProto] = []
-    for name in names:
-        _add_node(name, nodes, values, outputs)
-    graph = helper.make_graph(nodes, "kernels", values, outputs)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    cases = [cases_of(OPS[name])[0].cast("float32") for name in names]
+    model, _ = model_of(cases, 17, bodies=False)
     try:
         ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
     except Exception:  # no kernel of some name
         half = len(names) // 2
         return sum(_with_kernel(ort, options, part) for part in (names[:half], names[half:])) if half else 0
     return len(names)
-
-
-def _add_node(
-    name: str,
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[onnx.ValueInfoProto],
-) -> None:
-    from onnx import TensorProto, helper
-
-    spec = OPS[name]
-    given, made = [f"{name}.{i}" for i in spec.inputs], [f"{name}.{o}" for o in spec.outputs]
-    for value, i in zip(given, spec.inputs, strict=True):
-        brain = i == "X" and spec.X_types == ("bfloat16",)
-        element = TensorProto.BOOL if i == "mask" else TensorProto.BFLOAT16 if brain else TensorProto.FLOAT
-        inputs.append(helper.make_tensor_value_info(value, element, None))
-    for value, o in zip(made, spec.outputs, strict=True):
-        element = TensorProto.BFLOAT16 if o in spec.bfloat16 else TensorProto.FLOAT
-        outputs.append(helper.make_tensor_value_info(value, element, None))
-    node = helper.make_node(name, given, made, domain=DOMAIN)
-    node.attribute.extend(_example_attribute(key, int(kind)) for key, kind in spec.attributes.items())
-    nodes.append(node)
-
-
-def _example_attribute(key: str, kind: int) -> onnx.AttributeProto:
-    from onnx import AttributeProto, helper
-
-    if kind == AttributeProto.INTS:
-        of_two_axes = {"pads": [0, 1, 1, 0], "output_padding": [0, 0], "strides": [1, 1], "dilations": [1, 1]}
-        of_two_axes.update(kernel_shape=[2, 2], image=[2, 2], window=[2, 2], shift=[1, 1])
-        return helper.make_attribute(key, of_two_axes.get(key, [0, 1, 2, 3]))
-    if kind == AttributeProto.INT:
-        return helper.make_attribute(key, 1)
-    return helper.make_attribute(key, 1.0)

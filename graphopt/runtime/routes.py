@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +132,10 @@ def describe(library: Path) -> dict[str, Any]:
     Loads the GPU vendor's libraries into this process. The report has no routes if the library is too old.
     """
     function = getattr(ctypes.CDLL(str(library)), "GraphoptDescribeDevices", None)
-    if function is None:
-        return {"format": 1, "code": [], "routes": []}
-    function.restype = ctypes.c_char_p
-    text = function()
-    if text is None:
-        return {"format": 1, "code": [], "routes": []}
-    described: dict[str, Any] = json.loads(text)
+    described: dict[str, Any] = {"format": 1, "code": [], "routes": []}
+    if function is not None:
+        function.restype = ctypes.c_char_p
+        described = json.loads(text) if (text := function()) is not None else described
     return described
 
 
@@ -181,7 +178,7 @@ def _with_reason(route: Route, provider: Reason | None) -> Route:
     """Adds the reason why the provider is missing, unless the GPU itself is missing, which is the first problem."""
     if provider is None or (route.reason is not None and not route.devices):
         return route
-    return Route(**{**vars(route), "reason": provider})
+    return replace(route, reason=provider)
 
 
 def _route(
@@ -225,22 +222,8 @@ def _gpu(told: Mapping[str, Any], code: tuple[str, ...], amd: bool) -> Gpu:
         Library(x["name"], x["path"], x["version"], _reason_of_library(x["name"], x["problem"]))
         for x in told["libraries"]
     )
-    plain = {
-        key: told[key]
-        for key in (
-            "number",
-            "name",
-            "arch",
-            "code",
-            "bus_id",
-            "memory",
-            "integrated",
-            "compute_units",
-            "driver",
-            "wave",
-        )
-    }
-    return Gpu(**plain, libraries=libraries, reason=_reason_of_device(told, code, amd))
+    own = {"libraries": libraries, "reason": _reason_of_device(told, code, amd)}
+    return Gpu(**{member.name: told[member.name] for member in fields(Gpu) if member.name not in own} | own)
 
 
 def _reason_of_library(name: str, problem: Mapping[str, str] | None) -> Reason | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import tempfile
@@ -13,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from graphopt import files
 from graphopt.errors import GraphoptError, is_out_of_memory
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, default_providers
 from graphopt.runtime.sessions import session
@@ -138,10 +138,8 @@ def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     for place in range(places):
         handle = (Path(tempfile.gettempdir()) / f"graphopt-{os.getuid()}-{digest}-{place}.lock").open("ab")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.close()
-            continue
-        return place, handle
+        with suppress(OSError):
+            if files.lock(handle, 0):
+                return place, handle
+        handle.close()
     return os.getpid() % places, None  # more processes than were planned

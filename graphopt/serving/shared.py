@@ -12,7 +12,6 @@ compared with the model before anybody could see it, and is compared with its ow
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -85,7 +84,7 @@ def shared_form(model: Path, folder: Path) -> Path | None:
             _say(why_not.read_text().strip())
             return None
         for name, digest in json.loads((place / _HASHES).read_text()).items():
-            if _sha256(place / name) != digest:
+            if files.sha256(place / name) != digest:
                 raise OSError(f"{place / name} is damaged; remove {place}")
         os.utime(place)  # the last to be removed
     except (OSError, ValueError, GraphoptError) as error:
@@ -99,7 +98,9 @@ def _key(model: Path) -> str:
     cpu = [line for line in _cpu_info() if line.startswith(("model name", "flags", "Features"))]
     parts = ["1", ort.__version__, library_version(), platform.machine(), *sorted({*cpu})]
     # A model may be called as one likes, but not its weights, which it names.
-    parts += [f"{'' if path == model else path.relative_to(model.parent)} {_sha256(path)}" for path in _files(model)]
+    parts += [
+        f"{'' if path == model else path.relative_to(model.parent)} {files.sha256(path)}" for path in _files(model)
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
@@ -118,27 +119,12 @@ def _cpu_info() -> list[str]:
     return []
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 22):
-            digest.update(part)
-    return digest.hexdigest()
-
-
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
     """One of the workers that start together writes; the kernel takes the lock back when its process ends."""
     with (folder / ".lock").open("ab") as lock:
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OSError(f"another worker has been writing into {folder} for {_PATIENCE:.0f} s") from None
-                time.sleep(0.1)
+        if not files.lock(lock, _PATIENCE):
+            raise OSError(f"another worker has been writing into {folder} for {_PATIENCE:.0f} s")
         yield
 
 
@@ -221,7 +207,7 @@ def write_as_it_runs(model: Path, out: Path) -> None:
             path.unlink()
         (out / _WHY_NOT).write_text(f"{model.parent.name}/{model.name} {why_not}\n")
         return
-    (out / _HASHES).write_text(json.dumps({path.name: _sha256(path) for path in out.iterdir()}))
+    (out / _HASHES).write_text(json.dumps({path.name: files.sha256(path) for path in out.iterdir()}))
 
 
 def load_as_it_runs(model: Path, **options: Any) -> Any:

@@ -74,11 +74,9 @@ def write(
         raise OptionError(
             f"--name '{name}' is not a name of letters, digits, _, - and ., that begins with none of the last two"
         )
-    for what, number in {"--version": version, "--instances": instances}.items():
-        if number < 1:
+    for what, number in {"--version": version, "--instances": instances, "--max-batch": max_batch}.items():
+        if number is not None and number < 1:
             raise OptionError(f"{what} {number}: give a number from 1 on")
-    if max_batch is not None and max_batch < 1:
-        raise OptionError(f"--max-batch {max_batch}: give a number from 1 on")
     proto = read_proto(model)
     unknown = [symbol for symbol in sizes or {} if symbol not in symbols(proto)]
     if unknown:

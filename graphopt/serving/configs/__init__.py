@@ -8,23 +8,9 @@ from pathlib import Path
 from graphopt.serving.configs import bentoml, kserve, litserve, mlserver, ray, triton
 from graphopt.serving.deployment import Deployment
 
-# The deployment, where the engine sees the folder, and the path of our library -> the files.
+# The deployment and where the engine sees the folder -> relative paths and texts.
 Files = Callable[[Deployment, Path], Mapping[str, str]]
-
-ENGINES: Mapping[str, Files] = {
-    "triton": triton.files,
-    "kserve": kserve.files,
-    "mlserver": mlserver.files,
-    "litserve": litserve.files,
-    "bentoml": bentoml.files,
-    "ray": ray.files,
-}
+_MODULES = {module.__name__.rpartition(".")[2]: module for module in (triton, kserve, mlserver, litserve, bentoml, ray)}
+ENGINES: Mapping[str, Files] = {name: module.files for name, module in _MODULES.items()}
 # What starts the engine, and where from.
-COMMANDS: Mapping[str, str] = {
-    "triton": triton.COMMAND,
-    "kserve": kserve.COMMAND,
-    "mlserver": mlserver.COMMAND,
-    "litserve": litserve.COMMAND,
-    "bentoml": bentoml.COMMAND,
-    "ray": ray.COMMAND,
-}
+COMMANDS: Mapping[str, str] = {name: module.COMMAND for name, module in _MODULES.items()}
