@@ -107,7 +107,7 @@ def python_texts(*without: str) -> dict[str, str]:
 
 
 # Files that may make and change nodes of messages: models of a few nodes, and what onnx reads.
-MESSAGES = ("graph/", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py", "runtime/doctor.py")
+MESSAGES = ("graph/", "ops/case.py", "placement/forecast.py", "precision/bfloat16_gain.py")
 CHANGING_MESSAGES = re.compile(r"\bmake_node\(|\bdel \S*\.node\[|\.node\.(add|append|extend|insert|remove|pop)\(")
 
 
