@@ -1,12 +1,12 @@
-// How much a core's caches hold, which says how much of a problem kernels compute at a time.
+// Cache sizes. Kernels derive their block sizes from them.
 #pragma once
 
 #include <cstdint>
 
 namespace graphopt::cpu {
 
-// Bytes of a core's second-level cache: 512 KiB of Zen 3, 1 MiB of Zen 4 and 5. As far as the system does not say, and
-// where it is larger than any that was measured, 1 MiB.
+// Returns the size of a core's second-level cache in bytes, limited to 256 KiB to 1 MiB: 512 KiB on Zen 3, 1 MiB on Zen
+// 4 and 5. Larger values have not been measured. Returns 1 MiB if the size is unknown.
 int64_t second_level_cache();
 
 }  // namespace graphopt::cpu

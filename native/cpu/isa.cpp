@@ -8,7 +8,7 @@
 namespace graphopt::cpu {
 namespace {
 
-// __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
+// __builtin_cpu_supports also checks that the operating system saves the wide registers.
 #if GRAPHOPT_X86_ISAS
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -24,7 +24,7 @@ bool has_avx512() { return false; }
 bool has_avx512bf16() { return false; }
 #endif
 
-// In order of preference; the last runs everywhere.
+// In order of preference; the last one runs on every machine.
 struct Level {
   Isa isa;
   const char* name;

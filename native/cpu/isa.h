@@ -1,7 +1,7 @@
-// Which instruction set the CPU kernels use in this process.
+// Selects the instruction set of the CPU kernels in this process.
 //
-// The cpu.cpp of an operator, each NAME_cpu.cpp and each file of cpu/microkernels is compiled once for each instruction set, with
-// GRAPHOPT_ISA set to the name of the namespace that it must define its functions in:
+// An operator's cpu.cpp, each NAME_cpu.cpp and each file in cpu/microkernels are compiled once for each instruction
+// set. GRAPHOPT_ISA is set to the name of the namespace that must contain their functions:
 //
 //   namespace graphopt::cpu::GRAPHOPT_ISA {
 //   template <class T>
@@ -9,32 +9,33 @@
 //   GRAPHOPT_INSTANTIATE(name)
 //   }
 //
-// and op.h or cpu.h declares it, for float and half, with a choice (a macro: a namespace is no argument of a template):
+// op.h or cpu.h declares the function for float and half, and selects an instruction set. This needs a macro, because a
+// namespace cannot be a template argument:
 //
 //   namespace graphopt::cpu {
 //   GRAPHOPT_CPU_KERNEL(void, name, (const T* x, T* y, int64_t n), (x, y, n))
 //   }
 //
-// What multiplies in bfloat16 is compiled once more, for AVX-512 with BF16 (CMakeLists.txt says which files),
-// and is declared and picked by GRAPHOPT_PRODUCT_KERNEL. Where the machine has AMX, too, these kernels multiply in
+// Files that multiply in bfloat16 are also compiled for AVX-512 with BF16 (CMakeLists.txt lists them).
+// GRAPHOPT_PRODUCT_KERNEL declares and selects their functions. If the machine also has AMX, these kernels multiply in
 // its tiles (cpu/microkernels/tiles.h).
 //
-// Headers with inline functions for kernel files put these into the same namespace, so that no linker ever
-// hands a function compiled for AVX-512 to the baseline.
+// Headers with inline functions for kernel files put them into the same namespace. Otherwise the linker could merge a
+// function compiled for AVX-512 into baseline code.
 #pragma once
 
 #include <string>
 
 namespace graphopt::cpu {
 
-// Ordered: each includes the ones before.
+// Ordered: each includes the previous ones.
 enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-// The best instruction set that this machine has, or the one that the environment variable GRAPHOPT_ISA
-// (baseline, avx2, avx512, avx512bf16, amx) names if that is lower.
+// Returns the best instruction set of this machine, or the one that the environment variable GRAPHOPT_ISA (baseline,
+// avx2, avx512, avx512bf16, amx) names if that is lower.
 Isa isa();
 
-// Its name, and why it is not one of those above it.
+// Returns its name, and the reason why no higher one is used.
 const std::string& isa_choice();
 
 const char* isa_name(Isa isa);
@@ -74,8 +75,8 @@ const char* isa_name(Isa isa);
 #define GRAPHOPT_PICK_PRODUCT_ISA(...) GRAPHOPT_PICK_ISA(__VA_ARGS__)
 #endif
 
-// Declares `template <class T> result name parameters` for each instruction set, and defines the function
-// that calls the best with the arguments.
+// Declares `template <class T> result name parameters` for each instruction set, and defines the function that calls
+// the best one with the arguments.
 #define GRAPHOPT_CPU_KERNEL(result, name, parameters, arguments)    \
   GRAPHOPT_DECLARE_ISAS(template <class T> result name parameters;) \
   template <class T>                                                \
@@ -83,7 +84,7 @@ const char* isa_name(Isa isa);
     return GRAPHOPT_PICK_ISA(name<T>) arguments;                    \
   }
 
-// The same for a file that is compiled for AVX-512 with BF16 too.
+// The same for a file that is also compiled for AVX-512 with BF16.
 #define GRAPHOPT_PRODUCT_KERNEL(result, name, parameters, arguments)        \
   GRAPHOPT_DECLARE_PRODUCT_ISAS(template <class T> result name parameters;) \
   template <class T>                                                        \
@@ -91,7 +92,8 @@ const char* isa_name(Isa isa);
     return GRAPHOPT_PICK_PRODUCT_ISA(name<T>) arguments;                    \
   }
 
-// Behind the definition of such a function in a kernel file (a macro: it names a template for two instantiations).
+// Instantiates such a function after its definition in a kernel file. This needs a macro, because it names a template
+// in two instantiations.
 #define GRAPHOPT_INSTANTIATE(name)            \
   template decltype(name<float>) name<float>; \
   template decltype(name<half>) name<half>;

@@ -1,4 +1,4 @@
-// How CPU kernels run on many threads without knowing whose threads they are.
+// Runs CPU kernels on the threads of any pool.
 #pragma once
 
 #include <cstddef>
@@ -7,18 +7,17 @@
 
 namespace graphopt::cpu {
 
-// A borrowed pool: ONNX Runtime's intra-op pool inside a session, a std::thread pool in native tests and
-// benches.
+// A borrowed pool: ONNX Runtime's intra-op pool inside a session, a std::thread pool in native tests and benchmarks.
 class Parallel {
  public:
   virtual ~Parallel() = default;
 
-  // An upper bound on tasks that run at the same time; kernels keep one workspace slot a lane.
+  // The maximum number of concurrent workers; kernels have one workspace slot for each.
   virtual size_t lanes() const = 0;
 
-  // Calls fn(lane) on the threads of the pool, each of which has a lane of [0, lanes()) of its own; returns when all
-  // are done. A thread may never come, or call it twice: kernels hand out their work items among lanes with atomic
-  // counters, so a lane that starts late finds none.
+  // Calls fn(worker) on the threads of the pool and waits for all calls. Concurrent calls have different workers in [0,
+  // lanes()). A thread may never start, or may call fn twice. Kernels therefore distribute their work items with atomic
+  // counters, and a late worker finds no items.
   template <class F>
   void run(F&& fn) {
     run_lanes([](void* user, size_t lane) { (*static_cast<std::remove_reference_t<F>*>(user))(lane); }, &fn);

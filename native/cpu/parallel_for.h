@@ -1,4 +1,4 @@
-// Handing out work items among the lanes of a pool.
+// Distributes work items among the workers of a pool.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@
 
 namespace graphopt::cpu {
 
-// Of some parts, least to most, the number whose longest lane has the least to do, where each part of each of `of`
-// costs cost(parts): many parts divide well, few repeat less.
+// Returns the number of parts, from `least` to `most`, with the least work for the busiest worker. Each of `of` items
+// is divided into that many parts, and each part costs cost(parts). Many parts balance better; few parts have less
+// overhead.
 template <class Cost>
 int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t lanes, const Cost& cost) {
   if (lanes == 1) return least;
@@ -27,8 +28,8 @@ int64_t parts_of_least_cost(int64_t least, int64_t most, int64_t of, int64_t lan
   return best;
 }
 
-// The items of a loop, handed out among lanes. Every lane begins with neighbouring items, the same ones in every call as
-// far as it can, since what they read and write is in its caches, and then takes what others have left.
+// The items of a loop, distributed among workers. Each worker starts with a contiguous share, the same one in every
+// call if possible, because its data is in the worker's caches. Afterwards it takes items from other shares.
 class Items {
  public:
   Items(int64_t items, size_t lanes)
@@ -36,10 +37,10 @@ class Items {
         shares_(std::min<int64_t>(items, static_cast<int64_t>(lanes))),
         taken_(static_cast<size_t>(shares_)) {}
 
-  // Calls fn(item, lane) for items that nobody has begun, until none is left.
+  // Calls fn(item, worker) for items that are not taken yet, until none is left.
   template <class F>
   void take(size_t lane, F&& fn) {
-    // An item that ends by an exception has ended, too: who waits for it must go on.
+    // Count an item that throws as finished as well, because waiting threads must go on.
     struct Ended {
       std::atomic<int64_t>& all;
       int64_t items = 0;
@@ -58,9 +59,9 @@ class Items {
     }
   }
 
-  // Waits for those that other threads have begun, which may wait for this processor.
+  // Waits for items that other threads have started. Yields, because those threads may need this processor.
   void wait() const {
-    constexpr int kSpins = 1 << 12;  // a tenth or two of a millisecond: most waits are shorter
+    constexpr int kSpins = 1 << 12;  // 0.1 to 0.2 ms: most waits are shorter
     for (int spins = 0; ended_.value.load(std::memory_order_acquire) < items_; ++spins) {
       if (spins >= kSpins) std::this_thread::yield();
 #if defined(__x86_64__)
@@ -74,11 +75,11 @@ class Items {
     std::atomic<int64_t> value{0};
   };
   int64_t items_, shares_;
-  std::vector<Counter> taken_;  // of each share
+  std::vector<Counter> taken_;  // for each share
   Counter ended_;
 };
 
-// Calls fn(item, lane) once for each item in [0, items).
+// Calls fn(item, worker) once for each item in [0, items).
 template <class F>
 void parallel_for(Parallel& parallel, int64_t items, F&& fn) {
   if (items <= 1) {
@@ -94,10 +95,11 @@ struct Loop {
   std::function<void(int64_t item, size_t lane)> run;
 };
 
-// Loops one behind another in a single call of the pool, which takes a pool of many threads longer than many a loop
-// does. No loop begins before all items of the last one have ended; none waits for a thread that has begun no item.
+// Runs several loops in one call of the pool, because starting a pool of many threads takes longer than many of the
+// loops. Each loop starts when all items of the previous loop have finished. A loop only waits for threads that have
+// taken items.
 inline void parallel_loops(Parallel& parallel, const std::vector<Loop>& loops) {
-  // As parallel_for: what has an item at most needs nobody else.
+  // As in parallel_for: loops of at most one item need no other thread.
   const bool alone =
       std::all_of(loops.begin(), loops.end(), [](const Loop& loop) { return loop.items <= 1; });
   if (alone || parallel.lanes() == 1) {

@@ -22,7 +22,7 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
                                              size_t prepared_bytes,
                                              const std::function<void(void* prepared)>& prepare) {
   const uint64_t key = hash_of(layout, weights, bytes);  // selects candidates for the full comparison
-  std::vector<std::shared_ptr<Entry>> others;            // of the same key, but of other weights
+  std::vector<std::shared_ptr<Entry>> others;            // same key, different weights
   while (true) {
     std::shared_ptr<Entry> entry;
     {
@@ -47,7 +47,7 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
         entries_.emplace(key, entry);
       }
     }
-    // Outside the lock, so that sessions which load at the same time transform different weights side by side.
+    // Outside the lock, so sessions that load at the same time can prepare different weights in parallel.
     if (holds(*entry, key, weights, prepare)) {
       return std::shared_ptr<const void>(entry, entry->prepared.get());
     }
@@ -58,7 +58,8 @@ std::shared_ptr<const void> WeightCache::get(const std::string& layout, const vo
 bool WeightCache::holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const {
   const auto packed = [&] {
     Memory memory = allocate_lines(entry.prepared_bytes);
-    std::memset(memory.get(), 0, entry.prepared_bytes);  // gaps that prepare leaves are compared, too
+    // padding that prepare() does not write is compared as well
+    std::memset(memory.get(), 0, entry.prepared_bytes);
     prepare(memory.get());
     return memory;
   };

@@ -1,4 +1,4 @@
-// Transformed weights, made once in a process and shared by all sessions that have equal weights.
+// Cache of prepared (packed) weights, created once in a process and shared by all sessions with equal weights.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@
 
 namespace graphopt::cpu {
 
-// Keyed by content, by a hash first: an entry is taken where its layout is the same and what these weights are
-// packed to is what it holds, byte by byte, so that no copy of the weights themselves is kept. Pointers are never
-// compared, because a runtime reuses addresses. An entry dies with its last user. Where there is a folder for it,
-// it lies in a file with the weights that other processes map, too, and these are compared.
+// Finds entries by a hash of the content. An entry matches if its layout is equal and the weights pack to the same
+// bytes, so no copy of the original weights is needed. Pointers are never compared, because a runtime reuses addresses.
+// An entry is destroyed with its last user. With a folder, the entry is stored in a file that other processes map as
+// well. The file contains the original weights, and these are compared instead.
 class WeightCache {
  public:
   explicit WeightCache(const WeightFolder* folder = nullptr) : folder_(folder) {}
   static WeightCache& process();
 
-  // `prepared_bytes` at a cache line as prepare has written them, or what an earlier call with equal
-  // weights made and someone still holds. `layout` names all that the transform depends on besides the weights.
+  // Returns `prepared_bytes` bytes at a cache line, as written by `prepare`, or an existing entry for equal weights.
+  // `layout` names everything except the weights that the result depends on.
   std::shared_ptr<const void> get(const std::string& layout, const void* weights, size_t bytes,
                                   size_t prepared_bytes, const std::function<void(void* prepared)>& prepare);
 
-  // Entries that someone holds.
+  // Returns the number of entries in use.
   size_t size();
 
  private:
@@ -36,11 +36,11 @@ class WeightCache {
     size_t bytes, prepared_bytes;
     std::once_flag made;
     std::shared_ptr<const void> prepared;
-    const void* original = nullptr;  // the weights in the file, where there is one
+    const void* original = nullptr;  // the original weights in the file; null without a file
   };
   using Prepare = std::function<void(void* prepared)>;
 
-  // Whether the entry, which the first who asks makes, is of these weights.
+  // Returns true if the entry matches these weights. The first caller creates the entry.
   bool holds(Entry& entry, uint64_t key, const void* weights, const Prepare& prepare) const;
 
   const WeightFolder* folder_;

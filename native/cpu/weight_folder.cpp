@@ -27,12 +27,12 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr time_t kAbandoned = 3600;  // seconds after which nobody still writes a file
+constexpr time_t kAbandoned = 3600;  // age in seconds of an abandoned unfinished file
 
 // The first page of a file.
 struct Header {
   std::array<char, 24> magic;
-  uint64_t text, original, prepared, checksum;  // sizes in bytes; of `prepared`
+  uint64_t text, original, prepared, checksum;  // sizes in bytes; checksum of `prepared`
   std::array<char, 2048> content;               // the text
 };
 static_assert(sizeof(Header) <= kPage);
@@ -55,8 +55,8 @@ class File {
   int number_;
 };
 
-// This very library: another one may pack otherwise under the same name. By its bytes, since two builds can
-// have one version.
+// Identifies this library, because another build may pack differently under the same name. Uses the file's bytes,
+// because two builds may have the same version.
 std::string library() {
   static const auto& text = *new std::string([]() -> std::string {
     Dl_info info{};
@@ -76,7 +76,7 @@ std::string library() {
   return text;
 }
 
-// What only this user can write to.
+// Returns true if only this user can write to the file.
 bool is_private(const struct stat& status) {
   return status.st_uid == geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
@@ -139,8 +139,8 @@ Memory allocate_lines(size_t bytes) {
                                    (std::max(bytes, size_t{1}) + kLine - 1) / kLine * kLine),
                 std::free);
   if (memory == nullptr) throw std::bad_alloc();
-  // A product reads each weight once: in small pages it would look up an address for every 64 lines. What is no
-  // whole large page stays in small ones, so that no memory is taken for nothing. A kernel may refuse.
+  // A GEMM reads each weight once: with small pages it would need an address translation every 64 lines. The remainder
+  // that does not fill a large page stays in small pages, to waste no memory. A kernel may refuse.
   if (large > 0) madvise(memory.get(), large, MADV_HUGEPAGE);
   return memory;
 }
@@ -218,7 +218,7 @@ MappedWeights WeightFolder::find(const std::string& path, const Content& content
                      (content.bytes == 0 || std::memcmp(original, content.original, content.bytes) == 0) &&
                      header.checksum == hash_of("", prepared, content.prepared_bytes);
   if (!equal) return {};
-  futimens(file.get(), nullptr);  // used now: the last to be removed
+  futimens(file.get(), nullptr);  // most recently used: removed last
   return {std::shared_ptr<const void>(whole, prepared), original};
 }
 
@@ -243,7 +243,7 @@ bool WeightFolder::write(const std::string& path, const Content& content, const 
               write_all(file.get(), prepared, content.prepared_bytes) &&
               pad(file.get(), content.prepared_bytes) && fsync(file.get()) == 0;
   }
-  // The first one stays, so that all processes map the same; one that is not what it should be goes.
+  // Keep the file of the first writer, so all processes map the same one, but replace an invalid file.
   if (written && link(unfinished.c_str(), path.c_str()) != 0 && errno == EEXIST &&
       find(path, content).prepared == nullptr)
     written = rename(unfinished.c_str(), path.c_str()) == 0;
@@ -267,7 +267,7 @@ void WeightFolder::make_room(uint64_t bytes) const {
     const std::string path = path_ + "/" + entry->d_name;
     struct stat status{};
     if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (ends_with(path, kUnfinished)) {  // of a process that was killed
+    if (ends_with(path, kUnfinished)) {  // left by a killed process
       if (now - status.st_mtim.tv_sec > kAbandoned) unlink(path.c_str());
     } else if (ends_with(path, kEnding)) {
       files.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});

@@ -1,10 +1,10 @@
-// Packed weights in files that the processes of a machine map, read-only: n workers hold them once.
+// Stores packed weights in files that the processes of a machine map read-only: n processes keep one copy in memory.
 //
-// A file holds the original weights and what was made of them, so that it is taken only where all bytes of
-// the weights are equal; a checksum is over what was made, and a text names the library, the instruction set
-// and the layout. It appears whole or not at all: written under another name, synced, then linked. The
-// process that comes second takes the file of the first. Files that were not used for the longest time are
-// removed when the folder would grow beyond its limit; who has mapped one keeps it.
+// A file contains the original weights and the packed ones. It is used only if all bytes of the original weights are
+// equal. A checksum covers the packed weights; a text names the library, the instruction set and the layout. Files
+// appear atomically: written under another name, synced, then linked. A second process uses the first one's file. When
+// the folder would exceed its limit, the least recently used files are removed; processes that have mapped them keep
+// the data.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,12 @@ namespace graphopt::cpu {
 // FNV-1a over 8-byte words (G. Fowler, L. C. Noll, K.-P. Vo), of a text and then of bytes.
 uint64_t hash_of(const std::string& text, const void* data, size_t bytes);
 
-// Begins at a cache line, and lies in large pages where it fills any and the system has them. Throws std::bad_alloc.
+// Allocates memory that begins at a cache line. Uses large pages for the part that fills them, if the system has any.
+// Throws std::bad_alloc.
 using Memory = std::unique_ptr<void, void (*)(void*)>;
 Memory allocate_lines(size_t bytes);
 
-// Both are null, or both lie in one mapping that lives as long as `prepared`.
+// Both are null, or both point into one mapping that lives as long as `prepared`.
 struct MappedWeights {
   std::shared_ptr<const void> prepared;
   const void* original = nullptr;
@@ -30,16 +31,16 @@ struct MappedWeights {
 
 class WeightFolder {
  public:
-  // That of the environment variables GRAPHOPT_WEIGHTS (a folder, made where it is missing; or "off") and
-  // GRAPHOPT_WEIGHTS_LIMIT (MiB, by default 16,384); null without the first. A folder that somebody else
-  // could write to, or whose limit is no number, is not used, which one line on stderr says.
+  // Returns the folder set by the environment variables GRAPHOPT_WEIGHTS (a path, created if missing; or "off") and
+  // GRAPHOPT_WEIGHTS_LIMIT (MiB, default 16,384); null if GRAPHOPT_WEIGHTS is not set or "off". A folder that other users can
+  // write to, or an invalid limit, disables it with one line on stderr.
   static const WeightFolder* of_process();
 
-  // Throws std::runtime_error with the reason why a folder can't be used.
+  // Throws std::runtime_error with the reason if the folder cannot be used.
   WeightFolder(std::string path, uint64_t most_bytes);
 
-  // What prepare() writes for these weights, from the file or into it; nothing where no file can be written
-  // or read. `layout`: as for WeightCache::get; `key`: a hash of layout and weights.
+  // Returns the prepared weights from a file, or creates the file with prepare(). Returns nothing if the file can be
+  // neither written nor read. `layout`: as in WeightCache::get; `key`: a hash of layout and weights.
   MappedWeights get(uint64_t key, const std::string& layout, const void* weights, size_t bytes,
                     size_t prepared_bytes, const std::function<void(void* prepared)>& prepare) const;
 

@@ -1,4 +1,4 @@
-// Activations of blocks, shared by nearly all kernels.
+// Activations of blocks, shared by most kernels.
 #include "cpu/microkernels/activation.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

@@ -1,7 +1,7 @@
-// Activations in float. For kernel files only (see cpu/isa.h). V is float, in loops that the compiler
-// turns into vector code, or under AVX-512 a vector of sixteen, whose e^x is a third shorter than any that a
-// compiler finds. NaN in gives NaN out. Relative error about 2e-7 where not said otherwise; the polynomials
-// are our own least-squares fits to minimal relative error.
+// Activations in float. For kernel files only (see cpu/isa.h). V is float in loops that the compiler vectorizes, or
+// under AVX-512 a vector of sixteen. The AVX-512 e^x has a third fewer instructions than compiler-generated code. NaN
+// gives NaN. The relative error is about 2e-7 unless stated. The polynomials are least-squares fits to minimal relative
+// error, made for this library.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// x times a quotient of polynomials in x^2, which takes neither e^x nor a case for small x. Relative error
-// 3e-7.
+// x times a quotient of polynomials in x^2: needs neither e^x nor a special case for small x. Relative error 3e-7.
 template <class V>
 inline V fast_tanh(V x) {
   x = at_most(at_least(x, -9.02f), 9.02f);
@@ -33,9 +32,8 @@ inline V fast_tanh(V x) {
   return at_most(at_least(x * p / q, -1.0f), 1.0f);
 }
 
-// The normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0: e^(-z^2 / 2) times a quotient of
-// polynomials, which need not wait for the division as one in 1 / (1 + z) would. Relative error
-// 6e-7 + z^2 6e-8.
+// The normal distribution's upper tail erfc(z / sqrt(2)) / 2 for z >= 0: e^(-z^2 / 2) times a quotient of polynomials.
+// Unlike a polynomial in 1 / (1 + z), it does not have to wait for the division. Relative error 6e-7 + z^2 6e-8.
 template <class V>
 inline V fast_normal_tail(V z) {
   z = at_most(z, 15.0f);  // e^(-z^2 / 2) is 0 from there on
@@ -85,8 +83,8 @@ inline V activate(V x, [[maybe_unused]] float a, [[maybe_unused]] float b) {
   }
 }
 
-// y[i] = act(at(read)), where `at` makes the value to activate out of what read(p) gives: p[i] for any array
-// p, of which y may be one.
+// Computes y[i] = act(at(read)). `at` computes the value to activate from read(p), which returns p[i] for any array p.
+// y may be one of these arrays.
 template <ActivationKind kKind, class At>
 inline void activate_each(const Activation& act, float* y, int64_t n, const At& at) {
   const float a = act.a, b = act.b;
@@ -109,7 +107,7 @@ inline void activate_each(const Activation& act, float* y, int64_t n, const At& 
 template <ActivationKind kKind>
 using Kind = std::integral_constant<ActivationKind, kKind>;
 
-// f(Kind<kind>()): where an activation that is known at run time becomes one that is known when compiling.
+// Calls f(Kind<kind>()): turns an activation known at run time into one known at compile time.
 template <class F>
 auto with_kind(ActivationKind kind, const F& f) {
   switch (kind) {
@@ -122,13 +120,13 @@ auto with_kind(ActivationKind kind, const F& f) {
   return f(Kind<ActivationKind::kNone>());
 }
 
-// y[i] = act(x[i]); y may be x. Meant for blocks that are in the first-level cache. All kernels share one copy,
-// in activation.cpp.
+// Computes y[i] = act(x[i]); y may be x. Meant for blocks in the first-level cache. All kernels share one copy, in
+// activation.cpp.
 void activate_block(const Activation& act, const float* x, float* y, size_t n);
 
-// Activations that sums pass on their way out of the registers: a slope below zero, and bounds.
+// Activations that GEMM kernels apply to sums in registers: a slope for negative values, and bounds.
 struct Bounds {
-  bool enough = true;  // there is no more to it: nothing, Relu, LeakyRelu and Clip
+  bool enough = true;  // whether slope and bounds are the whole activation: None, Relu, LeakyRelu and Clip
   float slope = 1.0f;
   float least = -std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::infinity();
 
@@ -145,13 +143,13 @@ struct Bounds {
     }
   }
 
-  // Whether `clamp` is all of it.
+  // Returns true if `clamp` is the whole activation.
   bool clamps() const { return enough && slope == 1.0f; }
 
   Vec operator()(Vec v) const { return clamp(slope != 1.0f ? sloped(v) : v); }
-  // The parts of it.
+  // The two parts of operator().
   Vec sloped(Vec v) const { return v < Vec{} ? v * slope : v; }
-  Vec clamp(Vec v) const { return smaller(splat(most), larger(splat(least), v)); }  // NaN stays
+  Vec clamp(Vec v) const { return smaller(splat(most), larger(splat(least), v)); }  // keeps NaN
 };
 
 }  // namespace graphopt::cpu::GRAPHOPT_ISA

@@ -1,4 +1,4 @@
-// Blocks of float or float16 tensors seen as float. For kernel files only (see cpu/isa.h).
+// Converts blocks of float or float16 tensors to and from float. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Large enough to hide call overhead, small enough that a few of them stay in the first-level cache.
+// Large enough to hide call overhead; small enough to keep a few blocks in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
 inline void to_float(const half* x, float* y, size_t n) {
@@ -23,14 +23,14 @@ inline void from_float(const float* x, half* y, size_t n) {
   for (; i < n; ++i) y[i] = static_cast<half>(x[i]);
 }
 
-// x as float: x itself, or a copy in the buffer of n floats.
+// Returns x as float: x itself, or a copy in the buffer of n floats.
 inline const float* as_float(const float* x, float*, size_t) { return x; }
 inline const float* as_float(const half* x, float* buffer, size_t n) {
   to_float(x, buffer, n);
   return buffer;
 }
 
-// Where to compute n floats that store() then puts into y: y itself, or the buffer.
+// Returns where to compute n floats that store() then writes to y: y itself, or the buffer.
 inline float* target(float* y, float*) { return y; }
 inline float* target(half*, float* buffer) { return buffer; }
 inline void store(float*, const float*, size_t) {}

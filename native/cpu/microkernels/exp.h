@@ -1,5 +1,5 @@
-// e^x in float, and what is close to it. For kernel files only (see cpu/isa.h). The polynomials are
-// our own least-squares fits to minimal relative error.
+// e^x in float, and related functions. For kernel files only (see cpu/isa.h). The polynomials are least-squares fits to
+// minimal relative error, made for this library.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ inline int32_t float_to_bits(float f) {
   return bits;
 }
 
-// The larger and the smaller of two; NaN where x is NaN.
+// The larger and the smaller of two values; NaN if x is NaN.
 inline float at_least(float x, float low) { return low > x ? low : x; }
 inline float at_most(float x, float high) { return high < x ? high : x; }
 inline float magnitude(float x) { return x < 0.0f ? -x : x; }
 
-// e^x: 0 below -87.7 and +inf above 88.4, a little before float itself ends.
+// e^x: 0 below -87.7 and +inf above 88.4, slightly inside the range of float.
 inline float fast_exp(float x) {
   x = at_most(at_least(x, -88.1f), 89.0f);
-  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves that, with the exponent's bias, in the low
-  // mantissa bits. A NaN gives any integer here and stays NaN in r.
+  // Adding 1.5 * 2^23 + 127 rounds to an integer and leaves it, with the exponent's bias, in the low mantissa bits. NaN
+  // gives any integer here; r keeps the NaN.
   constexpr float kRound = 12582912.0f + 127.0f;
   const float shifted = x * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
@@ -50,9 +50,9 @@ inline __m512 at_least(__m512 x, float low) { return _mm512_max_ps(_mm512_set1_p
 inline __m512 at_most(__m512 x, float high) { return _mm512_min_ps(_mm512_set1_ps(high), x); }
 inline __m512 magnitude(__m512 x) { return _mm512_abs_ps(x); }
 
-// The same for sixteen, in two thirds of the instructions: 2^n e^r with n a multiple of 1 / 32, whose
-// fractions' powers lie in two registers (P. T. P. Tang, "Table-driven implementation of the exponential
-// function in IEEE floating-point arithmetic", 1989). Relative error 2e-7 + |x| 3e-9; 0 below -104.
+// e^x of sixteen values in two thirds of the instructions: 2^n e^r with n a multiple of 1 / 32. Two registers hold the
+// powers of the 32 fractions (P. T. P. Tang, "Table-driven implementation of the exponential function in IEEE
+// floating-point arithmetic", 1989). Relative error 2e-7 + |x| 3e-9; 0 below -104.
 inline __m512 fast_exp(__m512 x) {
   alignas(64) static constexpr float kPowers[32] = {
       1.0f,       1.0218972f, 1.0442737f, 1.0671405f, 1.0905077f, 1.1143868f, 1.1387886f, 1.1637249f,
@@ -72,10 +72,10 @@ inline __m512 fast_exp(__m512 x) {
 
 #endif
 
-// e^x for x <= 0: 2 ulp near 0, 1e-8 |x| at most below; 0 under the range of float; NaN for NaN. The
-// polynomials are our own fits of 2^r to minimal relative error.
+// e^x for x <= 0: 2 ulp near 0, at most 1e-8 |x| below; 0 under the range of float; NaN for NaN. The polynomials are
+// fits of 2^r to minimal relative error, made for this library.
 #if defined(__AVX512F__)
-// The bits of 2^(j / 32), less what adding t << 18 below adds for the j in t's low bits.
+// The bits of 2^(j / 32), minus the amount that adding t << 18 below adds for the j in t's low bits.
 alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
     0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
     0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
@@ -86,7 +86,7 @@ alignas(64) constexpr int32_t kPowers[2 * kWidth] = {
 // As 2^(n / 32) 2^r with |r| <= 1/64.
 inline Vec exp_nonpositive(Vec x) {
   constexpr float kLog2e = 1.44269504088896341f;
-  const Vec round = splat(393216.0f);  // 1.5 * 2^18: n is what the sum's low bits hold
+  const Vec round = splat(393216.0f);  // 1.5 * 2^18: n is in the sum's low bits
   const Vec t = x * kLog2e + round;
   const Vec r = x * kLog2e - (t - round);
   const __m512i n = reinterpret_cast<__m512i>(t);

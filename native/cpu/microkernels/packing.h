@@ -1,4 +1,4 @@
-// Packing of rows, shared by GEMMs that pack some at a time. For kernel files only (see cpu/isa.h).
+// Packs rows for GEMMs that process them in chunks. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include "cpu/microkernels/tiles.h"
@@ -7,7 +7,7 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kChunkBytes = 768 << 10;  // of packed rows: most of a second-level cache
 
-// Fetches `rows` rows of a panel's columns, which will be written.
+// Prefetches `rows` rows of a panel's columns for writing.
 template <class T>
 inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i, y += y_stride) {
@@ -16,8 +16,8 @@ inline void fetch_rows(const T* y, int64_t y_stride, int64_t rows) {
   }
 }
 
-// Rows of `n` numbers, x_stride apart, as a block of tiles: [16 steps][tile]. What lies in a tile's other rows changes
-// none of their sums.
+// Packs rows of `n` elements, x_stride apart, as a block of tiles: [16 steps][tile]. The unused rows of a tile are not
+// set; they do not affect the sums of the packed rows.
 template <class T>
 void pack_tiles(const T* x, int64_t x_stride, int64_t rows, int64_t n, int64_t tiles, Word* to) {
   for (int64_t i = 0; i < rows; ++i, x += x_stride) {

@@ -1,4 +1,4 @@
-// Register-tiled matrix multiplications that store their sums, shared by several kernels.
+// Register-tiled GEMM kernels that store their sums, shared by several operators.
 #include "cpu/microkernels/product.h"
 
 namespace graphopt::cpu::GRAPHOPT_ISA {

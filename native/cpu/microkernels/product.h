@@ -1,12 +1,11 @@
-// Matrix products in registers, in float32 and in bfloat16. For kernel files only (see cpu/isa.h).
+// Register-tiled matrix multiplication in float32 and bfloat16. For kernel files only (see cpu/isa.h).
 //
-// Both kinds of operands are arrays of 32-bit words, one for a row (or column) and a step along K: a float32,
-// or two bfloat16 numbers of neighbouring k, the lower one first. Single and Brain say which. A product in
-// bfloat16 multiplies exactly and adds in float32; instruction sets without it give the same up to the order
-// of the additions, slower.
+// Both operands are arrays of 32-bit words, one for each row (or column) and step along K. A word is a float32
+// (Single), or two bfloat16 values of adjacent k, the lower one first (Brain). Bfloat16 products are exact and added in
+// float32. Instruction sets without bfloat16 give the same results up to the order of additions, but slower.
 //
-//   s [steps][rows]          one operand: each word is spread over a vector
-//   v [steps][kVectors L]    the other: a panel of kPanel vectors, packed once where these are weights
+//   s [steps][rows]          one operand: each word is broadcast to a vector
+//   v [steps][kVectors L]    the other: a panel of kPanel vectors, packed once if these are weights
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,7 @@ using Words = uint32_t __attribute__((vector_size(kWidth * 4)));
 using Shorts = uint16_t __attribute__((vector_size(kWidth * 4)));
 
 #if defined(__AVX512F__)
-constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors, 1 spread word: 31 of 32 registers
+constexpr int kMaxRows = 14;  // 14 x 2 accumulators, 2 vectors, 1 broadcast word: 31 of 32 registers
 #elif defined(__AVX2__)
 constexpr int kMaxRows = 6;
 #else
@@ -37,18 +36,18 @@ constexpr int64_t kPanelWidth = kPanel * kWidth;
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// --- What a word is ---------------------------------------------------------------------------------------
+// --- Word formats -----------------------------------------------------------------------------------------
 
 struct Single {
-  static constexpr int64_t kDepth = 1;  // how many k a word holds
+  static constexpr int64_t kDepth = 1;  // number of k in a word
   static Vec multiply_add(Words s, Words v, Vec sum) {
     return sum + reinterpret_cast<Vec>(s) * reinterpret_cast<Vec>(v);
   }
-  // The words of kWidth rows (or columns) from their values of one k.
+  // Returns the words of kWidth rows (or columns) from their values at one k.
   static Words join(Vec low, Vec) { return reinterpret_cast<Words>(low); }
 };
 
-// The lower and the upper of the two numbers that each word holds.
+// The lower and the upper of the two values in each word.
 inline Vec first_of_pair(Words words) { return reinterpret_cast<Vec>(words << 16); }
 inline Vec second_of_pair(Words words) { return reinterpret_cast<Vec>(words & (Words{} + 0xffff0000u)); }
 
@@ -62,10 +61,10 @@ struct Brain {
     return sum + second_of_pair(s) * second_of_pair(v);
 #endif
   }
-  // The same from their values of k and of k + 1.
+  // Returns the words from their values at k and at k + 1.
   static Words join(Vec low, Vec high) {
 #if defined(__AVX512BF16__)
-    // The lower half holds `low`, the upper one `high`.
+    // The lower half of a word holds `low`, the upper half `high`.
     const auto halves = (Shorts)_mm512_cvtne2ps_pbh(high, low);
     return (Words)__builtin_shufflevector(halves, halves, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
                                           23, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -76,7 +75,7 @@ struct Brain {
 
  private:
 #if !defined(__AVX512BF16__)
-  // The bits of the nearest bfloat16, as a float32; ties to even, NaN stays NaN.
+  // Rounds to bfloat16 and returns it as float32 bits; ties to even, NaN stays NaN.
   static Words rounded(Vec x) {
     const Words bits = reinterpret_cast<Words>(x), high = Words{} + 0xffff0000u;
     const Words near = (bits + 0x7fffu + ((bits >> 16) & 1u)) & high;
@@ -86,7 +85,7 @@ struct Brain {
 #endif
 };
 
-// The words of 2 kWidth neighbouring numbers, of which a has the first half.
+// Returns the words of 2 kWidth adjacent values; a has the first half.
 inline Words neighbours(Vec a, Vec b) {
 #if defined(__AVX512BF16__)
   return (Words)_mm512_cvtne2ps_pbh(b, a);
@@ -102,8 +101,8 @@ inline Words neighbours(Vec a, Vec b) {
 #endif
 }
 
-// The words of one row's next kWidth steps, which are kWidth kDepth numbers at x, of which n are there; zeros
-// stand for the others.
+// Returns the words of one row's next kWidth steps: kWidth kDepth values at x. Only the first n exist; the others are
+// set to zero.
 template <class E, class T>
 inline Words row_words(const T* x, int64_t n) {
   const Vec a = load_range(x, 0, n);
@@ -116,8 +115,8 @@ inline Words row_words(const T* x, int64_t n) {
 
 // --- Memory -----------------------------------------------------------------------------------------------
 
-// Words of `columns` columns over `steps` as panels: [columns / panel][steps][panel], whose last may be one
-// vector wide.
+// Size of `columns` columns over `steps` as panels: [columns / panel][steps][panel]. The last panel may be one vector
+// wide.
 inline int64_t panels_words(int64_t steps, int64_t columns) { return steps * round_up(columns, kWidth); }
 inline int64_t panel_vectors(int64_t columns, int64_t panel) {
   return std::min<int64_t>(kPanel, ceil_div(columns, kWidth) - panel * kPanel);
@@ -129,7 +128,7 @@ inline const Word* panel_at(const Word* panels, int64_t steps, int64_t panel) {
   return panels + panel * steps * kPanelWidth;
 }
 
-// Rows of `n` numbers, x_stride apart, as the operand s [steps][rows]; writes kWidth words beyond it.
+// Packs rows of `n` elements, x_stride apart, as the operand s [steps][rows]. Writes up to kWidth words beyond its end.
 template <class E, class T>
 inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Word* s) {
   constexpr int64_t kSpan = kWidth * E::kDepth;
@@ -143,17 +142,17 @@ inline void pack_rows(const T* x, int64_t x_stride, int64_t rows, int64_t n, Wor
     }
     transpose(reinterpret_cast<const float*>(by_row), kWidth, reinterpret_cast<float*>(by_step), kWidth);
     for (int64_t j = 0; j < std::min<int64_t>(kWidth, steps - step); ++j) {
-      // What is written beyond a step's words is overwritten by those of the next.
+      // The words beyond this step are overwritten by the next step.
       *reinterpret_cast<UnalignedWords*>(s + (step + j) * rows) =
           *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
     }
   }
 }
 
-// --- Products ---------------------------------------------------------------------------------------------
+// --- Multiplication ---------------------------------------------------------------------------------------
 
-// Where the words of a step are in s and v: after one another, in v as a packed panel, or neighbouring words at
-// offsets that a table holds.
+// Locates the words of a step in s and v. Panel: consecutive in both. Table: those of v are at offsets from a table.
+// TableOfRows: those of s are at offsets from a table.
 struct Panel {
   static constexpr bool kAligned = true;
   const Word* rows(const Word* s, int64_t step, int64_t rows) const { return s + step * rows; }
@@ -172,10 +171,9 @@ struct TableOfRows {
   const Word* at(const Word* v, int64_t step, int64_t vectors) const { return v + step * vectors * kWidth; }
 };
 
-// Stores the sums, whose initial value is one number a row. Each step prefetches `pace` bytes from `next` on, at most
-// two cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs
-// less than a test whether the next one begins; where there is nothing to prefetch, it is a line of the first-level
-// cache.
+// Stores the sums, which start from one value for each row. Each step prefetches `pace` bytes from `next`, at most two
+// cache lines, into the second-level cache for a later multiplication. Prefetching a line several times costs less than
+// a test for a new line. By default the prefetch hits a line of the first-level cache.
 struct Keep {
   static constexpr float kZeros[kMaxRows] = {};
   const float* begins = kZeros;
@@ -198,8 +196,8 @@ struct Keep {
   }
 };
 
-// The sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` says what the sums of a row begin
-// with, is called after every step, and stores the sums at last, in o [kRows][kVectors L] or elsewhere.
+// Computes the sums over steps of kRows by kVectors vectors; s [steps][kRows]. `each` provides the initial value of a
+// row's sums, is called in every step, and finally stores the sums, in o [kRows][kVectors L] or elsewhere.
 template <class E, int kRows, int kVectors, class Steps, class Each>
 [[gnu::always_inline]] inline void multiply(const Word* s, const Word* v, Steps at, int64_t steps, float* o,
                                             Each each) {
@@ -232,7 +230,7 @@ template <class E, int kRows, int kVectors, class Steps, class Each>
   each.end(sum, o);
 }
 
-// Of<rows>::run, of at most kMaxRows rows.
+// Returns Of<rows>::run for at most kMaxRows rows.
 template <template <int> class Of>
 inline auto of_rows(int64_t rows) {
   static constexpr decltype(&Of<1>::run) table[] = {

@@ -1,5 +1,5 @@
-// Vectors of float as wide as the instruction set has them: sixteen, eight or four lanes. For kernel files
-// only (see cpu/isa.h).
+// Vectors of float as wide as the instruction set allows: sixteen, eight or four elements. For kernel files only (see
+// cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ constexpr int kWidth = 8;
 #else
 constexpr int kWidth = 4;
 #endif
-constexpr int64_t L = kWidth;     // the same, in computations of places
-constexpr int kLineNumbers = 16;  // of a line of a cache
+constexpr int64_t L = kWidth;     // short name, for index computations
+constexpr int kLineNumbers = 16;  // elements in a cache line
 
 using Vec = float __attribute__((vector_size(kWidth * 4)));
 using IntVec = int32_t __attribute__((vector_size(kWidth * 4)));
@@ -41,9 +41,9 @@ inline Vec load_aligned(const float* x) { return *reinterpret_cast<const Aligned
 inline void store_aligned(float* x, Vec v) { *reinterpret_cast<AlignedVec*>(x) = v; }
 inline Vec splat(float x) { return x - Vec{}; }
 
-// --- Lanes
+// --- Permutations of elements
 
-// Lane i of the result is lane index(i) of a and, from kWidth on, of b.
+// Element i of the result is element index(i) of a; indices from kWidth on select from b.
 template <class Index, int... kLanes>
 inline Vec shuffle(Vec a, Vec b, Index, std::integer_sequence<int, kLanes...>) {
   return __builtin_shufflevector(a, b, Index::at(kLanes)...);
@@ -53,7 +53,7 @@ inline Vec shuffle(Vec a, Vec b, Index index) {
   return shuffle(a, b, index, std::make_integer_sequence<int, kWidth>());
 }
 
-// Lanes to take from two vectors: every second one, or alternately from both, beginning with lane kFirst.
+// Elements to select from two vectors: every second one, or alternately from both, beginning with element kFirst.
 template <int kFirst>
 struct EveryOther {
   static constexpr int at(int i) { return 2 * i + kFirst; }
@@ -63,8 +63,9 @@ struct Interleaved {
   static constexpr int at(int i) { return kFirst + i / 2 + i % 2 * kWidth; }
 };
 
-// Lanes to take when two vectors a and b are cut into pieces of kHalf lanes: neighbouring pieces exchanged, a's
-// even and b's odd pieces, the others, and the two halves of exchanging a's odd pieces with b's even ones.
+// Elements to select from vectors a and b in pieces of kHalf elements. Swapped exchanges adjacent pieces. Diagonal
+// takes a's even and b's odd pieces, OffDiagonal the others. Lower and Upper are the two results of exchanging a's odd
+// pieces with b's even ones.
 template <int kHalf>
 struct Swapped {
   static constexpr int at(int i) { return i ^ kHalf; }
@@ -91,7 +92,7 @@ inline Vec swap_lanes(Vec x) {
   return shuffle(x, x, Swapped<kXor>());
 }
 
-// b where either is NaN, in one instruction where gcc 12 makes two of the comparison.
+// b if either is NaN; one instruction, where gcc 12 generates two for the comparison.
 inline Vec larger(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
@@ -119,8 +120,9 @@ inline float sum_of(Vec x) {
   return x[0];
 }
 
-// Reduces kGroup vectors at once: lane i % kGroup of the result is what `op` makes of all lanes of r[i]. A
-// row by itself is a chain of kWidth lanes; together they take an eighth of the instructions and none waits.
+// Reduces kGroup vectors at once: element i % kGroup of the result is the reduction of r[i] by `op`. Reducing one
+// vector is a dependent chain over its elements; reducing a group takes an eighth of the instructions and has
+// independent ones.
 constexpr int kGroup = kWidth < 8 ? kWidth : 8;
 template <int kHalf = kGroup / 2, class Op>
 inline Vec reduce_group(Vec (&r)[kGroup], Op op) {
@@ -140,12 +142,12 @@ inline IntVec lane_numbers() {
   return lane;
 }
 
-// The first `count` lanes of x, the rest `other`.
+// The first `count` elements of x; the rest are `other`.
 inline Vec keep_part(Vec x, int64_t count, float other) {
   return lane_numbers() < static_cast<int32_t>(count) ? x : splat(other);
 }
 
-// a where the bool is true, else b.
+// a where the byte is not zero, else b.
 inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #if defined(__AVX512F__)
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(keep));
@@ -158,7 +160,8 @@ inline Vec select(const uint8_t* keep, Vec a, Vec b) {
 #endif
 }
 
-// y[i][j] = x[j][i] for i and j in [0, kWidth), rows x_stride and y_stride apart. The rows of x are aligned.
+// Computes y[i][j] = x[j][i] for i and j in [0, kWidth), with rows x_stride and y_stride apart. The rows of x are
+// aligned.
 inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride) {
 #if defined(__AVX512F__)
   __m512 r[16], t[16];
@@ -179,7 +182,7 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
     r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
   }
 #pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {  // 128-bit lane l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
+  for (int j = 0; j < 4; ++j) {  // 128-bit part l of r[4 g + j] is column 4 l + j of rows 4 g to 4 g + 3
     const __m512 even01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
     const __m512 even23 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
     const __m512 odd01 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
@@ -222,7 +225,7 @@ inline void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
 inline Vec load_as_float(const float* x) { return load(x); }
 inline Vec load_as_float(const half* x) {
 #if defined(__AVX512F__)
-  // The unmasked forms of GCC 12 warn about their own uninitialised operand (GCC bug 105593).
+  // The unmasked forms of GCC 12 warn about their uninitialized operand (GCC bug 105593).
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
@@ -233,7 +236,7 @@ inline Vec load_as_float(const half* x) {
 #endif
 }
 
-// As T, rounded to nearest even.
+// Stores v as float16, rounded to nearest even.
 inline void store(half* x, Vec v) {
 #if defined(__AVX512F__)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(x),
@@ -245,7 +248,7 @@ inline void store(half* x, Vec v) {
 #endif
 }
 
-// x[i] for i in [lo, hi), 0 elsewhere in [0, kWidth); touches no other memory.
+// x[i] for i in [lo, hi), 0 elsewhere in [0, kWidth); reads no other memory.
 inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
   if (lo <= 0 && hi >= kWidth) return *reinterpret_cast<const UnalignedVec*>(x);
   lo = std::max<int64_t>(lo, 0);
@@ -265,7 +268,7 @@ inline Vec load_range(const float* x, int64_t lo, int64_t hi) {
 #endif
 }
 
-// The first `count` of kWidth values, zeros after.
+// The first `count` of kWidth values, then zeros.
 template <class T>
 inline Vec load_first(const T* x, int64_t count) {
 #if defined(__AVX512F__)
@@ -284,15 +287,16 @@ inline Vec load_first(const T* x, int64_t count) {
 }
 
 #if defined(__AVX512F__)
-// A bit for each lane.
+// One bit for each element.
 using Lanes = __mmask16;
 
-// x[i] for the lanes, 0 elsewhere; touches no other memory.
+// x[i] for the selected elements, 0 elsewhere; reads no other memory.
 inline Vec load_lanes(const float* x, Lanes lanes) {
   return reinterpret_cast<Vec>(_mm512_maskz_loadu_ps(lanes, x));
 }
 
-// Of numbers in a row, kWidth in each vector, those from number kFirst on; 0 outside of the lanes.
+// kWidth elements of the concatenation of `numbers` and `next`, starting at kFirst; 0 for elements that are not
+// selected.
 template <int kFirst>
 inline Vec lanes_from(Vec numbers, Vec next, Lanes lanes) {
   const auto a = (__m512i)numbers, b = (__m512i)next;
@@ -310,7 +314,7 @@ inline Vec load_range(const half* x, int64_t lo, int64_t hi) {
   return load_aligned(part);
 }
 
-// stream: past the caches, to be followed by a fence.
+// `stream`: bypasses the caches; a fence must follow.
 inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream) {
   if (n >= kWidth) {
 #if defined(__AVX512F__)
@@ -330,7 +334,7 @@ inline void store_part(float* x, Vec v, int64_t n, [[maybe_unused]] bool stream)
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(x, static_cast<__mmask16>(0xffffu >> (kWidth - n)), reinterpret_cast<__m512>(v));
 #elif defined(__AVX2__)
-  // A store with a mask takes processors of AMD tens of cycles.
+  // A masked store takes tens of cycles on AMD processors.
   if (n <= 0) return;
   __m128 rest = _mm256_castps256_ps128((__m256)v);
   if ((n & 4) != 0) {

@@ -1,14 +1,13 @@
-// Matrix products in bfloat16 in the tiles of Intel's AMX. For kernel files only (see cpu/isa.h).
+// Matrix multiplication in bfloat16 with Intel AMX tiles. For kernel files only (see cpu/isa.h).
 //
-// A tile has 16 rows of 64 bytes: 16 words of two bfloat16 numbers, or 16 sums in float32. An instruction adds to a tile
-// of sums the product of
+// A tile has 16 rows of 64 bytes: 16 words of two bfloat16 values, or 16 sums in float32. One instruction multiplies
+// two tiles and adds the result to a tile of sums:
 //
 //   a tile of rows     [16 rows][16 steps]       each row's words of 16 steps along K
-//   a tile of columns  [16 steps][16 columns]    as the panels of product.h have them
+//   a tile of columns  [16 steps][16 columns]    in the layout of product.h's panels
 //
-// Products are computed in blocks of two tiles by two, so that each tile that is loaded is multiplied twice. What fills
-// up a tile of sums is left out when these are stored. What fills up the steps must be zeros on both sides, since zero
-// times what happens to lie there may be NaN.
+// Blocks of two by two tiles use each loaded tile twice. Padding in a tile of sums is not stored. Padding along the
+// steps must be zero in both operands, because zero times uninitialized memory may be NaN.
 #pragma once
 
 #include "cpu/isa.h"
@@ -16,12 +15,12 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kTileSide = 16;  // rows of a tile, and words or sums of each
+constexpr int64_t kTileSide = 16;  // rows of a tile; words or sums in each row
 constexpr int64_t kTileWords = kTileSide * kTileSide;
-constexpr int64_t kBlockTiles = 2;  // of rows and of columns in a block
+constexpr int64_t kBlockTiles = 2;  // tiles of a block in each direction
 constexpr int64_t kBlockRows = kBlockTiles * kTileSide;
 
-// Whether kernels multiply in tiles: those that are compiled for AVX-512 with BF16, where the machine has AMX.
+// Whether kernels multiply in tiles: kernels compiled for AVX-512 with BF16, on machines with AMX.
 #if defined(__AVX512BF16__)
 constexpr bool kHasTiles = true;
 inline bool with_tiles() { return isa() == Isa::kAmx; }
@@ -30,11 +29,11 @@ constexpr bool kHasTiles = false;
 constexpr bool with_tiles() { return false; }
 #endif
 
-// Steps in whole tiles, where kernels multiply in tiles.
+// Rounds the steps up to full tiles if kernels multiply in tiles.
 inline int64_t tiled_steps(int64_t steps) { return with_tiles() ? round_up(steps, kTileSide) : steps; }
 
-// The tiles of this thread, which are there as long as the object is. Afterwards nothing is left of them that the
-// operating system would have to save.
+// Configures the tiles of this thread and releases them on destruction, so the operating system does not save them
+// afterwards.
 class TileRegisters {
  public:
   TileRegisters() {
@@ -51,8 +50,8 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The instructions, of tiles by their numbers and rows that are `bytes` apart. Written out, since the functions of gcc's
-// own header do not say that they read memory.
+// The instructions, for tiles by index and rows that are `bytes` apart. Written in assembly, because the functions in
+// gcc's header do not declare that they read memory.
 template <int kNumber>
 [[gnu::always_inline]] inline void load_tile(const void* from, int64_t bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(bytes), "i"(kNumber) : "memory");
@@ -70,8 +69,8 @@ template <int kSums, int kRows, int kColumns>
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSums), "i"(kRows), "i"(kColumns));
 }
 
-// Tiles at even distances, in words: from the tile of some steps to that of the next 16, from one of a block's tiles to
-// the other, and from row to row.
+// Tiles at constant distances, in words: `next_steps` to the tile of the next 16 steps, `next` between the tiles of a
+// block, and `row` between rows.
 struct Tiles {
   const Word* first;
   int64_t next_steps, next, row;
@@ -79,7 +78,7 @@ struct Tiles {
   int64_t bytes(int64_t) const { return row * static_cast<int64_t>(sizeof(Word)); }
 };
 
-// Fetches what is multiplied later into the second-level cache: so many cache lines for each 16 steps.
+// Prefetches operands of a later multiplication into the second-level cache: `lines` cache lines for each 16 steps.
 struct FetchLines {
   const char* next = nullptr;
   int64_t lines = 0;
@@ -89,12 +88,13 @@ struct FetchLines {
   }
 };
 
-// Sums over 16 `count` steps of a block of kRows by kColumns tiles, to rows of o that are o_row floats apart.
+// Computes the sums over 16 `count` steps of a block of kRows by kColumns tiles, and stores them in rows of o that are
+// o_row floats apart.
 template <int kRows, int kColumns, class Rows, class Columns>
 inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float* o, int64_t o_row,
                            FetchLines fetch) {
   static_assert(kRows <= kBlockTiles && kColumns <= kBlockTiles);
-  // Tiles 0 to 3 are sums, row by row; 4 and 5 are of rows, 6 and 7 of columns.
+  // Tiles 0 to 3 hold sums, row by row; 4 and 5 hold rows, 6 and 7 columns.
   clear_tile<0>();
   if constexpr (kColumns > 1) clear_tile<1>();
   if constexpr (kRows > 1) clear_tile<2>();
@@ -121,7 +121,7 @@ inline void multiply_block(const Rows& a, const Columns& b, int64_t count, float
   if constexpr (kRows > 1 && kColumns > 1) store_tile<3>(o + kTileSide * o_row + kTileSide, bytes);
 }
 
-// The same of one or two tiles each way.
+// The same for one or two tiles in each direction.
 template <class Rows, class Columns>
 void multiply_block(int64_t rows, int64_t columns, const Rows& a, const Columns& b, int64_t count, float* o,
                     int64_t o_row, FetchLines fetch = {}) {

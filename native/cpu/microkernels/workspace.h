@@ -6,13 +6,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Hands out parts of a block of memory. A kernel takes the same parts twice: of null when its call is
-// planned, to learn how many bytes there must be, and of the memory itself when it runs.
+// Hands out parts of a block of memory. A kernel takes the same parts twice: from null during planning, to compute the
+// required size, and from the memory when it runs.
 class Workspace {
  public:
   explicit Workspace(void* memory) : memory_(static_cast<char*>(memory)) {}
 
-  // Uninitialised, at a cache line where the memory is; null of null.
+  // Returns uninitialized memory that starts at a cache line if the block does; null if the block is null.
   template <class T>
   T* take(int64_t n) {
     T* part = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + bytes_);

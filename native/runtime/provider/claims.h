@@ -42,8 +42,8 @@ class Claims {
 std::vector<std::string> disabled_everywhere();
 
 struct ChoiceOptions {
-  size_t min_nodes =
-      2;  // the least size of a group of connected nodes that pays for copies to the device and back
+  // The least size of a group of connected nodes that pays for copies to the device and back.
+  size_t min_nodes = 2;
   std::vector<std::string> disabled;  // patterns of com.graphopt operators that are not claimed
 };
 

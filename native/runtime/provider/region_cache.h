@@ -142,8 +142,8 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   void forget(const Region& region) noexcept;
 
  private:
-  static constexpr size_t kMostPlans =
-      32;  // plans of a region on a stream; trimmed when there are twice as many
+  // Plans of a region on a stream; trimmed when there are twice as many.
+  static constexpr size_t kMostPlans = 32;
 
   // Frees something: the least recently used plan of all idle stream caches, then memory of the caches that this thread
   // holds. Returns false if there is nothing.

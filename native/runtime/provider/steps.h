@@ -36,7 +36,7 @@ struct Step {
 // A value that a step writes.
 struct Written {
   size_t first = 0, last = 0;  // the step that writes it, and the last one that reads it
-  int output = -1;             // numbers of the region's inputs and outputs
+  int output = -1;             // index of the region's output; -1: none
   bool planned = false;        // on the host, computed during planning
   bool uploaded = false;       // planned, and read on the device
 };
