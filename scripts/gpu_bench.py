@@ -781,7 +781,7 @@ def bench_conv(r: Runner, dtype: torch.dtype, every: bool, floor: str) -> None:
         if every:
             chunks = (-1, 512, 1024, 2048, 4096, 1 << 20)
             matrix = itertools.product((3,), tiles.STRIDED if half else ())
-            for algorithm, tile in (*itertools.product((0, 1, 2), tiles.VECTOR), *matrix):
+            for algorithm, tile in (*itertools.product((0, 1, 2), tiles.ALL_VECTOR), *matrix):
                 if algorithm < 3 and tile.number == 0 and k <= 64:
                     continue
                 cells = []

@@ -1,14 +1,12 @@
 // What a kernel takes: one plain struct, which its launch plan (host C++) fills and the kernel (clang for
 // AMD, nvcc) reads. Each kernel file has a *_args.h with the structs of its kernels:
 //
-//   struct CastArgs {
-//     static constexpr int kSlots = 2;
+//   struct CastArgs : Arguments<2, 32> {
 //     In x;
 //     Out y;
 //     uint32_t total;
 //     ...
 //   };
-//   static_assert(is_args<CastArgs>(32), "the layout that every compiler gives it");
 //
 // It begins with its pointers, the slots. In a plan a slot holds a buffer (device/launch.h), for which the
 // launcher puts the address.
@@ -22,13 +20,11 @@
 
 #include "device/integers.h"
 
-// In the same way callable on both sides.
-#if defined(__AMDGCN__)
-#define GRAPHOPT_BOTH_SIDES __attribute__((host, device))
-#elif defined(__CUDACC__)
-#define GRAPHOPT_BOTH_SIDES __host__ __device__
+// A function that kernels call.
+#if defined(__AMDGCN__) || defined(__CUDACC__)
+#define DEVICE __attribute__((device)) inline __attribute__((always_inline))
 #else
-#define GRAPHOPT_BOTH_SIDES
+#define DEVICE inline
 #endif
 
 namespace graphopt::hip {
@@ -38,7 +34,7 @@ struct In {
   using Parameter = const void*;
   const void* address;
   template <class T>
-  GRAPHOPT_BOTH_SIDES operator const T*() const {
+  DEVICE operator const T*() const {
     return static_cast<const T*>(address);
   }
 };
@@ -48,7 +44,7 @@ struct Constant {
   using Parameter = const void* __restrict__;
   const void* address;
   template <class T>
-  GRAPHOPT_BOTH_SIDES operator const T*() const {
+  DEVICE operator const T*() const {
     return static_cast<const T*>(address);
   }
 };
@@ -58,28 +54,23 @@ struct Out {
   using Parameter = void*;
   void* address;
   template <class T>
-  GRAPHOPT_BOTH_SIDES operator T*() const {
+  DEVICE operator T*() const {
     return static_cast<T*>(address);
   }
 };
 
 constexpr int kMostSlots = 9;
 
-template <class Args>
-constexpr bool is_args(size_t size) {
-  return sizeof(Args) == size && alignof(Args) == 8 && __is_standard_layout(Args) &&
-         __is_trivially_copyable(Args) && Args::kSlots <= kMostSlots && sizeof(void*) == 8;
-}
+// A kernel's arguments with so many slots, and so many bytes whatever compiles them.
+template <int kCount, size_t kSize>
+struct Arguments {
+  static constexpr int kSlots = kCount;
+  static constexpr size_t kBytes = kSize;
+};
 
-// Whether the members at these offsets are all slots, in order.
-template <class Args, int kCount>
-constexpr bool are_slots(const size_t (&offsets)[kCount]) {
-  if (kCount != Args::kSlots) return false;
-  for (int i = 0; i < kCount; ++i) {
-    if (offsets[i] != 8 * static_cast<size_t>(i)) return false;
-  }
-  return true;
-}
+template <class Args>
+constexpr bool kIsArgs = sizeof(Args) == Args::kBytes && alignof(Args) == 8 && __is_standard_layout(Args) &&
+                         __is_trivially_copyable(Args) && Args::kSlots <= kMostSlots && sizeof(void*) == 8;
 
 // --- What arguments are made of
 

@@ -99,7 +99,7 @@ struct Launch {
   template <class Args>
   Launch(const char* kernel_name, const Grid& groups, uint32_t threads, const Args& arguments)
       : kernel(kernel_name), grid(groups), block(threads), slots(Args::kSlots), size(sizeof(Args)) {
-    static_assert(hip::is_args<Args>(sizeof(Args)) && sizeof(Args) <= kMostArgs);
+    static_assert(hip::kIsArgs<Args> && sizeof(Args) <= kMostArgs);
     std::memcpy(args, &arguments, sizeof arguments);
   }
 

@@ -9,9 +9,9 @@
 // of an NVIDIA GPU at the same time. It may use
 //   thread_x(), block_x(), block_y(), block_z()   indices; sizes are passed as parameters
 //   work_item(threads)          block_x() and thread_x() in one
-//   SHARED(Type, name)          one static object in LDS; at most one in a kernel; starts uninitialised
-//   DYNAMIC_SHARED(Type, name)  a pointer to the LDS that the launch asks for; at most one in a kernel
-//   LARGE_SHARED(Type, name)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
+//   SHARED(name, Type)          a static object in LDS; at most one in a kernel; starts uninitialised
+//   DYNAMIC_SHARED(name, Type)  a pointer to the LDS that the launch asks for; at most one in a kernel
+//   LARGE_SHARED(name, Type)    as SHARED, for more than the 48 KiB that NVIDIA allows there: on NVIDIA the
 //                               launch asks for them
 //   barrier()                   all work-items of the work-group
 //   barrier_of_part(part, threads)
@@ -35,19 +35,9 @@
 //   atomic_exchange(p, value)   in global memory, among all work-items of the launch
 #pragma once
 
-#if defined(__AMDGCN__)
-#define GRAPHOPT_ON_AMD 1
-#elif defined(__CUDACC__)
-#define GRAPHOPT_ON_NVIDIA 1
-#else
-#define GRAPHOPT_ON_CPU 1
-#endif
-
-#if GRAPHOPT_ON_NVIDIA
+#if defined(__CUDACC__)
 #include <cuda_fp16.h>
-#elif GRAPHOPT_ON_AMD
-// The attributes are spelled out where they are used: there are no headers that name them.
-#else
+#elif !defined(__AMDGCN__)  // its attributes are spelled out: there are no headers that name them
 #include "device/emulator/hip_on_cpu.h"
 #endif
 
@@ -57,75 +47,80 @@
 
 // --- Kernels and LDS
 
-#if GRAPHOPT_ON_AMD
-#define DEVICE __attribute__((device)) inline __attribute__((always_inline))
-#define KERNEL(name, max_threads, Args, ...)                                                            \
-  GRAPHOPT_KERNEL(__attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads))), \
-                  name, Args, __VA_ARGS__)
-#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
-#define SHARED(Type, name) __attribute__((shared)) Type name
-#define DYNAMIC_SHARED(Type, name) extern __attribute__((shared)) __attribute__((aligned(16))) Type name[]
-#define LARGE_SHARED(Type, name) SHARED(Type, name)
-#elif GRAPHOPT_ON_NVIDIA
-#define DEVICE __device__ __forceinline__
-#define KERNEL(name, max_threads, Args, ...) \
-  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads), name, Args, __VA_ARGS__)
-#define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
-  GRAPHOPT_KERNEL(__global__ __launch_bounds__(max_threads, groups), name, Args, __VA_ARGS__)
-#define SHARED(Type, name) __shared__ Type name
-#define DYNAMIC_SHARED(Type, name) extern __shared__ __align__(16) Type name[]
-#define LARGE_SHARED(Type, name)                                \
-  extern __shared__ __align__(16) unsigned char name##_bytes[]; \
-  Type& name = *reinterpret_cast<Type*>(name##_bytes)
+#if defined(__AMDGCN__)
+#define GRAPHOPT_GLOBAL(max_threads, groups) \
+  __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, max_threads)))
+#elif defined(__CUDACC__)
+#define GRAPHOPT_GLOBAL(max_threads, groups) __global__ __launch_bounds__(max_threads, groups)
 #endif
-
-// The kernel, which puts the pointers into the slots, and the head of the function with its body.
-#define GRAPHOPT_KERNEL(attributes, name, Args, ...)                                                 \
-  static_assert(graphopt::hip::are_slots<Args>({GRAPHOPT_EACH(GRAPHOPT_OFFSET, Args, __VA_ARGS__)}), \
-                "all slots, in order");                                                              \
-  DEVICE void name##_body(const Args& args);                                                         \
-  extern "C" attributes void name(Args args GRAPHOPT_EACH(GRAPHOPT_PARAMETER, Args, __VA_ARGS__)) {  \
-    GRAPHOPT_EACH(GRAPHOPT_FILL, Args, __VA_ARGS__)                                                  \
-    name##_body(args);                                                                               \
-  }                                                                                                  \
-  DEVICE void name##_body(const Args& args)
-#define GRAPHOPT_OFFSET(Args, slot) __builtin_offsetof(Args, slot),
-#define GRAPHOPT_PARAMETER(Args, slot) , decltype(Args::slot)::Parameter slot
-#define GRAPHOPT_FILL(Args, slot) args.slot.address = slot;
-
-// F(Args, slot) for each of the slots.
-#define GRAPHOPT_EACH(F, Args, ...) \
-  GRAPHOPT_PICK(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)(F, Args, __VA_ARGS__)
-#define GRAPHOPT_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, count, ...) GRAPHOPT_EACH_##count
-#define GRAPHOPT_EACH_1(F, Args, slot) F(Args, slot)
-#define GRAPHOPT_EACH_2(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_1(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_3(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_2(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_4(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_3(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_5(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_4(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_6(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_5(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_7(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_6(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_8(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_7(F, Args, __VA_ARGS__)
-#define GRAPHOPT_EACH_9(F, Args, slot, ...) F(Args, slot) GRAPHOPT_EACH_8(F, Args, __VA_ARGS__)
-
-#if GRAPHOPT_ON_CPU
-#define UNROLL
-#define UNROLL_A_LITTLE
-#define NO_UNROLL
+#if defined(__AMDGCN__) || defined(__CUDACC__)
+#define GRAPHOPT_REGISTER(name, max_threads)
+#define SHARED(name, ...) __attribute__((shared)) __VA_ARGS__ name
+#define DYNAMIC_SHARED(name, Type) extern __attribute__((shared)) __attribute__((aligned(16))) Type name[]
+#endif
+#if defined(__CUDACC__)
+#define LARGE_SHARED(name, ...)                                                             \
+  extern __attribute__((shared)) __attribute__((aligned(16))) unsigned char name##_bytes[]; \
+  auto& name = *reinterpret_cast<__VA_ARGS__*>(name##_bytes)
 #else
-#define UNROLL _Pragma("unroll")
+#define LARGE_SHARED SHARED
 #endif
-#if GRAPHOPT_ON_AMD
+
+#define KERNEL(name, max_threads, Args, ...) KERNEL_SHARING(name, max_threads, 0, Args, __VA_ARGS__)
+// The kernel, which puts the pointers into the slots, and the head of the function with its body.
+#define KERNEL_SHARING(name, max_threads, groups, Args, ...) \
+  DEVICE void name##_body(const Args& args);                 \
+  extern "C" GRAPHOPT_GLOBAL(max_threads, groups) void name( \
+      Args args GRAPHOPT_PARAMETERS(Args, __VA_ARGS__)) {    \
+    graphopt::hip::set_slots(args, __VA_ARGS__);             \
+    name##_body(args);                                       \
+  }                                                          \
+  GRAPHOPT_REGISTER(name, max_threads)                       \
+  DEVICE void name##_body(const Args& args)
+// Kernels whose body is `function(args)`, in parentheses where it has a comma. KERNEL_OF has one; FLOAT_KERNELS has
+// name_f32 and name_f16, and BITS_KERNELS has name_b8, name_b16 and name_b32, in which the function's T is their type.
+#define KERNEL_OF(name, function, max_threads, Args, ...) \
+  KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
+#define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \
+  KERNEL(name, max_threads, Args, __VA_ARGS__) {                           \
+    using T = Type;                                                        \
+    (function)(args);                                                      \
+  }
+#define FLOAT_KERNELS(name, function, ...)                       \
+  GRAPHOPT_KERNEL_WITH(float, name##_f32, function, __VA_ARGS__) \
+  GRAPHOPT_KERNEL_WITH(half_t, name##_f16, function, __VA_ARGS__)
+#define BITS_KERNELS(name, function, ...)                           \
+  GRAPHOPT_KERNEL_WITH(uint8_t, name##_b8, function, __VA_ARGS__)   \
+  GRAPHOPT_KERNEL_WITH(uint16_t, name##_b16, function, __VA_ARGS__) \
+  GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__)
+
+// The parameters that the slots are. Each scan expands the next one: a macro does not expand itself.
+#define GRAPHOPT_PARAMETERS(...)                                         \
+  GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN( \
+      GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_SCAN(GRAPHOPT_PARAMETER(__VA_ARGS__))))))))))
+#define GRAPHOPT_SCAN(...) __VA_ARGS__
+#define GRAPHOPT_PARAMETER(Args, slot, ...) \
+  , decltype(Args::slot)::Parameter slot __VA_OPT__(GRAPHOPT_NEXT GRAPHOPT_NONE()()(Args, __VA_ARGS__))
+#define GRAPHOPT_NEXT() GRAPHOPT_PARAMETER
+#define GRAPHOPT_NONE()
+
+#if defined(__AMDGCN__) || defined(__CUDACC__)
+#define GRAPHOPT_PRAGMA(text) _Pragma(text)
+#else
+#define GRAPHOPT_PRAGMA(text)
+#endif
+#define UNROLL GRAPHOPT_PRAGMA("unroll")
+#define NO_UNROLL GRAPHOPT_PRAGMA("unroll 1")
+#if defined(__AMDGCN__)
 // Unrolled all the way, clang for AMD moves the loads of all steps to the front and runs out of registers.
-#define UNROLL_A_LITTLE _Pragma("unroll 2")
-#define NO_UNROLL _Pragma("nounroll")
-#elif GRAPHOPT_ON_NVIDIA
-#define UNROLL_A_LITTLE _Pragma("unroll")
-#define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_A_LITTLE GRAPHOPT_PRAGMA("unroll 2")
+#else
+#define UNROLL_A_LITTLE UNROLL
 #endif
 
 namespace graphopt::hip {
 
-#if GRAPHOPT_ON_AMD
+#if defined(__AMDGCN__)
 
 typedef _Float16 half_t;
 
@@ -177,7 +172,7 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) {
   return __hip_atomic_exchange(p, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-#elif GRAPHOPT_ON_NVIDIA
+#elif defined(__CUDACC__)
 
 typedef __half half_t;
 
@@ -222,6 +217,15 @@ DEVICE uint32_t atomic_exchange(uint32_t* p, uint32_t value) { return atomicExch
 
 #endif
 
+// All slots of a kernel's arguments, in order.
+template <class Args, class... Pointers>
+DEVICE void set_slots(Args& args, Pointers... pointers) {
+  static_assert(kIsArgs<Args>, "one layout for all compilers");
+  static_assert(sizeof...(Pointers) == Args::kSlots, "all slots");
+  const void* const slots[] = {pointers...};
+  __builtin_memcpy(static_cast<void*>(&args), slots, sizeof slots);
+}
+
 DEVICE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 DEVICE float rsqrt_exact(float x) { return 1.0f / sqrt_exact(x); }
 
@@ -264,9 +268,9 @@ struct alignas(16) Pack {
   T v[kSize];
 };
 
-#if GRAPHOPT_ON_NVIDIA
+#if defined(__CUDACC__)
 typedef uint4 Bits128;
-#elif GRAPHOPT_ON_AMD
+#elif defined(__AMDGCN__)
 typedef uint32_t Bits128 __attribute__((ext_vector_type(4)));
 #else
 struct alignas(16) Bits128 {
@@ -298,7 +302,7 @@ DEVICE void store_pack(T* p, const Pack<T>& x) {
   *reinterpret_cast<Bits128*>(p) = bit_cast<Bits128>(x);
 }
 
-#if GRAPHOPT_ON_NVIDIA
+#if defined(__CUDACC__)
 template <class To, class T>
 DEVICE void copy_to_lds(To* to, const T* from, bool inside) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));

@@ -3,20 +3,9 @@
 // guide (compute capability 9.0).
 #pragma once
 
-// Matrix instructions, in device code:
-//   GRAPHOPT_MFMA        CDNA: 64 lanes, fp32 += fp16 x fp16 (16x16x16) and fp32 += fp32 x fp32 (16x16x4)
-//   GRAPHOPT_WMMA_GFX11  RDNA3: 32 lanes, fp32 += fp16 x fp16 (16x16x16), operands duplicated across half-waves
-//   GRAPHOPT_WMMA_GFX12  RDNA4: the same product, operands not duplicated
-//   GRAPHOPT_MMA_SM80    NVIDIA: warp-level mma.sync, fp32 += fp16 x fp16 (16x8x16)
-// None of them: products run on the vector unit. Of gfx9 those before CDNA have none.
+// CDNA's matrix units multiply fp16 and fp32. Of gfx9 the targets before CDNA have none.
 #if defined(__GFX9__) && !defined(__gfx900__) && !defined(__gfx906__)
 #define GRAPHOPT_MFMA 1
-#elif defined(__GFX11__)
-#define GRAPHOPT_WMMA_GFX11 1
-#elif defined(__GFX12__)
-#define GRAPHOPT_WMMA_GFX12 1
-#elif defined(__CUDA_ARCH__)
-#define GRAPHOPT_MMA_SM80 1
 #endif
 
 namespace graphopt::hip {
@@ -38,8 +27,8 @@ enum class Matrix { kNone, kMfma, kWmma, kMma, kEmulated };
 #if GRAPHOPT_MFMA || GRAPHOPT_WAVE == 64
 #define GRAPHOPT_MATRIX_F32 1
 #endif
-#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12 || \
-    GRAPHOPT_MMA_SM80
+#if GRAPHOPT_MATRIX_F32 || GRAPHOPT_WAVE == 32 || defined(__GFX11__) || defined(__GFX12__) || \
+    defined(__CUDA_ARCH__)
 #define GRAPHOPT_MATRIX_F16 1
 #endif
 #if GRAPHOPT_MATRIX_F16

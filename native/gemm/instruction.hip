@@ -52,7 +52,8 @@ DEVICE void store_tile(const typename Instruction<T>::Sum& sum, T* y, int row, i
 }
 
 template <class T>
-DEVICE void tile_product(const TileArgs& args, InstructionLds<T>& lds) {
+DEVICE void tile_product(const TileArgs& args) {
+  SHARED(lds, InstructionLds<T>);
   const T *a = args.a, *b = args.b;
   T* y = args.y;
   typename Instruction<T>::Sum sum = {};
@@ -62,7 +63,8 @@ DEVICE void tile_product(const TileArgs& args, InstructionLds<T>& lds) {
 }
 
 template <class T>
-DEVICE void tile_chain(const TileChainArgs& args, InstructionLds<T>& lds) {
+DEVICE void tile_chain(const TileChainArgs& args) {
+  SHARED(lds, InstructionLds<T>);
   const T *a = args.a, *b = args.b, *c = args.c;
   T* y = args.y;
   const int M = args.M, N = args.N, P = args.P;
@@ -88,7 +90,8 @@ DEVICE void tile_chain(const TileChainArgs& args, InstructionLds<T>& lds) {
 }
 
 template <class T>
-DEVICE void tile_rows(const TileArgs& args, InstructionLds<T>& lds) {
+DEVICE void tile_rows(const TileArgs& args) {
+  SHARED(lds, InstructionLds<T>);
   const T *a = args.a, *b = args.b;
   T* y = args.y;
   const int M = args.M, N = args.N;
@@ -115,19 +118,6 @@ DEVICE void tile_rows(const TileArgs& args, InstructionLds<T>& lds) {
 
 using namespace graphopt::hip;
 
-#define INSTRUCTION_KERNELS(T, suffix)                            \
-  KERNEL(tile_product_##suffix, kWave, TileArgs, a, b, y) {       \
-    SHARED(InstructionLds<T>, lds);                               \
-    tile_product<T>(args, lds);                                   \
-  }                                                               \
-  KERNEL(tile_chain_##suffix, kWave, TileChainArgs, a, b, c, y) { \
-    SHARED(InstructionLds<T>, lds);                               \
-    tile_chain<T>(args, lds);                                     \
-  }                                                               \
-  KERNEL(tile_rows_##suffix, kWave, TileArgs, a, b, y) {          \
-    SHARED(InstructionLds<T>, lds);                               \
-    tile_rows<T>(args, lds);                                      \
-  }
-
-INSTRUCTION_KERNELS(float, f32)
-INSTRUCTION_KERNELS(half_t, f16)
+FLOAT_KERNELS(tile_product, tile_product<T>, kWave, TileArgs, a, b, y)
+FLOAT_KERNELS(tile_chain, tile_chain<T>, kWave, TileChainArgs, a, b, c, y)
+FLOAT_KERNELS(tile_rows, tile_rows<T>, kWave, TileArgs, a, b, y)

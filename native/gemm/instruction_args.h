@@ -7,21 +7,17 @@ namespace graphopt::hip {
 
 // Y [M, N] = A B^T, A [M, K], B [N, K], one work-group of one wave for each tile of 16 x 16 of Y;
 // tile_rows_*: the largest value and the sum of each row of one tile, Y [M, 2].
-struct TileArgs {
-  static constexpr int kSlots = 3;
+struct TileArgs : Arguments<3, 40> {
   In a, b;
   Out y;
   int32_t M, N, K;
 };
-static_assert(is_args<TileArgs>(40), "one layout for all compilers");
 
 // Y [M, P] = (A B^T) C, C [N, P], the first product rounded to T.
-struct TileChainArgs {
-  static constexpr int kSlots = 4;
+struct TileChainArgs : Arguments<4, 48> {
   In a, b, c;
   Out y;
   int32_t M, N, K, P;
 };
-static_assert(is_args<TileChainArgs>(48), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -10,8 +10,7 @@ constexpr int kGemmSumThreads = 256;
 
 // One work-item for each pack of a row of Y, of which there are `packs` in all and `across` in a row;
 // matrices have `rows`.
-struct GemmSumArgs {
-  static constexpr int kSlots = 4;
+struct GemmSumArgs : Arguments<4, with_epilogue(68)> {
   In partial, bias, residual;  // bias and residual may be null
   Out y;
   int32_t N, splits;
@@ -19,6 +18,5 @@ struct GemmSumArgs {
   Divisor across, rows;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmSumArgs>(with_epilogue(68)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

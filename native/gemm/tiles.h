@@ -42,111 +42,111 @@ struct TileCost {
 constexpr TileCost cost(double part_of_peak, double step, double ends) { return {part_of_peak, step, ends}; }
 constexpr TileCost no_cost() { return {}; }
 
-// The targets that have a kernel. kCopying: those that copy memory to LDS without registers (kCopiesToLds). kTested:
-// these, and the CPU with waves of 32.
-enum class Targets { kNone, kCopying, kTested, kAll };
+// The targets that have a kernel. kCopiesToLds: those that copy memory to LDS without registers (traits.h).
+enum class Targets { kNone, kCopiesToLds, kAll };
 
 // clang-format off
 
-// The vector unit's tiles (pipelines/vector.h): float32, and float16 without matrix units.
-// Columns: size; type of the kernels of MatMul and Conv; work-groups of Winograd's kernels on a compute unit of NVIDIA;
-// shape; part of the arithmetic rate that a full device reaches.
+// The vector unit's tiles (pipelines/vector.h), the largest first: float32, and float16 for targets without matrix units.
+// Columns: size; type of the kernels of MatMul and Conv, Winograd's kernels use all; work-groups of Winograd's kernels on
+// a compute unit of NVIDIA; shape; part of the arithmetic rate that a full device reaches.
 #define GEMM_VECTOR_TILES(TILE)                                      \
   TILE(128x128, f32, 2, (VectorShape{128, 128, 8, 8, 64, 64}), 0.70) \
-  TILE(64x128,  f16, 4, (VectorShape{64, 128, 8, 8, 64, 64}),  0.62) \
   TILE(64x32,   f32, 7, (VectorShape{64, 32, 4, 4, 32, 32}),   0.40)
+#define GEMM_VECTOR_F16_TILES(TILE) \
+  TILE(64x128,  f16, 4, (VectorShape{64, 128, 8, 8, 64, 64}),  0.62)
 
 // Float16 on the matrix units, operands of any layout (loaders/strided.h). Waves of RDNA have 32 columns: the sums of
 // 64 would leave too few registers for the operands of RDNA 3.
-// Columns: size; work-groups of Winograd's kernels on a compute unit of NVIDIA; their shape there (mma_sync); the
+// Columns: size; type; work-groups of Winograd's kernels on a compute unit of NVIDIA; their shape there (mma_sync); the
 // shape elsewhere, and of all other kernels, with waves of 64 (mfma) and of 32 (wmma); of Winograd's kernels on an H200
 // the work-groups that keep a compute unit busy, and the FLOPs a clock that it then does.
-#define GEMM_STRIDED_TILES(TILE)                                                                                    \
-  TILE(128x128, 2, shape(128, 128, 64, 64, 64, 2),                                                                  \
-       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                      \
-  TILE(64x64, 6, shape(64, 64, 32, 64, 64, 2),                                                                      \
+#define GEMM_STRIDED_TILES(TILE)                                                                               \
+  TILE(128x128, f16, 2, shape(128, 128, 64, 64, 64, 2),                                                        \
+       shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), 1, 820)                                 \
+  TILE(64x64, f16, 6, shape(64, 64, 32, 64, 64, 2),                                                            \
        shape(64, 64, 32, 64, 32, 2), shape(64, 64, 32, 32, 32, 2), 2, 530)
 
 // Float16 on the matrix units, operands in whole packs of 16 bytes (loaders/dense.h, im2col.h, halo.h).
-// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h;
-// work-groups on a compute unit of NVIDIA; shape by instruction: mma_sync (memory is copied to LDS), mfma (waves of 64)
-// and wmma (waves of 32); cost with dense.h or im2col.h; cost with halo.h. Costs are fitted to an H200
-// (scripts/gpu_bench.py --tiles). Nobody has measured AMD: there they are the same beside the rate of its units. Larger
-// tiles do not fit operands that pass through registers.
+// Columns: size, and split_k; targets with kernels for operands of dense.h and im2col.h; for operands of halo.h, which
+// need kCopiesToLds or, for tests, the CPU with waves of 32; work-groups on a compute unit of NVIDIA; shape by
+// instruction: mma_sync (memory is copied to LDS), mfma (waves of 64) and wmma (waves of 32); cost with dense.h or
+// im2col.h; cost with halo.h. Costs are fitted to an H200 (scripts/gpu_bench.py --tiles). AMD is not measured: the same
+// costs are taken beside the rate of its units. Larger tiles do not fit operands that pass through registers.
 #define GEMM_ALIGNED_TILES(TILE)                                                                                    \
-  TILE(128x256, kCopying, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                         \
+  TILE(128x256, kCopiesToLds, kNone, 1, shape(128, 256, 64, 64, 64, 3), no_shape(), no_shape(),                     \
        cost(0.50, 1340, 8800), no_cost())                                                                           \
-  TILE(192x192, kCopying, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                         \
+  TILE(192x192, kCopiesToLds, kNone, 1, shape(192, 192, 48, 96, 64, 3), no_shape(), no_shape(),                     \
        cost(0.48, 1260, 15200), no_cost())                                                                          \
-  TILE(192x160, kCopying, kCopying, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),                      \
+  TILE(192x160, kCopiesToLds, kCopiesToLds, 1, shape(192, 160, 48, 80, 64, 3), no_shape(), no_shape(),              \
        cost(0.48, 1100, 11000), cost(0.55, 800, 7900))                                                              \
-  TILE(192x128, kCopying, kCopying, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),                      \
+  TILE(192x128, kCopiesToLds, kCopiesToLds, 1, shape(192, 128, 48, 64, 64, 3), no_shape(), no_shape(),              \
        cost(0.45, 900, 9000), cost(0.565, 600, 6000))                                                               \
-  TILE(128x160, kCopying, kCopying, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),                      \
+  TILE(128x160, kCopiesToLds, kCopiesToLds, 1, shape(128, 160, 32, 80, 64, 3), no_shape(), no_shape(),              \
        cost(0.47, 900, 9000), cost(0.49, 900, 7000))                                                                \
-  TILE(96x128, kCopying, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                           \
+  TILE(96x128, kCopiesToLds, kNone, 2, shape(96, 128, 48, 32, 64, 3), no_shape(), no_shape(),                       \
        cost(0.36, 800, 8000), no_cost())                                                                            \
-  TILE(128x128, kAll, kTested, 2, shape(128, 128, 64, 64, 64, 3),                                                   \
+  TILE(128x128, kAll, kAll, 2, shape(128, 128, 64, 64, 64, 3),                                                      \
        shape(128, 128, 64, 64, 32, 2), shape(128, 128, 64, 32, 32, 2), cost(0.324, 1500, 6300),                     \
        cost(0.565, 1550, 6500))                                                                                     \
-  TILE(128x64, kAll, kCopying, 2, shape(128, 64, 64, 32, 64, 4),                                                    \
+  TILE(128x64, kAll, kCopiesToLds, 2, shape(128, 64, 64, 32, 64, 4),                                                \
        shape(128, 64, 64, 32, 64, 2), shape(128, 64, 64, 32, 32, 2), cost(0.238, 670, 4200), cost(0.46, 860, 6700)) \
   TILE(64x64, kAll, kNone, 3, shape(64, 64, 32, 32, 64, 4),                                                         \
        shape(64, 64, 32, 32, 64, 2), shape(64, 64, 32, 32, 32, 2), cost(0.21, 1080, 3200), no_cost())               \
   TILE(32x32, kAll, kNone, 4, shape(32, 32, 16, 16, 64, 6),                                                         \
        shape(32, 32, 16, 32, 64, 2), shape(32, 32, 16, 16, 64, 2), cost(0.095, 380, 500), no_cost())                \
-  TILE(128x64x2, kNone, kTested, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2), \
+  TILE(128x64x2, kNone, kAll, 1, shape(128, 64, 32, 64, 128, 3, 2), no_shape(), shape(64, 64, 32, 64, 64, 3, 2),    \
        no_cost(), cost(0.442, 1350, 6200))                                                                          \
-  TILE(144x48x4, kNone, kTested, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2), \
+  TILE(144x48x4, kNone, kAll, 1, shape(144, 48, 48, 48, 128, 3, 4), no_shape(), shape(48, 48, 48, 48, 64, 3, 2),    \
        no_cost(), cost(0.443, 900, 9500))
 
 // clang-format on
 
 // All tiles. Tests and tuning can choose one of them.
-#define GEMM_VECTOR_TILE(name, ...) kVector##name,
-#define GEMM_STRIDED_TILE(name, ...) kStrided##name,
+#define GEMM_TILE(name, type, ...) k##name##_##type,
 #define GEMM_ALIGNED_TILE(name, ...) kAligned##name,
 enum class GemmTile {
-  GEMM_VECTOR_TILES(GEMM_VECTOR_TILE) GEMM_STRIDED_TILES(GEMM_STRIDED_TILE)
+  GEMM_VECTOR_TILES(GEMM_TILE) GEMM_VECTOR_F16_TILES(GEMM_TILE) GEMM_STRIDED_TILES(GEMM_TILE)
       GEMM_ALIGNED_TILES(GEMM_ALIGNED_TILE)
 };
 
 struct VectorTile {
   GemmTile tile;
   const char* name;
-  const char* type;  // of the kernels of MatMul and Conv, "f32" or "f16"
+  const char* type;
+  int winograd_groups_per_unit;
   VectorShape shape;
   double part_of_peak;
 
   constexpr bool half() const { return type[1] == '1'; }
 };
-#define GEMM_VECTOR_ROW(name, type, groups, shape, part_of_peak) \
-  {GemmTile::kVector##name, #name, #type, shape, part_of_peak},
-constexpr VectorTile kVectorTiles[] = {GEMM_VECTOR_TILES(GEMM_VECTOR_ROW)};
+#define GEMM_ROW(name, type, ...) {GemmTile::k##name##_##type, #name, #type, __VA_ARGS__},
+constexpr VectorTile kVectorTiles[] = {GEMM_VECTOR_TILES(GEMM_ROW) GEMM_VECTOR_F16_TILES(GEMM_ROW)};
 
 struct StridedTile {
   GemmTile tile;
   const char* name;
-  MatrixShape copied, wave64, wave32;
+  const char* type;
+  int winograd_groups_per_unit;
+  MatrixShape copies_to_lds, wave64, wave32;
   int busy_groups, flops_a_clock;  // of Winograd's kernels
 
   constexpr const MatrixShape& shape(int wave, bool copies = false) const {
-    return copies ? copied : wave == 64 ? wave64 : wave32;
+    return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;
   }
 };
-#define GEMM_STRIDED_ROW(name, groups, ...) {GemmTile::kStrided##name, #name, __VA_ARGS__},
-constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_STRIDED_ROW)};
+constexpr StridedTile kStridedTiles[] = {GEMM_STRIDED_TILES(GEMM_ROW)};
 
 struct AlignedTile {
   GemmTile tile;
   const char* name;
   Targets dense_kernels, halo_kernels;
-  int groups;
-  MatrixShape copied, wave64, wave32;
+  int groups_per_unit;  // work-groups on a compute unit
+  MatrixShape copies_to_lds, wave64, wave32;
   TileCost dense_cost, halo_cost;
 
   constexpr const MatrixShape& shape(int wave, bool copies) const {
-    return copies ? copied : wave == 64 ? wave64 : wave32;
+    return copies ? copies_to_lds : wave == 64 ? wave64 : wave32;
   }
 };
 #define GEMM_ALIGNED_ROW(name, dense, halo, ...) \

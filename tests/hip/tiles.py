@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.hip.harness import ROOT
 
-TABLES = ("VECTOR", "STRIDED", "ALIGNED")
+TABLES = ("VECTOR", "VECTOR_F16", "STRIDED", "ALIGNED")
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,17 @@ def _rows() -> Iterator[tuple[str, Tile]]:
 
 
 _ALL = list(_rows())
-VECTOR, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
+VECTOR, VECTOR_F16, STRIDED, ALIGNED = ([tile for of, tile in _ALL if of == table] for table in TABLES)
+# Winograd's kernels use all of the vector unit's.
+ALL_VECTOR = VECTOR + VECTOR_F16
 # The aligned tiles by the targets of their kernels: for dense operands, and for convolutions that share pixels between
 # taps.
 DENSE = [tile for tile in ALIGNED if tile.columns[0] == "kAll"]
-DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopying"]
-HALO = [tile for tile in ALIGNED if tile.columns[1] == "kTested"]
-HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopying"]
+DENSE_COPYING = [tile for tile in ALIGNED if tile.columns[0] == "kCopiesToLds"]
+HALO = [tile for tile in ALIGNED if tile.columns[1] == "kAll"]
+HALO_COPYING = [tile for tile in ALIGNED if tile.columns[1] == "kCopiesToLds"]
 
 
 def of_type(suffix: str) -> list[Tile]:
     """Returns the tiles for operands of any layout, f32 or f16. The last one of f16 uses the vector unit."""
-    vector = [tile for tile in VECTOR if tile.columns[0] == suffix]
-    return STRIDED + vector if suffix == "f16" else vector
+    return STRIDED + VECTOR_F16 if suffix == "f16" else VECTOR

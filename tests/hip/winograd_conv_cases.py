@@ -79,8 +79,8 @@ def cases() -> Iterator[Case]:
     for suffix, dtype in FLOATS:
         for algorithm, algorithm_name in enumerate(ALGORITHMS):
             # Winograd's GEMM is the same for both dtypes.
-            for t, tile in enumerate(tiles.VECTOR):
-                if suffix == "f16" and algorithm != 2 and tile is not tiles.VECTOR[-1]:
+            for t, tile in enumerate(tiles.ALL_VECTOR):
+                if suffix == "f16" and algorithm != 2 and tile is not tiles.ALL_VECTOR[-1]:
                     continue
                 for i, (N, C, H, W, M, pads) in enumerate(SHAPES):
                     if t == 0 and M <= 64:

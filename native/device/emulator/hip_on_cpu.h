@@ -17,17 +17,13 @@
 #include "blocks/half.h"
 #include "device/traits.h"
 
-#define DEVICE inline
-#define KERNEL(name, max_threads, Args, ...)                                                    \
-  GRAPHOPT_KERNEL(, name, Args, __VA_ARGS__);                                                   \
-  static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads); \
-  DEVICE void name##_body(const Args& args)
-#define KERNEL_SHARING(name, max_threads, groups, Args, ...) KERNEL(name, max_threads, Args, __VA_ARGS__)
-#define SHARED(Type, name)                                                                   \
-  static_assert(sizeof(Type) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \
-  Type& name = *static_cast<Type*>(graphopt::hip::cpu::static_lds())
-#define DYNAMIC_SHARED(Type, name) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
-#define LARGE_SHARED(Type, name) SHARED(Type, name)
+#define GRAPHOPT_GLOBAL(max_threads, groups)
+#define GRAPHOPT_REGISTER(name, max_threads) \
+  static const graphopt::hip::cpu::Registration registration_##name(#name, &name, max_threads);
+#define SHARED(name, ...)                                                                           \
+  static_assert(sizeof(__VA_ARGS__) <= graphopt::hip::kLdsBytes, "more LDS than a work-group has"); \
+  auto& name = *static_cast<__VA_ARGS__*>(graphopt::hip::cpu::static_lds())
+#define DYNAMIC_SHARED(name, Type) Type* name = static_cast<Type*>(graphopt::hip::cpu::dynamic_lds())
 
 namespace graphopt::hip {
 

@@ -10,7 +10,7 @@ namespace graphopt::hip {
 
 // copy_to_lds where it `is`, else nothing, without a branch between products.
 DEVICE void copy_to_lds_if(bool is, half_t* to, const half_t* from, bool inside) {
-#if GRAPHOPT_ON_NVIDIA
+#if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("{.reg .pred is; setp.ne.b32 is, %3, 0; @is cp.async.cg.shared.global [%0], [%1], 16, %2;}"
                :

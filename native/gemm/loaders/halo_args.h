@@ -19,8 +19,7 @@ constexpr int halo_chunks(int threads, int parts) { return threads < 256 || part
 // consecutive pixels of Y are consecutive pixels of X. `rows`: pixels of X that those of a tile reach. A tile
 // begins at pixel `first` of Y or behind it. A step is the channels of one tap that LDS has rows for, steps of one
 // block of channels follow each other; `depth` of the splits is that many k of steps.
-struct ConvHaloArgs {
-  static constexpr int kSlots = 6;
+struct ConvHaloArgs : Arguments<6, with_epilogue(168)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [splits, M, N] where there is more than one split
@@ -30,6 +29,5 @@ struct ConvHaloArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<ConvHaloArgs>(with_epilogue(168)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

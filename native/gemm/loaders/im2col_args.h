@@ -12,8 +12,7 @@ struct ConvWindow {
 
 // x [N, groups C, H, W], w [groups M, C, kernel_h, kernel_w], y [N, groups M, OH, OW]; C and M are those of a
 // group. A column of the product is one output pixel of one image.
-struct ConvArgs {
-  static constexpr int kSlots = 4;
+struct ConvArgs : Arguments<4, 144> {
   In x, w, bias;  // bias may be null
   Out y;
   int32_t M, C, H, W, groups;
@@ -23,15 +22,13 @@ struct ConvArgs {
   uint32_t pixels;
   Divisor per_image, across, taps, kernel_w;
 };
-static_assert(is_args<ConvArgs>(144), "one layout for all compilers");
 
 constexpr int kConvLastTaps = 15;  // rows and columns of a kernel, at most
 
 // A convolution in channels last, float16, as a product of patches [M, K] and filters [K, N]: M pixels of Y over
 // all images, N filters, K taps of C channels, whole packs. x [images, H, W, C], w [N, taps, C], residual and y
 // [M, N]. There are `down` rows of `across` tiles.
-struct ConvLastArgs {
-  static constexpr int kSlots = 6;
+struct ConvLastArgs : Arguments<6, with_epilogue(180)> {
   In x, w, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [splits, M, N] where there is more than one split
@@ -42,6 +39,5 @@ struct ConvLastArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<ConvLastArgs>(with_epilogue(180)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

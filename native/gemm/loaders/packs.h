@@ -16,7 +16,7 @@ DEVICE bool is_last_part(int part, int parts) { return part == kAllParts || part
 // copy_to_lds, kept in the compute unit's cache: other work-items copy the same soon.
 template <class To, class T>
 DEVICE void copy_to_lds_cached(To* to, const T* from, bool inside) {
-#if GRAPHOPT_ON_NVIDIA
+#if defined(__CUDACC__)
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
                :

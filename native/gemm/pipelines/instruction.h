@@ -19,8 +19,8 @@ struct Instruction : ShuffledInstruction<T> {};
 
 #if GRAPHOPT_MFMA
 #include "gemm/pipelines/mfma.h"
-#elif GRAPHOPT_WMMA_GFX11 || GRAPHOPT_WMMA_GFX12
+#elif defined(__GFX11__) || defined(__GFX12__)
 #include "gemm/pipelines/wmma.h"
-#elif GRAPHOPT_MMA_SM80
+#elif defined(__CUDA_ARCH__)
 #include "gemm/pipelines/mma_sync.h"
 #endif

@@ -56,7 +56,7 @@ struct ShuffledInstruction {
   }
 
   DEVICE static void multiply(Sum& sum, const Left& left, const Right& right) {
-#if GRAPHOPT_ON_CPU
+#if !defined(__AMDGCN__) && !defined(__CUDACC__)
     struct Operands {  // converted once by their lane, not by each that reads them
       float left[kSlots], right[kSlots];
     } mine;

@@ -38,7 +38,7 @@ struct WmmaInstruction {
   }
 };
 
-#if GRAPHOPT_WMMA_GFX11
+#if defined(__GFX11__)
 // All 16 k of a line, in both halves of the wave.
 struct WmmaOperand {
   typedef half_t Half16 __attribute__((ext_vector_type(16)));

@@ -54,8 +54,7 @@ struct AttentionLayout {
   AttentionScores scores;
 };
 
-struct AttentionArgs {
-  static constexpr int kSlots = 9;
+struct AttentionArgs : Arguments<9, 336> {
   Constant q, k, v, bias, mask;  // bias and mask may be null
   Out o;
   Out partial;     // unnormalised O of each split, null when there is one
@@ -63,7 +62,6 @@ struct AttentionArgs {
   Constant found;  // of fused_attention_values_*; null when not needed
   AttentionLayout layout;
 };
-static_assert(is_args<AttentionArgs>(336), "one layout for all compilers");
 
 constexpr int kAttentionThreads = 256;  // of fused_attention_few_*, _combine_* and _values_*
 constexpr int kAttentionFewRows = 4;    // of fused_attention_few_*, at most
@@ -73,8 +71,7 @@ constexpr int kAttentionFewKeys = 4, kAttentionFewStages = 3;
 constexpr int kAttentionFewLds = kAttentionFewStages * 2 * kAttentionFewKeys * kAttentionThreads * 16;
 
 // Merges the splits. One work-item for each element of O, columns fastest; there are `total` of them.
-struct AttentionCombineArgs {
-  static constexpr int kSlots = 4;
+struct AttentionCombineArgs : Arguments<4, 160> {
   In partial, statistics, found;
   Out o;
   AttentionStrides strides;  // of o
@@ -85,15 +82,13 @@ struct AttentionCombineArgs {
   float exponent;
   int32_t flags;
 };
-static_assert(is_args<AttentionCombineArgs>(160), "one layout for all compilers");
 
 // Keys whose values one work-group of fused_attention_values_* looks at.
 constexpr int kAttentionValueKeys = 512;
 
 // Finds in each part of kAttentionValueKeys keys the last one whose value is not finite, or -1. A work-group has
 // a part: `across` work-items, a power of two, take the packs of a row.
-struct AttentionValuesArgs {
-  static constexpr int kSlots = 2;
+struct AttentionValuesArgs : Arguments<2, 80> {
   Constant v;
   Out found;  // [key/value heads][parts][Dv]
   AttentionStrides strides;
@@ -101,6 +96,5 @@ struct AttentionValuesArgs {
   int32_t vectors;  // rows are whole vectors
   Divisor parts, heads;
 };
-static_assert(is_args<AttentionValuesArgs>(80), "one layout for all compilers");
 
 }  // namespace graphopt::hip

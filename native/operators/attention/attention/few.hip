@@ -197,7 +197,8 @@ DEVICE void store_few(const AttentionArgs& args, const FewPlace& place,
 }
 
 template <class T, int kHead>
-DEVICE void attention_few(const AttentionArgs& args, typename FewRows<T, kHead>::Lds& lds) {
+DEVICE void attention_few(const AttentionArgs& args) {
+  LARGE_SHARED(lds, typename FewRows<T, kHead>::Lds);
   using Few = FewRows<T, kHead>;
   constexpr int kSize = Few::kSize;
   const T *q = args.q, *k = args.k, *v = args.v;
@@ -258,16 +259,9 @@ DEVICE void attention_few(const AttentionArgs& args, typename FewRows<T, kHead>:
 
 using namespace graphopt::hip;
 
-#define ATTENTION_FEW_KERNEL(T, kHead, suffix)                                                            \
-  KERNEL(fused_attention_few_##suffix, kAttentionThreads, AttentionArgs, q, k, v, bias, mask, o, partial, \
-         statistics, found) {                                                                             \
-    using Lds = FewRows<T, kHead>::Lds;                                                                   \
-    LARGE_SHARED(Lds, lds);                                                                               \
-    attention_few<T, kHead>(args, lds);                                                                   \
-  }
-
-ATTENTION_FEW_KERNEL(float, 64, 64_f32)
-ATTENTION_FEW_KERNEL(float, 128, 128_f32)
-ATTENTION_FEW_KERNEL(half_t, 64, 64_f16)
-ATTENTION_FEW_KERNEL(half_t, 128, 128_f16)
-ATTENTION_FEW_KERNEL(half_t, 256, 256_f16)
+FLOAT_KERNELS(fused_attention_few_64, (attention_few<T, 64>), kAttentionThreads, AttentionArgs, q, k, v, bias,
+              mask, o, partial, statistics, found)
+FLOAT_KERNELS(fused_attention_few_128, (attention_few<T, 128>), kAttentionThreads, AttentionArgs, q, k, v,
+              bias, mask, o, partial, statistics, found)
+KERNEL_OF(fused_attention_few_256_f16, (attention_few<half_t, 256>), kAttentionThreads, AttentionArgs, q, k,
+          v, bias, mask, o, partial, statistics, found)

@@ -253,7 +253,9 @@ DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& s
 }
 
 template <class T, class P, bool kPlain>
-DEVICE void fused_attention(const AttentionArgs& args, typename P::Lds& lds) {
+DEVICE void fused_attention(const AttentionArgs& args) {
+  static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");
+  LARGE_SHARED(lds, typename P::Lds);
   const AttentionPlace<P> place(args.layout);
   P products;
   AttentionSoftmax<P> softmax;
@@ -319,10 +321,15 @@ DEVICE void attention_combine(const AttentionCombineArgs& args) {
       from_float<T>(y);
 }
 
+template <class T>
+struct AttentionFound {
+  int32_t last[kAttentionThreads][Pack<T>::kSize];
+};
+
 // Bound by memory: reads V once.
 template <class T>
-DEVICE void attention_values(const AttentionValuesArgs& args,
-                             int32_t (&lds)[kAttentionThreads][Pack<T>::kSize]) {
+DEVICE void attention_values(const AttentionValuesArgs& args) {
+  SHARED(lds, AttentionFound<T>);
   const T* v = args.v;
   int32_t* found = args.found;
   const AttentionStrides& strides = args.strides;
@@ -353,20 +360,15 @@ DEVICE void attention_values(const AttentionValuesArgs& args,
       }
     }
   }
-  UNROLL for (int e = 0; e < kSize; ++e) lds[thread_x()][e] = last[e];
+  UNROLL for (int e = 0; e < kSize; ++e) lds.last[thread_x()][e] = last[e];
   barrier();
   if (thread_x() >= Dv) return;
   int most = -1;
   for (int i = 0; i < step; ++i) {
-    most = max_int(most, lds[i * across + thread_x() / kSize][thread_x() % kSize]);
+    most = max_int(most, lds.last[i * across + thread_x() / kSize][thread_x() % kSize]);
   }
   found[static_cast<size_t>(id) * static_cast<size_t>(Dv) + static_cast<size_t>(thread_x())] = most;
 }
-
-template <class T>
-struct AttentionFound {
-  int32_t last[kAttentionThreads][Pack<T>::kSize];
-};
 
 // kUsed: as of MatrixAttention.
 template <class T, int kHead, int kUsed, bool kPlain, AttentionRows kRows>
@@ -403,47 +405,40 @@ using Products = typename AttentionProducts<T, kHead, kUsed, Of, Of::kMatrix>::T
 
 using namespace graphopt::hip;
 
-#define ATTENTION_KERNEL(T, kHead, kPlain, kRows, name) \
-  ATTENTION_KERNEL_OF(T, kHead, kHead, kPlain, kRows, name)
-#define ATTENTION_KERNEL_OF(T, kHead, kUsed, kPlain, kRows, name)                                          \
-  KERNEL_SHARING(name, (Products<T, kHead, kUsed, kPlain, kRows>::kThreads),                               \
-                 (Products<T, kHead, kUsed, kPlain, kRows>::kSharing), AttentionArgs, q, k, v, bias, mask, \
-                 o, partial, statistics, found) {                                                          \
-    using P = Products<T, kHead, kUsed, kPlain, kRows>;                                                    \
-    static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");                      \
-    LARGE_SHARED(typename P::Lds, lds);                                                                    \
-    fused_attention<T, P, kPlain>(args, lds);                                                              \
+#define ATTENTION_KERNEL(name, T, kHead, kUsed, kPlain, kRows)                                             \
+  KERNEL_SHARING(fused_attention_##name,                                                                   \
+                 (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kThreads),                      \
+                 (Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>::kSharing), AttentionArgs, q, k, \
+                 v, bias, mask, o, partial, statistics, found) {                                           \
+    fused_attention<T, Products<T, kHead, kUsed, kPlain, AttentionRows::kRows>, kPlain>(args);             \
   }
 
-#define ATTENTION_KERNELS(T, suffix)                                                                     \
-  ATTENTION_KERNEL(T, 64, true, AttentionRows::kFew, fused_attention_plain_64_##suffix)                  \
-  ATTENTION_KERNEL(T, 128, true, AttentionRows::kFew, fused_attention_plain_128_##suffix)                \
-  ATTENTION_KERNEL(T, 256, true, AttentionRows::kFew, fused_attention_plain_256_##suffix)                \
-  ATTENTION_KERNEL(T, 64, false, AttentionRows::kFew, fused_attention_64_##suffix)                       \
-  ATTENTION_KERNEL(T, 128, false, AttentionRows::kFew, fused_attention_128_##suffix)                     \
-  ATTENTION_KERNEL(T, 256, false, AttentionRows::kFew, fused_attention_256_##suffix)                     \
-  KERNEL(fused_attention_combine_##suffix, kAttentionThreads, AttentionCombineArgs, partial, statistics, \
-         found, o) {                                                                                     \
-    attention_combine<T>(args);                                                                          \
-  }                                                                                                      \
-  KERNEL(fused_attention_values_##suffix, kAttentionThreads, AttentionValuesArgs, v, found) {            \
-    SHARED(AttentionFound<T>, lds);                                                                      \
-    attention_values<T>(args, lds.last);                                                                 \
-  }
-
-ATTENTION_KERNELS(float, f32)
-ATTENTION_KERNELS(half_t, f16)
+ATTENTION_KERNEL(plain_64_f32, float, 64, 64, true, kFew)
+ATTENTION_KERNEL(plain_128_f32, float, 128, 128, true, kFew)
+ATTENTION_KERNEL(plain_256_f32, float, 256, 256, true, kFew)
+ATTENTION_KERNEL(64_f32, float, 64, 64, false, kFew)
+ATTENTION_KERNEL(128_f32, float, 128, 128, false, kFew)
+ATTENTION_KERNEL(256_f32, float, 256, 256, false, kFew)
+ATTENTION_KERNEL(plain_64_f16, half_t, 64, 64, true, kFew)
+ATTENTION_KERNEL(plain_128_f16, half_t, 128, 128, true, kFew)
+ATTENTION_KERNEL(plain_256_f16, half_t, 256, 256, true, kFew)
+ATTENTION_KERNEL(64_f16, half_t, 64, 64, false, kFew)
+ATTENTION_KERNEL(128_f16, half_t, 128, 128, false, kFew)
+ATTENTION_KERNEL(256_f16, half_t, 256, 256, false, kFew)
 #if !GRAPHOPT_MATRIX_F32
-ATTENTION_KERNEL(float, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f32)
-ATTENTION_KERNEL(float, 128, true, AttentionRows::kMany, fused_attention_plain_many_128_f32)
-ATTENTION_KERNEL(float, 64, false, AttentionRows::kMany, fused_attention_many_64_f32)
-ATTENTION_KERNEL(float, 128, false, AttentionRows::kMany, fused_attention_many_128_f32)
+ATTENTION_KERNEL(plain_many_64_f32, float, 64, 64, true, kMany)
+ATTENTION_KERNEL(plain_many_128_f32, float, 128, 128, true, kMany)
+ATTENTION_KERNEL(many_64_f32, float, 64, 64, false, kMany)
+ATTENTION_KERNEL(many_128_f32, float, 128, 128, false, kMany)
 #endif
-#if GRAPHOPT_ON_NVIDIA
-ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kMany, fused_attention_plain_many_64_f16)
-ATTENTION_KERNEL_OF(half_t, 64, 48, true, AttentionRows::kMany, fused_attention_plain_many_48_f16)
-ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kFew, fused_attention_plain_96_f16)
-ATTENTION_KERNEL_OF(half_t, 128, 96, true, AttentionRows::kTeams, fused_attention_plain_teams_96_f16)
-ATTENTION_KERNEL(half_t, 64, true, AttentionRows::kTeams, fused_attention_plain_teams_64_f16)
-ATTENTION_KERNEL(half_t, 128, true, AttentionRows::kTeams, fused_attention_plain_teams_128_f16)
+#if defined(__CUDACC__)
+ATTENTION_KERNEL(plain_many_64_f16, half_t, 64, 64, true, kMany)
+ATTENTION_KERNEL(plain_many_48_f16, half_t, 64, 48, true, kMany)
+ATTENTION_KERNEL(plain_96_f16, half_t, 128, 96, true, kFew)
+ATTENTION_KERNEL(plain_teams_96_f16, half_t, 128, 96, true, kTeams)
+ATTENTION_KERNEL(plain_teams_64_f16, half_t, 64, 64, true, kTeams)
+ATTENTION_KERNEL(plain_teams_128_f16, half_t, 128, 128, true, kTeams)
 #endif
+FLOAT_KERNELS(fused_attention_combine, attention_combine<T>, kAttentionThreads, AttentionCombineArgs, partial,
+              statistics, found, o)
+FLOAT_KERNELS(fused_attention_values, attention_values<T>, kAttentionThreads, AttentionValuesArgs, v, found)

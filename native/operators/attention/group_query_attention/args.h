@@ -11,8 +11,7 @@ constexpr int kGqaMostHead = 256;  // numbers of a head
 // Y [B, heads, length, H]: of sequence b the first `begin` tokens from past, then the S new ones, turned,
 // then zeros. begin is 0 in the first call, where all S tokens are new, else lengths[b] + 1 - S. With a weight
 // a new head x is weight x / sqrt(mean(x^2) + epsilon) before it is turned.
-struct GqaHeadsArgs {
-  static constexpr int kSlots = 8;
+struct GqaHeadsArgs : Arguments<8, 144> {
   In x;     // new tokens: number h of head n of token s of b at b S row + s row + n H + h, from `offset` on
   In past;  // [B, heads, past_length, H], null where there is none; may be Y
   In cos, sin;      // [positions, half], null: nothing is turned
@@ -28,11 +27,9 @@ struct GqaHeadsArgs {
   int32_t new_only;  // Y has the new tokens alone, from 0 on
   float epsilon;
 };
-static_assert(is_args<GqaHeadsArgs>(144), "one layout for all compilers");
 
 // Y [B, S, N, H] = softmax(scale Q K^T + ..) V; a work-group for each row.
-struct GqaAttentionArgs {
-  static constexpr int kSlots = 7;
+struct GqaAttentionArgs : Arguments<7, 160> {
   In q;        // number h of head n of token s of b at b q_b + n q_n + s q_s + h
   In k, v;     // [B, G, length, H]
   In lengths;  // int32_t [B]
@@ -49,7 +46,6 @@ struct GqaAttentionArgs {
   float scale, softcap;  // softcap 0: none
   Divisor rows, heads;   // S, N
 };
-static_assert(is_args<GqaAttentionArgs>(160), "one layout for all compilers");
 
 // kGqaEndsAtLastKey: a query in the padding has the window of its sequence's last token, as in ONNX Runtime's kernel
 // without flash attention. Otherwise its window moves on and may hold no key.

@@ -80,7 +80,8 @@ struct GqaLds {
 };
 
 template <class T>
-DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
+DEVICE void gqa_attention(const GqaAttentionArgs& args) {
+  SHARED(lds, GqaLds);
   const T *q = args.q, *k = args.k, *v = args.v, *bias = args.bias, *sinks = args.sink;
   const int32_t* lengths = args.lengths;
   T* y = args.y;
@@ -161,17 +162,5 @@ DEVICE void gqa_attention(const GqaAttentionArgs& args, GqaLds& lds) {
 
 using namespace graphopt::hip;
 
-KERNEL(gqa_heads_f32, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) {
-  gqa_heads<float>(args);
-}
-KERNEL(gqa_attention_f32, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {
-  SHARED(GqaLds, lds);
-  gqa_attention<float>(args, lds);
-}
-KERNEL(gqa_heads_f16, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y) {
-  gqa_heads<half_t>(args);
-}
-KERNEL(gqa_attention_f16, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y) {
-  SHARED(GqaLds, lds);
-  gqa_attention<half_t>(args, lds);
-}
+FLOAT_KERNELS(gqa_heads, gqa_heads<T>, kGqaThreads, GqaHeadsArgs, x, past, cos, sin, lengths, ids, weight, y)
+FLOAT_KERNELS(gqa_attention, gqa_attention<T>, kGqaThreads, GqaAttentionArgs, q, k, v, lengths, bias, sink, y)

@@ -9,8 +9,7 @@ constexpr int kRotaryThreads = 256;
 constexpr int kRotaryTogether = 4;  // neighbours of a work-item of the kernels named so
 
 // X and Y [B, rows, columns, H]: rows are tokens and columns heads, or the other way round.
-struct RotaryArgs {
-  static constexpr int kSlots = 5;
+struct RotaryArgs : Arguments<5, 104> {
   // ids: int64_t, [B, S], or the first position of every sequence; null: tokens are counted through
   In x, ids;
   In cos, sin;  // [positions, half]
@@ -23,11 +22,9 @@ struct RotaryArgs {
   int32_t one_id;
   int32_t interleaved;  // the numbers of a pair stand beside each other, else half apart
 };
-static_assert(is_args<RotaryArgs>(104), "one layout for all compilers");
 
 // Y [.., n1, n2, D]; steps are in elements, from the outermost axis on.
-struct FusedRotaryArgs {
-  static constexpr int kSlots = 4;
+struct FusedRotaryArgs : Arguments<4, 112> {
   In x;
   Constant cos, sin;
   Out y;
@@ -36,6 +33,5 @@ struct FusedRotaryArgs {
   uint32_t x_steps[3], cos_steps[3], sin_steps[3];
   int32_t interleaved;
 };
-static_assert(is_args<FusedRotaryArgs>(112), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -78,13 +78,8 @@ DEVICE void fused_rotary(const FusedRotaryArgs& args) {
 
 using namespace graphopt::hip;
 
-#define ROTARY_KERNELS(T, width, suffix)                                                               \
-  KERNEL(rotary_##suffix, kRotaryThreads, RotaryArgs, x, ids, cos, sin, y) { rotary<T, width>(args); } \
-  KERNEL(fused_rotary_##suffix, kRotaryThreads, FusedRotaryArgs, x, cos, sin, y) {                     \
-    fused_rotary<T, width>(args);                                                                      \
-  }
-
-ROTARY_KERNELS(float, 1, f32)
-ROTARY_KERNELS(half_t, 1, f16)
-ROTARY_KERNELS(float, kRotaryTogether, together_f32)
-ROTARY_KERNELS(half_t, kRotaryTogether, together_f16)
+FLOAT_KERNELS(rotary, (rotary<T, 1>), kRotaryThreads, RotaryArgs, x, ids, cos, sin, y)
+FLOAT_KERNELS(rotary_together, (rotary<T, kRotaryTogether>), kRotaryThreads, RotaryArgs, x, ids, cos, sin, y)
+FLOAT_KERNELS(fused_rotary, (fused_rotary<T, 1>), kRotaryThreads, FusedRotaryArgs, x, cos, sin, y)
+FLOAT_KERNELS(fused_rotary_together, (fused_rotary<T, kRotaryTogether>), kRotaryThreads, FusedRotaryArgs, x,
+              cos, sin, y)

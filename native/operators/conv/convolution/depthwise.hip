@@ -85,5 +85,5 @@ DEVICE void depthwise(const DepthwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(depthwise_f16, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y) { depthwise<0>(args); }
-KERNEL(depthwise_3x3_f16, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y) { depthwise<3>(args); }
+KERNEL_OF(depthwise_f16, depthwise<0>, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)
+KERNEL_OF(depthwise_3x3_f16, depthwise<3>, kDepthwiseThreads, DepthwiseArgs, x, w, bias, residual, y)

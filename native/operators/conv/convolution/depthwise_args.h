@@ -12,8 +12,7 @@ constexpr int kDepthwiseStrip = 4;  // neighbours in a row of Y that a work-item
 
 // x [N, H, W, channels], w [channels, kernel_h, kernel_w], y [N, OH, OW, channels]; a work-item for 8
 // channels of each strip of y.
-struct DepthwiseArgs {
-  static constexpr int kSlots = 5;
+struct DepthwiseArgs : Arguments<5, 144> {
   In x;
   Constant w, bias;
   In residual;  // may be null
@@ -24,6 +23,5 @@ struct DepthwiseArgs {
   ConvWindow window;
   Activation act;
 };
-static_assert(is_args<DepthwiseArgs>(144), "one layout for all compilers");
 
 }  // namespace graphopt::hip

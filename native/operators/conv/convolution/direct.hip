@@ -113,16 +113,6 @@ DEVICE void convolution(const ConvolutionArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(convolution_1_f32, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
-  convolution<1, float>(args);
-}
-KERNEL(convolution_1_f16, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
-  convolution<1, half_t>(args);
-}
 static_assert(kConvolutionFilters == 8, "the kernels' names");
-KERNEL(convolution_8_f32, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
-  convolution<8, float>(args);
-}
-KERNEL(convolution_8_f16, kConvolutionThreads, ConvolutionArgs, x, w, bias, y) {
-  convolution<8, half_t>(args);
-}
+FLOAT_KERNELS(convolution_1, (convolution<1, T>), kConvolutionThreads, ConvolutionArgs, x, w, bias, y)
+FLOAT_KERNELS(convolution_8, (convolution<8, T>), kConvolutionThreads, ConvolutionArgs, x, w, bias, y)

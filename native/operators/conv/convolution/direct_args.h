@@ -21,8 +21,7 @@ struct ConvolutionStrides {
   int32_t filter, channel, group, first_tap, first_pixel;
 };
 
-struct ConvolutionArgs {
-  static constexpr int kSlots = 4;
+struct ConvolutionArgs : Arguments<4, 200> {
   In x, w, bias;  // bias may be null
   Out y;
   int32_t M, C, groups;          // M and C are those of a group
@@ -32,6 +31,5 @@ struct ConvolutionArgs {
   uint32_t pixels;
   Divisor per_image, per_plane, across;
 };
-static_assert(is_args<ConvolutionArgs>(200), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -11,8 +11,12 @@
 
 namespace graphopt::hip {
 
-template <class P>
-DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pixels) {
+template <GemmTile kTile>
+DEVICE void conv_halo(const ConvHaloArgs& args) {
+  using P = HaloGemm<AlignedGemm<kTile, false>>;
+  DYNAMIC_SHARED(memory, half_t);
+  auto& lds = *reinterpret_cast<typename P::Lds*>(memory);
+  half_t* const pixels = memory + sizeof(typename P::Lds) / sizeof(half_t);
   const int part = block_z();
   const int per_part = args.splits.depth / P::kDepth;
   const int all = (args.C + P::kDepth - 1) / P::kDepth * static_cast<int>(args.taps.d);
@@ -33,12 +37,10 @@ DEVICE void conv_halo(const ConvHaloArgs& args, typename P::Lds& lds, half_t* pi
 
 using namespace graphopt::hip;
 
-#define HALO_KERNEL(tile, groups, name)                                                                    \
-  KERNEL_SHARING(conv_halo_##name, (AlignedGemm<tile, false>::kThreads), groups, ConvHaloArgs, x, w, bias, \
-                 residual, y, partial) {                                                                   \
-    using P = HaloGemm<AlignedGemm<tile, false>>;                                                          \
-    DYNAMIC_SHARED(half_t, lds);                                                                           \
-    conv_halo<P>(args, *reinterpret_cast<P::Lds*>(lds), lds + sizeof(P::Lds) / sizeof(half_t));            \
-  }
-
-GEMM_HALO_KERNELS
+#if defined(__CUDACC__) || GRAPHOPT_WAVE == 32
+#define HALO_KERNEL(name, dense, halo, groups, ...)                                             \
+  GEMM_ON_##halo(KERNEL_SHARING(                                                                \
+      conv_halo_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads), groups, \
+      ConvHaloArgs, x, w, bias, residual, y, partial) { conv_halo<GemmTile::kAligned##name>(args); })
+GEMM_ALIGNED_TILES(HALO_KERNEL)
+#endif

@@ -15,7 +15,8 @@
 namespace graphopt::hip {
 
 template <class P>
-DEVICE void conv_last(const ConvLastArgs& args, typename P::Lds& lds) {
+DEVICE void conv_last(const ConvLastArgs& args) {
+  LARGE_SHARED(lds, typename P::Lds);
   const half_t* w = args.w;
   const int part = block_z();
   const int first_k = part * args.splits.depth;
@@ -31,7 +32,8 @@ DEVICE void conv_last(const ConvLastArgs& args, typename P::Lds& lds) {
 }
 
 template <class P>
-DEVICE void conv_apart(const ConvApartArgs& args, typename P::Lds& lds) {
+DEVICE void conv_apart(const ConvApartArgs& args) {
+  LARGE_SHARED(lds, typename P::Lds);
   const half_t *x = args.x, *w = args.w, *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
   const int32_t M = args.M, N = args.N, K = args.K;
@@ -65,18 +67,14 @@ DEVICE void conv_apart(const ConvApartArgs& args, typename P::Lds& lds) {
 
 using namespace graphopt::hip;
 
-#define DENSE_KERNEL(tile, groups, name)                                                                    \
-  KERNEL_SHARING(conv_last_##name, (AlignedGemm<tile, false>::kThreads), groups, ConvLastArgs, x, w, bias,  \
-                 residual, y, partial) {                                                                    \
-    using P = AlignedGemm<tile, false>;                                                                     \
-    LARGE_SHARED(P::Lds, lds);                                                                              \
-    conv_last<P>(args, lds);                                                                                \
-  }                                                                                                         \
-  KERNEL_SHARING(conv_apart_##name, (AlignedGemm<tile, true>::kThreads), groups, ConvApartArgs, x, w, bias, \
-                 residual, y) {                                                                             \
-    using P = AlignedGemm<tile, true>;                                                                      \
-    LARGE_SHARED(P::Lds, lds);                                                                              \
-    conv_apart<P>(args, lds);                                                                               \
-  }
-
-GEMM_DENSE_KERNELS
+#if GRAPHOPT_MATRIX_F16
+#define CONV_KERNELS(name, dense, halo, groups, ...)                                                     \
+  GEMM_ON_##dense(                                                                                       \
+      KERNEL_SHARING(conv_last_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, false>::kThreads),   \
+                     groups, ConvLastArgs, x, w, bias, residual, y, partial) {                           \
+        conv_last<AlignedGemm<GemmTile::kAligned##name, false>>(args);                                   \
+      } KERNEL_SHARING(conv_apart_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads), \
+                       groups, ConvApartArgs, x, w, bias, residual,                                      \
+                       y) { conv_apart<AlignedGemm<GemmTile::kAligned##name, true>>(args); })
+GEMM_ALIGNED_TILES(CONV_KERNELS)
+#endif

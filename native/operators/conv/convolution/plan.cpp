@@ -225,7 +225,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
                                        const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   const bool copies = arch.matrix == hip::Matrix::kMma;
-  if (tile.halo_kernels == hip::Targets::kNone || (tile.halo_kernels == hip::Targets::kCopying && !copies))
+  if (tile.halo_kernels == hip::Targets::kNone || (tile.halo_kernels == hip::Targets::kCopiesToLds && !copies))
     return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =
@@ -234,7 +234,7 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   // Steps of all tiles take the same k.
   const int64_t block = halo_block(arch);
   if (round_up(p.C, shape.depth) != round_up(p.C, block)) return std::nullopt;
-  const int64_t groups = copies ? tile.groups : 1;
+  const int64_t groups = copies ? tile.groups_per_unit : 1;
   constexpr int64_t kReserved = 1024;  // by the device, for each work-group
   const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
   return fits ? std::optional(tile.halo_cost) : std::nullopt;

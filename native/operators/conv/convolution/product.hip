@@ -48,7 +48,8 @@ DEVICE void store_conv(const ConvArgs& args, int group, int first_m, uint32_t fi
 }
 
 template <class Product, class T>
-DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
+DEVICE void conv(const ConvArgs& args) {
+  SHARED(lds, typename Product::Lds);
   const T* w = args.w;
   const int32_t M = args.M;
   const int group = block_z();
@@ -79,10 +80,14 @@ DEVICE void conv(const ConvArgs& args, typename Product::Lds& lds) {
 
 using namespace graphopt::hip;
 
-#define STRIDED_KERNEL(Product, type, name)                         \
-  KERNEL(conv_##name, Product::kThreads, ConvArgs, x, w, bias, y) { \
-    SHARED(Product::Lds, lds);                                      \
-    conv<Product, type>(args, lds);                                 \
-  }
+#define CONV_KERNEL(name, type, ...)                                                     \
+  KERNEL_OF(conv_##name##_##type, (conv<StridedGemm<GemmTile::k##name##_##type>, type>), \
+            StridedGemm<GemmTile::k##name##_##type>::kThreads, ConvArgs, x, w, bias, y)
 
-GEMM_STRIDED_KERNELS
+GEMM_VECTOR_TILES(CONV_KERNEL)
+#if !GRAPHOPT_MATRIX_F16 || GRAPHOPT_WAVE
+GEMM_VECTOR_F16_TILES(CONV_KERNEL)
+#endif
+#if GRAPHOPT_MATRIX_F16
+GEMM_STRIDED_TILES(CONV_KERNEL)
+#endif

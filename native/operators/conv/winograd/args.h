@@ -14,14 +14,12 @@ struct PaddedImage {
 };
 
 // W [M, C, 3, 3] -> U [t, rows, columns], zeros around.
-struct WinogradFilterArgs {
-  static constexpr int kSlots = 2;
+struct WinogradFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
   int32_t M, C, rows;
   Divisor columns;
 };
-static_assert(is_args<WinogradFilterArgs>(40), "one layout for all compilers");
 
 // The tiles of a launch: `count` of them from `first` on, counted over images, then rows, then columns of
 // tiles.
@@ -32,29 +30,24 @@ struct Tiles {
 
 // X [N, C, H, W] -> V [t, C, stride]. One work-item for each (c, p), p fastest; `stride` >= tiles.count is a
 // multiple of 4, and columns without a tile become 0.
-struct WinogradInputArgs {
-  static constexpr int kSlots = 2;
+struct WinogradInputArgs : Arguments<2, 80> {
   In x;
   Out v;
   PaddedImage image;
   Tiles tiles;
   Divisor stride;
 };
-static_assert(is_args<WinogradInputArgs>(80), "one layout for all compilers");
 
 // Z = U^T V at one of the t positions (block_z). U [t, rows, columns], V [t, C, stride], Z [t, M, stride].
-struct WinogradProductArgs {
-  static constexpr int kSlots = 3;
+struct WinogradProductArgs : Arguments<3, 48> {
   In u, v;
   Out z;
   int32_t M, C, rows, columns, stride;
 };
-static_assert(is_args<WinogradProductArgs>(48), "one layout for all compilers");
 
 // Z [t, M, stride] -> Y [N, M, OH, OW] = act(A^T Z A + bias + residual). One work-item for each (m, p), p
 // fastest.
-struct WinogradOutputArgs {
-  static constexpr int kSlots = 4;
+struct WinogradOutputArgs : Arguments<4, 104> {
   In z, bias, residual;  // residual may be null
   Out y;
   int32_t M, OH, OW;
@@ -63,23 +56,19 @@ struct WinogradOutputArgs {
   int32_t vectors;  // OW is a multiple of kOut = 4, and Y and the residual are multiples of 16
   Activation act;
 };
-static_assert(is_args<WinogradOutputArgs>(104), "one layout for all compilers");
 
 // W [M, C, 3, 3] -> [rows, columns], row 9 c + 3 r + s, zeros around: what the implicit product multiplies
 // with.
-struct ImplicitFilterArgs {
-  static constexpr int kSlots = 2;
+struct ImplicitFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
   int32_t M, depth, rows;
   Divisor columns;
 };
-static_assert(is_args<ImplicitFilterArgs>(40), "one layout for all compilers");
 
 // Y = act(U^T patches + bias + residual); a column is one output pixel of one image. Pixels are counted over
 // images, rows, columns; there are `pixels` of them.
-struct ImplicitProductArgs {
-  static constexpr int kSlots = 5;
+struct ImplicitProductArgs : Arguments<5, 112> {
   In u, x, bias, residual;  // residual may be null
   Out y;
   int32_t M;
@@ -89,6 +78,5 @@ struct ImplicitProductArgs {
   Divisor per_image, across;
   Activation act;
 };
-static_assert(is_args<ImplicitProductArgs>(112), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -174,7 +174,8 @@ DEVICE void winograd_input(const WinogradInputArgs& args) {
 }
 
 template <class Gemm>
-DEVICE void winograd_product(const WinogradProductArgs& args, typename Gemm::Lds& lds) {
+DEVICE void winograd_product(const WinogradProductArgs& args) {
+  SHARED(lds, typename Gemm::Lds);
   const float *u = args.u, *v = args.v;
   float* z = args.z;
   const int32_t M = args.M, C = args.C, columns = args.columns, stride = args.stride;
@@ -277,7 +278,8 @@ DEVICE void implicit_filter(const ImplicitFilterArgs& args) {
 }
 
 template <class Gemm, class T>
-DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds& lds) {
+DEVICE void implicit_product(const ImplicitProductArgs& args) {
+  SHARED(lds, typename Gemm::Lds);
   const float* u = args.u;
   const T *x = args.x, *bias = args.bias, *residual = args.residual;
   T* y = args.y;
@@ -346,40 +348,22 @@ DEVICE void implicit_product(const ImplicitProductArgs& args, typename Gemm::Lds
 
 using namespace graphopt::hip;
 
-#define WINOGRAD_KERNELS(T, kOut, suffix)                                                        \
-  KERNEL(winograd_filter_##suffix, kWinogradThreads, WinogradFilterArgs, w, u) {                 \
-    winograd_filter<T, kOut>(args);                                                              \
-  }                                                                                              \
-  KERNEL(winograd_input_##suffix, kWinogradThreads, WinogradInputArgs, x, v) {                   \
-    winograd_input<T, kOut>(args);                                                               \
-  }                                                                                              \
-  KERNEL(winograd_output_##suffix, kWinogradThreads, WinogradOutputArgs, z, bias, residual, y) { \
-    winograd_output<T, kOut>(args);                                                              \
-  }
+FLOAT_KERNELS(winograd_filter_f4, (winograd_filter<T, 4>), kWinogradThreads, WinogradFilterArgs, w, u)
+FLOAT_KERNELS(winograd_filter_f2, (winograd_filter<T, 2>), kWinogradThreads, WinogradFilterArgs, w, u)
+FLOAT_KERNELS(winograd_input_f4, (winograd_input<T, 4>), kWinogradThreads, WinogradInputArgs, x, v)
+FLOAT_KERNELS(winograd_input_f2, (winograd_input<T, 2>), kWinogradThreads, WinogradInputArgs, x, v)
+FLOAT_KERNELS(winograd_output_f4, (winograd_output<T, 4>), kWinogradThreads, WinogradOutputArgs, z, bias,
+              residual, y)
+FLOAT_KERNELS(winograd_output_f2, (winograd_output<T, 2>), kWinogradThreads, WinogradOutputArgs, z, bias,
+              residual, y)
+FLOAT_KERNELS(implicit_filter, implicit_filter<T>, kWinogradThreads, ImplicitFilterArgs, w, u)
 
-WINOGRAD_KERNELS(float, 4, f4_f32)
-WINOGRAD_KERNELS(float, 2, f2_f32)
-WINOGRAD_KERNELS(half_t, 4, f4_f16)
-WINOGRAD_KERNELS(half_t, 2, f2_f16)
-
-#define WINOGRAD_PRODUCT(name, type, groups, ...)                                                 \
-  KERNEL_SHARING(winograd_product_##name##_f32, Sgemm<GemmTile::kVector##name>::kThreads, groups, \
-                 WinogradProductArgs, u, v, z) {                                                  \
-    using Gemm = Sgemm<GemmTile::kVector##name>;                                                  \
-    SHARED(Gemm::Lds, lds);                                                                       \
-    winograd_product<Gemm>(args, lds);                                                            \
-  }
-GEMM_VECTOR_TILES(WINOGRAD_PRODUCT)
-
-#define IMPLICIT_PRODUCT(T, Gemm, suffix)                                                           \
-  KERNEL(implicit_product_##suffix, Gemm::kThreads, ImplicitProductArgs, u, x, bias, residual, y) { \
-    SHARED(Gemm::Lds, lds);                                                                         \
-    implicit_product<Gemm, T>(args, lds);                                                           \
-  }
-#define IMPLICIT_PRODUCTS(name, ...)                                  \
-  IMPLICIT_PRODUCT(float, Sgemm<GemmTile::kVector##name>, name##_f32) \
-  IMPLICIT_PRODUCT(half_t, Sgemm<GemmTile::kVector##name>, name##_f16)
-GEMM_VECTOR_TILES(IMPLICIT_PRODUCTS)
-
-KERNEL(implicit_filter_f32, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<float>(args); }
-KERNEL(implicit_filter_f16, kWinogradThreads, ImplicitFilterArgs, w, u) { implicit_filter<half_t>(args); }
+#define PRODUCT_KERNELS(name, type, groups, ...)                                                     \
+  KERNEL_SHARING(winograd_product_##name##_f32, Sgemm<GemmTile::k##name##_##type>::kThreads, groups, \
+                 WinogradProductArgs, u, v, z) {                                                     \
+    winograd_product<Sgemm<GemmTile::k##name##_##type>>(args);                                       \
+  }                                                                                                  \
+  FLOAT_KERNELS(implicit_product_##name, (implicit_product<Sgemm<GemmTile::k##name##_##type>, T>),   \
+                Sgemm<GemmTile::k##name##_##type>::kThreads, ImplicitProductArgs, u, x, bias, residual, y)
+GEMM_VECTOR_TILES(PRODUCT_KERNELS)
+GEMM_VECTOR_F16_TILES(PRODUCT_KERNELS)

@@ -140,7 +140,8 @@ struct MatrixOperands {
 };
 
 template <class Product>
-DEVICE void matrix_product(const MatrixProductArgs& args, typename Product::Lds& lds) {
+DEVICE void matrix_product(const MatrixProductArgs& args) {
+  LARGE_SHARED(lds, typename Product::Lds);
   const half_t *bias = args.bias, *residual = args.residual;
   half_t* y = args.y;
   const int32_t M = args.M;
@@ -183,16 +184,13 @@ using namespace graphopt::hip;
 
 #if GRAPHOPT_MATRIX_F16
 
-KERNEL(matrix_filter_f16, kMatrixConvThreads, MatrixFilterArgs, w, u) { matrix_filter(args); }
+KERNEL_OF(matrix_filter_f16, matrix_filter, kMatrixConvThreads, MatrixFilterArgs, w, u)
+KERNEL_OF(matrix_pack_f16, matrix_pack, kMatrixConvThreads, MatrixPackArgs, x, packed)
 
-KERNEL(matrix_pack_f16, kMatrixConvThreads, MatrixPackArgs, x, packed) { matrix_pack(args); }
-
-#define MATRIX_PRODUCT(name, groups, ...)                                                                  \
-  KERNEL_SHARING(matrix_product_##name##_f16, (HgemmOf<GemmTile::kStrided##name, kCopiesToLds>::kThreads), \
-                 groups, MatrixProductArgs, u, packed, bias, residual, y) {                                \
-    using Product = HgemmOf<GemmTile::kStrided##name, kCopiesToLds>;                                       \
-    LARGE_SHARED(Product::Lds, lds);                                                                       \
-    matrix_product<Product>(args, lds);                                                                    \
+#define MATRIX_PRODUCT(name, type, groups, ...)                                                              \
+  KERNEL_SHARING(matrix_product_##name##_f16, (HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>::kThreads), \
+                 groups, MatrixProductArgs, u, packed, bias, residual, y) {                                  \
+    matrix_product<HgemmOf<GemmTile::k##name##_##type, kCopiesToLds>>(args);                                 \
   }
 GEMM_STRIDED_TILES(MATRIX_PRODUCT)
 

@@ -11,31 +11,26 @@ constexpr int kMatrixConvThreads = 256;  // of matrix_filter_* and matrix_pack_*
 constexpr int kMatrixConvChannels = 32;  // of U and P, which are padded to a multiple of it
 
 // W [M, C, 3, 3] -> U [rows, 9, channels], zeros around: `total` elements.
-struct MatrixFilterArgs {
-  static constexpr int kSlots = 2;
+struct MatrixFilterArgs : Arguments<2, 40> {
   In w;
   Out u;
   int32_t M, C;
   uint32_t total;
   Divisor channels;
 };
-static_assert(is_args<MatrixFilterArgs>(40), "one layout for all compilers");
 
 // X [N, C, H, W] -> P [N, PH, PW, Cp]. One work-item for each pixel and 16 channels, pixels fastest.
-struct MatrixPackArgs {
-  static constexpr int kSlots = 2;
+struct MatrixPackArgs : Arguments<2, 80> {
   In x;
   Out packed;
   PaddedImage image;
   uint32_t total;
   Divisor pixels, across, parts;
 };
-static_assert(is_args<MatrixPackArgs>(80), "one layout for all compilers");
 
 // P [N, PH, PW, Cp] of which `image` elements are one image and `line` one row; pixels of Y are counted over
 // images, rows, columns, and there are `pixels` of them. Rows of U are whole blocks.
-struct MatrixProductArgs {
-  static constexpr int kSlots = 5;
+struct MatrixProductArgs : Arguments<5, 96> {
   In u, packed, bias, residual;  // residual may be null
   Out y;
   int32_t M, channels;
@@ -43,6 +38,5 @@ struct MatrixProductArgs {
   Divisor per_image, across;
   Activation act;
 };
-static_assert(is_args<MatrixProductArgs>(96), "one layout for all compilers");
 
 }  // namespace graphopt::hip

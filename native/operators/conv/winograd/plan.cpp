@@ -168,7 +168,7 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
   const bool matrix = algorithm == ConvAlgorithm::kMatrix;
   if (matrix && !has_matrix_conv(half, device))
     throw std::invalid_argument("no matrix units for this convolution");
-  ConvChoice best{algorithm, matrix ? GemmTile::kStrided64x64 : GemmTile::kVector64x32, 0, 0};
+  ConvChoice best{algorithm, matrix ? GemmTile::k64x64_f16 : GemmTile::k64x32_f32, 0, 0};
   // Nothing to compute, or an X smaller than the window, which the operator refuses when it runs.
   if (p.N <= 0 || p.M <= 0 || p.OH() <= 0 || p.OW() <= 0) return best;
   best.seconds = std::numeric_limits<double>::infinity();

@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 enum class ConvAlgorithm : int32_t { kWinograd4, kWinograd2, kImplicit, kMatrix };
 struct ConvChoice {
   ConvAlgorithm algorithm = ConvAlgorithm::kWinograd4;
-  GemmTile tile = GemmTile::kVector64x128;  // of hip::kStridedTiles for kMatrix, else of hip::kVectorTiles
+  GemmTile tile = GemmTile::k64x128_f16;  // of hip::kStridedTiles for kMatrix, else of hip::kVectorTiles
   int64_t chunk = 0;   // Winograd: tiles in a chunk, a multiple of 4 unless there is one chunk
   double seconds = 0;  // estimate
 };

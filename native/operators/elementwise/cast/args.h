@@ -10,13 +10,11 @@ constexpr int kCastThreads = 256;
 constexpr int kCastElements = 4;  // of a work-item, of cast_number
 constexpr int kCastPacks = 2;     // of a work-item, of 4 elements each, of the others
 
-struct CastArgs {
-  static constexpr int kSlots = 2;
+struct CastArgs : Arguments<2, 32> {
   In x;
   Out y;
   uint32_t total;
   ElementType from, to;
 };
-static_assert(is_args<CastArgs>(32), "one layout for all compilers");
 
 }  // namespace graphopt::hip

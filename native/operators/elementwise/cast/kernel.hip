@@ -167,5 +167,5 @@ KERNEL(cast_number, kCastThreads, CastArgs, x, y) {
   }
 }
 
-KERNEL(cast_f32_to_f16, kCastThreads, CastArgs, x, y) { cast_packs<float, half_t>(args); }
-KERNEL(cast_f16_to_f32, kCastThreads, CastArgs, x, y) { cast_packs<half_t, float>(args); }
+KERNEL_OF(cast_f32_to_f16, (cast_packs<float, half_t>), kCastThreads, CastArgs, x, y)
+KERNEL_OF(cast_f16_to_f32, (cast_packs<half_t, float>), kCastThreads, CastArgs, x, y)

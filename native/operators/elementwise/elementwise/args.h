@@ -9,8 +9,7 @@ namespace graphopt::hip {
 constexpr int kElementwiseThreads = 256;  // one pack of 16 bytes each
 
 // Element i of y from the elements of a, b and mask that i stands for.
-struct ElementwiseArgs {
-  static constexpr int kSlots = 4;
+struct ElementwiseArgs : Arguments<4, 160> {
   In mask, a, b;  // mask and b may be null
   Out y;
   uint32_t total;
@@ -22,6 +21,5 @@ struct ElementwiseArgs {
   // bytes.
   int32_t vectors;
 };
-static_assert(is_args<ElementwiseArgs>(160), "one layout for all compilers");
 
 }  // namespace graphopt::hip

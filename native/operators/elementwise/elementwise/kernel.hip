@@ -5,7 +5,7 @@
 // the same way (operators/elementwise/elementwise/plan.cpp), so that most nodes have one. scripts/gpu_bench.py sets Add
 // beside a copy.
 #include "blocks/gpu/activation.h"
-#include "blocks/gpu/walk.h"
+#include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/elementwise/args.h"
 #include "operators/elementwise/elementwise/operations.h"
@@ -82,34 +82,25 @@ DEVICE float remainder_towards_zero(float x, float y) {
 template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;
-  // v: a value of x, w: that of z
-#define GRAPHOPT_ON_EACH(op, expression)      \
-  case op:                                    \
-    UNROLL for (int j = 0; j < kCount; ++j) { \
-      const float v = x[j], w = z[j];         \
-      (void)w;                                \
-      x[j] = (expression);                    \
-    }                                         \
-    break;
   switch (args.op) {
-    GRAPHOPT_ON_EACH(kErfOp, erf_fast(v))
-    GRAPHOPT_ON_EACH(kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
-    GRAPHOPT_ON_EACH(kExpOp, exp_fast(v))
-    GRAPHOPT_ON_EACH(kLogOp, absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
-    GRAPHOPT_ON_EACH(kSqrtOp, sqrt_exact(v))
-    GRAPHOPT_ON_EACH(kReciprocalOp, 1.0f / v)
-    GRAPHOPT_ON_EACH(kNegOp, -v)
-    GRAPHOPT_ON_EACH(kAbsOp, absolute(v))
-    GRAPHOPT_ON_EACH(kEluOp, v < 0 ? p * exp_minus_one(v) : v)
-    GRAPHOPT_ON_EACH(kAddOp, v + w)
-    GRAPHOPT_ON_EACH(kSubOp, v - w)
-    GRAPHOPT_ON_EACH(kMulOp, v * w)
-    GRAPHOPT_ON_EACH(kDivOp, v / w)
-    GRAPHOPT_ON_EACH(kPowOp, power(v, w))
-    GRAPHOPT_ON_EACH(kMaxOp, v > w || v != v ? v : w)
-    GRAPHOPT_ON_EACH(kMinOp, v < w || v != v ? v : w)
-    GRAPHOPT_ON_EACH(kPReluOp, v < 0 ? v * w : v)
-    GRAPHOPT_ON_EACH(kWhereOp, (mask >> j & 1) != 0 ? v : w)
+    CASE_OF_EACH(x, kErfOp, erf_fast(v))
+    CASE_OF_EACH(x, kSoftplusOp, (v > 0 ? v : 0.0f) + log_one_plus(exp_fast(-absolute(v))))
+    CASE_OF_EACH(x, kExpOp, exp_fast(v))
+    CASE_OF_EACH(x, kLogOp, absolute(v - 1.0f) < 0.33f ? log_one_plus(v - 1.0f) : 0.69314718f * log2_fast(v))
+    CASE_OF_EACH(x, kSqrtOp, sqrt_exact(v))
+    CASE_OF_EACH(x, kReciprocalOp, 1.0f / v)
+    CASE_OF_EACH(x, kNegOp, -v)
+    CASE_OF_EACH(x, kAbsOp, absolute(v))
+    CASE_OF_EACH(x, kEluOp, v < 0 ? p * exp_minus_one(v) : v)
+    CASE_OF_EACH(x, kAddOp, v + w)
+    CASE_OF_EACH(x, kSubOp, v - w)
+    CASE_OF_EACH(x, kMulOp, v * w)
+    CASE_OF_EACH(x, kDivOp, v / w)
+    CASE_OF_EACH(x, kPowOp, power(v, w))
+    CASE_OF_EACH(x, kMaxOp, v > w || v != v ? v : w)
+    CASE_OF_EACH(x, kMinOp, v < w || v != v ? v : w)
+    CASE_OF_EACH(x, kPReluOp, v < 0 ? v * w : v)
+    CASE_OF_EACH(x, kWhereOp, (mask >> j & 1) != 0 ? v : w)
     case kFmodOp:  // long: one value after the other, for the sake of registers
       UNROLL for (int j = 0; j < kCount; ++j) {
         x[j] = remainder_towards_zero(x[j], z[j]);
@@ -121,7 +112,6 @@ DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount]
         activate(Activation{static_cast<ActivationKind>(args.op), args.p, args.q}, x);
       }
   }
-#undef GRAPHOPT_ON_EACH
 }
 
 template <class T>
@@ -135,19 +125,8 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
     const uint32_t pack = work_item(kElementwiseThreads);
     if (pack >= args.total / kSize) return;
     const uint32_t i = pack * kSize;
-    const auto read = [&](const T* from, const Strides& strides) {
-      Pack<T> in;
-      if (from == nullptr) {
-        UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = from_float<T>(0.0f);
-        return in;
-      }
-      const uint32_t at = offset_of(i, axes, strides);
-      if (strides.s[0] != 0) return load_pack(from + at);
-      const T one = from[at];
-      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
-      return in;
-    };
-    const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
+                  right = read_operand(b, i, axes, args.b_strides);
     const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
     float x[kSize], z[kSize];
     uint32_t m = 0;
@@ -178,5 +157,4 @@ DEVICE void elementwise(const ElementwiseArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(elementwise_f32, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<float>(args); }
-KERNEL(elementwise_f16, kElementwiseThreads, ElementwiseArgs, mask, a, b, y) { elementwise<half_t>(args); }
+FLOAT_KERNELS(elementwise, elementwise<T>, kElementwiseThreads, ElementwiseArgs, mask, a, b, y)

@@ -2,7 +2,7 @@
 //
 // Bound by memory, as elementwise_*: 16 bytes a lane and instruction wherever the innermost axis allows it.
 // All is computed in 64 bits and wraps around. A division by zero gives 0, where a CPU ends the process.
-#include "blocks/gpu/walk.h"
+#include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/elementwise/whole_args.h"
 
@@ -48,30 +48,22 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
 template <int kBits, int kCount>
 DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
   const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold
-#define GRAPHOPT_ON_EACH(op, expression)      \
-  case WholeOp::op:                           \
-    UNROLL for (int j = 0; j < kCount; ++j) { \
-      const int64_t v = x[j], w = z[j];       \
-      (void)w;                                \
-      x[j] = (expression);                    \
-    }                                         \
-    break;
   switch (args.op) {
-    GRAPHOPT_ON_EACH(kNeg, negative(v))
-    GRAPHOPT_ON_EACH(kAbs, v < 0 && !is_uint64 ? negative(v) : v)
-    GRAPHOPT_ON_EACH(kNot, ~v)
-    GRAPHOPT_ON_EACH(kAdd, add_wrapping(v, w))
-    GRAPHOPT_ON_EACH(kSub, add_wrapping(v, negative(w)))
-    GRAPHOPT_ON_EACH(kMul, static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
-    GRAPHOPT_ON_EACH(kMax, is_less(w, v, is_uint64) ? v : w)
-    GRAPHOPT_ON_EACH(kMin, is_less(v, w, is_uint64) ? v : w)
-    GRAPHOPT_ON_EACH(kAnd, v & w)
-    GRAPHOPT_ON_EACH(kOr, v | w)
-    GRAPHOPT_ON_EACH(kXor, v ^ w)
-    GRAPHOPT_ON_EACH(kShiftLeft, shifted(v, w, kBits, true, is_uint64))
-    GRAPHOPT_ON_EACH(kShiftRight, shifted(v, w, kBits, false, is_uint64))
-    GRAPHOPT_ON_EACH(kWhere, (mask >> j & 1) != 0 ? v : w)
-    GRAPHOPT_ON_EACH(kClip, limited(v, args.low, args.high, is_uint64))
+    CASE_OF_EACH(x, WholeOp::kNeg, negative(v))
+    CASE_OF_EACH(x, WholeOp::kAbs, v < 0 && !is_uint64 ? negative(v) : v)
+    CASE_OF_EACH(x, WholeOp::kNot, ~v)
+    CASE_OF_EACH(x, WholeOp::kAdd, add_wrapping(v, w))
+    CASE_OF_EACH(x, WholeOp::kSub, add_wrapping(v, negative(w)))
+    CASE_OF_EACH(x, WholeOp::kMul, static_cast<int64_t>(static_cast<uint64_t>(v) * static_cast<uint64_t>(w)))
+    CASE_OF_EACH(x, WholeOp::kMax, is_less(w, v, is_uint64) ? v : w)
+    CASE_OF_EACH(x, WholeOp::kMin, is_less(v, w, is_uint64) ? v : w)
+    CASE_OF_EACH(x, WholeOp::kAnd, v & w)
+    CASE_OF_EACH(x, WholeOp::kOr, v | w)
+    CASE_OF_EACH(x, WholeOp::kXor, v ^ w)
+    CASE_OF_EACH(x, WholeOp::kShiftLeft, shifted(v, w, kBits, true, is_uint64))
+    CASE_OF_EACH(x, WholeOp::kShiftRight, shifted(v, w, kBits, false, is_uint64))
+    CASE_OF_EACH(x, WholeOp::kWhere, (mask >> j & 1) != 0 ? v : w)
+    CASE_OF_EACH(x, WholeOp::kClip, limited(v, args.low, args.high, is_uint64))
     // A division is long: one piece of code for the three that need it.
     case WholeOp::kDiv:
     case WholeOp::kMod:
@@ -87,7 +79,6 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
       }
       break;
   }
-#undef GRAPHOPT_ON_EACH
 }
 
 template <class T>
@@ -101,16 +92,8 @@ DEVICE void whole(const WholeArgs& args) {
   if (args.vectors != 0) {
     const uint32_t i = work_item(kWholeThreads) * kSize;
     if (i >= args.total) return;
-    const auto read = [&](const T* from, const Strides& strides) {
-      Pack<T> in = {};
-      if (from == nullptr) return in;
-      const uint32_t at = offset_of(i, axes, strides);
-      if (strides.s[0] != 0) return load_pack(from + at);
-      const T one = from[at];
-      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
-      return in;
-    };
-    const Pack<T> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
+                  right = read_operand(b, i, axes, args.b_strides);
     const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
     Pack<T> out;
     // In parts of 32 bytes at 64 bits each: what 16 small numbers would take of registers is too much.
@@ -147,7 +130,5 @@ DEVICE void whole(const WholeArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(whole_b8, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint8_t>(args); }
-KERNEL(whole_b16, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint16_t>(args); }
-KERNEL(whole_b32, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint32_t>(args); }
-KERNEL(whole_b64, kWholeThreads, WholeArgs, mask, a, b, y) { whole<uint64_t>(args); }
+BITS_KERNELS(whole, whole<T>, kWholeThreads, WholeArgs, mask, a, b, y)
+KERNEL_OF(whole_b64, whole<uint64_t>, kWholeThreads, WholeArgs, mask, a, b, y)

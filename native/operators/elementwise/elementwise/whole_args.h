@@ -33,8 +33,7 @@ enum class WholeOp : int32_t {
 };
 
 // Element i of y from the elements of a, b and mask that i stands for.
-struct WholeArgs {
-  static constexpr int kSlots = 4;
+struct WholeArgs : Arguments<4, 176> {
   In mask, a, b;  // mask and b may be null
   Out y;
   uint32_t total;
@@ -47,6 +46,5 @@ struct WholeArgs {
   // bytes.
   int32_t vectors;
 };
-static_assert(is_args<WholeArgs>(176), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -8,8 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kGatedThreads = 256;  // 16 bytes each
 
-struct GatedArgs {
-  static constexpr int kSlots = 3;
+struct GatedArgs : Arguments<3, 72> {
   In a, b;  // the same tensor in halves
   Out y;
   uint32_t total;             // elements of y
@@ -19,6 +18,5 @@ struct GatedArgs {
   int32_t vectors;            // all pointers and rows are multiples of 16 bytes
   Activation act;
 };
-static_assert(is_args<GatedArgs>(72), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -35,5 +35,4 @@ DEVICE void gated(const GatedArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(gated_f32, kGatedThreads, GatedArgs, a, b, y) { gated<float>(args); }
-KERNEL(gated_f16, kGatedThreads, GatedArgs, a, b, y) { gated<half_t>(args); }
+FLOAT_KERNELS(gated, gated<T>, kGatedThreads, GatedArgs, a, b, y)

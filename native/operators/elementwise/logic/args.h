@@ -26,8 +26,7 @@ enum class LogicOp : int32_t {
 };
 
 // Element i of y from the elements of a and b that i stands for.
-struct LogicArgs {
-  static constexpr int kSlots = 3;
+struct LogicArgs : Arguments<3, 136> {
   In a, b;  // b may be null
   Out y;
   uint32_t total;
@@ -39,6 +38,5 @@ struct LogicArgs {
   int32_t is_unsigned;  // of whole numbers that are compared
   int32_t unused;
 };
-static_assert(is_args<LogicArgs>(136), "one layout for all compilers");
 
 }  // namespace graphopt::hip

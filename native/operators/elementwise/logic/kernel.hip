@@ -2,7 +2,7 @@
 //
 // Bound by memory: inputs are read once, 16 bytes a work-item wherever the innermost axis allows it, and
 // their bytes are written at once.
-#include "blocks/gpu/walk.h"
+#include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/logic/args.h"
 
@@ -25,30 +25,22 @@ DEVICE bool is_negative_inf(float x) { return x < -3.40282347e+38f; }
 template <int kCount, class C>
 DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8_t (&truth)[kCount]) {
   constexpr C kZero = 0;
-#define GRAPHOPT_ON_EACH(op, expression)      \
-  case LogicOp::op:                           \
-    UNROLL for (int j = 0; j < kCount; ++j) { \
-      const C v = x[j], w = z[j];             \
-      (void)w;                                \
-      truth[j] = (expression) ? 1 : 0;        \
-    }                                         \
-    break;
   switch (op) {
-    GRAPHOPT_ON_EACH(kEqual, v == w)
-    GRAPHOPT_ON_EACH(kLess, v < w)
-    GRAPHOPT_ON_EACH(kLessOrEqual, v <= w)
-    GRAPHOPT_ON_EACH(kGreater, v > w)
-    GRAPHOPT_ON_EACH(kGreaterOrEqual, v >= w)
-    GRAPHOPT_ON_EACH(kAnd, v != kZero && w != kZero)
-    GRAPHOPT_ON_EACH(kOr, v != kZero || w != kZero)
-    GRAPHOPT_ON_EACH(kXor, (v != kZero) != (w != kZero))
-    GRAPHOPT_ON_EACH(kNot, v == kZero)
-    GRAPHOPT_ON_EACH(kIsNaN, v != v)
-    GRAPHOPT_ON_EACH(kIsInf, is_positive_inf(static_cast<float>(v)) || is_negative_inf(static_cast<float>(v)))
-    GRAPHOPT_ON_EACH(kIsPositiveInf, is_positive_inf(static_cast<float>(v)))
-    GRAPHOPT_ON_EACH(kIsNegativeInf, is_negative_inf(static_cast<float>(v)))
+    CASE_OF_EACH(truth, LogicOp::kEqual, v == w)
+    CASE_OF_EACH(truth, LogicOp::kLess, v < w)
+    CASE_OF_EACH(truth, LogicOp::kLessOrEqual, v <= w)
+    CASE_OF_EACH(truth, LogicOp::kGreater, v > w)
+    CASE_OF_EACH(truth, LogicOp::kGreaterOrEqual, v >= w)
+    CASE_OF_EACH(truth, LogicOp::kAnd, v != kZero && w != kZero)
+    CASE_OF_EACH(truth, LogicOp::kOr, v != kZero || w != kZero)
+    CASE_OF_EACH(truth, LogicOp::kXor, (v != kZero) != (w != kZero))
+    CASE_OF_EACH(truth, LogicOp::kNot, v == kZero)
+    CASE_OF_EACH(truth, LogicOp::kIsNaN, v != v)
+    CASE_OF_EACH(truth, LogicOp::kIsInf,
+                 is_positive_inf(static_cast<float>(v)) || is_negative_inf(static_cast<float>(v)))
+    CASE_OF_EACH(truth, LogicOp::kIsPositiveInf, is_positive_inf(static_cast<float>(v)))
+    CASE_OF_EACH(truth, LogicOp::kIsNegativeInf, is_negative_inf(static_cast<float>(v)))
   }
-#undef GRAPHOPT_ON_EACH
 }
 
 template <class T>
@@ -62,31 +54,20 @@ DEVICE void logic(const LogicArgs& args) {
   if (args.vectors != 0) {
     const uint32_t i = work_item(kLogicThreads) * kSize;
     if (i >= args.total) return;
-    const auto read = [&](const T* from, const Strides& strides, C(&to)[kSize]) {
-      const uint32_t at = offset_of(i, axes, strides);
-      if (strides.s[0] != 0) {
-        const Pack<T> in = load_pack(from + at);
-        UNROLL for (int j = 0; j < kSize; ++j) to[j] = comparable(in.v[j], is_unsigned);
-      } else {
-        const C one = comparable(from[at], is_unsigned);
-        UNROLL for (int j = 0; j < kSize; ++j) to[j] = one;
-      }
-    };
+    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
+                  right = read_operand(b, i, axes, args.b_strides);
     struct alignas(kSize) Truth {
       uint8_t v[kSize];
     };
-    C x[kSize], z[kSize] = {};
     Truth out = {};
-    read(a, args.a_strides, x);
-    if (b != nullptr) read(b, args.b_strides, z);
     // A truth is two scalar registers before it is a byte, of which 16 are too many for GCN.
     constexpr int kPart = kSize < 8 ? kSize : 8;
     UNROLL for (int begin = 0; begin < kSize; begin += kPart) {
       C v[kPart], w[kPart];
       uint8_t truth[kPart] = {};
       UNROLL for (int j = 0; j < kPart; ++j) {
-        v[j] = x[begin + j];
-        w[j] = z[begin + j];
+        v[j] = comparable(left.v[begin + j], is_unsigned);
+        w[j] = comparable(right.v[begin + j], is_unsigned);
       }
       decide(args.op, v, w, truth);
       UNROLL for (int j = 0; j < kPart; ++j) out.v[begin + j] = truth[j];
@@ -110,9 +91,8 @@ DEVICE void logic(const LogicArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(logic_f32, kLogicThreads, LogicArgs, a, b, y) { logic<float>(args); }
-KERNEL(logic_f16, kLogicThreads, LogicArgs, a, b, y) { logic<half_t>(args); }
-KERNEL(logic_i8, kLogicThreads, LogicArgs, a, b, y) { logic<int8_t>(args); }
-KERNEL(logic_i16, kLogicThreads, LogicArgs, a, b, y) { logic<int16_t>(args); }
-KERNEL(logic_i32, kLogicThreads, LogicArgs, a, b, y) { logic<int32_t>(args); }
-KERNEL(logic_i64, kLogicThreads, LogicArgs, a, b, y) { logic<int64_t>(args); }
+FLOAT_KERNELS(logic, logic<T>, kLogicThreads, LogicArgs, a, b, y)
+KERNEL_OF(logic_i8, logic<int8_t>, kLogicThreads, LogicArgs, a, b, y)
+KERNEL_OF(logic_i16, logic<int16_t>, kLogicThreads, LogicArgs, a, b, y)
+KERNEL_OF(logic_i32, logic<int32_t>, kLogicThreads, LogicArgs, a, b, y)
+KERNEL_OF(logic_i64, logic<int64_t>, kLogicThreads, LogicArgs, a, b, y)

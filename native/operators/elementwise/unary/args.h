@@ -21,8 +21,7 @@ enum class UnaryOp : int32_t {
   kQuickGelu
 };
 
-struct UnaryArgs {
-  static constexpr int kSlots = 2;
+struct UnaryArgs : Arguments<2, 32> {
   In x;
   Out y;
   uint32_t total;
@@ -30,6 +29,5 @@ struct UnaryArgs {
   float alpha;      // of kThresholdedRelu and kQuickGelu
   int32_t vectors;  // both pointers are multiples of 16
 };
-static_assert(is_args<UnaryArgs>(32), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -147,5 +147,4 @@ DEVICE void unary(const UnaryArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(unary_f32, kUnaryThreads, UnaryArgs, x, y) { unary<float>(args); }
-KERNEL(unary_f16, kUnaryThreads, UnaryArgs, x, y) { unary<half_t>(args); }
+FLOAT_KERNELS(unary, unary<T>, kUnaryThreads, UnaryArgs, x, y)

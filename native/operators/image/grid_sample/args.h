@@ -11,8 +11,7 @@ enum class Beyond : int32_t { kZeros, kBorder, kReflection };
 
 // x [N, C, sizes], grid [N, points, axes], y [N, C, points]. A work-item for each of the `total` points of all
 // images; work-groups along y take `channels_each` channels.
-struct GridSampleArgs {
-  static constexpr int kSlots = 3;
+struct GridSampleArgs : Arguments<3, 72> {
   In x, grid;
   Out y;
   uint32_t total;
@@ -23,6 +22,5 @@ struct GridSampleArgs {
   Beyond beyond;
   int32_t corners;  // -1 and 1 are the centres of the outermost elements; else their outer edges
 };
-static_assert(is_args<GridSampleArgs>(72), "one layout for all compilers");
 
 }  // namespace graphopt::hip

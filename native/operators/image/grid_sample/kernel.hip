@@ -128,19 +128,6 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(grid_sample_nearest_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) {
-  grid_sample<float, 1>(args);
-}
-KERNEL(grid_sample_linear_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) {
-  grid_sample<float, 2>(args);
-}
-KERNEL(grid_sample_cubic_f32, kGridSampleThreads, GridSampleArgs, x, grid, y) { grid_sample<float, 4>(args); }
-KERNEL(grid_sample_nearest_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
-  grid_sample<half_t, 1>(args);
-}
-KERNEL(grid_sample_linear_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
-  grid_sample<half_t, 2>(args);
-}
-KERNEL(grid_sample_cubic_f16, kGridSampleThreads, GridSampleArgs, x, grid, y) {
-  grid_sample<half_t, 4>(args);
-}
+FLOAT_KERNELS(grid_sample_nearest, (grid_sample<T, 1>), kGridSampleThreads, GridSampleArgs, x, grid, y)
+FLOAT_KERNELS(grid_sample_linear, (grid_sample<T, 2>), kGridSampleThreads, GridSampleArgs, x, grid, y)
+FLOAT_KERNELS(grid_sample_cubic, (grid_sample<T, 4>), kGridSampleThreads, GridSampleArgs, x, grid, y)

@@ -10,8 +10,7 @@ constexpr int kNmsBoxes = 4;  // that a work-item looks at in one go
 
 // boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. left [B, C, N]: scores of the boxes
 // that are still to be had, minus infinity for others. picked [B, C, most] boxes, counts [B, C] of them.
-struct NmsSelectArgs {
-  static constexpr int kSlots = 5;
+struct NmsSelectArgs : Arguments<5, 80> {
   In boxes, scores;
   Out left, picked, counts;
   Divisor classes;
@@ -20,17 +19,14 @@ struct NmsSelectArgs {
   int32_t any_score;  // no threshold for scores
   float overlap, score;
 };
-static_assert(is_args<NmsSelectArgs>(80), "one layout for all compilers");
 
 // rows [all, 3]: image, class and box of what was picked, in this order; number: how many there are. A
 // work-group for each image and class.
-struct NmsRowsArgs {
-  static constexpr int kSlots = 4;
+struct NmsRowsArgs : Arguments<4, 56> {
   In picked, counts;
   Out number, rows;
   Divisor classes;
   int32_t pairs, most;
 };
-static_assert(is_args<NmsRowsArgs>(56), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -62,7 +62,8 @@ DEVICE NmsCandidate best_of_group(NmsCandidate mine, NmsBest& best, int turn) {
   return mine;
 }
 
-DEVICE void select_boxes(const NmsSelectArgs& args, NmsBest& best) {
+DEVICE void select_boxes(const NmsSelectArgs& args) {
+  SHARED(best, NmsBest);
   const auto pair = static_cast<uint32_t>(block_x());
   const uint32_t image = divide(pair, args.classes);
   const size_t first = static_cast<size_t>(pair) * static_cast<size_t>(args.N);
@@ -114,7 +115,8 @@ struct NmsSums {
   int sum[kNmsThreads];
 };
 
-DEVICE void write_rows(const NmsRowsArgs& args, NmsSums& sums) {
+DEVICE void write_rows(const NmsRowsArgs& args) {
+  SHARED(sums, NmsSums);
   const int pair = block_x(), thread = thread_x();
   const int32_t* const counts = args.counts;
   int before = 0;
@@ -142,12 +144,5 @@ DEVICE void write_rows(const NmsRowsArgs& args, NmsSums& sums) {
 
 using namespace graphopt::hip;
 
-KERNEL(nms_select, kNmsThreads, NmsSelectArgs, boxes, scores, left, picked, counts) {
-  SHARED(NmsBest, best);
-  select_boxes(args, best);
-}
-
-KERNEL(nms_rows, kNmsThreads, NmsRowsArgs, picked, counts, number, rows) {
-  SHARED(NmsSums, sums);
-  write_rows(args, sums);
-}
+KERNEL_OF(nms_select, select_boxes, kNmsThreads, NmsSelectArgs, boxes, scores, left, picked, counts)
+KERNEL_OF(nms_rows, write_rows, kNmsThreads, NmsRowsArgs, picked, counts, number, rows)

@@ -19,8 +19,7 @@ struct SourceAxis {
 
 // x [planes, H, W], a work-item for a pack of columns of `rows_each` rows of y: `across` of them side by side and
 // `down` one below the other in a plane, and `items` in all.
-struct ResizeArgs {
-  static constexpr int kSlots = 2;
+struct ResizeArgs : Arguments<2, 128> {
   In x;
   Out y;
   uint32_t items;
@@ -30,12 +29,10 @@ struct ResizeArgs {
   int32_t rows_each;
   int32_t packs;  // all columns of a work-item are written at once
 };
-static_assert(is_args<ResizeArgs>(128), "one layout for all compilers");
 
 // x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
 // `total`.
-struct ResizeChannelsLastArgs {
-  static constexpr int kSlots = 2;
+struct ResizeChannelsLastArgs : Arguments<2, 136> {
   In x;
   Out y;
   uint32_t total, channels;
@@ -44,11 +41,9 @@ struct ResizeChannelsLastArgs {
   SourceAxis rows, columns;
   Interpolation how;
 };
-static_assert(is_args<ResizeChannelsLastArgs>(136), "one layout for all compilers");
 
 // One axis: y [outer, out, inner] of x [outer, in, inner], a work-item for each of the `total` elements of y.
-struct ResizeOneArgs {
-  static constexpr int kSlots = 2;
+struct ResizeOneArgs : Arguments<2, 120> {
   In x;
   Out y;
   uint64_t outside;  // the bits of an element where there is no x, if `crops`
@@ -64,6 +59,5 @@ struct ResizeOneArgs {
   int32_t normalized;   // weights are divided by their sum
   int32_t unused;
 };
-static_assert(is_args<ResizeOneArgs>(120), "one layout for all compilers");
 
 }  // namespace graphopt::hip

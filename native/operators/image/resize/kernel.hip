@@ -129,12 +129,6 @@ DEVICE void resize_channels_last(const ResizeChannelsLastArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(resize_f32, kResizeThreads, ResizeArgs, x, y) { resize<float>(args); }
-KERNEL(resize_f16, kResizeThreads, ResizeArgs, x, y) { resize<half_t>(args); }
-
-KERNEL(resize_channels_last_8_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
-  resize_channels_last<8>(args);
-}
-KERNEL(resize_channels_last_1_f16, kResizeThreads, ResizeChannelsLastArgs, x, y) {
-  resize_channels_last<1>(args);
-}
+FLOAT_KERNELS(resize, resize<T>, kResizeThreads, ResizeArgs, x, y)
+KERNEL_OF(resize_channels_last_8_f16, resize_channels_last<8>, kResizeThreads, ResizeChannelsLastArgs, x, y)
+KERNEL_OF(resize_channels_last_1_f16, resize_channels_last<1>, kResizeThreads, ResizeChannelsLastArgs, x, y)

@@ -76,12 +76,9 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(resize_pick_b8, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint8_t>(args); }
-KERNEL(resize_pick_b16, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint16_t>(args); }
-KERNEL(resize_pick_b32, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint32_t>(args); }
-KERNEL(resize_pick_b64, kResizeThreads, ResizeOneArgs, x, y) { resize_pick<uint64_t>(args); }
+BITS_KERNELS(resize_pick, resize_pick<T>, kResizeThreads, ResizeOneArgs, x, y)
+KERNEL_OF(resize_pick_b64, resize_pick<uint64_t>, kResizeThreads, ResizeOneArgs, x, y)
 
-KERNEL(resize_blend_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, float>(args); }
-KERNEL(resize_blend_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, half_t>(args); }
-KERNEL(resize_blend_f16_f32, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<half_t, float>(args); }
-KERNEL(resize_blend_f32_f16, kResizeThreads, ResizeOneArgs, x, y) { resize_blend<float, half_t>(args); }
+FLOAT_KERNELS(resize_blend, (resize_blend<T, T>), kResizeThreads, ResizeOneArgs, x, y)
+KERNEL_OF(resize_blend_f16_f32, (resize_blend<half_t, float>), kResizeThreads, ResizeOneArgs, x, y)
+KERNEL_OF(resize_blend_f32_f16, (resize_blend<float, half_t>), kResizeThreads, ResizeOneArgs, x, y)

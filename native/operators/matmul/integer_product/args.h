@@ -11,8 +11,7 @@ constexpr int kIntegerDepth = 16;  // of a step along K
 
 // Y [z, M, N] = (L [.., M, K] - its zero) (R [.., K, N] - its zero) + bias, where the operands and the bias, of each
 // matrix, have any strides. The grid's third axis has as many matrices as it may, from `first` on.
-struct IntegerProductArgs {
-  static constexpr int kSlots = 6;
+struct IntegerProductArgs : Arguments<6, 192> {
   In left, right, left_zero, right_zero, bias;  // the last three may be null
   Out y;
   int32_t M, N, K;
@@ -24,12 +23,10 @@ struct IntegerProductArgs {
   Axes batch;
   Strides left_batch, right_batch;
 };
-static_assert(is_args<IntegerProductArgs>(192), "one layout for all compilers");
 
 // The same with windows of X [N, groups C, in..] as R, pixels of Y as columns, and filters W [groups M, C, taps..] as L:
 // z counts images and their groups, and the bias has a number for each filter.
-struct IntegerWindowArgs {
-  static constexpr int kSlots = 6;
+struct IntegerWindowArgs : Arguments<6, 200> {
   In left, right, left_zero, right_zero, bias;
   Out y;
   int32_t M, N, K, C;
@@ -40,13 +37,11 @@ struct IntegerWindowArgs {
   Divisor rows, columns;                   // of Y: the sizes of its second and third axis
   Divisor taps, taps_b, taps_c;            // of a window, of its second and of its third axis
 };
-static_assert(is_args<IntegerWindowArgs>(200), "one layout for all compilers");
 
 constexpr int kScaleThreads = 256;
 
 // Y of `total` elements, [.., M, N], from products x: in 8 bits or, where there is no scale of Y, in float.
-struct ScaleProductsArgs {
-  static constexpr int kSlots = 7;
+struct ScaleProductsArgs : Arguments<7, 104> {
   In x, left_scale, right_scale, y_scale, y_zero,
       bias;  // bias: float [N] or null; the scale of Y and y_zero, too
   Out y;
@@ -57,6 +52,5 @@ struct ScaleProductsArgs {
   float alpha;                    // of the products
   int32_t unused;
 };
-static_assert(is_args<ScaleProductsArgs>(104), "one layout for all compilers");
 
 }  // namespace graphopt::hip

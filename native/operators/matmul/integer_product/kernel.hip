@@ -102,7 +102,8 @@ DEVICE void matrix_product(const IntegerProductArgs& args, Lds& lds, const FromL
 
 // Sums are unsigned: they wrap around.
 template <class Sum, class T>
-DEVICE void whole_product(const IntegerProductArgs& args, IntegerLds<T>& lds) {
+DEVICE void whole_product(const IntegerProductArgs& args) {
+  SHARED(lds, IntegerLds<T>);
   const auto same = [](T x, int) { return x; };
   matrix_product<Sum, T>(args, lds, same, same);
 }
@@ -112,7 +113,7 @@ DEVICE void whole_product(const IntegerProductArgs& args, IntegerLds<T>& lds) {
 using namespace graphopt::hip;
 
 KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias, y) {
-  SHARED(IntegerLds<int16_t>, lds);
+  SHARED(lds, IntegerLds<int16_t>);
   const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
   const bool left_signed = args.left_signed != 0, right_signed = args.right_signed != 0;
   matrix_product<int32_t, uint8_t>(
@@ -127,27 +128,16 @@ KERNEL(integer_product_b8, kIntegerThreads, IntegerProductArgs, left, right, lef
       });
 }
 
-KERNEL(integer_product_b16, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
-       y) {
-  SHARED(IntegerLds<int16_t>, lds);
-  whole_product<uint32_t>(args, lds);
-}
-
-KERNEL(integer_product_b32, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
-       y) {
-  SHARED(IntegerLds<uint32_t>, lds);
-  whole_product<uint32_t>(args, lds);
-}
-
-KERNEL(integer_product_b64, kIntegerThreads, IntegerProductArgs, left, right, left_zero, right_zero, bias,
-       y) {
-  SHARED(IntegerLds<uint64_t>, lds);
-  whole_product<uint64_t>(args, lds);
-}
+KERNEL_OF(integer_product_b16, (whole_product<uint32_t, int16_t>), kIntegerThreads, IntegerProductArgs, left,
+          right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_product_b32, (whole_product<uint32_t, uint32_t>), kIntegerThreads, IntegerProductArgs, left,
+          right, left_zero, right_zero, bias, y)
+KERNEL_OF(integer_product_b64, (whole_product<uint64_t, uint64_t>), kIntegerThreads, IntegerProductArgs, left,
+          right, left_zero, right_zero, bias, y)
 
 KERNEL(integer_window_product, kIntegerThreads, IntegerWindowArgs, left, right, left_zero, right_zero, bias,
        y) {
-  SHARED(IntegerLds<int16_t>, lds);
+  SHARED(lds, IntegerLds<int16_t>);
   const uint8_t *left = args.left, *right = args.right;
   const uint8_t *left_zero = args.left_zero, *right_zero = args.right_zero;
   const int32_t* bias = args.bias;

@@ -8,8 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kLinearThreads = 256;  // 16 bytes each
 
-struct LinearArgs {
-  static constexpr int kSlots = 4;
+struct LinearArgs : Arguments<4, 64> {
   In product;
   Constant bias;
   In residual;     // may be null
@@ -19,6 +18,5 @@ struct LinearArgs {
   int32_t vectors;  // all pointers and rows are multiples of 16 bytes
   Activation act;
 };
-static_assert(is_args<LinearArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

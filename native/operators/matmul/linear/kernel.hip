@@ -49,5 +49,4 @@ DEVICE void linear(const LinearArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(linear_f32, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<float>(args); }
-KERNEL(linear_f16, kLinearThreads, LinearArgs, product, bias, residual, y) { linear<half_t>(args); }
+FLOAT_KERNELS(linear, linear<T>, kLinearThreads, LinearArgs, product, bias, residual, y)

@@ -7,8 +7,7 @@
 namespace graphopt::hip {
 
 // A [M, K], B [K, N].
-struct GemmArgs {
-  static constexpr int kSlots = 6;
+struct GemmArgs : Arguments<6, with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // [matrices, splits, M, N] where there is more than one split
@@ -19,13 +18,11 @@ struct GemmArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmArgs>(with_epilogue(188)), "one layout for all compilers");
 
 // The same in float16 where both operands come in whole packs (gemm/pipelines/aligned.h): rows of A, and rows of B or,
 // for gemm_turned_*, of B^T, each `a_row` and `b_row` elements behind another. There are `down` rows of `across`
 // tiles.
-struct GemmAlignedArgs {
-  static constexpr int kSlots = 6;
+struct GemmAlignedArgs : Arguments<6, with_epilogue(188)> {
   In a, b, bias, residual;  // bias and residual may be null
   Out y;
   Out partial;  // as of GemmArgs
@@ -36,6 +33,5 @@ struct GemmAlignedArgs {
   Splits splits;
   Epilogue epilogue;
 };
-static_assert(is_args<GemmAlignedArgs>(with_epilogue(188)), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -21,7 +21,8 @@ namespace graphopt::hip {
 // block_z counts the splits of the matrices of Y. Where there is more than one, the sums go to `partial` as
 // they are.
 template <class Product, class T>
-DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
+DEVICE void gemm(const GemmArgs& args) {
+  SHARED(lds, typename Product::Lds);
   const T *a = args.a, *b = args.b;
   const int32_t M = args.M, N = args.N;
   const OperandLayout &a_layout = args.a_layout, &b_layout = args.b_layout;
@@ -57,8 +58,10 @@ DEVICE void gemm(const GemmArgs& args, typename Product::Lds& lds) {
   });
 }
 
-template <class P, bool kRightByK>
-DEVICE void gemm_aligned(const GemmAlignedArgs& args, typename P::Lds& lds) {
+template <GemmTile kTile, bool kRightByK>
+DEVICE void gemm_aligned(const GemmAlignedArgs& args) {
+  using P = AlignedGemm<kTile, kRightByK>;
+  LARGE_SHARED(lds, typename P::Lds);
   const half_t *a = args.a, *b = args.b;
   const Splits& splits = args.splits;
   const auto part = static_cast<uint32_t>(block_z()), z = divide(part, splits.splits);
@@ -82,23 +85,24 @@ DEVICE void gemm_aligned(const GemmAlignedArgs& args, typename P::Lds& lds) {
 
 using namespace graphopt::hip;
 
-#define STRIDED_KERNEL(Product, type, name)                                            \
-  KERNEL(gemm_##name, Product::kThreads, GemmArgs, a, b, bias, residual, y, partial) { \
-    SHARED(Product::Lds, lds);                                                         \
-    gemm<Product, type>(args, lds);                                                    \
-  }
+#define GEMM_KERNEL(name, type, ...)                                                     \
+  KERNEL_OF(gemm_##name##_##type, (gemm<StridedGemm<GemmTile::k##name##_##type>, type>), \
+            StridedGemm<GemmTile::k##name##_##type>::kThreads, GemmArgs, a, b, bias, residual, y, partial)
+#define GEMM_ALIGNED_KERNELS(name, dense, halo, groups, ...)                                                 \
+  GEMM_ON_##dense(                                                                                           \
+      KERNEL_SHARING(gemm_panels_##name##_f16, (AlignedGemm<GemmTile::kAligned##name, true>::kThreads),      \
+                     groups, GemmAlignedArgs, a, b, bias, residual, y, partial) {                            \
+        gemm_aligned<GemmTile::kAligned##name, true>(args);                                                  \
+      } KERNEL_SHARING(gemm_turned_panels_##name##_f16,                                                      \
+                       (AlignedGemm<GemmTile::kAligned##name, false>::kThreads), groups, GemmAlignedArgs, a, \
+                       b, bias, residual, y,                                                                 \
+                       partial) { gemm_aligned<GemmTile::kAligned##name, false>(args); })
 
-GEMM_STRIDED_KERNELS
-
-#define DENSE_KERNEL(tile, groups, name)                 \
-  ALIGNED_KERNEL(tile, groups, true, gemm_panels_##name) \
-  ALIGNED_KERNEL(tile, groups, false, gemm_turned_panels_##name)
-#define ALIGNED_KERNEL(tile, groups, by_k, name)                                                           \
-  KERNEL_SHARING(name, (AlignedGemm<tile, by_k>::kThreads), groups, GemmAlignedArgs, a, b, bias, residual, \
-                 y, partial) {                                                                             \
-    using P = AlignedGemm<tile, by_k>;                                                                     \
-    LARGE_SHARED(P::Lds, lds);                                                                             \
-    gemm_aligned<P, by_k>(args, lds);                                                                      \
-  }
-
-GEMM_DENSE_KERNELS
+GEMM_VECTOR_TILES(GEMM_KERNEL)
+#if !GRAPHOPT_MATRIX_F16 || GRAPHOPT_WAVE
+GEMM_VECTOR_F16_TILES(GEMM_KERNEL)
+#endif
+#if GRAPHOPT_MATRIX_F16
+GEMM_STRIDED_TILES(GEMM_KERNEL)
+GEMM_ALIGNED_TILES(GEMM_ALIGNED_KERNELS)
+#endif

@@ -13,8 +13,7 @@ constexpr int kNBitsManyRows = 8, kNBitsManyColumns = 4;
 
 // A [M, K]; B [N, blocks, size * bits / 8] bytes, the low bits of one first; scales and zero points [N,
 // blocks].
-struct NBitsArgs {
-  static constexpr int kSlots = 7;
+struct NBitsArgs : Arguments<7, 88> {
   In a;
   Constant b, scales;
   Constant points;  // bytes, packed like B row by row, or numbers of A's type; null: 2^(bits - 1)
@@ -25,6 +24,5 @@ struct NBitsArgs {
   int32_t row_bytes,
       point_bytes;  // of a row of B, and of packed zero points; point_bytes 0: they are numbers
 };
-static_assert(is_args<NBitsArgs>(88), "one layout for all compilers");
 
 }  // namespace graphopt::hip

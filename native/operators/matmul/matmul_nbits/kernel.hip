@@ -96,15 +96,7 @@ DEVICE void matmul_nbits(const NBitsArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(matmul_nbits_few_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
-  matmul_nbits<float, kNBitsFewRows, kNBitsFewColumns>(args);
-}
-KERNEL(matmul_nbits_many_f32, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
-  matmul_nbits<float, kNBitsManyRows, kNBitsManyColumns>(args);
-}
-KERNEL(matmul_nbits_few_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
-  matmul_nbits<half_t, kNBitsFewRows, kNBitsFewColumns>(args);
-}
-KERNEL(matmul_nbits_many_f16, kNBitsThreads, NBitsArgs, a, b, scales, points, groups, bias, y) {
-  matmul_nbits<half_t, kNBitsManyRows, kNBitsManyColumns>(args);
-}
+FLOAT_KERNELS(matmul_nbits_few, (matmul_nbits<T, kNBitsFewRows, kNBitsFewColumns>), kNBitsThreads, NBitsArgs,
+              a, b, scales, points, groups, bias, y)
+FLOAT_KERNELS(matmul_nbits_many, (matmul_nbits<T, kNBitsManyRows, kNBitsManyColumns>), kNBitsThreads,
+              NBitsArgs, a, b, scales, points, groups, bias, y)

@@ -8,8 +8,7 @@ namespace graphopt::hip {
 constexpr int kGatherThreads = 256;
 
 // x [outer, size, inner], y [outer, indices, inner].
-struct GatherArgs {
-  static constexpr int kSlots = 3;
+struct GatherArgs : Arguments<3, 64> {
   In x, index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
   Out y;
   uint32_t total;
@@ -17,6 +16,5 @@ struct GatherArgs {
   uint32_t size;
   int32_t narrow;
 };
-static_assert(is_args<GatherArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -33,7 +33,8 @@ DEVICE void gather_elements(const GatherElementsArgs& args) {
 }
 
 template <class T>
-DEVICE void gather_nd(const GatherNDArgs& args, const T& zero) {
+DEVICE void gather_nd(const GatherNDArgs& args) {
+  const T zero = {};
   const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &rows = args.rows;
@@ -57,26 +58,9 @@ DEVICE void gather_nd(const GatherNDArgs& args, const T& zero) {
 
 using namespace graphopt::hip;
 
-KERNEL(gather_elements_b8, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
-  gather_elements<uint8_t>(args);
-}
-KERNEL(gather_elements_b16, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
-  gather_elements<uint16_t>(args);
-}
-KERNEL(gather_elements_b32, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
-  gather_elements<uint32_t>(args);
-}
-KERNEL(gather_elements_b64, kGatherElementsThreads, GatherElementsArgs, x, index, y) {
-  gather_elements<uint64_t>(args);
-}
+BITS_KERNELS(gather_elements, gather_elements<T>, kGatherElementsThreads, GatherElementsArgs, x, index, y)
+KERNEL_OF(gather_elements_b64, gather_elements<uint64_t>, kGatherElementsThreads, GatherElementsArgs, x,
+          index, y)
 
-#define GATHER_ND_KERNEL(T, suffix)                                               \
-  KERNEL(gather_nd_##suffix, kGatherElementsThreads, GatherNDArgs, x, index, y) { \
-    const T zero = {};                                                            \
-    gather_nd(args, zero);                                                        \
-  }
-
-GATHER_ND_KERNEL(uint8_t, b8)
-GATHER_ND_KERNEL(uint16_t, b16)
-GATHER_ND_KERNEL(uint32_t, b32)
-GATHER_ND_KERNEL(Bits128, b128)
+BITS_KERNELS(gather_nd, gather_nd<T>, kGatherElementsThreads, GatherNDArgs, x, index, y)
+KERNEL_OF(gather_nd_b128, gather_nd<Bits128>, kGatherElementsThreads, GatherNDArgs, x, index, y)

@@ -9,8 +9,7 @@ constexpr int kGatherElementsThreads = 256;
 constexpr int kGatherElements = 4;  // of a work-item
 
 // y[i] = x[i, with index[i] in place of i's place along one axis]; y and index have one shape.
-struct GatherElementsArgs {
-  static constexpr int kSlots = 3;
+struct GatherElementsArgs : Arguments<3, 112> {
   In x, index;  // int64_t, or int32_t when `narrow`; negative ones count from the end
   Out y;
   uint32_t total;
@@ -20,11 +19,9 @@ struct GatherElementsArgs {
   uint32_t size;        // of x along the axis
   int32_t narrow;
 };
-static_assert(is_args<GatherElementsArgs>(112), "one layout for all compilers");
 
 // x [batch, sizes..., inner], index [batch, rows, k], y [batch, rows, inner]: a row of x for each tuple of k.
-struct GatherNDArgs {
-  static constexpr int kSlots = 3;
+struct GatherNDArgs : Arguments<3, 104> {
   In x, index;  // int64_t
   Out y;
   uint32_t total;
@@ -34,6 +31,5 @@ struct GatherNDArgs {
   int32_t sizes[kMostAxes];
   Strides strides;  // of x along the axes of a tuple, the first one first
 };
-static_assert(is_args<GatherNDArgs>(104), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -9,7 +9,8 @@
 namespace graphopt::hip {
 
 template <class T>
-DEVICE void gather(const GatherArgs& args, const T& zero) {
+DEVICE void gather(const GatherArgs& args) {
+  const T zero = {};
   const T* x = args.x;
   T* y = args.y;
   const Divisor &inner = args.inner, &indices = args.indices;
@@ -30,13 +31,5 @@ DEVICE void gather(const GatherArgs& args, const T& zero) {
 
 using namespace graphopt::hip;
 
-#define GATHER_KERNEL(T, suffix)                                     \
-  KERNEL(gather_##suffix, kGatherThreads, GatherArgs, x, index, y) { \
-    const T zero = {};                                               \
-    gather(args, zero);                                              \
-  }
-
-GATHER_KERNEL(uint8_t, b8)
-GATHER_KERNEL(uint16_t, b16)
-GATHER_KERNEL(uint32_t, b32)
-GATHER_KERNEL(Bits128, b128)
+BITS_KERNELS(gather, gather<T>, kGatherThreads, GatherArgs, x, index, y)
+KERNEL_OF(gather_b128, gather<Bits128>, kGatherThreads, GatherArgs, x, index, y)

@@ -9,29 +9,24 @@ constexpr int kGenerateThreads = 256;
 constexpr int kGenerateElements = 4;  // of a work-item of a range; of the others it is a pack
 
 // y[i] = start + i step.
-struct RangeArgs {
-  static constexpr int kSlots = 1;
+struct RangeArgs : Arguments<1, 40> {
   Out y;
   uint32_t total;
   float start, step;  // of floats
   int32_t unused;
   int64_t whole_start, whole_step;  // of whole numbers
 };
-static_assert(is_args<RangeArgs>(40), "one layout for all compilers");
 
 // y[i] = the number of these bits.
-struct FillArgs {
-  static constexpr int kSlots = 1;
+struct FillArgs : Arguments<1, 24> {
   Out y;
   uint64_t bits;
   uint32_t total;
   int32_t vectors;  // y is a multiple of 16
 };
-static_assert(is_args<FillArgs>(24), "one layout for all compilers");
 
 // y = x [batch, rows, columns] where a place is on the wanted side of diagonal k, else 0.
-struct TriluArgs {
-  static constexpr int kSlots = 2;
+struct TriluArgs : Arguments<2, 64> {
   In x;
   Out y;
   uint32_t total;
@@ -41,7 +36,6 @@ struct TriluArgs {
   int32_t vectors;  // both pointers are multiples of 16
   int32_t unused;
 };
-static_assert(is_args<TriluArgs>(64), "one layout for all compilers");
 
 enum class IndexType : int32_t {
   kInt64,
@@ -57,8 +51,7 @@ enum class IndexType : int32_t {
 };
 
 // y [outer, depth, inner] = values[1] where depth's place is index [outer, inner], else values[0].
-struct OneHotArgs {
-  static constexpr int kSlots = 3;
+struct OneHotArgs : Arguments<3, 64> {
   In index, values;
   Out y;
   uint32_t total;
@@ -67,6 +60,5 @@ struct OneHotArgs {
   int32_t vectors;  // y is a multiple of 16
   int32_t unused;
 };
-static_assert(is_args<OneHotArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

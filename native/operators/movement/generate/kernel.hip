@@ -158,20 +158,14 @@ DEVICE void one_hot(const OneHotArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(range_f32, kGenerateThreads, RangeArgs, y) { range<float>(args); }
-KERNEL(range_i16, kGenerateThreads, RangeArgs, y) { range<int16_t>(args); }
-KERNEL(range_i32, kGenerateThreads, RangeArgs, y) { range<int32_t>(args); }
-KERNEL(range_i64, kGenerateThreads, RangeArgs, y) { range<int64_t>(args); }
+KERNEL_OF(range_f32, range<float>, kGenerateThreads, RangeArgs, y)
+KERNEL_OF(range_i16, range<int16_t>, kGenerateThreads, RangeArgs, y)
+KERNEL_OF(range_i32, range<int32_t>, kGenerateThreads, RangeArgs, y)
+KERNEL_OF(range_i64, range<int64_t>, kGenerateThreads, RangeArgs, y)
 
-KERNEL(fill_b8, kGenerateThreads, FillArgs, y) { fill<uint8_t>(args); }
-KERNEL(trilu_b8, kGenerateThreads, TriluArgs, x, y) { trilu<uint8_t>(args); }
-KERNEL(one_hot_b8, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint8_t>(args); }
-KERNEL(fill_b16, kGenerateThreads, FillArgs, y) { fill<uint16_t>(args); }
-KERNEL(trilu_b16, kGenerateThreads, TriluArgs, x, y) { trilu<uint16_t>(args); }
-KERNEL(one_hot_b16, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint16_t>(args); }
-KERNEL(fill_b32, kGenerateThreads, FillArgs, y) { fill<uint32_t>(args); }
-KERNEL(trilu_b32, kGenerateThreads, TriluArgs, x, y) { trilu<uint32_t>(args); }
-KERNEL(one_hot_b32, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint32_t>(args); }
-KERNEL(fill_b64, kGenerateThreads, FillArgs, y) { fill<uint64_t>(args); }
-KERNEL(trilu_b64, kGenerateThreads, TriluArgs, x, y) { trilu<uint64_t>(args); }
-KERNEL(one_hot_b64, kGenerateThreads, OneHotArgs, index, values, y) { one_hot<uint64_t>(args); }
+BITS_KERNELS(fill, fill<T>, kGenerateThreads, FillArgs, y)
+KERNEL_OF(fill_b64, fill<uint64_t>, kGenerateThreads, FillArgs, y)
+BITS_KERNELS(trilu, trilu<T>, kGenerateThreads, TriluArgs, x, y)
+KERNEL_OF(trilu_b64, trilu<uint64_t>, kGenerateThreads, TriluArgs, x, y)
+BITS_KERNELS(one_hot, one_hot<T>, kGenerateThreads, OneHotArgs, index, values, y)
+KERNEL_OF(one_hot_b64, one_hot<uint64_t>, kGenerateThreads, OneHotArgs, index, values, y)

@@ -9,8 +9,7 @@ constexpr int kCopyThreads = 256;
 constexpr int kCopyElements = 4;  // of a work-item that writes no pack
 
 // A walk over `total` elements.
-struct StridedCopyArgs {
-  static constexpr int kSlots = 2;
+struct StridedCopyArgs : Arguments<2, 120> {
   In x;
   Out y;
   uint32_t total;
@@ -18,7 +17,6 @@ struct StridedCopyArgs {
   Strides x_strides, y_strides;
   uint32_t x_offset, y_offset;
 };
-static_assert(is_args<StridedCopyArgs>(120), "one layout for all compilers");
 
 // From the innermost axis on.
 struct PadAxes {
@@ -28,8 +26,7 @@ struct PadAxes {
 enum class PadMode : int32_t { kConstant, kReflect, kEdge, kWrap };
 
 // y[i] = x[i - before], `value` or a value of x near it where there is none.
-struct PadArgs {
-  static constexpr int kSlots = 2;
+struct PadArgs : Arguments<2, 152> {
   In x;
   Out y;
   uint64_t value;  // the bits of an element
@@ -42,6 +39,5 @@ struct PadArgs {
   int32_t rank;
   int32_t packs;  // y is a multiple of 16, and the innermost axis no shorter than a pack
 };
-static_assert(is_args<PadArgs>(152), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -148,26 +148,12 @@ DEVICE void pad(const PadArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(strided_copy_b8, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint8_t>(args); }
-KERNEL(strided_copy_b16, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint16_t>(args); }
-KERNEL(strided_copy_b32, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint32_t>(args); }
-KERNEL(strided_copy_b64, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<uint64_t>(args); }
-KERNEL(strided_copy_b128, kCopyThreads, StridedCopyArgs, x, y) { strided_copy<Bits128>(args); }
+BITS_KERNELS(strided_copy, strided_copy<T>, kCopyThreads, StridedCopyArgs, x, y)
+KERNEL_OF(strided_copy_b64, strided_copy<uint64_t>, kCopyThreads, StridedCopyArgs, x, y)
+KERNEL_OF(strided_copy_b128, strided_copy<Bits128>, kCopyThreads, StridedCopyArgs, x, y)
 
-KERNEL(strided_copy_to_packs_b8, kCopyThreads, StridedCopyArgs, x, y) {
-  strided_copy_to_packs<uint8_t>(args);
-}
-KERNEL(strided_copy_to_packs_b16, kCopyThreads, StridedCopyArgs, x, y) {
-  strided_copy_to_packs<uint16_t>(args);
-}
-KERNEL(strided_copy_to_packs_b32, kCopyThreads, StridedCopyArgs, x, y) {
-  strided_copy_to_packs<uint32_t>(args);
-}
-KERNEL(strided_copy_to_packs_b64, kCopyThreads, StridedCopyArgs, x, y) {
-  strided_copy_to_packs<uint64_t>(args);
-}
+BITS_KERNELS(strided_copy_to_packs, strided_copy_to_packs<T>, kCopyThreads, StridedCopyArgs, x, y)
+KERNEL_OF(strided_copy_to_packs_b64, strided_copy_to_packs<uint64_t>, kCopyThreads, StridedCopyArgs, x, y)
 
-KERNEL(pad_b8, kCopyThreads, PadArgs, x, y) { pad<uint8_t>(args); }
-KERNEL(pad_b16, kCopyThreads, PadArgs, x, y) { pad<uint16_t>(args); }
-KERNEL(pad_b32, kCopyThreads, PadArgs, x, y) { pad<uint32_t>(args); }
-KERNEL(pad_b64, kCopyThreads, PadArgs, x, y) { pad<uint64_t>(args); }
+BITS_KERNELS(pad, pad<T>, kCopyThreads, PadArgs, x, y)
+KERNEL_OF(pad_b64, pad<uint64_t>, kCopyThreads, PadArgs, x, y)

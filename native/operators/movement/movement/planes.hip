@@ -15,7 +15,8 @@ struct PlanesTile {
 };
 
 template <class T, int kRows, int kColumns>
-DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<T, kRows, kColumns>& tile) {
+DEVICE void swap_planes(const SwapPlanesArgs& args) {
+  SHARED(tile, PlanesTile<T, kRows, kColumns>);
   constexpr int kSize = Pack<T>::kSize;
   // Packs of a row of the tile, and of a column.
   constexpr int kAcross = kColumns / kSize, kDown = kRows / kSize;
@@ -67,16 +68,9 @@ DEVICE void swap_planes(const SwapPlanesArgs& args, PlanesTile<T, kRows, kColumn
 
 using namespace graphopt::hip;
 
-#define SWAP_PLANES_KERNEL(T, suffix, rows, columns)                                        \
-  KERNEL(swap_planes_##rows##x##columns##_##suffix, kPlanesThreads, SwapPlanesArgs, x, y) { \
-    using Tile = PlanesTile<T, rows, columns>;                                              \
-    SHARED(Tile, tile);                                                                     \
-    swap_planes(args, tile);                                                                \
-  }
-
-SWAP_PLANES_KERNEL(uint16_t, b16, 64, 64)
-SWAP_PLANES_KERNEL(uint16_t, b16, 8, 512)
-SWAP_PLANES_KERNEL(uint16_t, b16, 512, 8)
-SWAP_PLANES_KERNEL(uint32_t, b32, 64, 64)
-SWAP_PLANES_KERNEL(uint32_t, b32, 8, 512)
-SWAP_PLANES_KERNEL(uint32_t, b32, 512, 8)
+KERNEL_OF(swap_planes_64x64_b16, (swap_planes<uint16_t, 64, 64>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(swap_planes_8x512_b16, (swap_planes<uint16_t, 8, 512>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(swap_planes_512x8_b16, (swap_planes<uint16_t, 512, 8>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(swap_planes_64x64_b32, (swap_planes<uint32_t, 64, 64>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(swap_planes_8x512_b32, (swap_planes<uint32_t, 8, 512>), kPlanesThreads, SwapPlanesArgs, x, y)
+KERNEL_OF(swap_planes_512x8_b32, (swap_planes<uint32_t, 512, 8>), kPlanesThreads, SwapPlanesArgs, x, y)

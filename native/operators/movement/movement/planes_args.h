@@ -10,14 +10,12 @@ constexpr int kPlanesThreads = 256;
 constexpr int kPlanesTile = 64, kPlanesNarrow = 8, kPlanesWide = 512;
 
 // y [batch, columns, rows] = x [batch, rows, columns]; a work-group for each tile.
-struct SwapPlanesArgs {
-  static constexpr int kSlots = 2;
+struct SwapPlanesArgs : Arguments<2, 56> {
   In x;
   Out y;
   int32_t rows, columns;
   Divisor across, tiles;           // tiles along a row, and of a matrix
   int32_t packs_of_x, packs_of_y;  // 16-byte loads, 16-byte stores
 };
-static_assert(is_args<SwapPlanesArgs>(56), "one layout for all compilers");
 
 }  // namespace graphopt::hip

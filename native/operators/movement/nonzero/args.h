@@ -12,29 +12,24 @@ constexpr int kNonzeroCounts = 8;  // neighbouring parts, of a work-item that su
 constexpr int kNonzeroMostAxes = 8;
 
 // A number counts as zero when it has no bit of `mask` set: minus zero does, NaN does not.
-struct NonzeroCountArgs {
-  static constexpr int kSlots = 2;
+struct NonzeroCountArgs : Arguments<2, 32> {
   In x;
   Out counts;  // uint32_t, of each part
   uint64_t mask;
   uint32_t total;
   int32_t unused;
 };
-static_assert(is_args<NonzeroCountArgs>(32), "one layout for all compilers");
 
 // starts[i] = counts[0] + ... + counts[i - 1], in one work-group.
-struct NonzeroStartsArgs {
-  static constexpr int kSlots = 3;
+struct NonzeroStartsArgs : Arguments<3, 32> {
   In counts;
   Out starts;  // uint32_t
   Out all;     // int64_t, the sum of all
   uint32_t parts;
   int32_t unused;
 };
-static_assert(is_args<NonzeroStartsArgs>(32), "one layout for all compilers");
 
-struct NonzeroPlacesArgs {
-  static constexpr int kSlots = 3;
+struct NonzeroPlacesArgs : Arguments<3, 144> {
   In x, starts;
   Out y;  // int64_t [axes, all]
   uint64_t mask;
@@ -43,6 +38,5 @@ struct NonzeroPlacesArgs {
   Divisor sizes[kNonzeroMostAxes];  // of the axes of x, the last one first
   int32_t unused;
 };
-static_assert(is_args<NonzeroPlacesArgs>(144), "one layout for all compilers");
 
 }  // namespace graphopt::hip

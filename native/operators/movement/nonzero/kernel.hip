@@ -36,7 +36,8 @@ DEVICE uint32_t count_of(uint32_t found) {
 }
 
 template <class T>
-DEVICE void nonzero_count(const NonzeroCountArgs& args, NonzeroSums& lds) {
+DEVICE void nonzero_count(const NonzeroCountArgs& args) {
+  SHARED(lds, NonzeroSums);
   uint32_t* const counts = args.counts;
   const uint32_t first = work_item(kNonzeroThreads) * kNonzeroElements;
   const uint32_t own = count_of(not_zero<T>(args.x, first, args.total, args.mask));
@@ -44,7 +45,8 @@ DEVICE void nonzero_count(const NonzeroCountArgs& args, NonzeroSums& lds) {
   if (thread_x() == 0) counts[block_x()] = all;
 }
 
-DEVICE void sum_parts(const NonzeroStartsArgs& args, NonzeroSums& lds) {
+DEVICE void sum_parts(const NonzeroStartsArgs& args) {
+  SHARED(lds, NonzeroSums);
   const uint32_t* const counts = args.counts;
   uint32_t* const starts = args.starts;
   int64_t* const result = args.all;
@@ -74,7 +76,8 @@ struct NonzeroPlaces {
 };
 
 template <class T>
-DEVICE void nonzero_places(const NonzeroPlacesArgs& args, NonzeroPlaces& lds) {
+DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
+  SHARED(lds, NonzeroPlaces);
   const uint32_t* const starts = args.starts;
   const uint32_t part = static_cast<uint32_t>(block_x()), first = part * kNonzeroPart;
   const uint32_t own = static_cast<uint32_t>(thread_x() * kNonzeroElements);
@@ -103,22 +106,8 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args, NonzeroPlaces& lds) {
 
 using namespace graphopt::hip;
 
-KERNEL(nonzero_starts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all) {
-  SHARED(NonzeroSums, lds);
-  sum_parts(args, lds);
-}
-
-#define NONZERO_KERNELS(T, suffix)                                                    \
-  KERNEL(nonzero_count_##suffix, kNonzeroThreads, NonzeroCountArgs, x, counts) {      \
-    SHARED(NonzeroSums, lds);                                                         \
-    nonzero_count<T>(args, lds);                                                      \
-  }                                                                                   \
-  KERNEL(nonzero_places_##suffix, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y) { \
-    SHARED(NonzeroPlaces, lds);                                                       \
-    nonzero_places<T>(args, lds);                                                     \
-  }
-
-NONZERO_KERNELS(uint8_t, b8)
-NONZERO_KERNELS(uint16_t, b16)
-NONZERO_KERNELS(uint32_t, b32)
-NONZERO_KERNELS(uint64_t, b64)
+KERNEL_OF(nonzero_starts, sum_parts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all)
+BITS_KERNELS(nonzero_count, nonzero_count<T>, kNonzeroThreads, NonzeroCountArgs, x, counts)
+KERNEL_OF(nonzero_count_b64, nonzero_count<uint64_t>, kNonzeroThreads, NonzeroCountArgs, x, counts)
+BITS_KERNELS(nonzero_places, nonzero_places<T>, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y)
+KERNEL_OF(nonzero_places_b64, nonzero_places<uint64_t>, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y)

@@ -12,13 +12,11 @@ constexpr int kScatterElements =
 // What a target becomes of its own value and those that are scattered to it.
 enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
 
-struct ScatterClearArgs {
-  static constexpr int kSlots = 1;
+struct ScatterClearArgs : Arguments<1, 16> {
   Out first;
   uint32_t targets;
   int32_t unused;
 };
-static_assert(is_args<ScatterClearArgs>(16), "one layout for all compilers");
 
 // An update with the number of the next one of its list, in one access of the memory.
 template <class T>
@@ -29,8 +27,7 @@ struct alignas(sizeof(T) == 8 ? 16 : 8) ScatterLinked {
 
 // Lists of the updates of each target: first[target] and next[update] are 1 + an update, 0 at the end. For
 // scatter_link_each_* `next` is of ScatterLinked.
-struct ScatterLinkArgs {
-  static constexpr int kSlots = 4;
+struct ScatterLinkArgs : Arguments<4, 136> {
   In index;    // int64_t, or int32_t when `narrow`; negative ones count from the end
   In updates;  // read by scatter_link_each_*
   Out first, next;
@@ -44,11 +41,9 @@ struct ScatterLinkArgs {
   Strides strides;  // of targets; of ScatterElements of a walk over the updates, 0 along the axis
   Axes axes;        // of that walk
 };
-static_assert(is_args<ScatterLinkArgs>(136), "one layout for all compilers");
 
 // y = x [targets, inner], with updates [updates, inner].
-struct ScatterApplyArgs {
-  static constexpr int kSlots = 5;
+struct ScatterApplyArgs : Arguments<5, 64> {
   In x, updates, first, next;
   Out y;
   uint32_t total;
@@ -56,6 +51,5 @@ struct ScatterApplyArgs {
   ScatterHow how;
   int32_t unused;
 };
-static_assert(is_args<ScatterApplyArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

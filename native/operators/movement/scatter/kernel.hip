@@ -315,6 +315,13 @@ DEVICE void link_updates(const ScatterLinkArgs& args, const Link& link) {
   if (inside) link(i, atomic_exchange(first + target, i + 1));
 }
 
+template <class T>
+DEVICE void link_each(const ScatterLinkArgs& args) {
+  const T* given = args.updates;
+  ScatterLinked<T>* next = args.next;
+  link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = ScatterLinked<T>{given[i], after}; });
+}
+
 }  // namespace graphopt::hip
 
 using namespace graphopt::hip;
@@ -334,44 +341,25 @@ KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, updates, first, ne
   link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = after; });
 }
 
-#define SCATTER_LINK_EACH_KERNEL(T, suffix)                                                               \
-  KERNEL(scatter_link_each_##suffix, kScatterThreads, ScatterLinkArgs, index, updates, first, next) {     \
-    const T* given = args.updates;                                                                        \
-    ScatterLinked<T>* next = args.next;                                                                   \
-    link_updates(args, [&](uint32_t i, uint32_t after) { next[i] = ScatterLinked<T>{given[i], after}; }); \
-  }
+BITS_KERNELS(scatter_link_each, link_each<T>, kScatterThreads, ScatterLinkArgs, index, updates, first, next)
+KERNEL_OF(scatter_link_each_b64, link_each<uint64_t>, kScatterThreads, ScatterLinkArgs, index, updates, first,
+          next)
 
-SCATTER_LINK_EACH_KERNEL(uint8_t, b8)
-SCATTER_LINK_EACH_KERNEL(uint16_t, b16)
-SCATTER_LINK_EACH_KERNEL(uint32_t, b32)
-SCATTER_LINK_EACH_KERNEL(uint64_t, b64)
+BITS_KERNELS(scatter_take, scatter_take<T>, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_take_b128, scatter_take<Bits128>, kScatterThreads, ScatterApplyArgs, x, updates, first,
+          next, y)
 
-KERNEL(scatter_take_b8, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
-  scatter_take<uint8_t>(args);
-}
-KERNEL(scatter_take_b16, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
-  scatter_take<uint16_t>(args);
-}
-KERNEL(scatter_take_b32, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
-  scatter_take<uint32_t>(args);
-}
-KERNEL(scatter_take_b128, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {
-  scatter_take<Bits128>(args);
-}
-
-// `groups` of it fit on a compute unit without spills.
-#define SCATTER_REDUCE_KERNEL(T, suffix, groups)                                                             \
-  KERNEL(scatter_reduce_##suffix, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y) {           \
-    scatter_reduce<T, false>(args);                                                                          \
-  }                                                                                                          \
+// `groups` of the second fit on a compute unit without spills.
+#define REDUCE_KERNELS(T, suffix, groups)                                                                    \
+  KERNEL_OF(scatter_reduce_##suffix, (scatter_reduce<T, false>), kScatterThreads, ScatterApplyArgs, x,       \
+            updates, first, next, y)                                                                         \
   KERNEL_SHARING(scatter_reduce_each_##suffix, kScatterThreads, groups, ScatterApplyArgs, x, updates, first, \
                  next, y) {                                                                                  \
     scatter_reduce<T, true>(args);                                                                           \
   }
-
-SCATTER_REDUCE_KERNEL(float, f32, 6)
-SCATTER_REDUCE_KERNEL(half_t, f16, 6)
-SCATTER_REDUCE_KERNEL(uint8_t, u8, 6)
-SCATTER_REDUCE_KERNEL(int8_t, i8, 6)
-SCATTER_REDUCE_KERNEL(int32_t, i32, 6)
-SCATTER_REDUCE_KERNEL(int64_t, i64, 4)
+REDUCE_KERNELS(float, f32, 6)
+REDUCE_KERNELS(half_t, f16, 6)
+REDUCE_KERNELS(uint8_t, u8, 6)
+REDUCE_KERNELS(int8_t, i8, 6)
+REDUCE_KERNELS(int32_t, i32, 6)
+REDUCE_KERNELS(int64_t, i64, 4)

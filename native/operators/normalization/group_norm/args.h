@@ -15,8 +15,7 @@ constexpr int kGroupNormLargeElements = 40;
 constexpr int kGroupNormPart = kGroupNormSplitThreads * kGroupNormSmallElements;
 
 // One work-group for each image and group.
-struct GroupNormArgs {
-  static constexpr int kSlots = 4;
+struct GroupNormArgs : Arguments<4, 88> {
   In x;
   Constant gamma, beta;
   Out y;
@@ -27,21 +26,17 @@ struct GroupNormArgs {
   int32_t threads;
   Activation act;
 };
-static_assert(is_args<GroupNormArgs>(88), "one layout for all compilers");
 
 // One work-group for each part of a group.
-struct GroupNormStatsArgs {
-  static constexpr int kSlots = 2;
+struct GroupNormStatsArgs : Arguments<2, 40> {
   In x;
   Out partial;  // [images groups][parts][2]: mean and sum of squared deviations
   uint32_t size;
   Divisor parts;
   int32_t vectors;  // X and groups are multiples of 16 bytes
 };
-static_assert(is_args<GroupNormStatsArgs>(40), "one layout for all compilers");
 
-struct GroupNormApplyArgs {
-  static constexpr int kSlots = 5;
+struct GroupNormApplyArgs : Arguments<5, 104> {
   In x;
   Constant gamma, beta;
   In partial;
@@ -52,6 +47,5 @@ struct GroupNormApplyArgs {
   int32_t vectors;
   Activation act;
 };
-static_assert(is_args<GroupNormApplyArgs>(104), "one layout for all compilers");
 
 }  // namespace graphopt::hip

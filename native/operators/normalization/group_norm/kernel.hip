@@ -123,7 +123,8 @@ struct GroupNormLds {
 
 // All pointers are multiples of 16.
 template <class T, int kVectors>
-DEVICE void group_norm(const GroupNormArgs& args, GroupNormLds& lds) {
+DEVICE void group_norm(const GroupNormArgs& args) {
+  SHARED(lds, GroupNormLds);
   const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
   T* y = args.y;
   const uint32_t size = args.size;
@@ -144,7 +145,8 @@ DEVICE void group_norm(const GroupNormArgs& args, GroupNormLds& lds) {
 }
 
 template <class T>
-DEVICE void group_norm_stats(const GroupNormStatsArgs& args, GroupNormLds& lds) {
+DEVICE void group_norm_stats(const GroupNormStatsArgs& args) {
+  SHARED(lds, GroupNormLds);
   const T* x = args.x;
   float* partial = args.partial;
   const uint32_t size = args.size;
@@ -165,7 +167,8 @@ DEVICE void group_norm_stats(const GroupNormStatsArgs& args, GroupNormLds& lds) 
 }
 
 template <class T>
-DEVICE void group_norm_apply(const GroupNormApplyArgs& args, GroupNormLds& lds) {
+DEVICE void group_norm_apply(const GroupNormApplyArgs& args) {
+  SHARED(lds, GroupNormLds);
   const T *x = args.x, *gamma = args.gamma, *beta = args.beta;
   const float* partial = args.partial;
   T* y = args.y;
@@ -203,25 +206,14 @@ DEVICE void group_norm_apply(const GroupNormApplyArgs& args, GroupNormLds& lds) 
 
 using namespace graphopt::hip;
 
-#define GROUP_NORM_KERNELS(T, groups_sharing, suffix)                                                       \
-  KERNEL(group_norm_small_##suffix, kGroupNormMostThreads, GroupNormArgs, x, gamma, beta, y) {              \
-    SHARED(GroupNormLds, lds);                                                                              \
-    group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>(args, lds);                                     \
-  }                                                                                                         \
-  KERNEL_SHARING(group_norm_large_##suffix, kGroupNormMostThreads, groups_sharing, GroupNormArgs, x, gamma, \
-                 beta, y) {                                                                                 \
-    SHARED(GroupNormLds, lds);                                                                              \
-    group_norm<T, kGroupNormLargeElements / Pack<T>::kSize>(args, lds);                                     \
-  }                                                                                                         \
-  KERNEL(group_norm_stats_##suffix, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial) {               \
-    SHARED(GroupNormLds, lds);                                                                              \
-    group_norm_stats<T>(args, lds);                                                                         \
-  }                                                                                                         \
-  KERNEL(group_norm_apply_##suffix, kGroupNormSplitThreads, GroupNormApplyArgs, x, gamma, beta, partial,    \
-         y) {                                                                                               \
-    SHARED(GroupNormLds, lds);                                                                              \
-    group_norm_apply<T>(args, lds);                                                                         \
-  }
-
-GROUP_NORM_KERNELS(float, 1, f32)
-GROUP_NORM_KERNELS(half_t, 2, f16)
+FLOAT_KERNELS(group_norm_small, (group_norm<T, kGroupNormSmallElements / Pack<T>::kSize>),
+              kGroupNormMostThreads, GroupNormArgs, x, gamma, beta, y)
+KERNEL_SHARING(group_norm_large_f32, kGroupNormMostThreads, 1, GroupNormArgs, x, gamma, beta, y) {
+  group_norm<float, kGroupNormLargeElements / Pack<float>::kSize>(args);
+}
+KERNEL_SHARING(group_norm_large_f16, kGroupNormMostThreads, 2, GroupNormArgs, x, gamma, beta, y) {
+  group_norm<half_t, kGroupNormLargeElements / Pack<half_t>::kSize>(args);
+}
+FLOAT_KERNELS(group_norm_stats, group_norm_stats<T>, kGroupNormSplitThreads, GroupNormStatsArgs, x, partial)
+FLOAT_KERNELS(group_norm_apply, group_norm_apply<T>, kGroupNormSplitThreads, GroupNormApplyArgs, x, gamma,
+              beta, partial, y)

@@ -296,7 +296,8 @@ DEVICE void keep(GroupScales& scales, int group, float count, const Moments& all
 }
 
 template <int kSize>
-DEVICE void group_norm_last(const GroupNormLastArgs& args, GroupNormLastLds<kSize>& lds) {
+DEVICE void group_norm_last(const GroupNormLastArgs& args) {
+  SHARED(lds, GroupNormLastLds<kSize>);
   const half_t* const x = args.x;
   const LastPlace<kSize> place(args.tiles);
   const LastParameters<kSize> parameters(place, args.gamma, args.beta);
@@ -313,7 +314,8 @@ DEVICE void group_norm_last(const GroupNormLastArgs& args, GroupNormLastLds<kSiz
 }
 
 template <int kSize>
-DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args, GroupNormLastLds<kSize>& lds) {
+DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args) {
+  SHARED(lds, GroupNormLastLds<kSize>);
   const LastPlace<kSize> place(args.tiles);
   LastRound<kSize> round;
   find_own_moments(place, args.x, round, lds);
@@ -328,7 +330,8 @@ DEVICE void group_norm_last_stats(const GroupNormLastStatsArgs& args, GroupNormL
 }
 
 template <int kSize>
-DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args, GroupScales& scales) {
+DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args) {
+  SHARED(scales, GroupScales);
   const half_t* const x = args.x;
   const LastPlace<kSize> place(args.tiles);
   const LastParameters<kSize> parameters(place, args.gamma, args.beta);
@@ -345,20 +348,19 @@ DEVICE void group_norm_last_apply(const GroupNormLastApplyArgs& args, GroupScale
 
 using namespace graphopt::hip;
 
-#define GROUP_NORM_LAST_KERNELS(size)                                                                     \
-  KERNEL(group_norm_last_##size##_f16, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta, y) {     \
-    SHARED(GroupNormLastLds<size>, lds);                                                                  \
-    group_norm_last<size>(args, lds);                                                                     \
-  }                                                                                                       \
-  KERNEL(group_norm_last_stats_##size##_f16, kGroupNormLastThreads, GroupNormLastStatsArgs, x, partial) { \
-    SHARED(GroupNormLastLds<size>, lds);                                                                  \
-    group_norm_last_stats<size>(args, lds);                                                               \
-  }                                                                                                       \
-  KERNEL_SHARING(group_norm_last_apply_##size##_f16, kGroupNormLastThreads, kGroupNormLastSharing,        \
-                 GroupNormLastApplyArgs, x, gamma, beta, partial, y) {                                    \
-    SHARED(GroupScales, scales);                                                                          \
-    group_norm_last_apply<size>(args, scales);                                                            \
-  }
-
-GROUP_NORM_LAST_KERNELS(8)
-GROUP_NORM_LAST_KERNELS(1)
+KERNEL_OF(group_norm_last_8_f16, group_norm_last<8>, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta,
+          y)
+KERNEL_OF(group_norm_last_1_f16, group_norm_last<1>, kGroupNormLastThreads, GroupNormLastArgs, x, gamma, beta,
+          y)
+KERNEL_OF(group_norm_last_stats_8_f16, group_norm_last_stats<8>, kGroupNormLastThreads,
+          GroupNormLastStatsArgs, x, partial)
+KERNEL_OF(group_norm_last_stats_1_f16, group_norm_last_stats<1>, kGroupNormLastThreads,
+          GroupNormLastStatsArgs, x, partial)
+KERNEL_SHARING(group_norm_last_apply_8_f16, kGroupNormLastThreads, kGroupNormLastSharing,
+               GroupNormLastApplyArgs, x, gamma, beta, partial, y) {
+  group_norm_last_apply<8>(args);
+}
+KERNEL_SHARING(group_norm_last_apply_1_f16, kGroupNormLastThreads, kGroupNormLastSharing,
+               GroupNormLastApplyArgs, x, gamma, beta, partial, y) {
+  group_norm_last_apply<1>(args);
+}

@@ -25,8 +25,7 @@ struct GroupNormTiles {
 };
 
 // One work-group for each block and image, whose only slab it is; blocks cut no groups.
-struct GroupNormLastArgs {
-  static constexpr int kSlots = 4;
+struct GroupNormLastArgs : Arguments<4, 120> {
   In x;
   Constant gamma, beta;
   Out y;
@@ -34,20 +33,16 @@ struct GroupNormLastArgs {
   float epsilon;
   Activation act;
 };
-static_assert(is_args<GroupNormLastArgs>(120), "one layout for all compilers");
 
 // One work-group for each block of each slab of each image.
-struct GroupNormLastStatsArgs {
-  static constexpr int kSlots = 2;
+struct GroupNormLastStatsArgs : Arguments<2, 88> {
   In x;
   Out partial;  // [images blocks][groups][slabs][2]: mean and sum of squared deviations
   GroupNormTiles tiles;
   uint32_t groups;  // of a block, at most
 };
-static_assert(is_args<GroupNormLastStatsArgs>(88), "one layout for all compilers");
 
-struct GroupNormLastApplyArgs {
-  static constexpr int kSlots = 5;
+struct GroupNormLastApplyArgs : Arguments<5, 128> {
   In x;
   Constant gamma, beta;
   In partial;
@@ -57,6 +52,5 @@ struct GroupNormLastApplyArgs {
   float epsilon;
   Activation act;
 };
-static_assert(is_args<GroupNormLastApplyArgs>(128), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -12,8 +12,7 @@ constexpr int kLayerNorm2dFew = 16, kLayerNorm2dSome = 32, kLayerNorm2dMany = 48
 constexpr int kLayerNorm2dSlices = 8, kLayerNorm2dManySlices = 16;
 
 // Pixels of an image along x, images along y.
-struct LayerNorm2dArgs {
-  static constexpr int kSlots = 4;
+struct LayerNorm2dArgs : Arguments<4, 48> {
   In x;
   Constant gamma, beta;
   Out y;
@@ -21,6 +20,5 @@ struct LayerNorm2dArgs {
   uint32_t first_image;
   float epsilon;
 };
-static_assert(is_args<LayerNorm2dArgs>(48), "one layout for all compilers");
 
 }  // namespace graphopt::hip

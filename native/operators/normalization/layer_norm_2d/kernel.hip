@@ -19,7 +19,8 @@ struct LayerNorm2dLds {
 
 // kKept: so many channels of a slice stay in registers; 0: none. kWidth: neighbouring pixels of a work-item.
 template <class T, int kKept, int kSlices, int kWidth>
-DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kSlices, kWidth>& lds) {
+DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
+  SHARED(lds, LayerNorm2dLds<kSlices, kWidth>);
   using Numbers = Neighbours<T, kWidth>;
   using Sums = Neighbours<float, kWidth>;
   constexpr int kPixels = LayerNorm2dLds<kSlices, kWidth>::kPixels;
@@ -102,22 +103,19 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args, LayerNorm2dLds<kSlices, k
 
 using namespace graphopt::hip;
 
-#define LAYER_NORM_2D_KERNEL(T, kKept, kSlices, kWidth, suffix)                             \
-  KERNEL(layer_norm_2d_##suffix, kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y) { \
-    using Lds = LayerNorm2dLds<kSlices, kWidth>;                                            \
-    SHARED(Lds, lds);                                                                       \
-    layer_norm_2d<T, kKept, kSlices, kWidth>(args, lds);                                    \
-  }
-
-LAYER_NORM_2D_KERNEL(float, 0, kLayerNorm2dSlices, 1, f32)
-LAYER_NORM_2D_KERNEL(float, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f32)
-LAYER_NORM_2D_KERNEL(float, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f32)
-LAYER_NORM_2D_KERNEL(float, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f32)
-LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 1, f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 1, few_f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 1, some_f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 1, many_f16)
-LAYER_NORM_2D_KERNEL(half_t, 0, kLayerNorm2dSlices, 2, pairs_f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 2, few_pairs_f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 2, some_pairs_f16)
-LAYER_NORM_2D_KERNEL(half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 2, many_pairs_f16)
+FLOAT_KERNELS(layer_norm_2d, (layer_norm_2d<T, 0, kLayerNorm2dSlices, 1>), kLayerNorm2dThreads,
+              LayerNorm2dArgs, x, gamma, beta, y)
+FLOAT_KERNELS(layer_norm_2d_few, (layer_norm_2d<T, kLayerNorm2dFew, kLayerNorm2dSlices, 1>),
+              kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
+FLOAT_KERNELS(layer_norm_2d_some, (layer_norm_2d<T, kLayerNorm2dSome, kLayerNorm2dSlices, 1>),
+              kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
+FLOAT_KERNELS(layer_norm_2d_many, (layer_norm_2d<T, kLayerNorm2dMany, kLayerNorm2dManySlices, 1>),
+              kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
+KERNEL_OF(layer_norm_2d_pairs_f16, (layer_norm_2d<half_t, 0, kLayerNorm2dSlices, 2>), kLayerNorm2dThreads,
+          LayerNorm2dArgs, x, gamma, beta, y)
+KERNEL_OF(layer_norm_2d_few_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dFew, kLayerNorm2dSlices, 2>),
+          kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
+KERNEL_OF(layer_norm_2d_some_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dSome, kLayerNorm2dSlices, 2>),
+          kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)
+KERNEL_OF(layer_norm_2d_many_pairs_f16, (layer_norm_2d<half_t, kLayerNorm2dMany, kLayerNorm2dManySlices, 2>),
+          kLayerNorm2dThreads, LayerNorm2dArgs, x, gamma, beta, y)

@@ -11,8 +11,7 @@ constexpr int kRowNormVectors = 4;  // of a work-item
 constexpr int kRowNormAnyThreads = 1024;
 
 // Rows of D, a work-group for each.
-struct RowNormArgs {
-  static constexpr int kSlots = 7;
+struct RowNormArgs : Arguments<7, 216> {
   In x, residual;        // residual may be null
   Constant gamma, beta;  // [images, D]; beta may be null
   Out y, sum;            // sum may be null
@@ -29,6 +28,5 @@ struct RowNormArgs {
   int32_t into;         // x, or with a residual y; else the residual
   uint32_t unused;
 };
-static_assert(is_args<RowNormArgs>(216), "one layout for all compilers");
 
 }  // namespace graphopt::hip

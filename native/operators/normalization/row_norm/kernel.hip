@@ -51,7 +51,8 @@ DEVICE void write_statistics(const RowNormArgs& args, float mean, float scale) {
 
 // All pointers and D are multiples of 16 bytes, D is at most threads kRowNormVectors kSize.
 template <class T, bool kWindows>
-DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
+DEVICE void row_norm(const RowNormArgs& args) {
+  SHARED(lds, RowNormLds);
   const T *x = args.x, *residual = args.residual;
   const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
@@ -129,7 +130,8 @@ DEVICE void row_norm(const RowNormArgs& args, RowNormLds& lds) {
 }
 
 template <class T, bool kWindows>
-DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
+DEVICE void row_norm_any(const RowNormArgs& args) {
+  SHARED(lds, RowNormLds);
   const T *x = args.x, *residual = args.residual;
   const T *gamma = parameters_of<T>(args, args.gamma), *beta = parameters_of<T>(args, args.beta);
   T *y = args.y, *sum = args.sum;
@@ -177,19 +179,11 @@ DEVICE void row_norm_any(const RowNormArgs& args, RowNormLds& lds) {
 
 using namespace graphopt::hip;
 
-#define ROW_NORM_KERNELS(T, name, suffix, windows)                                                         \
-  KERNEL(row_norm##name##_##suffix, kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y, sum,    \
-         statistics) {                                                                                     \
-    SHARED(RowNormLds, lds);                                                                               \
-    row_norm<T, windows>(args, lds);                                                                       \
-  }                                                                                                        \
-  KERNEL(row_norm##name##_any_##suffix, kRowNormAnyThreads, RowNormArgs, x, residual, gamma, beta, y, sum, \
-         statistics) {                                                                                     \
-    SHARED(RowNormLds, lds);                                                                               \
-    row_norm_any<T, windows>(args, lds);                                                                   \
-  }
-
-ROW_NORM_KERNELS(float, , f32, false)
-ROW_NORM_KERNELS(half_t, , f16, false)
-ROW_NORM_KERNELS(float, _windows, f32, true)
-ROW_NORM_KERNELS(half_t, _windows, f16, true)
+FLOAT_KERNELS(row_norm, (row_norm<T, false>), kRowNormMostThreads, RowNormArgs, x, residual, gamma, beta, y,
+              sum, statistics)
+FLOAT_KERNELS(row_norm_any, (row_norm_any<T, false>), kRowNormAnyThreads, RowNormArgs, x, residual, gamma,
+              beta, y, sum, statistics)
+FLOAT_KERNELS(row_norm_windows, (row_norm<T, true>), kRowNormMostThreads, RowNormArgs, x, residual, gamma,
+              beta, y, sum, statistics)
+FLOAT_KERNELS(row_norm_windows_any, (row_norm_any<T, true>), kRowNormAnyThreads, RowNormArgs, x, residual,
+              gamma, beta, y, sum, statistics)

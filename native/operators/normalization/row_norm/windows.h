@@ -20,7 +20,7 @@ constexpr uint32_t kNoRow = 0xffffffff;
 
 // The row of the images that is the row-th in the order of windows; kNoRow of the padding.
 template <class Divide>
-GRAPHOPT_BOTH_SIDES uint32_t row_in_images(const RowWindows& w, uint32_t row, const Divide& divide) {
+DEVICE uint32_t row_in_images(const RowWindows& w, uint32_t row, const Divide& divide) {
   const uint32_t image = divide(row, w.padded_image), place = row - image * w.padded_image.d;
   const uint32_t window = divide(place, w.window), inside = place - window * w.window.d;
   const uint32_t above = divide(window, w.windows_across), left = window - above * w.windows_across.d;
@@ -33,7 +33,7 @@ GRAPHOPT_BOTH_SIDES uint32_t row_in_images(const RowWindows& w, uint32_t row, co
 
 // Where the row-th row of the images is in the order of windows.
 template <class Divide>
-GRAPHOPT_BOTH_SIDES uint32_t row_in_windows(const RowWindows& w, uint32_t row, const Divide& divide) {
+DEVICE uint32_t row_in_windows(const RowWindows& w, uint32_t row, const Divide& divide) {
   const uint32_t image = divide(row, w.image), place = row - image * w.image.d;
   uint32_t y = divide(place, w.line), x = place - y * w.line.d;
   y += y < w.down ? w.padded_height - w.down : 0 - w.down;

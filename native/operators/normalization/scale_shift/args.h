@@ -8,8 +8,7 @@ namespace graphopt::hip {
 
 constexpr int kScaleShiftThreads = 256;  // 16 bytes each
 
-struct ScaleShiftArgs {
-  static constexpr int kSlots = 5;
+struct ScaleShiftArgs : Arguments<5, 88> {
   In x;
   Constant scale, shift;
   In residual;  // may be null
@@ -20,10 +19,8 @@ struct ScaleShiftArgs {
   int32_t vectors;         // all pointers are multiples of 16
   Activation act;
 };
-static_assert(is_args<ScaleShiftArgs>(88), "one layout for all compilers");
 
-struct ShiftPReluArgs {
-  static constexpr int kSlots = 5;
+struct ShiftPReluArgs : Arguments<5, 80> {
   In x;
   Constant slope, shift;
   In residual;  // may be null
@@ -33,10 +30,8 @@ struct ShiftPReluArgs {
   uint32_t first_channel;
   int32_t vectors;
 };
-static_assert(is_args<ShiftPReluArgs>(80), "one layout for all compilers");
 
-struct BatchNormArgs {
-  static constexpr int kSlots = 6;
+struct BatchNormArgs : Arguments<6, 88> {
   In x;
   Constant scale, shift, mean, variance;
   Out y;
@@ -46,6 +41,5 @@ struct BatchNormArgs {
   int32_t vectors;
   float epsilon;
 };
-static_assert(is_args<BatchNormArgs>(88), "one layout for all compilers");
 
 }  // namespace graphopt::hip

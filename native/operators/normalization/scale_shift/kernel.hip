@@ -114,28 +114,9 @@ DEVICE void batch_norm(const BatchNormArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(scale_shift_f32, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
-  scale_shift<float>(args);
-}
-
-KERNEL(scale_shift_f16, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y) {
-  scale_shift<half_t>(args);
-}
-
-KERNEL(shift_prelu_f32, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, residual, y) {
-  shift_prelu<float>(args);
-}
-
-KERNEL(shift_prelu_f16, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, residual, y) {
-  shift_prelu<half_t>(args);
-}
-
-KERNEL(batch_norm_f32, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
-  batch_norm<float, float>(args);
-}
-KERNEL(batch_norm_f16, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
-  batch_norm<half_t, half_t>(args);
-}
-KERNEL(batch_norm_f16_of_f32, kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean, variance, y) {
-  batch_norm<half_t, float>(args);
-}
+FLOAT_KERNELS(scale_shift, scale_shift<T>, kScaleShiftThreads, ScaleShiftArgs, x, scale, shift, residual, y)
+FLOAT_KERNELS(shift_prelu, shift_prelu<T>, kScaleShiftThreads, ShiftPReluArgs, x, slope, shift, residual, y)
+FLOAT_KERNELS(batch_norm, (batch_norm<T, T>), kScaleShiftThreads, BatchNormArgs, x, scale, shift, mean,
+              variance, y)
+KERNEL_OF(batch_norm_f16_of_f32, (batch_norm<half_t, float>), kScaleShiftThreads, BatchNormArgs, x, scale,
+          shift, mean, variance, y)

@@ -12,28 +12,24 @@ enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 // x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept numbers of a row, or of a column.
 constexpr int kSoftmaxKept = 8;
 
-struct SoftmaxArgs {
-  static constexpr int kSlots = 2;
+struct SoftmaxArgs : Arguments<2, 32> {
   In x;
   Out y;
   uint32_t D;
   int32_t how;
   int32_t threads;
 };
-static_assert(is_args<SoftmaxArgs>(32), "one layout for all compilers");
 
 // x and y [outer, D, inner]: a work-group for kSoftmaxColumns neighbouring columns, or pairs of them, each of which
 // kSoftmaxParts work-items share.
 constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 
-struct SoftmaxColumnsArgs {
-  static constexpr int kSlots = 2;
+struct SoftmaxColumnsArgs : Arguments<2, 40> {
   In x;
   Out y;
   Divisor groups;  // work-groups for each of `outer`
   uint32_t D, inner;
   int32_t how;
 };
-static_assert(is_args<SoftmaxColumnsArgs>(40), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -75,7 +75,8 @@ DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
 }
 
 template <class T, class Of>
-DEVICE void softmax(const SoftmaxArgs& args, SoftmaxLds& lds) {
+DEVICE void softmax(const SoftmaxArgs& args) {
+  SHARED(lds, SoftmaxLds);
   if (args.D <= kSoftmaxKept * static_cast<uint32_t>(args.threads)) return softmax_kept<T, Of>(args, lds);
   Of of = {};
   of.how = args.how;
@@ -185,7 +186,8 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
 }
 
 template <class T, class Of, int kWidth>
-DEVICE void softmax_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
+DEVICE void softmax_columns(const SoftmaxColumnsArgs& args) {
+  SHARED(lds, SoftmaxColumnsLds<kWidth>);
   if (args.D <= kSoftmaxKept * kSoftmaxParts) {
     softmax_of_columns<T, Of, kWidth, true>(args, lds);
   } else {
@@ -197,24 +199,14 @@ DEVICE void softmax_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kW
 
 using namespace graphopt::hip;
 
-#define SOFTMAX_ROWS(name, T, Of, suffix)            \
-  KERNEL(name##_##suffix, 1024, SoftmaxArgs, x, y) { \
-    SHARED(SoftmaxLds, lds);                         \
-    softmax<T, Of>(args, lds);                       \
-  }
-#define SOFTMAX_COLUMNS(name, T, Of, width, suffix)                                   \
-  KERNEL(name##_##suffix, kSoftmaxColumns* kSoftmaxParts, SoftmaxColumnsArgs, x, y) { \
-    SHARED(SoftmaxColumnsLds<width>, lds);                                            \
-    softmax_columns<T, Of, width>(args, lds);                                         \
-  }
+FLOAT_KERNELS(softmax, (softmax<T, Exponentials>), 1024, SoftmaxArgs, x, y)
+FLOAT_KERNELS(lp_norm, (softmax<T, Powers>), 1024, SoftmaxArgs, x, y)
 
-SOFTMAX_ROWS(softmax, float, Exponentials, f32)
-SOFTMAX_ROWS(softmax, half_t, Exponentials, f16)
-SOFTMAX_COLUMNS(softmax_columns, float, Exponentials, 1, f32)
-SOFTMAX_COLUMNS(softmax_columns, half_t, Exponentials, 1, f16)
-SOFTMAX_COLUMNS(softmax_column_pairs, half_t, Exponentials, 2, f16)
-SOFTMAX_ROWS(lp_norm, float, Powers, f32)
-SOFTMAX_ROWS(lp_norm, half_t, Powers, f16)
-SOFTMAX_COLUMNS(lp_norm_columns, float, Powers, 1, f32)
-SOFTMAX_COLUMNS(lp_norm_columns, half_t, Powers, 1, f16)
-SOFTMAX_COLUMNS(lp_norm_column_pairs, half_t, Powers, 2, f16)
+constexpr int kColumnsThreads = kSoftmaxColumns * kSoftmaxParts;
+FLOAT_KERNELS(softmax_columns, (softmax_columns<T, Exponentials, 1>), kColumnsThreads, SoftmaxColumnsArgs, x,
+              y)
+KERNEL_OF(softmax_column_pairs_f16, (softmax_columns<half_t, Exponentials, 2>), kColumnsThreads,
+          SoftmaxColumnsArgs, x, y)
+FLOAT_KERNELS(lp_norm_columns, (softmax_columns<T, Powers, 1>), kColumnsThreads, SoftmaxColumnsArgs, x, y)
+KERNEL_OF(lp_norm_column_pairs_f16, (softmax_columns<half_t, Powers, 2>), kColumnsThreads, SoftmaxColumnsArgs,
+          x, y)

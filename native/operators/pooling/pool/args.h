@@ -17,8 +17,7 @@ struct PoolAxis {
 enum class PoolMode : int32_t { kMax, kAverage, kAverageWithPadding };
 
 // x [planes, in..]; y [planes, out..] has `total` elements.
-struct PoolArgs {
-  static constexpr int kSlots = 2;
+struct PoolArgs : Arguments<2, 136> {
   In x;
   Out y;
   uint32_t total, plane;  // elements of Y, and of a plane of X
@@ -26,12 +25,10 @@ struct PoolArgs {
   PoolAxis axes[3];
   PoolMode mode;
 };
-static_assert(is_args<PoolArgs>(136), "one layout for all compilers");
 
 // x [images, H, W, channels], two axes; a work-item for each pack of channels of a pixel of y, of which there
 // are `total`.
-struct PoolChannelsLastArgs {
-  static constexpr int kSlots = 2;
+struct PoolChannelsLastArgs : Arguments<2, 112> {
   In x;
   Out y;
   uint32_t total, channels;
@@ -40,12 +37,10 @@ struct PoolChannelsLastArgs {
   PoolAxis axes[2];
   PoolMode mode;
 };
-static_assert(is_args<PoolChannelsLastArgs>(112), "one layout for all compilers");
 
 // x and y [images, channels, inner]: x (bias + scale s)^-beta, s the sum of the squares of the channels from
 // `before` in front of it to `after` behind it; `total` elements.
-struct LrnArgs {
-  static constexpr int kSlots = 2;
+struct LrnArgs : Arguments<2, 64> {
   In x;
   Out y;
   uint32_t total;
@@ -53,6 +48,5 @@ struct LrnArgs {
   int32_t before, after;
   float scale, beta, bias;
 };
-static_assert(is_args<LrnArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

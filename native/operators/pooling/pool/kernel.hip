@@ -159,19 +159,15 @@ DEVICE void lrn(const LrnArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(lrn_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, 1>(args); }
-KERNEL(lrn_together_f32, kPoolThreads, LrnArgs, x, y) { lrn<float, kPoolTogether>(args); }
-KERNEL(lrn_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, 1>(args); }
-KERNEL(lrn_together_f16, kPoolThreads, LrnArgs, x, y) { lrn<half_t, kPoolTogether>(args); }
+FLOAT_KERNELS(lrn, (lrn<T, 1>), kPoolThreads, LrnArgs, x, y)
+FLOAT_KERNELS(lrn_together, (lrn<T, kPoolTogether>), kPoolThreads, LrnArgs, x, y)
 
-KERNEL(pool_f32, kPoolThreads, PoolArgs, x, y) { pool<float, 1>(args); }
-KERNEL(pool_together_f32, kPoolThreads, PoolArgs, x, y) { pool<float, kPoolTogether>(args); }
-KERNEL(pool_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, 1>(args); }
-KERNEL(pool_together_f16, kPoolThreads, PoolArgs, x, y) { pool<half_t, kPoolTogether>(args); }
-KERNEL(pool_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, 1>(args); }
-KERNEL(pool_together_u8, kPoolThreads, PoolArgs, x, y) { pool<uint8_t, kPoolTogether>(args); }
-KERNEL(pool_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, 1>(args); }
-KERNEL(pool_together_i8, kPoolThreads, PoolArgs, x, y) { pool<int8_t, kPoolTogether>(args); }
+FLOAT_KERNELS(pool, (pool<T, 1>), kPoolThreads, PoolArgs, x, y)
+FLOAT_KERNELS(pool_together, (pool<T, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_u8, (pool<uint8_t, 1>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_together_u8, (pool<uint8_t, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_i8, (pool<int8_t, 1>), kPoolThreads, PoolArgs, x, y)
+KERNEL_OF(pool_together_i8, (pool<int8_t, kPoolTogether>), kPoolThreads, PoolArgs, x, y)
 
-KERNEL(pool_channels_last_8_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<8>(args); }
-KERNEL(pool_channels_last_1_f16, kPoolThreads, PoolChannelsLastArgs, x, y) { pool_channels_last<1>(args); }
+KERNEL_OF(pool_channels_last_8_f16, pool_channels_last<8>, kPoolThreads, PoolChannelsLastArgs, x, y)
+KERNEL_OF(pool_channels_last_1_f16, pool_channels_last<1>, kPoolThreads, PoolChannelsLastArgs, x, y)

@@ -14,8 +14,7 @@ enum class Scales : int32_t {
   kBlocks,  // of [outer, blocks, inner], that of its block of places along `size`
 };
 
-struct QuantizeArgs {
-  static constexpr int kSlots = 4;
+struct QuantizeArgs : Arguments<4, 96> {
   In x, scale, zero;  // zero may be null: 0
   Out y;
   uint32_t total;
@@ -26,16 +25,13 @@ struct QuantizeArgs {
   int32_t vectors;     // all pointers are multiples of 16
   int32_t zero_first;  // the zero point is added before rounding
 };
-static_assert(is_args<QuantizeArgs>(96), "one layout for all compilers");
 
 constexpr int kDynamicThreads = 64;  // of which one has work
 
 // The scale and the zero point of uint8 for numbers from the least to the most.
-struct DynamicScaleArgs {
-  static constexpr int kSlots = 4;
+struct DynamicScaleArgs : Arguments<4, 32> {
   In least, most;
   Out scale, zero;
 };
-static_assert(is_args<DynamicScaleArgs>(32), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -128,24 +128,14 @@ DEVICE void dequantize(const QuantizeArgs& args) {
 
 using namespace graphopt::hip;
 
-#define QUANTIZE_KERNELS(X, bits, suffix, T, of)                                        \
-  KERNEL(quantize_##suffix##_##of, kQuantizeThreads, QuantizeArgs, x, scale, zero, y) { \
-    quantize<X, bits, T>(args);                                                         \
-  }                                                                                     \
-  DEQUANTIZE_KERNEL(X, bits, suffix, T, of)
-#define DEQUANTIZE_KERNEL(X, bits, suffix, T, of)                                         \
-  KERNEL(dequantize_##suffix##_##of, kQuantizeThreads, QuantizeArgs, x, scale, zero, y) { \
-    dequantize<X, bits, T>(args);                                                         \
-  }
-
-QUANTIZE_KERNELS(uint8_t, 4, b4, float, f32)
-QUANTIZE_KERNELS(uint8_t, 8, b8, float, f32)
-QUANTIZE_KERNELS(uint16_t, 16, b16, float, f32)
-DEQUANTIZE_KERNEL(int32_t, 32, i32, float, f32)
-QUANTIZE_KERNELS(uint8_t, 4, b4, half_t, f16)
-QUANTIZE_KERNELS(uint8_t, 8, b8, half_t, f16)
-QUANTIZE_KERNELS(uint16_t, 16, b16, half_t, f16)
-DEQUANTIZE_KERNEL(int32_t, 32, i32, half_t, f16)
+FLOAT_KERNELS(quantize_b4, (quantize<uint8_t, 4, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
+FLOAT_KERNELS(dequantize_b4, (dequantize<uint8_t, 4, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
+FLOAT_KERNELS(quantize_b8, (quantize<uint8_t, 8, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
+FLOAT_KERNELS(dequantize_b8, (dequantize<uint8_t, 8, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
+FLOAT_KERNELS(quantize_b16, (quantize<uint16_t, 16, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
+FLOAT_KERNELS(dequantize_b16, (dequantize<uint16_t, 16, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero,
+              y)
+FLOAT_KERNELS(dequantize_i32, (dequantize<int32_t, 32, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
 
 // The range has 0 in it, which one of the 256 numbers stands for.
 KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {

@@ -16,8 +16,7 @@ enum class QuantizedOp : int32_t {
 };
 
 // Zero points may be null: 0.
-struct QuantizedArgs {
-  static constexpr int kSlots = 9;
+struct QuantizedArgs : Arguments<9, 192> {
   In a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero;
   Out y;
   uint32_t total;
@@ -30,11 +29,9 @@ struct QuantizedArgs {
   int32_t vectors;
   int32_t unused;
 };
-static_assert(is_args<QuantizedArgs>(192), "one layout for all compilers");
 
 // Lines of x [outer, size, inner] along `size`.
-struct QuantizedMeanArgs {
-  static constexpr int kSlots = 6;
+struct QuantizedMeanArgs : Arguments<6, 72> {
   In x, x_scale, x_zero, y_scale, y_zero;
   Out y;
   uint32_t lines;
@@ -42,20 +39,16 @@ struct QuantizedMeanArgs {
   uint32_t size;
   int32_t is_signed;
 };
-static_assert(is_args<QuantizedMeanArgs>(72), "one layout for all compilers");
 
 constexpr int kExponentials = 256;  // one for each difference of two bytes
 
-struct ExponentialsArgs {
-  static constexpr int kSlots = 2;
+struct ExponentialsArgs : Arguments<2, 24> {
   In x_scale;
   Out table;
   double largest;  // the exponent of the first one
 };
-static_assert(is_args<ExponentialsArgs>(24), "one layout for all compilers");
 
-struct QuantizedSoftmaxArgs {
-  static constexpr int kSlots = 5;
+struct QuantizedSoftmaxArgs : Arguments<5, 64> {
   In x, table, y_scale, y_zero;
   Out y;
   uint32_t lines;
@@ -63,6 +56,5 @@ struct QuantizedSoftmaxArgs {
   uint32_t size;
   int32_t is_signed;
 };
-static_assert(is_args<QuantizedSoftmaxArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

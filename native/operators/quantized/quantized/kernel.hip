@@ -3,8 +3,8 @@
 //
 // Bound by memory: a byte read and a byte written for a few FLOPs, 16 of them a work-item.
 #include "blocks/gpu/activation.h"
+#include "blocks/gpu/operands.h"
 #include "blocks/gpu/quantized.h"
-#include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/quantized/quantized/args.h"
 
@@ -94,16 +94,8 @@ KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_sca
   if (args.vectors != 0) {
     const uint32_t i = work_item(kQuantizedThreads) * kSize;
     if (i >= args.total) return;
-    const auto read = [&](const uint8_t* from, const Strides& strides) {
-      Pack<uint8_t> in = {};
-      if (from == nullptr) return in;
-      const uint32_t at = offset_of(i, args.axes, strides);
-      if (strides.s[0] != 0) return load_pack(from + at);
-      const uint8_t one = from[at];
-      UNROLL for (int j = 0; j < kSize; ++j) in.v[j] = one;
-      return in;
-    };
-    const Pack<uint8_t> left = read(a, args.a_strides), right = read(b, args.b_strides);
+    const Pack<uint8_t> left = read_operand(a, i, args.axes, args.a_strides),
+                        right = read_operand(b, i, args.axes, args.b_strides);
     Pack<uint8_t> out;
     compute(args, q, left.v, right.v, out.v);
     store_pack(y + i, out);

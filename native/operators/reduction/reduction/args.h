@@ -23,8 +23,7 @@ struct ReduceHow {
 };
 
 // x [rows, R], `lanes` work-items for each row: a power of two, 1 << shift, up to 32, or all of a work-group.
-struct ReduceRowsArgs {
-  static constexpr int kSlots = 2;
+struct ReduceRowsArgs : Arguments<2, 72> {
   In x;
   Out y;
   ReduceHow how;
@@ -32,12 +31,10 @@ struct ReduceRowsArgs {
   int32_t packs;  // rows of floats are read in packs
   int32_t unused;
 };
-static_assert(is_args<ReduceRowsArgs>(72), "one layout for all compilers");
 
 // x [outer, block], y [outer, stride], of `total` elements, a work-item for each, which joins every stride-th
 // of x.
-struct ReduceColumnsArgs {
-  static constexpr int kSlots = 2;
+struct ReduceColumnsArgs : Arguments<2, 72> {
   In x;
   Out y;
   ReduceHow how;
@@ -45,6 +42,5 @@ struct ReduceColumnsArgs {
   uint32_t total;
   Divisor stride;
 };
-static_assert(is_args<ReduceColumnsArgs>(72), "one layout for all compilers");
 
 }  // namespace graphopt::hip

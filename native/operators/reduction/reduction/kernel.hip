@@ -208,7 +208,8 @@ DEVICE RowOfGroup row_of_group(const ReduceRowsArgs& args) {
 }
 
 template <class From, class To>
-DEVICE void reduce_row(const ReduceRowsArgs& args, FloatLds& lds) {
+DEVICE void reduce_row(const ReduceRowsArgs& args) {
+  SHARED(lds, FloatLds);
   const From* x = args.x;
   To* y = args.y;
   const ReduceHow& how = args.how;
@@ -343,7 +344,8 @@ DEVICE T join_strided_integers(const ReduceHow& how, const T* x, size_t from, si
 }
 
 template <class T, class Unsigned>
-DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args, IntegerLds<T>& lds) {
+DEVICE void reduce_row_of_integers(const ReduceRowsArgs& args) {
+  SHARED(lds, IntegerLds<T>);
   const T* x = args.x;
   T* y = args.y;
   const ReduceHow& how = args.how;
@@ -384,34 +386,19 @@ DEVICE void reduce_column_of_integers(const ReduceColumnsArgs& args) {
 
 using namespace graphopt::hip;
 
-#define REDUCE_ROWS(From, To, suffix)                                  \
-  KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) { \
-    SHARED(FloatLds, lds);                                             \
-    reduce_row<From, To>(args, lds);                                   \
-  }
+FLOAT_KERNELS(reduce_rows, (reduce_row<T, T>), kReduceThreads, ReduceRowsArgs, x, y)
+KERNEL_OF(reduce_rows_f16_to_f32, (reduce_row<half_t, float>), kReduceThreads, ReduceRowsArgs, x, y)
+KERNEL_OF(reduce_rows_f32_to_f16, (reduce_row<float, half_t>), kReduceThreads, ReduceRowsArgs, x, y)
+FLOAT_KERNELS(reduce_columns, (reduce_column<T, T>), kReduceThreads, ReduceColumnsArgs, x, y)
+KERNEL_OF(reduce_columns_f16_to_f32, (reduce_column<half_t, float>), kReduceThreads, ReduceColumnsArgs, x, y)
+KERNEL_OF(reduce_columns_f32_to_f16, (reduce_column<float, half_t>), kReduceThreads, ReduceColumnsArgs, x, y)
 
-REDUCE_ROWS(float, float, f32)
-REDUCE_ROWS(half_t, half_t, f16)
-REDUCE_ROWS(half_t, float, f16_to_f32)
-REDUCE_ROWS(float, half_t, f32_to_f16)
-KERNEL(reduce_columns_f32, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<float, float>(args); }
-KERNEL(reduce_columns_f16, kReduceThreads, ReduceColumnsArgs, x, y) { reduce_column<half_t, half_t>(args); }
-KERNEL(reduce_columns_f16_to_f32, kReduceThreads, ReduceColumnsArgs, x, y) {
-  reduce_column<half_t, float>(args);
-}
-KERNEL(reduce_columns_f32_to_f16, kReduceThreads, ReduceColumnsArgs, x, y) {
-  reduce_column<float, half_t>(args);
-}
-
-#define REDUCE_INTEGERS(T, Unsigned, suffix)                                 \
-  KERNEL(reduce_rows_##suffix, kReduceThreads, ReduceRowsArgs, x, y) {       \
-    SHARED(IntegerLds<T>, lds);                                              \
-    reduce_row_of_integers<T, Unsigned>(args, lds);                          \
-  }                                                                          \
-  KERNEL(reduce_columns_##suffix, kReduceThreads, ReduceColumnsArgs, x, y) { \
-    reduce_column_of_integers<T, Unsigned>(args);                            \
-  }
-
-REDUCE_INTEGERS(int8_t, uint8_t, i8)
-REDUCE_INTEGERS(int32_t, uint32_t, i32)
-REDUCE_INTEGERS(int64_t, uint64_t, i64)
+KERNEL_OF(reduce_rows_i8, (reduce_row_of_integers<int8_t, uint8_t>), kReduceThreads, ReduceRowsArgs, x, y)
+KERNEL_OF(reduce_rows_i32, (reduce_row_of_integers<int32_t, uint32_t>), kReduceThreads, ReduceRowsArgs, x, y)
+KERNEL_OF(reduce_rows_i64, (reduce_row_of_integers<int64_t, uint64_t>), kReduceThreads, ReduceRowsArgs, x, y)
+KERNEL_OF(reduce_columns_i8, (reduce_column_of_integers<int8_t, uint8_t>), kReduceThreads, ReduceColumnsArgs,
+          x, y)
+KERNEL_OF(reduce_columns_i32, (reduce_column_of_integers<int32_t, uint32_t>), kReduceThreads,
+          ReduceColumnsArgs, x, y)
+KERNEL_OF(reduce_columns_i64, (reduce_column_of_integers<int64_t, uint64_t>), kReduceThreads,
+          ReduceColumnsArgs, x, y)

@@ -29,8 +29,7 @@ enum class Ordered : int32_t {
 // Each work-group sorts a chunk of a row and keeps its first `keep`. A row's `count` entries are numbers of x
 // where `from_x`, else those in keys and indices. They go to next_keys and next_indices, or, when the row is
 // one chunk that is the last, to y and which.
-struct TopKSortArgs {
-  static constexpr int kSlots = 7;
+struct TopKSortArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
   Divisor chunks, inner;          // of a row
@@ -39,12 +38,10 @@ struct TopKSortArgs {
   Ordered order;
   int32_t smallest, from_x, to_y, threads;
 };
-static_assert(is_args<TopKSortArgs>(120), "one layout for all compilers");
 
 // Merges neighbouring sorted runs of `run` entries, of which a row has `runs`, into runs of `next`: a
 // work-item for each entry. The last two go to y and which, of which there are `next`.
-struct TopKMergeArgs {
-  static constexpr int kSlots = 7;
+struct TopKMergeArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
   Divisor count, run, inner;  // count: of a row
@@ -52,14 +49,12 @@ struct TopKMergeArgs {
   Ordered order;
   int32_t to_y;
 };
-static_assert(is_args<TopKMergeArgs>(120), "one layout for all compilers");
 
 // y [outer, inner]: the index in R of what comes first of x [outer, R, inner], or, where that is joined in
 // several steps, the entries that come first of slices. A step reads `count` numbers of x where `from_x`, else
 // entries [outer, count, inner]. Long rows (inner is 1) take a work-group each, to y, all else a work-item for each
 // of [outer, stride], which looks at every stride-th of [count, inner].
-struct ArgArgs {
-  static constexpr int kSlots = 6;
+struct ArgArgs : Arguments<6, 112> {
   In x, keys, indices;
   Out next_keys, next_indices, y;
   Divisor inner, stride;
@@ -67,6 +62,5 @@ struct ArgArgs {
   Ordered order;
   int32_t smallest, last, from_x, to_y, row;  // last: of equal ones the last; row: the first of this launch
 };
-static_assert(is_args<ArgArgs>(112), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -167,7 +167,8 @@ DEVICE void sort_chunk(SortLds& lds, uint32_t size, uint32_t first, uint32_t thr
   barrier();
 }
 
-DEVICE void sort_and_keep(const TopKSortArgs& args, SortLds& lds) {
+DEVICE void sort_and_keep(const TopKSortArgs& args) {
+  SHARED(lds, SortLds);
   const uint64_t* keys = args.keys;
   const uint32_t* indices = args.indices;
   uint64_t* next_keys = args.next_keys;
@@ -413,7 +414,8 @@ DEVICE Entry first_of_wave(const ArgArgs& args, const Entry& own) {
   return {key, index};
 }
 
-DEVICE void first_of_row(const ArgArgs& args, ArgLds& lds) {
+DEVICE void first_of_row(const ArgArgs& args) {
+  SHARED(lds, ArgLds);
   int64_t* y = args.y;
   const uint32_t row = static_cast<uint32_t>(args.row) + static_cast<uint32_t>(block_x());
   const auto thread = static_cast<uint32_t>(thread_x());
@@ -466,20 +468,9 @@ DEVICE void first_of_column(const ArgArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(top_k_sort, kTopKThreads, TopKSortArgs, x, keys, indices, next_keys, next_indices, y, which) {
-  SHARED(SortLds, lds);
-  sort_and_keep(args, lds);
-}
-
-KERNEL(top_k_merge, kTopKThreads, TopKMergeArgs, x, keys, indices, next_keys, next_indices, y, which) {
-  merge_runs(args);
-}
-
-KERNEL(arg_rows, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y) {
-  SHARED(ArgLds, lds);
-  first_of_row(args, lds);
-}
-
-KERNEL(arg_columns, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y) {
-  first_of_column(args);
-}
+KERNEL_OF(top_k_sort, sort_and_keep, kTopKThreads, TopKSortArgs, x, keys, indices, next_keys, next_indices, y,
+          which)
+KERNEL_OF(top_k_merge, merge_runs, kTopKThreads, TopKMergeArgs, x, keys, indices, next_keys, next_indices, y,
+          which)
+KERNEL_OF(arg_rows, first_of_row, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y)
+KERNEL_OF(arg_columns, first_of_column, kTopKThreads, ArgArgs, x, keys, indices, next_keys, next_indices, y)

@@ -10,8 +10,7 @@ constexpr int kCumSumElements = 4;  // neighbours, of a work-item
 constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 
 // Rows have `size` numbers side by side and are cut into parts of whole tiles: a work-group has a part.
-struct CumSumArgs {
-  static constexpr int kSlots = 4;
+struct CumSumArgs : Arguments<4, 64> {
   In x;
   In starts;   // of each part; may be null: 0
   Out y;       // may be null
@@ -21,11 +20,9 @@ struct CumSumArgs {
   Divisor parts;
   int32_t reverse, exclusive;
 };
-static_assert(is_args<CumSumArgs>(64), "one layout for all compilers");
 
 // Along `size` of [outer, size, inner]: a work-item for each of the outer and inner places.
-struct CumSumLinesArgs {
-  static constexpr int kSlots = 2;
+struct CumSumLinesArgs : Arguments<2, 48> {
   In x;
   Out y;
   uint32_t lines;
@@ -33,6 +30,5 @@ struct CumSumLinesArgs {
   uint32_t size;
   int32_t reverse, exclusive;
 };
-static_assert(is_args<CumSumLinesArgs>(48), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -16,7 +16,8 @@ DEVICE uint64_t summand(int32_t x) { return static_cast<uint64_t>(x); }
 DEVICE uint64_t summand(int64_t x) { return static_cast<uint64_t>(x); }
 
 template <class T, class S>
-DEVICE void cumsum(const CumSumArgs& args, ScanLds<S, kCumSumThreads>& totals) {
+DEVICE void cumsum(const CumSumArgs& args) {
+  SHARED(totals, ScanLds<S, kCumSumThreads>);
   const T* x = args.x;
   const S* starts = args.starts;
   T* y = args.y;
@@ -84,15 +85,9 @@ DEVICE void cumsum_lines(const CumSumLinesArgs& args) {
 
 using namespace graphopt::hip;
 
-#define CUMSUM_KERNELS(T, S, suffix)                                          \
-  KERNEL(cumsum_##suffix, kCumSumThreads, CumSumArgs, x, starts, y, totals) { \
-    using Lds = ScanLds<S, kCumSumThreads>;                                   \
-    SHARED(Lds, sums);                                                        \
-    cumsum<T, S>(args, sums);                                                 \
-  }                                                                           \
-  KERNEL(cumsum_lines_##suffix, kCumSumThreads, CumSumLinesArgs, x, y) { cumsum_lines<T>(args); }
-
-CUMSUM_KERNELS(float, float, f32)
-CUMSUM_KERNELS(half_t, float, f16)
-CUMSUM_KERNELS(int32_t, uint64_t, i32)
-CUMSUM_KERNELS(int64_t, uint64_t, i64)
+FLOAT_KERNELS(cumsum, (cumsum<T, float>), kCumSumThreads, CumSumArgs, x, starts, y, totals)
+KERNEL_OF(cumsum_i32, (cumsum<int32_t, uint64_t>), kCumSumThreads, CumSumArgs, x, starts, y, totals)
+KERNEL_OF(cumsum_i64, (cumsum<int64_t, uint64_t>), kCumSumThreads, CumSumArgs, x, starts, y, totals)
+FLOAT_KERNELS(cumsum_lines, cumsum_lines<T>, kCumSumThreads, CumSumLinesArgs, x, y)
+KERNEL_OF(cumsum_lines_i32, cumsum_lines<int32_t>, kCumSumThreads, CumSumLinesArgs, x, y)
+KERNEL_OF(cumsum_lines_i64, cumsum_lines<int64_t>, kCumSumThreads, CumSumLinesArgs, x, y)

@@ -9,12 +9,10 @@ constexpr int kDftThreads = 128;
 constexpr int kDftLines = 4;  // that a work-group transforms at once
 
 // table [L] of (cos, sin) of 2 pi j / L.
-struct DftTableArgs {
-  static constexpr int kSlots = 1;
+struct DftTableArgs : Arguments<1, 16> {
   Out table;
   uint32_t L;
 };
-static_assert(is_args<DftTableArgs>(16), "one layout for all compilers");
 
 // Where lines lie, in elements: line i begins at i / per * outer + i % per * line.
 struct DftPlaces {
@@ -22,8 +20,7 @@ struct DftPlaces {
 };
 
 // Output k of each line: the sum of its first N inputs times e^(sign 2 pi i k n / L), of which there are K.
-struct DftArgs {
-  static constexpr int kSlots = 4;
+struct DftArgs : Arguments<4, 120> {
   In x, window;  // window: null, or N factors
   In table;
   Out y;
@@ -34,6 +31,5 @@ struct DftArgs {
   int32_t complex;  // x holds pairs
   float sign, factor;
 };
-static_assert(is_args<DftArgs>(120), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -34,7 +34,8 @@ DEVICE size_t dft_line(const DftArgs& args, const DftPlaces& places, uint32_t li
 }
 
 template <class T>
-DEVICE void dft(const DftArgs& args, DftInputs& lds) {
+DEVICE void dft(const DftArgs& args) {
+  SHARED(lds, DftInputs);
   const T* const x = args.x;
   const T* const window = args.window;
   const float* const table = args.table;
@@ -94,11 +95,4 @@ KERNEL(dft_table, kDftThreads, DftTableArgs, table) {
   root_of_unity(j, args.L, table[2 * j], table[2 * j + 1]);
 }
 
-KERNEL(dft_f32, kDftThreads, DftArgs, x, window, table, y) {
-  SHARED(DftInputs, lds);
-  dft<float>(args, lds);
-}
-KERNEL(dft_f16, kDftThreads, DftArgs, x, window, table, y) {
-  SHARED(DftInputs, lds);
-  dft<half_t>(args, lds);
-}
+FLOAT_KERNELS(dft, dft<T>, kDftThreads, DftArgs, x, window, table, y)

@@ -20,8 +20,7 @@ enum class RecurrentKind : int32_t { kRnn, kGru, kGruReset, kLstm };
 // product [rows, D, G H] is X W^T; r [D, G H, H]; bias [D, 2 G H]; peepholes [D, 3 H] (i, o, f); lengths [B].
 // All but product and r may be null. state: parts of [D, B, H] floats: h before and behind a step, in turn,
 // then c of kLstm, or reset gate times h and the update gate of kGruReset.
-struct RecurrentArgs {
-  static constexpr int kSlots = 7;
+struct RecurrentArgs : Arguments<7, 128> {
   In product, r, bias, peepholes, lengths;
   Out state, y;
   int64_t y_of_step, y_of_cell, y_of_direction;  // strides
@@ -32,12 +31,10 @@ struct RecurrentArgs {
   RecurrentKind kind;
   float clip;  // of what goes into gates; 0: none
 };
-static_assert(is_args<RecurrentArgs>(128), "one layout for all compilers");
 
 // [D, B, H] floats of the state from a tensor of [D, B, H] or [B, D, H], or to one; a work-item for each
 // element.
-struct RecurrentStateArgs {
-  static constexpr int kSlots = 2;
+struct RecurrentStateArgs : Arguments<2, 64> {
   In from;  // null: zeros
   Out to;
   int64_t state;  // where in the state, in elements
@@ -46,6 +43,5 @@ struct RecurrentStateArgs {
   int32_t D;
   int32_t batch_first;
 };
-static_assert(is_args<RecurrentStateArgs>(64), "one layout for all compilers");
 
 }  // namespace graphopt::hip

@@ -69,7 +69,8 @@ struct Kept {
 };
 
 template <class T, class Weights>
-DEVICE void recurrent_kept(const RecurrentArgs& args, typename Weights::Lds& lds) {
+DEVICE void recurrent_kept(const RecurrentArgs& args) {
+  SHARED(lds, typename Weights::Lds);
   constexpr int kGates = Weights::kGates;
   // What depends on these is kept in vector registers: gfx90a has too few scalar ones.
   const int direction = opaque(block_y()), H = opaque(args.H);
@@ -138,15 +139,7 @@ DEVICE void recurrent_kept(const RecurrentArgs& args, typename Weights::Lds& lds
 
 using namespace graphopt::hip;
 
-#define RECURRENT_KEPT_KERNEL(T, suffix, units, gates)                                                     \
-  KERNEL(recurrent_kept_##units##_##suffix, kRecurrentThreads, RecurrentArgs, product, r, bias, peepholes, \
-         lengths, state, y) {                                                                              \
-    using Weights = Kept<gates, kRecurrentThreads / units>;                                                \
-    SHARED(Weights::Lds, lds);                                                                             \
-    recurrent_kept<T, Weights>(args, lds);                                                                 \
-  }
-
-RECURRENT_KEPT_KERNEL(float, f32, 64, 4)
-RECURRENT_KEPT_KERNEL(half_t, f16, 64, 4)
-RECURRENT_KEPT_KERNEL(float, f32, 128, 3)
-RECURRENT_KEPT_KERNEL(half_t, f16, 128, 3)
+FLOAT_KERNELS(recurrent_kept_64, (recurrent_kept<T, Kept<4, kRecurrentThreads / 64>>), kRecurrentThreads,
+              RecurrentArgs, product, r, bias, peepholes, lengths, state, y)
+FLOAT_KERNELS(recurrent_kept_128, (recurrent_kept<T, Kept<3, kRecurrentThreads / 128>>), kRecurrentThreads,
+              RecurrentArgs, product, r, bias, peepholes, lengths, state, y)

@@ -157,13 +157,7 @@ DEVICE void recurrent_store(const RecurrentStateArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(recurrent_step_f32, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
-  recurrent_step<float>(args);
-}
-KERNEL(recurrent_load_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<float>(args); }
-KERNEL(recurrent_store_f32, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<float>(args); }
-KERNEL(recurrent_step_f16, kStepThreads, RecurrentArgs, product, r, bias, peepholes, lengths, state, y) {
-  recurrent_step<half_t>(args);
-}
-KERNEL(recurrent_load_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_load<half_t>(args); }
-KERNEL(recurrent_store_f16, kStateThreads, RecurrentStateArgs, from, to) { recurrent_store<half_t>(args); }
+FLOAT_KERNELS(recurrent_step, recurrent_step<T>, kStepThreads, RecurrentArgs, product, r, bias, peepholes,
+              lengths, state, y)
+FLOAT_KERNELS(recurrent_load, recurrent_load<T>, kStateThreads, RecurrentStateArgs, from, to)
+FLOAT_KERNELS(recurrent_store, recurrent_store<T>, kStateThreads, RecurrentStateArgs, from, to)
