@@ -22,7 +22,7 @@ namespace graphopt::gpu {
 namespace {
 
 // The same numbers in both.
-enum Epilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
+enum LtEpilogue : uint32_t { kBias = 4, kReluBias = 6, kGeluBias = 36 };
 constexpr int kMaxWorkspaceBytes = 1;  // of a preference
 constexpr size_t kMostWorkspace = size_t{32} << 20;
 

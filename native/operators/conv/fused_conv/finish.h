@@ -88,7 +88,7 @@ struct Finish {
   }
 
   // The initial value of each channel's sums.
-  const float* begins() const {
+  const float* initial_sums() const {
     if constexpr (kTwo) {
       if (pairs_alone) return bias;
     }
@@ -109,7 +109,7 @@ struct Finish {
     put(i, j, bounds(v));
   }
 
-  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with begins(), not with
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with initial_sums(), not with
   // zeros.
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
   // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.

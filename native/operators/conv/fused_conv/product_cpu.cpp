@@ -152,7 +152,7 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
       const F finish = image.at(g * outputs + m, pixels);
-      Keep keep = {finish.begins()};
+      Keep keep = {finish.initial_sums()};
       if (block + 1 < blocks) {
         // The weights of the next block come into the caches with the first panel.
         keep.next = reinterpret_cast<const char*>(weights + rows * steps.count);
