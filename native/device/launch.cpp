@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <utility>
+
+#include "operators/tensor.h"
 
 namespace graphopt::gpu {
 
@@ -23,6 +28,23 @@ uint32_t to_u31(int64_t value) {
     throw std::invalid_argument("a tensor or grid with " + std::to_string(value) + " elements is too large");
   }
   return static_cast<uint32_t>(value);
+}
+
+const char* kernel_name(std::initializer_list<std::string_view> parts) {
+  static std::mutex mutex;
+  static auto& names = *new std::set<std::string>;
+  std::string name;
+  for (const std::string_view part : parts) name += part;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return names.insert(std::move(name)).first->c_str();
+}
+
+const char* type_suffix(ElementType type) {
+  if (type == ElementType::kFloat) return "_f32";
+  if (type == ElementType::kHalf) return "_f16";
+  if ((!is_whole(type) && type != ElementType::kBool) || is_packed(type)) return nullptr;
+  const int64_t bytes = bytes_of(type);
+  return bytes == 1 ? "_i8" : bytes == 2 ? "_i16" : bytes == 4 ? "_i32" : "_i64";
 }
 
 Buffer Launch::slot(size_t i) const {

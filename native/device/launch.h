@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/architectures.h"
 #include "device/args.h"
+#include "device/element_type.h"
 #include "device/traits.h"
 
 namespace graphopt::gpu {
@@ -115,6 +118,27 @@ struct Launch {
   }
 };
 
+// The name of a kernel that consists of these parts, kept until the process ends.
+const char* kernel_name(std::initializer_list<std::string_view> parts);
+// Those that FLOAT_KERNELS and BITS_KERNELS (device/platform.h) make of a name.
+inline const char* float_kernel(std::string_view name, bool half) {
+  return kernel_name({name, half ? "_f16" : "_f32"});
+}
+inline const char* bits_kernel(std::string_view name, int64_t bytes) {
+  return kernel_name({name, "_b", std::to_string(8 * bytes)});
+}
+// The end of the names of kernels by type: "_f32", "_f16", and "_i8" to "_i64" for integers, signed or not, and truth
+// values; null for other types.
+const char* type_suffix(ElementType type);
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+// A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
+// not fit.
+uint32_t to_u31(int64_t value);
+inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
+
 struct Plan {
   std::vector<Launch> launches;
   std::vector<int64_t> workspace;  // bytes of each workspace buffer
@@ -124,6 +148,11 @@ struct Plan {
   template <class Args>
   Launch& launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
     return launches.emplace_back(kernel, grid, threads, args);
+  }
+  // Adds a launch of as many of them as have `items` work-items.
+  template <class Args>
+  void launch_items(const char* kernel, int64_t items, uint32_t threads, const Args& args) {
+    launch(kernel, {to_u31(divide_up(items, threads))}, threads, args);
   }
 };
 
@@ -136,9 +165,6 @@ inline constexpr Buffer workspace(uint8_t i) { return {Role::kWorkspace, i, 0}; 
 inline constexpr Buffer weights() { return {Role::kWeights, 0, 0}; }
 inline constexpr Buffer no_buffer() { return {}; }
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
-
 // What plans ask of addresses, at most.
 constexpr size_t kMostAlignment = 256;
 // The largest power of two, at most kMostAlignment, that divides all addresses whose bits are joined by "or".
@@ -146,11 +172,6 @@ inline size_t alignment_of(uintptr_t joined) {
   const uintptr_t bits = joined | kMostAlignment;
   return bits & (~bits + 1);
 }
-
-// A grid dimension or element count that kernels hold in 31 bits. Throws std::invalid_argument when it does
-// not fit.
-uint32_t to_u31(int64_t value);
-inline int32_t to_i31(int64_t value) { return static_cast<int32_t>(to_u31(value)); }
 
 inline Buffer behind(Buffer buffer, int64_t bytes) {
   if (buffer.role != Role::kNull) buffer.offset += bytes;

@@ -29,12 +29,14 @@ std::vector<StridedTiling> strided_tilings(bool half, const Architecture& arch,
   std::vector<StridedTiling> tilings;
   for (const hip::StridedTile& t : hip::kStridedTiles) {
     const hip::MatrixShape& s = t.shape(arch.wave);
-    if (matrix) tilings.push_back({t.tile, s.m, s.n, static_cast<uint32_t>(s.threads(arch.wave))});
+    if (matrix)
+      tilings.push_back({t.tile, t.name, t.type, s.m, s.n, static_cast<uint32_t>(s.threads(arch.wave))});
   }
   for (const hip::VectorTile& t : hip::kVectorTiles) {
     const bool tested = arch.matrix == hip::Matrix::kEmulated && wanted == t.tile;
     if (half != t.half() || (matrix && !tested)) continue;
-    tilings.push_back({t.tile, t.shape.m, t.shape.n, static_cast<uint32_t>(t.shape.threads())});
+    tilings.push_back(
+        {t.tile, t.name, t.type, t.shape.m, t.shape.n, static_cast<uint32_t>(t.shape.threads())});
   }
   return tilings;
 }
@@ -79,7 +81,8 @@ std::optional<AlignedTiling> choose_aligned(int64_t M, int64_t N, int64_t K, int
     if (shape.m == 0) continue;
     const auto cost = cost_of(tile, shape);
     if (!cost) continue;
-    AlignedTiling p = {tile.tile, shape, static_cast<uint32_t>(shape.threads(arch.wave)), 0, 0, 1, 0, 0};
+    AlignedTiling p = {tile.tile, tile.name, shape, static_cast<uint32_t>(shape.threads(arch.wave)), 0, 0,
+                       1,         0,         0};
     p.down = divide_up(M, shape.m);
     p.across = divide_up(N, shape.n);
     for (int64_t splits = 1; splits <= most_splits; ++splits) {

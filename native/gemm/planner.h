@@ -12,50 +12,15 @@ namespace graphopt::gpu {
 
 using hip::GemmTile;
 
-// The names of a family's kernels, one for each row of a table: prefix, size, suffix.
-template <class Row, size_t kRows>
-class KernelNames {
- public:
-  constexpr KernelNames(const Row (&rows)[kRows], const char* prefix, const char* suffix)
-      : first_(rows[0].tile) {
-    for (size_t i = 0; i < kRows; ++i) {
-      size_t length = 0;
-      for (const char* part : {prefix, rows[i].name, suffix}) {
-        while (*part != 0) names_[i][length++] = *part++;
-      }
-    }
-  }
-  constexpr const char* operator[](GemmTile tile) const {
-    return names_[static_cast<int>(tile) - static_cast<int>(first_)];
-  }
-
- private:
-  GemmTile first_;
-  char names_[kRows][40] = {};
-};
-
-// Kernels with operands of any layout.
-class StridedKernelNames {
- public:
-  constexpr explicit StridedKernelNames(const char* prefix)
-      : float_(hip::kVectorTiles, prefix, "_f32"),
-        half_(hip::kVectorTiles, prefix, "_f16"),
-        matrix_(hip::kStridedTiles, prefix, "_f16") {}
-  constexpr const char* name(GemmTile tile, bool half) const {
-    if (hip::has_row(hip::kStridedTiles, tile)) return matrix_[tile];
-    return half ? half_[tile] : float_[tile];
-  }
-
- private:
-  KernelNames<hip::VectorTile, std::size(hip::kVectorTiles)> float_, half_;
-  KernelNames<hip::StridedTile, std::size(hip::kStridedTiles)> matrix_;
-};
-
 // The part of a work-group in a GEMM with operands of any layout.
 struct StridedTiling {
   GemmTile tile;
+  const char *size, *type;
   int64_t m, n;
   uint32_t threads;
+
+  // That of a family with this prefix.
+  const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_", type}); }
 };
 // The tile for `batch` products [M, N]. `wanted`: as gemm_plan (operators/matmul/matmul/op.h) takes it.
 StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, const DeviceFacts& device,
@@ -65,11 +30,14 @@ StridedTiling choose_strided(int64_t M, int64_t N, int64_t batch, bool half, con
 // `depth` each.
 struct AlignedTiling {
   GemmTile tile;
+  const char* size;
   hip::MatrixShape shape;
   uint32_t threads;
   int64_t down, across, splits, depth;
   double clocks;  // of the busiest compute unit, by the cost of its tiles
 
+  // That of a family with this prefix.
+  const char* kernel(const char* prefix) const { return kernel_name({prefix, size, "_f16"}); }
   // Tiles of one part.
   int64_t tiles() const { return down * across; }
   // The bytes of LDS that the launch requests: only where a work-group may have more than a kernel declares

@@ -24,8 +24,7 @@ void add_sum_of_splits(Plan& plan, const Args& product, int64_t splits, int64_t 
   sum.across = make_divisor(across);
   sum.rows = make_divisor(M);
   sum.epilogue = product.epilogue;
-  plan.launch(half ? "gemm_sum_f16" : "gemm_sum_f32", {to_u31(divide_up(packs, hip::kGemmSumThreads))},
-              hip::kGemmSumThreads, sum);
+  plan.launch_items(float_kernel("gemm_sum", half), packs, hip::kGemmSumThreads, sum);
 }
 
 // Fills in the arguments that follow from the tiling, and adds the launch of the kernel. Where K is split, a second

@@ -46,5 +46,4 @@ DEVICE void gemm_sum(const GemmSumArgs& args) {
 
 using namespace graphopt::hip;
 
-KERNEL(gemm_sum_f32, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<float>(args); }
-KERNEL(gemm_sum_f16, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y) { gemm_sum<half_t>(args); }
+FLOAT_KERNELS(gemm_sum, gemm_sum<T>, kGemmSumThreads, GemmSumArgs, partial, bias, residual, y)

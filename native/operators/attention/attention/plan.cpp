@@ -15,30 +15,9 @@ using hip::AttentionShape;
 
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
-// [plain][half][head]
-constexpr const char* kKernels[2][2][3] = {
-    {{"fused_attention_64_f32", "fused_attention_128_f32", "fused_attention_256_f32"},
-     {"fused_attention_64_f16", "fused_attention_128_f16", "fused_attention_256_f16"}},
-    {{"fused_attention_plain_64_f32", "fused_attention_plain_128_f32", "fused_attention_plain_256_f32"},
-     {"fused_attention_plain_64_f16", "fused_attention_plain_128_f16", "fused_attention_plain_256_f16"}}};
-// [plain][head], float32 with many rows
-constexpr const char* kManyRows[2][2] = {
-    {"fused_attention_many_64_f32", "fused_attention_many_128_f32"},
-    {"fused_attention_plain_many_64_f32", "fused_attention_plain_many_128_f32"}};
-// float16 on NVIDIA; the narrow ones for heads of at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128
-constexpr const char *kManyHalf = "fused_attention_plain_many_64_f16",
-                     *kManyHalfNarrow = "fused_attention_plain_many_48_f16",
-                     *kPlainHalfNarrow = "fused_attention_plain_96_f16",
-                     *kTeamsHalfNarrow = "fused_attention_plain_teams_96_f16";
+// Narrow heads of float16 on NVIDIA have kernels of their own: of at most kNarrowHead elements of 64, kNarrowHeadOf128
+// of 128.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
-// [head], float16
-constexpr const char* kTeamsHalf[] = {"fused_attention_plain_teams_64_f16",
-                                      "fused_attention_plain_teams_128_f16"};
-
-// [half][head], few rows
-constexpr const char* kFewRows[2][3] = {
-    {"fused_attention_few_64_f32", "fused_attention_few_128_f32", nullptr},
-    {"fused_attention_few_64_f16", "fused_attention_few_128_f16", "fused_attention_few_256_f16"}};
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.
 bool vectors(const Strides4& s, int64_t width, int64_t rows, int64_t pack) {
@@ -68,12 +47,17 @@ AttentionShape shape_of(const KernelVariant& c, const Architecture& arch, bool h
 }
 
 const char* kernel_of(const KernelVariant& c, const AttentionProblem& p, bool half) {
-  const int64_t widest = std::max(p.D, p.Dv);
-  const bool narrow = c.bucket == 1 && widest <= kNarrowHeadOf128;
-  if (c.teams) return narrow ? kTeamsHalfNarrow : kTeamsHalf[c.bucket];
-  if (c.many && !half) return kManyRows[c.plain][c.bucket];
-  if (c.many) return widest <= kNarrowHead ? kManyHalfNarrow : kManyHalf;
-  return half && c.copies && c.plain && narrow ? kPlainHalfNarrow : kKernels[c.plain][half][c.bucket];
+  int64_t head = c.head();
+  if (half && c.copies && c.plain) {
+    const int64_t widest = std::max(p.D, p.Dv);
+    if (c.many && widest <= kNarrowHead) head = kNarrowHead;
+    if (!c.many && head == 128 && widest <= kNarrowHeadOf128) head = kNarrowHeadOf128;
+  }
+  return kernel_name({"fused_attention", c.plain ? "_plain" : "",
+                      c.teams  ? "_teams"
+                      : c.many ? "_many"
+                               : "",
+                      "_", std::to_string(head), half ? "_f16" : "_f32"});
 }
 
 // Whether the keys are shared by two teams, which overlap as two work-groups on a compute unit do: where there is no
@@ -113,8 +97,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // Few rows are bound by the reading of K and V.
   c.few = !wanted && c.plain && !p.causal && !p.guard && p.T > 0 && p.group * p.S <= hip::kAttentionFewRows &&
-          kFewRows[half][c.bucket] != nullptr && aligned && vectors(p.k, p.D, 1, pack) &&
-          vectors(p.v, p.Dv, 1, pack);
+          (half || c.head() <= 128) && aligned && vectors(p.k, p.D, 1, pack) && vectors(p.v, p.Dv, 1, pack);
   if (hip::attention_has_teams(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4)) {
     const AttentionShape shape = shape_of(c, arch, half, AttentionRows::kTeams);
     c.teams = wanted ? *wanted == AttentionRows::kTeams
@@ -232,8 +215,8 @@ void launch_values(Plan& plan, const AttentionProblem& p, const hip::AttentionLa
   args.vectors = (layout.scores.flags & hip::kAttentionVectorV) != 0;
   args.parts = make_divisor(parts);
   args.heads = make_divisor(heads);
-  plan.launch(half ? "fused_attention_values_f16" : "fused_attention_values_f32",
-              {to_u31(p.B * heads * parts)}, hip::kAttentionThreads, args);
+  plan.launch(float_kernel("fused_attention_values", half), {to_u31(p.B * heads * parts)},
+              hip::kAttentionThreads, args);
 }
 
 // Merges what the splits have left.
@@ -257,8 +240,7 @@ void launch_combine(Plan& plan, const AttentionProblem& p, const hip::AttentionL
   args.total = to_u31(p.B * heads * rows * p.Dv);
   args.exponent = layout.scores.exponent;
   args.flags = layout.scores.flags;
-  plan.launch(half ? "fused_attention_combine_f16" : "fused_attention_combine_f32",
-              {to_u31(divide_up(args.total, hip::kAttentionThreads))}, hip::kAttentionThreads, args);
+  plan.launch_items(float_kernel("fused_attention_combine", half), args.total, hip::kAttentionThreads, args);
 }
 
 }  // namespace
@@ -315,7 +297,8 @@ Plan fused_attention_plan(const AttentionProblem& p, bool half, bool aligned, co
   args.found = scratch.found;
   args.layout = layout;
   if (choice.few) {
-    Launch& launch = plan.launch(kFewRows[half][choice.bucket], {grid}, hip::kAttentionThreads, args);
+    Launch& launch = plan.launch(float_kernel("fused_attention_few_" + std::to_string(choice.head()), half),
+                                 {grid}, hip::kAttentionThreads, args);
     if (choice.copies) launch.lds = hip::kAttentionFewLds;
     if (splits.count > 1) launch_combine(plan, p, layout, scratch, choice, half, splits.count);
     return plan;

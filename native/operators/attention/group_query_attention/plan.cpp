@@ -34,8 +34,7 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   args.interleaved = p.interleaved;
   args.new_only = is_query;
   args.epsilon = is_query ? p.q_epsilon : p.k_epsilon;
-  plan.launch(half ? "gqa_heads_f16" : "gqa_heads_f32", {to_u31(divide_up(total, hip::kGqaThreads))},
-              hip::kGqaThreads, args);
+  plan.launch_items(float_kernel("gqa_heads", half), total, hip::kGqaThreads, args);
   return plan;
 }
 
@@ -71,7 +70,7 @@ Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {
   args.softcap = p.softcap;
   args.rows = make_divisor(p.S);
   args.heads = make_divisor(p.N);
-  plan.launch(half ? "gqa_attention_f16" : "gqa_attention_f32", {to_u31(rows)}, hip::kGqaThreads, args);
+  plan.launch(float_kernel("gqa_attention", half), {to_u31(rows)}, hip::kGqaThreads, args);
   return plan;
 }
 

@@ -10,11 +10,9 @@ bool together(int64_t H, int64_t half, bool interleaved) {
 }
 
 template <class Args>
-void launch(Plan& plan, const char* one, const char* several, bool takes_several, int64_t total,
-            const Args& args) {
-  const int64_t items = takes_several ? total / hip::kRotaryTogether : total;
-  plan.launch(takes_several ? several : one, {to_u31(divide_up(items, hip::kRotaryThreads))},
-              hip::kRotaryThreads, args);
+void launch(Plan& plan, const char* name, bool half, bool several, int64_t total, const Args& args) {
+  plan.launch_items(kernel_name({name, several ? "_together" : "", half ? "_f16" : "_f32"}),
+                    several ? total / hip::kRotaryTogether : total, hip::kRotaryThreads, args);
 }
 
 }  // namespace
@@ -38,8 +36,7 @@ Plan rotary_plan(const RotaryProblem& p, bool half, bool aligned) {
   args.tokens_inside = p.heads_first;
   args.one_id = p.one_id;
   args.interleaved = p.interleaved;
-  launch(plan, half ? "rotary_f16" : "rotary_f32", half ? "rotary_together_f16" : "rotary_together_f32",
-         aligned && together(p.H, p.half, p.interleaved), total, args);
+  launch(plan, "rotary", half, aligned && together(p.H, p.half, p.interleaved), total, args);
   return plan;
 }
 
@@ -65,8 +62,7 @@ Plan fused_rotary_plan(const FusedRotaryProblem& p, bool half, bool aligned) {
     args.sin_steps[i] = to_u31(p.sin[i]);
   }
   args.interleaved = p.interleaved;
-  launch(plan, half ? "fused_rotary_f16" : "fused_rotary_f32",
-         half ? "fused_rotary_together_f16" : "fused_rotary_together_f32", several, total, args);
+  launch(plan, "fused_rotary", half, several, total, args);
   return plan;
 }
 

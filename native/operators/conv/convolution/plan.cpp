@@ -52,10 +52,6 @@ Outputs outputs_of(const ConvolutionProblem& p, size_t d, int64_t phase) {
   return o;
 }
 
-constexpr StridedKernelNames kStrided("conv_");
-constexpr KernelNames kLast(hip::kAlignedTiles, "conv_last_", "_f16"),
-    kApart(hip::kAlignedTiles, "conv_apart_", "_f16"), kHalo(hip::kAlignedTiles, "conv_halo_", "_f16");
-
 hip::ConvWindow window_of(const ConvolutionProblem& p) {
   return {to_i31(p.kernel[1]), to_i31(p.kernel[2]), to_i31(p.stride[1]),   to_i31(p.stride[2]),
           to_i31(p.pad[1]),    to_i31(p.pad[2]),    to_i31(p.dilation[1]), to_i31(p.dilation[2])};
@@ -76,7 +72,8 @@ void require_grid(int64_t rows, int64_t groups) {
   }
 }
 
-// What the kernels of both kinds take.
+// What the kernels in channels last take. M, N and K are those of the GEMM: its rows are pixels and its columns are
+// filters, of which a group of the convolution has p.M.
 template <class Args>
 void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K) {
   fill_operands(args, p);
@@ -98,8 +95,6 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
   }
   const int64_t filters = p.M < hip::kConvolutionFilters / 2 ? 1 : hip::kConvolutionFilters;
   require_grid(divide_up(p.M, filters), p.groups);
-  const char* names[2][2] = {{"convolution_1_f32", "convolution_1_f16"},
-                             {"convolution_8_f32", "convolution_8_f16"}};
   const int64_t along[kSpatialAxes] = {p.kernel[1] * p.kernel[2], p.kernel[2], 1},
                 across[kSpatialAxes] = {p.out[1] * p.out[2], p.out[2], 1};
   int64_t phases[kSpatialAxes] = {1, 1, 1};
@@ -132,7 +127,7 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
     args.per_plane = make_divisor(per_plane);
     args.across = make_divisor(outputs[2].count);
     const int64_t group = hip::kConvolutionThreads * hip::kConvolutionPixels;
-    plan.launch(names[filters == 1 ? 0 : 1][half],
+    plan.launch(float_kernel(filters == 1 ? "convolution_1" : "convolution_8", half),
                 {to_u31(divide_up(args.pixels, group)), to_u31(divide_up(p.M, filters)), to_u31(p.groups)},
                 hip::kConvolutionThreads, args);
   }
@@ -164,7 +159,7 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   args.across = make_divisor(OW);
   args.taps = make_divisor(taps);
   args.kernel_w = make_divisor(p.kernel[2]);
-  plan.launch(kStrided.name(tile.tile, half),
+  plan.launch(tile.kernel("conv_"),
               {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
               tile.threads, args);
   return plan;
@@ -225,7 +220,8 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
                                        const hip::MatrixShape& shape, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   const bool copies = arch.matrix == hip::Matrix::kMma;
-  if (tile.halo_kernels == hip::Targets::kNone || (tile.halo_kernels == hip::Targets::kCopiesToLds && !copies))
+  if (tile.halo_kernels == hip::Targets::kNone ||
+      (tile.halo_kernels == hip::Targets::kCopiesToLds && !copies))
     return std::nullopt;
   const int threads = shape.threads(arch.wave);
   const int64_t at_once =
@@ -239,6 +235,15 @@ std::optional<hip::TileCost> halo_cost(const ConvolutionProblem& p, const hip::A
   const bool fits = halo_lds(p, shape) + (groups > 1 ? kReserved : 0) <= arch.lds_bytes / groups;
   return fits ? std::optional(tile.halo_cost) : std::nullopt;
 }
+
+// Pixels of the tallest tiles, which whole rounds of compute units get.
+constexpr int kMostHaloPixels = [] {
+  int most = 0;
+  for (const hip::AlignedTile& tile : hip::kAlignedTiles) {
+    if (tile.halo_kernels != hip::Targets::kNone) most = std::max(most, tile.copies_to_lds.m);
+  }
+  return most;
+}();
 
 // The tiles of all pixels, or those of the first ones in whole rounds of compute units and smaller ones of the rest.
 struct HaloTiles {
@@ -261,15 +266,16 @@ std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFa
   const auto all = choose(M, wanted, kMostSplits);
   if (!all) return std::nullopt;
   HaloTiles best = {*all, std::nullopt};
-  for (const GemmTile tile : {GemmTile::kAligned192x160, GemmTile::kAligned192x128}) {
-    const auto one = wanted ? std::nullopt : choose(M, tile, 1);
+  for (const hip::AlignedTile& row : hip::kAlignedTiles) {
+    if (wanted || row.halo_kernels == hip::Targets::kNone || row.copies_to_lds.m < kMostHaloPixels) continue;
+    const auto one = choose(M, row.tile, 1);
     if (!one) continue;
     const int64_t rounds = one->tiles() / device.compute_units;
     const int64_t rows = rounds * device.compute_units / one->across * one->shape.m;
     if (rows == 0 || rows >= M) continue;
     const auto rest = choose(M - rows, std::nullopt, 1);
     if (!rest) continue;
-    const HaloTiles both = {*choose(rows, tile, 1), *rest};
+    const HaloTiles both = {*choose(rows, row.tile, 1), *rest};
     if (both.clocks() < best.clocks()) best = both;
   }
   return best;
@@ -295,7 +301,7 @@ Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
   const auto launch = [&](const AlignedTiling& of) {
     args.rows = to_i31(halo_rows(p, of.shape));
-    launch_aligned(plan, kHalo[of.tile], of, 1, static_cast<uint32_t>(halo_lds(p, of.shape)), args);
+    launch_aligned(plan, of.kernel("conv_halo_"), of, 1, static_cast<uint32_t>(halo_lds(p, of.shape)), args);
   };
   launch(tiles.first);
   if (tiles.rest) {
@@ -334,7 +340,7 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     const auto tiles = choose_halo(p, device, wanted);
     if (tiles && tiles->clocks() < tiling->clocks) return halo_plan(p, *tiles);
   }
-  const char* kernel = (p.transposed ? kApart : kLast)[tiling->tile];
+  const char* kernel = tiling->kernel(p.transposed ? "conv_apart_" : "conv_last_");
   const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvApartArgs args = {};
@@ -386,8 +392,7 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.window = window_of(p);
   args.act = p.act;
   const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
-  plan.launch(square ? "depthwise_3x3_f16" : "depthwise_f16",
-              {to_u31(divide_up(total, hip::kDepthwiseThreads))}, hip::kDepthwiseThreads, args);
+  plan.launch_items(square ? "depthwise_3x3_f16" : "depthwise_f16", total, hip::kDepthwiseThreads, args);
   return plan;
 }
 

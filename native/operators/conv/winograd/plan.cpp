@@ -13,22 +13,10 @@ namespace {
 
 constexpr double kLaunchSeconds = 2e-6;
 
-constexpr KernelNames kWinograd(hip::kVectorTiles, "winograd_product_", "_f32"),
-    kImplicitFloat(hip::kVectorTiles, "implicit_product_", "_f32"),
-    kImplicitHalf(hip::kVectorTiles, "implicit_product_", "_f16");
-constexpr KernelNames kMatrix(hip::kStridedTiles, "matrix_product_", "_f16");
-
-struct TransformNames {
-  const char *filter, *input, *output;
-};
-
-const TransformNames& names(ConvAlgorithm algorithm, bool half) {
-  static const TransformNames all[2][2] = {
-      {{"winograd_filter_f4_f32", "winograd_input_f4_f32", "winograd_output_f4_f32"},
-       {"winograd_filter_f4_f16", "winograd_input_f4_f16", "winograd_output_f4_f16"}},
-      {{"winograd_filter_f2_f32", "winograd_input_f2_f32", "winograd_output_f2_f32"},
-       {"winograd_filter_f2_f16", "winograd_input_f2_f16", "winograd_output_f2_f16"}}};
-  return all[algorithm == ConvAlgorithm::kWinograd2][half];
+// The transform of the filter, the input or the output.
+const char* transform(const char* what, ConvAlgorithm algorithm, bool half) {
+  const char* points = algorithm == ConvAlgorithm::kWinograd4 ? "_f4" : "_f2";
+  return float_kernel(kernel_name({"winograd_", what, points}), half);
 }
 
 // The matrix that weights are kept in, zeros around: depth (C, or 9 C) by M in float32; for kMatrix M by
@@ -119,7 +107,8 @@ hip::PaddedImage image_of(const ConvolutionProblem& p) {
 Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, const DeviceFacts& device) {
   const Architecture& arch = architecture(device.arch);
   Plan plan;
-  const hip::MatrixShape& tile = shape_of(hip::row_of(hip::kStridedTiles, choice.tile), arch);
+  const hip::StridedTile& row = hip::row_of(hip::kStridedTiles, choice.tile);
+  const hip::MatrixShape& tile = shape_of(row, arch);
   const Packed x = packed(p);
   const uint32_t pixels = to_u31(p.N * p.OH() * p.OW()), image = to_u31(x.H * x.W * x.C);
   to_u31(x.elements);
@@ -133,8 +122,7 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   pack.pixels = make_divisor(x.H * x.W);
   pack.across = make_divisor(x.W);
   pack.parts = make_divisor(x.C / 16);
-  plan.launch("matrix_pack_f16", {to_u31(divide_up(parts, hip::kMatrixConvThreads))}, hip::kMatrixConvThreads,
-              pack);
+  plan.launch_items("matrix_pack_f16", parts, hip::kMatrixConvThreads, pack);
   hip::MatrixProductArgs product = {};
   product.u = weights();
   product.packed = workspace(0);
@@ -149,9 +137,9 @@ Plan matrix_conv_plan(const ConvolutionProblem& p, const ConvChoice& choice, con
   product.per_image = make_divisor(p.OH() * p.OW());
   product.across = make_divisor(p.OW());
   product.act = p.act;
-  Launch& launch =
-      plan.launch(kMatrix[choice.tile], {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m))},
-                  static_cast<uint32_t>(tile.threads(arch.wave)), product);
+  Launch& launch = plan.launch(kernel_name({"matrix_product_", row.name, "_f16"}),
+                               {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m))},
+                               static_cast<uint32_t>(tile.threads(arch.wave)), product);
   // device/platform.h, LARGE_SHARED
   if (arch.matrix == hip::Matrix::kMma) launch.lds = static_cast<uint32_t>(tile.lds_bytes(false));
   return plan;
@@ -231,8 +219,7 @@ Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgo
     args.C = C;
     args.total = total;
     args.channels = make_divisor(w.columns / 9);
-    plan.launch("matrix_filter_f16", {to_u31(divide_up(total, hip::kMatrixConvThreads))},
-                hip::kMatrixConvThreads, args);
+    plan.launch_items("matrix_filter_f16", total, hip::kMatrixConvThreads, args);
     return plan;
   }
   const Grid grid = {to_u31(divide_up(total, hip::kWinogradThreads))};
@@ -245,7 +232,7 @@ Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgo
     args.depth = to_i31(9 * p.C);
     args.rows = rows;
     args.columns = make_divisor(w.columns);
-    plan.launch(half ? "implicit_filter_f16" : "implicit_filter_f32", grid, hip::kWinogradThreads, args);
+    plan.launch(float_kernel("implicit_filter", half), grid, hip::kWinogradThreads, args);
   } else {
     hip::WinogradFilterArgs args = {};
     args.w = input(1);
@@ -254,7 +241,7 @@ Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgo
     args.C = C;
     args.rows = rows;
     args.columns = make_divisor(w.columns);
-    plan.launch(names(algorithm, half).filter, grid, hip::kWinogradThreads, args);
+    plan.launch(transform("filter", algorithm, half), grid, hip::kWinogradThreads, args);
   }
   return plan;
 }
@@ -280,14 +267,14 @@ Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShap
   args.per_image = make_divisor(p.OH() * p.OW());
   args.across = make_divisor(p.OW());
   args.act = p.act;
-  plan.launch((half ? kImplicitHalf : kImplicitFloat)[tile.tile],
+  plan.launch(float_kernel(kernel_name({"implicit_product_", tile.name}), half),
               {to_u31(divide_up(args.pixels, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m))},
               static_cast<uint32_t>(tile.shape.threads()), args);
   return plan;
 }
 
 // Transforms, multiplies and transforms back some of the tiles.
-void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames& kernels,
+void launch_tiles(Plan& plan, const ConvolutionProblem& p, ConvAlgorithm algorithm, bool half,
                   const WeightShape& w, const hip::VectorTile& tile, const hip::Tiles& tiles, bool vectors) {
   const int64_t stride = round_up(tiles.count, 4);
   hip::WinogradInputArgs in = {};
@@ -296,8 +283,7 @@ void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames&
   in.image = image_of(p);
   in.tiles = tiles;
   in.stride = make_divisor(stride);
-  plan.launch(kernels.input, {to_u31(divide_up(to_u31(p.C * stride), hip::kWinogradThreads))},
-              hip::kWinogradThreads, in);
+  plan.launch_items(transform("input", algorithm, half), to_u31(p.C * stride), hip::kWinogradThreads, in);
   hip::WinogradProductArgs product = {};
   product.u = weights();
   product.v = workspace(0);
@@ -307,7 +293,7 @@ void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames&
   product.rows = static_cast<int32_t>(w.rows);
   product.columns = static_cast<int32_t>(w.columns);
   product.stride = static_cast<int32_t>(stride);
-  plan.launch(kWinograd[tile.tile],
+  plan.launch(kernel_name({"winograd_product_", tile.name, "_f32"}),
               {to_u31(divide_up(stride, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m)),
                static_cast<uint32_t>(w.positions)},
               static_cast<uint32_t>(tile.shape.threads()), product);
@@ -323,8 +309,7 @@ void launch_tiles(Plan& plan, const ConvolutionProblem& p, const TransformNames&
   out.stride = make_divisor(stride);
   out.vectors = vectors;
   out.act = p.act;
-  plan.launch(kernels.output, {to_u31(divide_up(to_u31(p.M * stride), hip::kWinogradThreads))},
-              hip::kWinogradThreads, out);
+  plan.launch_items(transform("output", algorithm, half), to_u31(p.M * stride), hip::kWinogradThreads, out);
 }
 
 }  // namespace
@@ -351,7 +336,7 @@ Plan winograd_conv_plan(const ConvolutionProblem& p, bool half, bool aligned, co
   for (int64_t first = 0; first < tiles.count; first += chunk) {
     part.first = static_cast<uint32_t>(first);
     part.count = static_cast<uint32_t>(std::min(chunk, tiles.count - first));
-    launch_tiles(plan, p, names(choice.algorithm, half), w, tile, part, vectors);
+    launch_tiles(plan, p, choice.algorithm, half, w, tile, part, vectors);
   }
   return plan;
 }

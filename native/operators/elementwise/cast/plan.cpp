@@ -16,8 +16,8 @@ Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned) {
   const char* name = !packs                       ? "cast_number"
                      : from == ElementType::kHalf ? "cast_f16_to_f32"
                                                   : "cast_f32_to_f16";
-  const int64_t group = hip::kCastThreads * (packs ? 4 * hip::kCastPacks : hip::kCastElements);
-  plan.launch(name, {to_u31(divide_up(total, group))}, hip::kCastThreads, args);
+  plan.launch_items(name, divide_up(total, packs ? 4 * hip::kCastPacks : hip::kCastElements),
+                    hip::kCastThreads, args);
   return plan;
 }
 

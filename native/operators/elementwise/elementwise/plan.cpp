@@ -40,9 +40,8 @@ Plan elementwise_plan(const ElementwiseProblem& p, bool half, bool aligned) {
   auto args = operands<hip::ElementwiseArgs>(p, pack, aligned);
   args.p = p.p;
   args.q = p.q;
-  const int64_t group = hip::kElementwiseThreads * pack;
-  plan.launch(half ? "elementwise_f16" : "elementwise_f32", {to_u31(divide_up(args.total, group))},
-              hip::kElementwiseThreads, args);
+  plan.launch_items(float_kernel("elementwise", half), divide_up(args.total, pack), hip::kElementwiseThreads,
+                    args);
   return plan;
 }
 
@@ -63,11 +62,7 @@ Plan whole_plan(const WholeProblem& p, bool aligned) {
   args.is_signed = p.is_signed;
   args.low = p.low;
   args.high = p.high;
-  const char* name = p.bytes == 8   ? "whole_b64"
-                     : p.bytes == 4 ? "whole_b32"
-                     : p.bytes == 2 ? "whole_b16"
-                                    : "whole_b8";
-  plan.launch(name, {to_u31(divide_up(args.total, hip::kWholeThreads * pack))}, hip::kWholeThreads, args);
+  plan.launch_items(bits_kernel("whole", p.bytes), divide_up(args.total, pack), hip::kWholeThreads, args);
   return plan;
 }
 

@@ -28,8 +28,7 @@ Plan gated_plan(const GatedProblem& p, bool half, bool aligned) {
     args.y = behind(output(0), first * p.D * element);
     args.total = to_u31(total);
     const int64_t items = args.vectors != 0 ? total / pack : total;
-    plan.launch(half ? "gated_f16" : "gated_f32", {to_u31(divide_up(items, hip::kGatedThreads))},
-                hip::kGatedThreads, args);
+    plan.launch_items(float_kernel("gated", half), items, hip::kGatedThreads, args);
   }
   return plan;
 }

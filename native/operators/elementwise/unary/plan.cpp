@@ -12,8 +12,7 @@ Plan unary_plan(hip::UnaryOp op, float alpha, int64_t total, bool half, bool ali
   args.op = op;
   args.alpha = alpha;
   args.vectors = aligned;
-  const int64_t group = hip::kUnaryThreads * (half ? 8 : 4);
-  plan.launch(half ? "unary_f16" : "unary_f32", {to_u31(divide_up(total, group))}, hip::kUnaryThreads, args);
+  plan.launch_items(float_kernel("unary", half), divide_up(total, half ? 8 : 4), hip::kUnaryThreads, args);
   return plan;
 }
 

@@ -33,9 +33,10 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
   int64_t each = std::clamp<int64_t>(total * p.C / kMany, 1, p.C);
   each = std::max(each, divide_up(p.C, kMostGrid));
   args.channels_each = to_i31(each);
-  const char* kernel = p.taps == 1   ? (half ? "grid_sample_nearest_f16" : "grid_sample_nearest_f32")
-                       : p.taps == 2 ? (half ? "grid_sample_linear_f16" : "grid_sample_linear_f32")
-                                     : (half ? "grid_sample_cubic_f16" : "grid_sample_cubic_f32");
+  const char* kernel = float_kernel(p.taps == 1   ? "grid_sample_nearest"
+                                    : p.taps == 2 ? "grid_sample_linear"
+                                                  : "grid_sample_cubic",
+                                    half);
   plan.launch(kernel, {to_u31(divide_up(total, hip::kGridSampleThreads)), to_u31(divide_up(p.C, each))},
               hip::kGridSampleThreads, args);
   return plan;

@@ -74,8 +74,7 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
-  plan.launch(half ? "resize_f16" : "resize_f32", {to_u31(divide_up(args.items, hip::kResizeThreads))},
-              hip::kResizeThreads, args);
+  plan.launch_items(float_kernel("resize", half), args.items, hip::kResizeThreads, args);
   return plan;
 }
 
@@ -88,8 +87,8 @@ Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool al
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
-  plan.launch(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16",
-              {to_u31(divide_up(args.total, hip::kResizeThreads))}, hip::kResizeThreads, args);
+  plan.launch_items(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16", args.total,
+                    hip::kResizeThreads, args);
   return plan;
 }
 
@@ -121,12 +120,9 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
     kernel = p.half_in ? (p.half_out ? "resize_blend_f16" : "resize_blend_f16_f32")
                        : (p.half_out ? "resize_blend_f32_f16" : "resize_blend_f32");
   } else {
-    kernel = p.bytes == 1   ? "resize_pick_b8"
-             : p.bytes == 2 ? "resize_pick_b16"
-             : p.bytes == 4 ? "resize_pick_b32"
-                            : "resize_pick_b64";
+    kernel = bits_kernel("resize_pick", p.bytes);
   }
-  plan.launch(kernel, {to_u31(divide_up(total, hip::kResizeThreads))}, hip::kResizeThreads, args);
+  plan.launch_items(kernel, total, hip::kResizeThreads, args);
   return plan;
 }
 

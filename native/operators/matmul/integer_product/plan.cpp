@@ -52,10 +52,7 @@ Plan integer_product_plan(const GemmProblem& p, const IntegerProblem& numbers) {
   args.left_batch = walk.strides(0);
   args.right_batch = walk.strides(1);
   const int64_t bytes = bytes_of(numbers.left);
-  const char* name = bytes == 1   ? "integer_product_b8"
-                     : bytes == 2 ? "integer_product_b16"
-                     : bytes == 4 ? "integer_product_b32"
-                                  : "integer_product_b64";
+  const char* name = bits_kernel("integer_product", bytes);
   const int64_t matrices = to_u31(walk.total());
   for (int64_t first = 0; first < matrices; first += kMostGrid) {
     args.first = to_u31(first);
@@ -111,7 +108,7 @@ Plan scale_products_plan(const ScaleProblem& p) {
   args.right_step = p.right_many;
   args.is_signed = p.quantized == ElementType::kInt8;
   args.alpha = p.alpha;
-  plan.launch("scale_products", {to_u31(divide_up(total, hip::kScaleThreads))}, hip::kScaleThreads, args);
+  plan.launch_items("scale_products", total, hip::kScaleThreads, args);
   return plan;
 }
 

@@ -53,7 +53,7 @@ Plan linear_rest_plan(const LinearProblem& p, bool half, bool aligned) {
     args.columns = make_divisor(p.N);
     args.vectors = vectors;
     args.act = p.act;
-    plan.launch(half ? "linear_f16" : "linear_f32", {grid}, hip::kLinearThreads, args);
+    plan.launch(float_kernel("linear", half), {grid}, hip::kLinearThreads, args);
   }
   return plan;
 }

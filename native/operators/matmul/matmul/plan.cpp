@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kLeastDepth = 128;  // of K in a split: a multiple of every step and of a pack
 
-constexpr StridedKernelNames kStrided("gemm_");
-constexpr KernelNames kByK(hip::kAlignedTiles, "gemm_panels_", "_f16"),
-    kTurned(hip::kAlignedTiles, "gemm_turned_panels_", "_f16");
-
 // How many work-groups share the K of a tile, so that all compute units have one.
 int64_t choose_splits(int64_t groups, int64_t K, const DeviceFacts& device) {
   return std::max<int64_t>(1, std::min({device.compute_units / groups, K / kLeastDepth, kMostSplits}));
@@ -54,8 +50,8 @@ Plan aligned_plan(const GemmProblem& p, const Walk& walk, const AlignedTiling& t
   fill(args, p, walk, p.N % 8 == 0 && p.bias_step % 8 == 0);
   args.a_row = to_i31(p.K);
   args.b_row = to_i31(by_k ? p.N : p.K);
-  launch_aligned(plan, (by_k ? kByK : kTurned)[tiling.tile], tiling, walk.total(), tiling.lds(by_k, device),
-                 args);
+  launch_aligned(plan, tiling.kernel(by_k ? "gemm_panels_" : "gemm_turned_panels_"), tiling, walk.total(),
+                 tiling.lds(by_k, device), args);
   return plan;
 }
 
@@ -93,8 +89,8 @@ Plan gemm_plan(const GemmProblem& p, bool half, bool aligned, const DeviceFacts&
   args.splits = {make_divisor(splits), to_i31(depth)};
   args.a_layout = layout(!p.transpose_a, p.M, p.a_batch);
   args.b_layout = layout(p.transpose_b, p.N, p.b_batch);
-  plan.launch(kStrided.name(tile.tile, half), {to_u31(across), to_u31(down), to_u31(batch * splits)},
-              tile.threads, args);
+  plan.launch(tile.kernel("gemm_"), {to_u31(across), to_u31(down), to_u31(batch * splits)}, tile.threads,
+              args);
   if (splits > 1) add_sum_of_splits(plan, args, splits, batch, half);
   return plan;
 }

@@ -28,8 +28,7 @@ Plan matmul_nbits_plan(const NBitsProblem& p, bool half, int wave) {
   args.blocks = to_i31(blocks);
   args.row_bytes = to_i31(row_bytes);
   args.point_bytes = p.packed_points ? to_i31(divide_up(blocks * p.bits, 8)) : 0;
-  const char* name = half ? (many ? "matmul_nbits_many_f16" : "matmul_nbits_few_f16")
-                          : (many ? "matmul_nbits_many_f32" : "matmul_nbits_few_f32");
+  const char* name = float_kernel(many ? "matmul_nbits_many" : "matmul_nbits_few", half);
   const int64_t down = divide_up(p.M, rows), group = columns * (hip::kNBitsThreads / wave);
   for (int64_t first = 0; first < down; first += kMostGrid) {
     args.a = Buffer{Role::kInput, 0, first * rows * p.K * (half ? 2 : 4)};

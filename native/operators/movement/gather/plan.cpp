@@ -28,10 +28,7 @@ Plan gather_plan(const GatherProblem& p, bool aligned) {
   const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.outer * p.indices * inner;
   if (total == 0) return plan;
-  const char* name = bytes == 16  ? "gather_b128"
-                     : bytes == 4 ? "gather_b32"
-                     : bytes == 2 ? "gather_b16"
-                                  : "gather_b8";
+  const char* name = bits_kernel("gather", bytes);
   hip::GatherArgs args = {};
   args.x = input(0);
   args.index = input(1);
@@ -41,7 +38,7 @@ Plan gather_plan(const GatherProblem& p, bool aligned) {
   args.indices = make_divisor(p.indices);
   args.size = to_u31(p.size);
   args.narrow = p.narrow;
-  plan.launch(name, {to_u31(divide_up(total, hip::kGatherThreads))}, hip::kGatherThreads, args);
+  plan.launch_items(name, total, hip::kGatherThreads, args);
   return plan;
 }
 
@@ -68,12 +65,8 @@ Plan gather_elements_plan(const GatherElementsProblem& p) {
   args.x_strides = walk.strides(0);
   args.size = to_u31(p.x[p.axis]);
   args.narrow = p.narrow;
-  const char* name = p.bytes == 8   ? "gather_elements_b64"
-                     : p.bytes == 4 ? "gather_elements_b32"
-                     : p.bytes == 2 ? "gather_elements_b16"
-                                    : "gather_elements_b8";
-  const int64_t group = hip::kGatherElementsThreads * hip::kGatherElements;
-  plan.launch(name, {to_u31(divide_up(args.total, group))}, hip::kGatherElementsThreads, args);
+  plan.launch_items(bits_kernel("gather_elements", p.bytes), divide_up(args.total, hip::kGatherElements),
+                    hip::kGatherElementsThreads, args);
   return plan;
 }
 
@@ -99,12 +92,7 @@ Plan gather_nd_plan(const GatherNDProblem& p, bool aligned) {
   args.rows = make_divisor(p.rows);
   args.batch_stride = to_u31(stride);
   args.k = static_cast<int32_t>(p.sizes.size());
-  const char* name = bytes == 16  ? "gather_nd_b128"
-                     : bytes == 4 ? "gather_nd_b32"
-                     : bytes == 2 ? "gather_nd_b16"
-                                  : "gather_nd_b8";
-  plan.launch(name, {to_u31(divide_up(total, hip::kGatherElementsThreads))}, hip::kGatherElementsThreads,
-              args);
+  plan.launch_items(bits_kernel("gather_nd", bytes), total, hip::kGatherElementsThreads, args);
   return plan;
 }
 

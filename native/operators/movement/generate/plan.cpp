@@ -1,12 +1,6 @@
 #include "operators/movement/generate/op.h"
 
 namespace graphopt::gpu {
-namespace {
-
-constexpr int64_t kGroup = hip::kGenerateThreads * hip::kGenerateElements;
-
-}  // namespace
-
 Plan range_plan(const RangeProblem& p) {
   Plan plan;
   if (p.total == 0) return plan;
@@ -17,11 +11,8 @@ Plan range_plan(const RangeProblem& p) {
   args.step = p.step;
   args.whole_start = p.whole_start;
   args.whole_step = p.whole_step;
-  const char* name = p.type == ElementType::kFloat   ? "range_f32"
-                     : p.type == ElementType::kInt16 ? "range_i16"
-                     : p.type == ElementType::kInt32 ? "range_i32"
-                                                     : "range_i64";
-  plan.launch(name, {to_u31(divide_up(p.total, kGroup))}, hip::kGenerateThreads, args);
+  plan.launch_items(kernel_name({"range", type_suffix(p.type)}), divide_up(p.total, hip::kGenerateElements),
+                    hip::kGenerateThreads, args);
   return plan;
 }
 
@@ -33,12 +24,8 @@ Plan fill_plan(const FillProblem& p, bool aligned) {
   args.bits = p.bits;
   args.total = to_u31(p.total);
   args.vectors = aligned;
-  const char* name = p.bytes == 8   ? "fill_b64"
-                     : p.bytes == 4 ? "fill_b32"
-                     : p.bytes == 2 ? "fill_b16"
-                                    : "fill_b8";
-  plan.launch(name, {to_u31(divide_up(p.total * p.bytes, hip::kGenerateThreads * 16))}, hip::kGenerateThreads,
-              args);
+  plan.launch_items(bits_kernel("fill", p.bytes), divide_up(p.total * p.bytes, 16), hip::kGenerateThreads,
+                    args);
   return plan;
 }
 
@@ -55,12 +42,8 @@ Plan trilu_plan(const TriluProblem& p, bool aligned) {
   args.upper = p.upper;
   args.k = p.k;
   args.vectors = aligned;
-  const char* name = p.bytes == 8   ? "trilu_b64"
-                     : p.bytes == 4 ? "trilu_b32"
-                     : p.bytes == 2 ? "trilu_b16"
-                                    : "trilu_b8";
-  plan.launch(name, {to_u31(divide_up(total * p.bytes, hip::kGenerateThreads * 16))}, hip::kGenerateThreads,
-              args);
+  plan.launch_items(bits_kernel("trilu", p.bytes), divide_up(total * p.bytes, 16), hip::kGenerateThreads,
+                    args);
   return plan;
 }
 
@@ -77,12 +60,8 @@ Plan one_hot_plan(const OneHotProblem& p, bool aligned) {
   args.depth = make_divisor(p.depth);
   args.type = p.type;
   args.vectors = aligned;
-  const char* name = p.bytes == 8   ? "one_hot_b64"
-                     : p.bytes == 4 ? "one_hot_b32"
-                     : p.bytes == 2 ? "one_hot_b16"
-                                    : "one_hot_b8";
-  plan.launch(name, {to_u31(divide_up(total * p.bytes, hip::kGenerateThreads * 16))}, hip::kGenerateThreads,
-              args);
+  plan.launch_items(bits_kernel("one_hot", p.bytes), divide_up(total * p.bytes, 16), hip::kGenerateThreads,
+                    args);
   return plan;
 }
 

@@ -69,7 +69,7 @@ void launch_copy(Plan& plan, const Walk& walk, const char* kernel, int64_t x_off
   args.y_strides = walk.strides(kY);
   args.x_offset = to_u31(x_offset);
   args.y_offset = to_u31(y_offset);
-  plan.launch(kernel, {to_u31(divide_up(args.total, hip::kCopyThreads * elements))}, hip::kCopyThreads, args);
+  plan.launch_items(kernel, divide_up(args.total, elements), hip::kCopyThreads, args);
 }
 
 }  // namespace
@@ -92,16 +92,10 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
     Walk together = walk;
     together.keep_together(kX);
     if (together.fills_vectors(kY, pack)) walk = together;
-    const char* name = copy.bytes == 8   ? "strided_copy_to_packs_b64"
-                       : copy.bytes == 4 ? "strided_copy_to_packs_b32"
-                       : copy.bytes == 2 ? "strided_copy_to_packs_b16"
-                                         : "strided_copy_to_packs_b8";
+    const char* name = bits_kernel("strided_copy_to_packs", copy.bytes);
     launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, pack);
   } else {
-    const char* name = copy.bytes == 8   ? "strided_copy_b64"
-                       : copy.bytes == 4 ? "strided_copy_b32"
-                       : copy.bytes == 2 ? "strided_copy_b16"
-                                         : "strided_copy_b8";
+    const char* name = bits_kernel("strided_copy", copy.bytes);
     launch_copy(plan, walk, name, copy.x_offset, copy.y_offset, hip::kCopyElements);
   }
   return plan;
@@ -111,15 +105,13 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t byte
   Plan plan;
   if (batch * rows * columns == 0) return plan;
   struct Tile {
-    const char *pairs, *words;
+    const char* kernels;
     int64_t rows, columns;
   };
   const Tile tile =
-      rows <= hip::kPlanesNarrow
-          ? Tile{"swap_planes_8x512_b16", "swap_planes_8x512_b32", hip::kPlanesNarrow, hip::kPlanesWide}
-      : columns <= hip::kPlanesNarrow
-          ? Tile{"swap_planes_512x8_b16", "swap_planes_512x8_b32", hip::kPlanesWide, hip::kPlanesNarrow}
-          : Tile{"swap_planes_64x64_b16", "swap_planes_64x64_b32", hip::kPlanesTile, hip::kPlanesTile};
+      rows <= hip::kPlanesNarrow      ? Tile{"swap_planes_8x512", hip::kPlanesNarrow, hip::kPlanesWide}
+      : columns <= hip::kPlanesNarrow ? Tile{"swap_planes_512x8", hip::kPlanesWide, hip::kPlanesNarrow}
+                                      : Tile{"swap_planes_64x64", hip::kPlanesTile, hip::kPlanesTile};
   const int64_t across = divide_up(columns, tile.columns), tiles = across * divide_up(rows, tile.rows);
   hip::SwapPlanesArgs args = {};
   args.x = input(0);
@@ -130,7 +122,7 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t byte
   args.tiles = make_divisor(tiles);
   args.packs_of_x = aligned && columns * bytes % 16 == 0;
   args.packs_of_y = aligned && rows * bytes % 16 == 0;
-  plan.launch(bytes == 2 ? tile.pairs : tile.words, {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
+  plan.launch(bits_kernel(tile.kernels, bytes), {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
   return plan;
 }
 
@@ -213,11 +205,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
   args.mode = p.mode;
   const int64_t pack = 16 / p.bytes;
   args.packs = aligned && axes.back().out >= pack;
-  const char* kernel = p.bytes == 1   ? "pad_b8"
-                       : p.bytes == 2 ? "pad_b16"
-                       : p.bytes == 4 ? "pad_b32"
-                                      : "pad_b64";
-  plan.launch(kernel, {to_u31(divide_up(total, hip::kCopyThreads * pack))}, hip::kCopyThreads, args);
+  plan.launch_items(bits_kernel("pad", p.bytes), divide_up(total, pack), hip::kCopyThreads, args);
   return plan;
 }
 

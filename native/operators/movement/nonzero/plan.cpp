@@ -7,23 +7,6 @@
 namespace graphopt::gpu {
 namespace {
 
-struct NonzeroKernels {
-  const char *count, *places;
-};
-
-NonzeroKernels kernels_for(int64_t bytes) {
-  switch (bytes) {
-    case 1:
-      return {"nonzero_count_b8", "nonzero_places_b8"};
-    case 2:
-      return {"nonzero_count_b16", "nonzero_places_b16"};
-    case 4:
-      return {"nonzero_count_b32", "nonzero_places_b32"};
-    default:
-      return {"nonzero_count_b64", "nonzero_places_b64"};
-  }
-}
-
 uint64_t mask_of(const NonzeroType& type) {
   return ~uint64_t{0} >> (64 - 8 * type.bytes + (type.is_float ? 1 : 0));
 }
@@ -42,7 +25,7 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
     args.counts = workspace(0);
     args.mask = mask_of(type);
     args.total = to_u31(total);
-    plan.launch(kernels_for(type.bytes).count, {to_u31(parts)}, hip::kNonzeroThreads, args);
+    plan.launch(bits_kernel("nonzero_count", type.bytes), {to_u31(parts)}, hip::kNonzeroThreads, args);
   }
   hip::NonzeroStartsArgs args = {};
   args.counts = parts > 0 ? workspace(0) : no_buffer();
@@ -67,7 +50,8 @@ Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   args.all = to_u31(all);
   args.axes = static_cast<int32_t>(x.rank());
   for (size_t d = 0; d < x.rank(); ++d) args.sizes[d] = make_divisor(x[x.rank() - 1 - d]);
-  plan.launch(kernels_for(type.bytes).places, {to_u31(nonzero_parts(total))}, hip::kNonzeroThreads, args);
+  plan.launch(bits_kernel("nonzero_places", type.bytes), {to_u31(nonzero_parts(total))}, hip::kNonzeroThreads,
+              args);
   return plan;
 }
 

@@ -7,43 +7,17 @@ namespace {
 
 // `each`: every target is one element, and all pointers are multiples of 16.
 const char* reduction_for(ElementType type, bool each) {
-  switch (type) {
-    case ElementType::kFloat:
-      return each ? "scatter_reduce_each_f32" : "scatter_reduce_f32";
-    case ElementType::kHalf:
-      return each ? "scatter_reduce_each_f16" : "scatter_reduce_f16";
-    case ElementType::kUint8:
-      return each ? "scatter_reduce_each_u8" : "scatter_reduce_u8";
-    case ElementType::kInt8:
-      return each ? "scatter_reduce_each_i8" : "scatter_reduce_i8";
-    case ElementType::kInt32:
-    case ElementType::kUint32:  // sums and products wrap around, and are the same bits
-      return each ? "scatter_reduce_each_i32" : "scatter_reduce_i32";
-    case ElementType::kInt64:
-    case ElementType::kUint64:
-      return each ? "scatter_reduce_each_i64" : "scatter_reduce_i64";
-    default:
-      throw std::invalid_argument("no reduction of this type");
-  }
+  // Sums and products wrap around: those of unsigned integers are the same bits. Minimum and maximum are not.
+  const char* suffix = type == ElementType::kUint8 ? "_u8" : type_suffix(type);
+  if (suffix == nullptr) throw std::invalid_argument("no reduction of this type");
+  return kernel_name({each ? "scatter_reduce_each" : "scatter_reduce", suffix});
 }
 
-// Of updates of so many bytes, and how many a link takes.
-struct Link {
-  const char* kernel;
-  int64_t bytes;
-};
-Link link_each(int64_t bytes) {
-  switch (bytes) {
-    case 1:
-      return {"scatter_link_each_b8", sizeof(hip::ScatterLinked<uint8_t>)};
-    case 2:
-      return {"scatter_link_each_b16", sizeof(hip::ScatterLinked<uint16_t>)};
-    case 4:
-      return {"scatter_link_each_b32", sizeof(hip::ScatterLinked<uint32_t>)};
-    default:
-      return {"scatter_link_each_b64", sizeof(hip::ScatterLinked<uint64_t>)};
-  }
+// Bytes of a ScatterLinked.
+int64_t linked_bytes(int64_t bytes) {
+  return bytes == 8 ? sizeof(hip::ScatterLinked<uint64_t>) : sizeof(hip::ScatterLinked<uint32_t>);
 }
+static_assert(sizeof(hip::ScatterLinked<uint8_t>) == sizeof(hip::ScatterLinked<uint32_t>));
 
 hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
   std::vector<int64_t> strides = contiguous(p.sizes);
@@ -84,28 +58,27 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   Plan plan;
   const uint32_t targets = to_u31(p.sizes.elements());
   if (targets == 0 || p.inner == 0) return plan;
-  const int64_t group = hip::kScatterThreads * hip::kScatterElements;
   const bool each = p.how != ScatterHow::kNone && aligned && p.inner == 1;
-  const Link one = each ? link_each(bytes_of(p.type)) : Link{"scatter_link", 4};
+  const int64_t element = bytes_of(p.type), link_bytes = each ? linked_bytes(element) : 4;
   enum { kFirst, kNext };
   plan.workspace.push_back(targets * 4);
 
   hip::ScatterClearArgs clear = {};
   clear.first = workspace(kFirst);
   clear.targets = targets;
-  plan.launch("scatter_clear", {to_u31(divide_up(targets, group))}, hip::kScatterThreads, clear);
+  plan.launch_items("scatter_clear", divide_up(targets, hip::kScatterElements), hip::kScatterThreads, clear);
   if (p.indices.elements() > 0) {
     hip::ScatterLinkArgs link = p.elements ? link_elements(p) : link_tuples(p);
-    plan.workspace.push_back(link.count * one.bytes);
+    plan.workspace.push_back(link.count * link_bytes);
     link.index = input(1);
     link.updates = input(2);
     link.first = workspace(kFirst);
     link.next = workspace(kNext);
     link.narrow = p.narrow;
-    plan.launch(one.kernel, {to_u31(divide_up(link.count, hip::kScatterThreads))}, hip::kScatterThreads,
-                link);
+    plan.launch_items(each ? bits_kernel("scatter_link_each", element) : "scatter_link", link.count,
+                      hip::kScatterThreads, link);
   } else {
-    plan.workspace.push_back(one.bytes);
+    plan.workspace.push_back(link_bytes);
   }
 
   int64_t inner = p.inner, bytes = p.bytes;
@@ -121,10 +94,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
       inner = inner * bytes / 16;
       bytes = 16;
     }
-    name = bytes == 16  ? "scatter_take_b128"
-           : bytes == 4 ? "scatter_take_b32"
-           : bytes == 2 ? "scatter_take_b16"
-                        : "scatter_take_b8";
+    name = bits_kernel("scatter_take", bytes);
   }
   hip::ScatterApplyArgs apply = {};
   apply.x = input(0);
@@ -135,7 +105,7 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   apply.total = to_u31(targets * inner);
   apply.inner = make_divisor(inner);
   apply.how = p.how;
-  plan.launch(name, {to_u31(divide_up(apply.total, group))}, hip::kScatterThreads, apply);
+  plan.launch_items(name, divide_up(apply.total, hip::kScatterElements), hip::kScatterThreads, apply);
   return plan;
 }
 

@@ -161,8 +161,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
     const bool small = size <= kThreads * kSmall;
     const int64_t threads =
         std::max<int64_t>(device.wave, round_up(divide_up(size, small ? kSmall : kLarge), device.wave));
-    const char* name = small ? (half ? "group_norm_small_f16" : "group_norm_small_f32")
-                             : (half ? "group_norm_large_f16" : "group_norm_large_f32");
+    const char* name = float_kernel(small ? "group_norm_small" : "group_norm_large", half);
     hip::GroupNormArgs args = {};
     args.x = input(0);
     args.gamma = input(1);
@@ -187,8 +186,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   stats.size = elements;
   stats.parts = make_divisor(parts);
   stats.vectors = vectors;
-  plan.launch(half ? "group_norm_stats_f16" : "group_norm_stats_f32", {grid}, hip::kGroupNormSplitThreads,
-              stats);
+  plan.launch(float_kernel("group_norm_stats", half), {grid}, hip::kGroupNormSplitThreads, stats);
   hip::GroupNormApplyArgs apply = {};
   apply.x = input(0);
   apply.gamma = input(1);
@@ -203,8 +201,7 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   apply.epsilon = p.epsilon;
   apply.vectors = vectors;
   apply.act = p.act;
-  plan.launch(half ? "group_norm_apply_f16" : "group_norm_apply_f32", {grid}, hip::kGroupNormSplitThreads,
-              apply);
+  plan.launch(float_kernel("group_norm_apply", half), {grid}, hip::kGroupNormSplitThreads, apply);
   return plan;
 }
 

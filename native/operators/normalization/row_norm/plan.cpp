@@ -27,15 +27,6 @@ hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height
 }
 
 namespace gpu {
-namespace {
-
-// [in windows][in registers][half]
-constexpr const char* kKernels[2][2][2] = {
-    {{"row_norm_any_f32", "row_norm_any_f16"}, {"row_norm_f32", "row_norm_f16"}},
-    {{"row_norm_windows_any_f32", "row_norm_windows_any_f16"},
-     {"row_norm_windows_f32", "row_norm_windows_f16"}}};
-
-}  // namespace
 
 Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const DeviceFacts& device) {
   constexpr int64_t kMostThreads = hip::kRowNormMostThreads;
@@ -47,7 +38,9 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
                                      static_cast<int64_t>(device.wave), kMostThreads);
-  const char* name = kKernels[p.order != RowOrder::kImages][registers][half];
+  const char* name = float_kernel(
+      kernel_name({"row_norm", p.order != RowOrder::kImages ? "_windows" : "", registers ? "" : "_any"}),
+      half);
   const auto block = static_cast<uint32_t>(registers ? threads : hip::kRowNormAnyThreads);
   hip::RowNormArgs args = {};
   args.gamma = input(gamma);

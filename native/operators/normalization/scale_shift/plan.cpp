@@ -44,8 +44,7 @@ void add_launches(Plan& plan, const ScaleShiftProblem& p, int64_t element, bool 
 
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
   Plan plan;
-  add_launches<hip::ScaleShiftArgs>(plan, p, half ? 2 : 4, aligned,
-                                    half ? "scale_shift_f16" : "scale_shift_f32",
+  add_launches<hip::ScaleShiftArgs>(plan, p, half ? 2 : 4, aligned, float_kernel("scale_shift", half),
                                     [&](hip::ScaleShiftArgs& args, const auto& part) {
                                       args.scale = input(1);
                                       args.shift = input(2);
@@ -57,8 +56,7 @@ Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
 
 Plan shift_prelu_plan(const ScaleShiftProblem& p, bool half, bool aligned) {
   Plan plan;
-  add_launches<hip::ShiftPReluArgs>(plan, p, half ? 2 : 4, aligned,
-                                    half ? "shift_prelu_f16" : "shift_prelu_f32",
+  add_launches<hip::ShiftPReluArgs>(plan, p, half ? 2 : 4, aligned, float_kernel("shift_prelu", half),
                                     [&](hip::ShiftPReluArgs& args, const auto& part) {
                                       args.slope = input(1);
                                       args.shift = input(2);

@@ -7,16 +7,8 @@ namespace graphopt::gpu {
 
 namespace {
 
-struct SoftmaxKernels {
-  const char *rows, *columns, *pairs;  // pairs of columns
-};
-SoftmaxKernels kernels_of(OverAxis what, bool half) {
-  if (what == OverAxis::kSoftmax || what == OverAxis::kLogSoftmax) {
-    if (half) return {"softmax_f16", "softmax_columns_f16", "softmax_column_pairs_f16"};
-    return {"softmax_f32", "softmax_columns_f32", nullptr};
-  }
-  if (half) return {"lp_norm_f16", "lp_norm_columns_f16", "lp_norm_column_pairs_f16"};
-  return {"lp_norm_f32", "lp_norm_columns_f32", nullptr};
+const char* family_of(OverAxis what) {
+  return what == OverAxis::kSoftmax || what == OverAxis::kLogSoftmax ? "softmax" : "lp_norm";
 }
 
 int32_t how_of(OverAxis what) {
@@ -37,7 +29,8 @@ void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis w
                  bool aligned) {
   constexpr int64_t kThreads = hip::kSoftmaxColumns * hip::kSoftmaxParts;
   const bool pairs = half && aligned && inner % 2 == 0;
-  const char* kernel = pairs ? kernels_of(what, half).pairs : kernels_of(what, half).columns;
+  const char* kernel =
+      float_kernel(kernel_name({family_of(what), pairs ? "_column_pairs" : "_columns"}), half);
   const int64_t groups = divide_up(inner, hip::kSoftmaxColumns * (pairs ? 2 : 1)),
                 bytes = (half ? 2 : 4) * D * inner;
   hip::SoftmaxColumnsArgs args = {};
@@ -75,7 +68,7 @@ Plan softmax_plan(int64_t outer, int64_t D, int64_t inner, OverAxis what, bool h
   for_each_launch(outer, threads, [&](int64_t first, uint32_t count) {
     args.x = behind(input(0), first * bytes);
     args.y = behind(output(0), first * bytes);
-    plan.launch(kernels_of(what, half).rows, {count}, static_cast<uint32_t>(threads), args);
+    plan.launch(float_kernel(family_of(what), half), {count}, static_cast<uint32_t>(threads), args);
   });
   return plan;
 }

@@ -3,16 +3,6 @@
 
 namespace graphopt::gpu {
 
-namespace {
-
-// `width` elements of Y a work-item.
-template <class Args>
-void launch_of(Plan& plan, const char* kernel, int64_t total, int64_t width, const Args& args) {
-  plan.launch(kernel, {to_u31(divide_up(total / width, hip::kPoolThreads))}, hip::kPoolThreads, args);
-}
-
-}  // namespace
-
 Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
   Plan plan;
   const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
@@ -28,15 +18,13 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
   args.across = make_divisor(p.out[2]);
   for (size_t d = 0; d < kSpatialAxes; ++d) args.axes[d] = p.axes[d];
   args.mode = p.mode;
-  struct Kernels {
-    const char *one, *together;
-  };
-  const Kernels kernels = type == ElementType::kHalf    ? Kernels{"pool_f16", "pool_together_f16"}
-                          : type == ElementType::kInt8  ? Kernels{"pool_i8", "pool_together_i8"}
-                          : type == ElementType::kUint8 ? Kernels{"pool_u8", "pool_together_u8"}
-                                                        : Kernels{"pool_f32", "pool_together_f32"};
+  const char* suffix = type == ElementType::kHalf    ? "_f16"
+                       : type == ElementType::kInt8  ? "_i8"
+                       : type == ElementType::kUint8 ? "_u8"
+                                                     : "_f32";
   const bool together = aligned && p.out[2] % hip::kPoolTogether == 0;
-  launch_of(plan, together ? kernels.together : kernels.one, total, together ? hip::kPoolTogether : 1, args);
+  plan.launch_items(kernel_name({together ? "pool_together" : "pool", suffix}),
+                    together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
   return plan;
 }
 
@@ -48,8 +36,8 @@ Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligne
   to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
   for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
   args.mode = p.mode;
-  plan.launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16",
-              {to_u31(divide_up(args.total, hip::kPoolThreads))}, hip::kPoolThreads, args);
+  plan.launch_items(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16", args.total,
+                    hip::kPoolThreads, args);
   return plan;
 }
 
@@ -68,11 +56,9 @@ Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
   args.scale = p.alpha / static_cast<float>(p.size);
   args.beta = p.beta;
   args.bias = p.bias;
-  if (aligned && p.inner % hip::kPoolTogether == 0) {
-    launch_of(plan, half ? "lrn_together_f16" : "lrn_together_f32", total, hip::kPoolTogether, args);
-  } else {
-    launch_of(plan, half ? "lrn_f16" : "lrn_f32", total, 1, args);
-  }
+  const bool together = aligned && p.inner % hip::kPoolTogether == 0;
+  plan.launch_items(float_kernel(together ? "lrn_together" : "lrn", half),
+                    together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
   return plan;
 }
 

@@ -5,21 +5,11 @@ namespace graphopt::gpu {
 namespace {
 
 const char* kernel_of(const QuantizeProblem& p) {
-  struct Names {
-    const char *quantize[2], *dequantize[2];  // of float and float16
-  };
-  static constexpr Names k4 = {{"quantize_b4_f32", "quantize_b4_f16"},
-                               {"dequantize_b4_f32", "dequantize_b4_f16"}};
-  static constexpr Names k8 = {{"quantize_b8_f32", "quantize_b8_f16"},
-                               {"dequantize_b8_f32", "dequantize_b8_f16"}};
-  static constexpr Names k16 = {{"quantize_b16_f32", "quantize_b16_f16"},
-                                {"dequantize_b16_f32", "dequantize_b16_f16"}};
-  static constexpr Names k32 = {{}, {"dequantize_i32_f32", "dequantize_i32_f16"}};
-  const Names& names = is_packed(p.number)       ? k4
-                       : bytes_of(p.number) == 1 ? k8
-                       : bytes_of(p.number) == 2 ? k16
-                                                 : k32;
-  return (p.back ? names.dequantize : names.quantize)[p.half];
+  const char* number = is_packed(p.number)       ? "b4"
+                       : bytes_of(p.number) == 1 ? "b8"
+                       : bytes_of(p.number) == 2 ? "b16"
+                                                 : "i32";
+  return float_kernel(kernel_name({p.back ? "dequantize_" : "quantize_", number}), p.half);
 }
 
 }  // namespace
@@ -42,8 +32,7 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   args.is_signed = p.number == ElementType::kInt4 || is_signed(p.number);
   args.vectors = aligned;
   args.zero_first = p.zero_first;
-  const int64_t group = hip::kQuantizeThreads * (p.half ? 8 : 4);
-  plan.launch(kernel_of(p), {to_u31(divide_up(total, group))}, hip::kQuantizeThreads, args);
+  plan.launch_items(kernel_of(p), divide_up(total, p.half ? 8 : 4), hip::kQuantizeThreads, args);
   return plan;
 }
 

@@ -67,26 +67,10 @@ hip::ReduceHow how_of(Reduction how, ElementType type) {
 }
 
 // From one type to another, of floats; integers stay what they are.
-struct Kernels {
-  const char *rows, *columns;
-};
-Kernels kernels_of(ElementType from, ElementType to) {
-  if (!is_float(from)) {
-    switch (bytes_of(from)) {
-      case 1:
-        return {"reduce_rows_i8", "reduce_columns_i8"};
-      case 4:
-        return {"reduce_rows_i32", "reduce_columns_i32"};
-      default:
-        return {"reduce_rows_i64", "reduce_columns_i64"};
-    }
-  }
-  if (from == ElementType::kHalf) {
-    if (to == ElementType::kHalf) return {"reduce_rows_f16", "reduce_columns_f16"};
-    return {"reduce_rows_f16_to_f32", "reduce_columns_f16_to_f32"};
-  }
-  if (to == ElementType::kHalf) return {"reduce_rows_f32_to_f16", "reduce_columns_f32_to_f16"};
-  return {"reduce_rows_f32", "reduce_columns_f32"};
+// The suffix of a kernel's name.
+const char* suffix_of(ElementType from, ElementType to) {
+  if (!is_float(from) || from == to) return type_suffix(from);
+  return from == ElementType::kHalf ? "_f16_to_f32" : "_f32_to_f16";
 }
 
 // Work-items for a row: short ones share a work-group. Eight, or four that read packs, read enough side by side; more
@@ -146,7 +130,7 @@ class Steps {
       args.x = behind(x, row * R * bytes_of(from));
       args.y = behind(y, row * bytes_of(from_));
       args.rows = to_u31(std::min(rows - row, count * in_group));
-      plan_.launch(kernels_of(from, from_).rows, {count}, hip::kReduceThreads, args);
+      plan_.launch(kernel_name({"reduce_rows", suffix_of(from, from_)}), {count}, hip::kReduceThreads, args);
     });
     how_.before = Before::kNothing;
   }
@@ -163,8 +147,8 @@ class Steps {
     args.block = static_cast<uint64_t>(block);
     args.total = to_u31(outer * stride);
     args.stride = make_divisor(stride);
-    plan_.launch(kernels_of(from, from_).columns, {to_u31(divide_up(args.total, hip::kReduceThreads))},
-                 hip::kReduceThreads, args);
+    plan_.launch_items(kernel_name({"reduce_columns", suffix_of(from, from_)}), args.total,
+                       hip::kReduceThreads, args);
     how_.before = Before::kNothing;
   }
 

@@ -86,7 +86,7 @@ Plan top_k_plan(const TopKProblem& p) {
     args.runs = to_u31(runs);
     args.total = to_u31(rows * runs * run);
     args.next = to_u31(next);
-    plan.launch("top_k_merge", {to_u31(divide_up(args.total, hip::kTopKThreads))}, hip::kTopKThreads, args);
+    plan.launch_items("top_k_merge", args.total, hip::kTopKThreads, args);
     run = next;
   }
   plan.workspace = entries.bytes();

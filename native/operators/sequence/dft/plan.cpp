@@ -14,7 +14,7 @@ Plan dft_plan(const DftProblem& p, bool half) {
   hip::DftTableArgs table = {};
   table.table = workspace(0);
   table.L = to_u31(p.L);
-  plan.launch("dft_table", {to_u31(divide_up(p.L, hip::kDftThreads))}, hip::kDftThreads, table);
+  plan.launch_items("dft_table", p.L, hip::kDftThreads, table);
   hip::DftArgs args = {};
   args.x = input(0);
   args.window = p.window ? input(1) : no_buffer();
@@ -32,7 +32,7 @@ Plan dft_plan(const DftProblem& p, bool half) {
   args.factor = p.inverse ? 1.0f / static_cast<float>(p.L) : 1.0f;
   const int64_t blocks = divide_up(p.K, hip::kDftThreads);
   if (blocks > kMostGrid) throw std::invalid_argument("a transform of " + std::to_string(p.L) + " elements");
-  plan.launch(half ? "dft_f16" : "dft_f32", {to_u31(divide_up(p.lines, hip::kDftLines)), to_u31(blocks)},
+  plan.launch(float_kernel("dft", half), {to_u31(divide_up(p.lines, hip::kDftLines)), to_u31(blocks)},
               hip::kDftThreads, args);
   plan.workspace = {8 * p.L};
   return plan;

@@ -13,9 +13,9 @@ int64_t parts(RecurrentKind kind) {
 
 // The kernel of all steps in one launch, where there is one for so many units.
 const char* kept_kernel(const RecurrentProblem& p, bool half) {
-  if (p.H <= hip::kKeptUnits) return half ? "recurrent_kept_64_f16" : "recurrent_kept_64_f32";
+  if (p.H <= hip::kKeptUnits) return float_kernel("recurrent_kept_64", half);
   if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;
-  return half ? "recurrent_kept_128_f16" : "recurrent_kept_128_f32";
+  return float_kernel("recurrent_kept_128", half);
 }
 
 }  // namespace
@@ -38,10 +38,10 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
     args.B = make_divisor(p.B);
     args.D = to_i31(p.D);
     args.batch_first = p.batch_first;
-    plan.launch(kernel, {to_u31(divide_up(total, hip::kStateThreads))}, hip::kStateThreads, args);
+    plan.launch_items(kernel, total, hip::kStateThreads, args);
   };
   const bool lstm = p.kind == RecurrentKind::kLstm;
-  const char* const load = half ? "recurrent_load_f16" : "recurrent_load_f32";
+  const char* const load = float_kernel("recurrent_load", half);
   copy_state(load, p.h ? input(5) : no_buffer(), workspace(0), 0);
   if (lstm) copy_state(load, p.c ? input(6) : no_buffer(), workspace(0), 2);
 
@@ -75,12 +75,12 @@ Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& dev
       for (int second = 0; second < (p.kind == RecurrentKind::kGruReset ? 2 : 1); ++second) {
         args.step = static_cast<int32_t>(s);
         args.second = second;
-        plan.launch(half ? "recurrent_step_f16" : "recurrent_step_f32",
+        plan.launch(float_kernel("recurrent_step", half),
                     {to_u31(divide_up(p.H, units)), to_u31(cells), to_u31(p.D)}, hip::kStepThreads, args);
       }
     }
   }
-  const char* const store = half ? "recurrent_store_f16" : "recurrent_store_f32";
+  const char* const store = float_kernel("recurrent_store", half);
   copy_state(store, workspace(0), output(1), p.S % 2);
   if (lstm) copy_state(store, workspace(0), output(2), 2);
   plan.workspace = {parts(p.kind) * total * 4};
