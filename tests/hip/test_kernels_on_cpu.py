@@ -6,6 +6,7 @@ import re
 import struct
 from collections import Counter
 from ctypes import c_float, c_int, c_int32, c_int64
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ SUFFIXES = {
     "KERNEL_OF": [""],
     "KERNEL_SHARING": [""],
     "FLOAT_KERNELS": ["_f32", "_f16"],
-    "BITS_KERNELS": ["_b8", "_b16", "_b32"],
+    "BITS_KERNELS": ["_b8", "_b16", "_b32", "_b64"],
 }
 
 
@@ -111,6 +112,24 @@ def test_every_kernel_file_is_compiled(libraries: Libraries) -> None:
         for macro, name in re.findall(rf"^({'|'.join(SUFFIXES)})\((\w+),", path.read_text(), re.MULTILINE):
             declared |= {name + suffix for suffix in SUFFIXES[macro]}
     assert len(declared) > 200 and declared <= set(kernels.names)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+@pytest.mark.parametrize("rows", [64, 2048])
+def test_attention_without_matrix_units_has_kernels_for_its_type(
+    libraries: Libraries, rows: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every AMD target has the kernels of few rows; those of many rows exist in float32 alone."""
+    harness, kernels = libraries[32]  # without matrix units in float32, as those targets
+    monkeypatch.setattr(fused_attention_cases, "reference", lambda *_: np.zeros((2, 16, rows, 64)))
+    for bias in ("", "HST"):
+        problem = fused_attention_cases.Problem(rows, rows, 64, B=2, heads=16, bias=bias)
+        case = fused_attention_cases.case("rows", dtype, problem)
+        for arch in ("gfx906", "gfx1030"):
+            plan = case.plan(harness, harness.typical_facts(arch))
+            names = {launch["kernel"] for launch in plan.launches}
+            assert names <= set(kernels.names), names
+            assert all("64" in name for name in names)
 
 
 @pytest.mark.parametrize("tile", tiles.HALO + tiles.HALO_COPYING, ids=lambda tile: tile.size)

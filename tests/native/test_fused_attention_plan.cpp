@@ -154,9 +154,9 @@ TEST_CASE("attention work groups cover all rows") {
         const DeviceFacts facts = typical_facts(arch.name);
         for (const AttentionRows rows : {AttentionRows::kFew, AttentionRows::kMany, AttentionRows::kTeams}) {
           const bool copies = arch.matrix == hip::Matrix::kMma;
-          const bool has_many = hip::attention_has_many(matrix, copies, static_cast<int>(D), true);
-          if (rows == AttentionRows::kMany && !has_many) continue;
           const int element = half ? 2 : 4;
+          const bool has_many = hip::attention_has_many(matrix, copies, static_cast<int>(D), true, element);
+          if (rows == AttentionRows::kMany && !has_many) continue;
           if (rows == AttentionRows::kTeams &&
               !hip::attention_has_teams(matrix, copies, static_cast<int>(D), true, element))
             continue;

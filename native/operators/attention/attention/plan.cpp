@@ -92,7 +92,7 @@ KernelVariant choose(const AttentionProblem& p, bool half, bool aligned, const D
     return divide_up(groups, device.compute_units) * block_rows;
   };
   // Many rows in a work-group are multiplied about an eighth faster (measured on an H200).
-  c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain) &&
+  c.many = hip::attention_has_many(c.matrix, c.copies, c.head(), c.plain, half ? 2 : 4) &&
            (wanted ? *wanted == AttentionRows::kMany
                    : busiest(AttentionRows::kMany) * 8 <= busiest(AttentionRows::kFew) * 9);
   // Few rows are bound by the reading of K and V.

@@ -47,8 +47,9 @@ enum class AttentionRows { kFew, kMany, kTeams };
 
 // Whether there is: a work-item of the vector unit, or a wave of NVIDIA's matrix units, has twice the rows in kMany, so
 // an operand that it reads from LDS serves twice the products. copies: memory reaches LDS directly (kCopiesToLds).
-constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain) {
-  return matrix ? copies && plain && head == 64 : head <= 128;
+// element: bytes of T. On the vector unit the kernels are float32's.
+constexpr bool attention_has_many(bool matrix, bool copies, int head, bool plain, int element) {
+  return matrix ? copies && plain && head == 64 : element == 4 && head <= 128;
 }
 
 // Whether there are teams: where memory reaches LDS directly, which two blocks of keys for each then do.
