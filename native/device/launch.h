@@ -156,6 +156,14 @@ struct Plan {
   }
 };
 
+// A plan of one launch_items.
+template <class Args>
+Plan one_launch(const char* kernel, int64_t items, uint32_t threads, const Args& args) {
+  Plan plan;
+  plan.launch_items(kernel, items, threads, args);
+  return plan;
+}
+
 // Maximum number of spatial axes of convolutions and pools.
 constexpr size_t kSpatialAxes = 3;
 

@@ -57,4 +57,24 @@ std::vector<int64_t> broadcast(const Shape& from, const Shape& to);
 // The shape that both broadcast to. Throws std::invalid_argument.
 Shape broadcast_shape(const Shape& a, const Shape& b);
 
+// Fills in the walk of Y = op(A, B), which blocks/gpu/operands.h reads, and its output. `pack`: elements of A in 16 bytes.
+// B and the mask may be null; the walk's last tensor is the mask.
+template <class Args>
+Walk fill_operands(Args& args, const Shape& y, const Shape& a, const Shape* b, const Shape* mask,
+                   int64_t pack, bool aligned) {
+  enum { kY, kA, kB };
+  const std::vector<int64_t> none(y.rank(), 0);
+  Walk walk(y, {contiguous(y), broadcast(a, y), b != nullptr ? broadcast(*b, y) : none,
+                mask != nullptr ? broadcast(*mask, y) : none});
+  walk.simplify();
+  args.y = output(0);
+  args.vectors = aligned && walk.in_vectors(kY, pack, false) && walk.in_vectors(kA, pack, true) &&
+                 walk.in_vectors(kB, pack, true);
+  args.total = walk.total();
+  args.axes = walk.axes();
+  args.a_strides = walk.strides(kA);
+  args.b_strides = walk.strides(kB);
+  return walk;
+}
+
 }  // namespace graphopt::gpu

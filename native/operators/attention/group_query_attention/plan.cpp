@@ -4,12 +4,11 @@
 namespace graphopt::gpu {
 
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
-  Plan plan;
   const bool is_query = part == GqaPart::kQuery, is_value = part == GqaPart::kValue;
   const bool turns = p.half > 0 && !is_value, norms = p.norms && !is_value;
   const int64_t heads = is_query ? p.N : p.G, length = is_query ? p.S : p.length;
   const int64_t total = p.B * heads * length * p.H;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   const int64_t before = part == GqaPart::kQuery ? 0 : part == GqaPart::kKey ? p.N : p.N + p.G;
   hip::GqaHeadsArgs args = {};
   args.x = input(0);
@@ -34,8 +33,7 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
   args.interleaved = p.interleaved;
   args.new_only = is_query;
   args.epsilon = is_query ? p.q_epsilon : p.k_epsilon;
-  plan.launch_items(float_kernel("gqa_heads", half), total, hip::kGqaThreads, args);
-  return plan;
+  return one_launch(float_kernel("gqa_heads", half), total, hip::kGqaThreads, args);
 }
 
 Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {

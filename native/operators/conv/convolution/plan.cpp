@@ -72,15 +72,14 @@ void require_grid(int64_t rows, int64_t groups) {
   }
 }
 
-// What the kernels in channels last take. M, N and K are those of the GEMM: its rows are pixels and its columns are
+// What the kernels in channels last take. M and N are those of the GEMM: its rows are pixels and its columns are
 // filters, of which a group of the convolution has p.M.
 template <class Args>
-void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N, int64_t K) {
+void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
   fill_operands(args, p);
   args.residual = p.has_residual ? input(3) : no_buffer();
   args.M = to_i31(M);
   args.N = to_i31(N);
-  args.K = to_i31(K);
   args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
 }
 
@@ -284,10 +283,7 @@ std::optional<HaloTiles> choose_halo(const ConvolutionProblem& p, const DeviceFa
 Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   Plan plan;
   hip::ConvHaloArgs args = {};
-  fill_operands(args, p);
-  args.residual = p.has_residual ? input(3) : no_buffer();
-  args.M = to_i31(p.N * p.out[1] * p.out[2]);
-  args.N = to_i31(p.M);
+  fill_last(args, p, p.N * p.out[1] * p.out[2], p.M);
   args.C = to_i31(p.C);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
@@ -298,7 +294,6 @@ Plan halo_plan(const ConvolutionProblem& p, const HaloTiles& tiles) {
   args.kernel_h = to_i31(p.kernel[1]);
   args.top = to_i31(p.pad[1]);
   args.left = to_i31(p.pad[2]);
-  args.epilogue = {1.0f, p.has_residual ? 1.0f : 0.0f, p.M % 8 == 0, 0, p.act};
   const auto launch = [&](const AlignedTiling& of) {
     args.rows = to_i31(halo_rows(p, of.shape));
     launch_aligned(plan, of.kernel("conv_halo_"), of, 1, static_cast<uint32_t>(halo_lds(p, of.shape)), args);
@@ -344,7 +339,8 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
   const uint32_t lds = tiling->lds(p.transposed, device);
   if (p.transposed) {
     hip::ConvApartArgs args = {};
-    fill_last(args, p, M, N, K);
+    fill_last(args, p, M, N);
+    args.K = to_i31(K);
     args.down = to_i31(tiling->down);
     args.across = make_divisor(tiling->across);
     args.window_h = to_i31(p.kernel[1]);
@@ -355,7 +351,8 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
     return plan;
   }
   hip::ConvLastArgs args = {};
-  fill_last(args, p, M, N, K);
+  fill_last(args, p, M, N);
+  args.K = to_i31(K);
   args.H = to_i31(p.in[1]);
   args.W = to_i31(p.in[2]);
   args.channels = make_divisor(p.C);
@@ -368,10 +365,9 @@ Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device, std:
 }
 
 Plan depthwise_plan(const ConvolutionProblem& p) {
-  Plan plan;
   const int64_t channels = p.groups, packs = channels / 8, OH = p.out[1], OW = p.out[2],
                 strips = divide_up(OW, hip::kDepthwiseStrip), total = p.N * OH * strips * packs;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   to_u31(p.in[1] * p.in[2]);
   to_u31(OH * p.stride[1] + p.span(1));
   to_u31((strips * hip::kDepthwiseStrip) * p.stride[2] + p.span(2));
@@ -392,8 +388,7 @@ Plan depthwise_plan(const ConvolutionProblem& p) {
   args.window = window_of(p);
   args.act = p.act;
   const bool square = p.kernel[1] == 3 && p.kernel[2] == 3;
-  plan.launch_items(square ? "depthwise_3x3_f16" : "depthwise_f16", total, hip::kDepthwiseThreads, args);
-  return plan;
+  return one_launch(square ? "depthwise_3x3_f16" : "depthwise_f16", total, hip::kDepthwiseThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -4,8 +4,7 @@
 namespace graphopt::gpu {
 
 Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned) {
-  Plan plan;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::CastArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -16,9 +15,8 @@ Plan cast_plan(int64_t total, ElementType from, ElementType to, bool aligned) {
   const char* name = !packs                       ? "cast_number"
                      : from == ElementType::kHalf ? "cast_f16_to_f32"
                                                   : "cast_f32_to_f16";
-  plan.launch_items(name, divide_up(total, packs ? 4 * hip::kCastPacks : hip::kCastElements),
+  return one_launch(name, divide_up(total, packs ? 4 * hip::kCastPacks : hip::kCastElements),
                     hip::kCastThreads, args);
-  return plan;
 }
 
 }  // namespace graphopt::gpu

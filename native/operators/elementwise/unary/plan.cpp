@@ -3,8 +3,7 @@
 namespace graphopt::gpu {
 
 Plan unary_plan(hip::UnaryOp op, float alpha, int64_t total, bool half, bool aligned) {
-  Plan plan;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::UnaryArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -12,8 +11,7 @@ Plan unary_plan(hip::UnaryOp op, float alpha, int64_t total, bool half, bool ali
   args.op = op;
   args.alpha = alpha;
   args.vectors = aligned;
-  plan.launch_items(float_kernel("unary", half), divide_up(total, half ? 8 : 4), hip::kUnaryThreads, args);
-  return plan;
+  return one_launch(float_kernel("unary", half), divide_up(total, half ? 8 : 4), hip::kUnaryThreads, args);
 }
 
 }  // namespace graphopt::gpu

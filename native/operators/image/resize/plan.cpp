@@ -50,9 +50,8 @@ hip::SourceAxis source_axis(const ResizeAxis& axis, Coordinates coordinates) {
 }  // namespace
 
 Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<int64_t> rows_each) {
-  Plan plan;
   const int64_t total = p.planes * p.rows.out * p.columns.out;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   to_u31(p.planes * p.rows.in * p.columns.in);
   to_u31(total);
   // Several rows only where that leaves enough work-items for all of a GPU.
@@ -74,28 +73,24 @@ Plan resize_plan(const ResizeProblem& p, bool half, bool aligned, std::optional<
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
-  plan.launch_items(float_kernel("resize", half), args.items, hip::kResizeThreads, args);
-  return plan;
+  return one_launch(float_kernel("resize", half), args.items, hip::kResizeThreads, args);
 }
 
 Plan resize_channels_last_plan(const ResizeProblem& p, int64_t channels, bool aligned) {
-  Plan plan;
   hip::ResizeChannelsLastArgs args = {};
   const bool wide = fill_channels_last(args, p.planes, p.rows.out, p.columns.out, channels, aligned);
-  if (args.total == 0) return plan;
+  if (args.total == 0) return {};
   to_u31(int64_t{p.rows.in} * p.columns.in * channels);
   args.rows = source_axis(p.rows, p.coordinates);
   args.columns = source_axis(p.columns, p.coordinates);
   args.how = p.how;
-  plan.launch_items(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16", args.total,
+  return one_launch(wide ? "resize_channels_last_8_f16" : "resize_channels_last_1_f16", args.total,
                     hip::kResizeThreads, args);
-  return plan;
 }
 
 Plan resize_one_plan(const ResizeOneProblem& p) {
-  Plan plan;
   const int64_t total = p.outer * p.axis.out * p.inner;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   to_u31(p.outer * p.axis.in * p.inner);
   const bool blended = p.how == Interpolation::kLinear || p.how == Interpolation::kCubic,
              wide = blended && p.antialias && p.axis.scale < 1;
@@ -122,8 +117,7 @@ Plan resize_one_plan(const ResizeOneProblem& p) {
   } else {
     kernel = bits_kernel("resize_pick", p.bytes);
   }
-  plan.launch_items(kernel, total, hip::kResizeThreads, args);
-  return plan;
+  return one_launch(kernel, total, hip::kResizeThreads, args);
 }
 
 }  // namespace graphopt::gpu

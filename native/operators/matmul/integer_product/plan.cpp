@@ -90,9 +90,8 @@ Plan integer_window_plan(const ConvolutionProblem& p, const IntegerProblem& numb
 }
 
 Plan scale_products_plan(const ScaleProblem& p) {
-  Plan plan;
   const int64_t total = p.outer * p.M * p.N;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::ScaleProductsArgs args = {};
   args.x = input(0);
   args.left_scale = input(1);
@@ -108,8 +107,7 @@ Plan scale_products_plan(const ScaleProblem& p) {
   args.right_step = p.right_many;
   args.is_signed = p.quantized == ElementType::kInt8;
   args.alpha = p.alpha;
-  plan.launch_items("scale_products", total, hip::kScaleThreads, args);
-  return plan;
+  return one_launch("scale_products", total, hip::kScaleThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -24,10 +24,9 @@ Row widest(int64_t elements, int64_t bytes, bool aligned) {
 }  // namespace
 
 Plan gather_plan(const GatherProblem& p, bool aligned) {
-  Plan plan;
   const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.outer * p.indices * inner;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   const char* name = bits_kernel("gather", bytes);
   hip::GatherArgs args = {};
   args.x = input(0);
@@ -38,13 +37,11 @@ Plan gather_plan(const GatherProblem& p, bool aligned) {
   args.indices = make_divisor(p.indices);
   args.size = to_u31(p.size);
   args.narrow = p.narrow;
-  plan.launch_items(name, total, hip::kGatherThreads, args);
-  return plan;
+  return one_launch(name, total, hip::kGatherThreads, args);
 }
 
 Plan gather_elements_plan(const GatherElementsProblem& p) {
-  Plan plan;
-  if (p.index.elements() == 0) return plan;
+  if (p.index.elements() == 0) return {};
   std::vector<int64_t> strides = contiguous(p.x);
   for (size_t d = 0; d < p.x.rank(); ++d) {
     if (d != p.axis && p.index[d] > p.x[d]) {
@@ -65,16 +62,14 @@ Plan gather_elements_plan(const GatherElementsProblem& p) {
   args.x_strides = walk.strides(0);
   args.size = to_u31(p.x[p.axis]);
   args.narrow = p.narrow;
-  plan.launch_items(bits_kernel("gather_elements", p.bytes), divide_up(args.total, hip::kGatherElements),
+  return one_launch(bits_kernel("gather_elements", p.bytes), divide_up(args.total, hip::kGatherElements),
                     hip::kGatherElementsThreads, args);
-  return plan;
 }
 
 Plan gather_nd_plan(const GatherNDProblem& p, bool aligned) {
-  Plan plan;
   const auto [inner, bytes] = widest(p.inner, p.bytes, aligned);
   const int64_t total = p.batch * p.rows * inner;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   if (p.sizes.size() > kMostAxes) throw std::invalid_argument("a tuple of more than 5 indices");
   hip::GatherNDArgs args = {};
   int64_t stride = inner;
@@ -92,8 +87,7 @@ Plan gather_nd_plan(const GatherNDProblem& p, bool aligned) {
   args.rows = make_divisor(p.rows);
   args.batch_stride = to_u31(stride);
   args.k = static_cast<int32_t>(p.sizes.size());
-  plan.launch_items(bits_kernel("gather_nd", bytes), total, hip::kGatherElementsThreads, args);
-  return plan;
+  return one_launch(bits_kernel("gather_nd", bytes), total, hip::kGatherElementsThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -155,9 +155,8 @@ struct PadAxis {
 }  // namespace
 
 Plan pad_plan(const PadProblem& p, bool aligned) {
-  Plan plan;
   const Shape y = p.y();
-  if (y.elements() == 0) return plan;
+  if (y.elements() == 0) return {};
   const std::vector<int64_t> strides = contiguous(p.x);
   std::vector<PadAxis> axes;
   int64_t offset = 0;
@@ -205,8 +204,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
   args.mode = p.mode;
   const int64_t pack = 16 / p.bytes;
   args.packs = aligned && axes.back().out >= pack;
-  plan.launch_items(bits_kernel("pad", p.bytes), divide_up(total, pack), hip::kCopyThreads, args);
-  return plan;
+  return one_launch(bits_kernel("pad", p.bytes), divide_up(total, pack), hip::kCopyThreads, args);
 }
 
 }  // namespace graphopt::gpu

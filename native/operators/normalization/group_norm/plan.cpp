@@ -12,6 +12,17 @@ namespace {
 constexpr int64_t kLastThreads = hip::kGroupNormLastThreads;
 constexpr int64_t kMomentsBytes = 8;
 
+// What the kernels that write Y take.
+template <class Args>
+void fill(Args& args, const GroupNormProblem& p) {
+  args.x = input(0);
+  args.gamma = input(1);
+  args.beta = input(2);
+  args.y = output(0);
+  args.epsilon = p.epsilon;
+  args.act = p.act;
+}
+
 // X in channels last, and how it is cut.
 struct LastCut {
   int64_t images, pixels, channels, of_group;
@@ -105,13 +116,8 @@ Plan last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& devic
   const bool wide = cut.size == 8;
   if (cut.take_whole_groups(device)) {
     hip::GroupNormLastArgs args = {};
-    args.x = input(0);
-    args.gamma = input(1);
-    args.beta = input(2);
-    args.y = output(0);
+    fill(args, p);
     args.tiles = cut.tiles();
-    args.epsilon = p.epsilon;
-    args.act = p.act;
     plan.launch(wide ? "group_norm_last_8_f16" : "group_norm_last_1_f16", {to_u31(cut.work_groups())},
                 hip::kGroupNormLastThreads, args);
     return plan;
@@ -127,15 +133,10 @@ Plan last_plan(const GroupNormProblem& p, bool aligned, const DeviceFacts& devic
   plan.launch(wide ? "group_norm_last_stats_8_f16" : "group_norm_last_stats_1_f16",
               {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, stats);
   hip::GroupNormLastApplyArgs apply = {};
-  apply.x = input(0);
-  apply.gamma = input(1);
-  apply.beta = input(2);
+  fill(apply, p);
   apply.partial = workspace(0);
-  apply.y = output(0);
   apply.tiles = cut.tiles();
   apply.groups = to_u31(cut.groups());
-  apply.epsilon = p.epsilon;
-  apply.act = p.act;
   plan.launch(wide ? "group_norm_last_apply_8_f16" : "group_norm_last_apply_1_f16",
               {to_u31(cut.work_groups())}, hip::kGroupNormLastThreads, apply);
   return plan;
@@ -163,17 +164,12 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
         std::max<int64_t>(device.wave, round_up(divide_up(size, small ? kSmall : kLarge), device.wave));
     const char* name = float_kernel(small ? "group_norm_small" : "group_norm_large", half);
     hip::GroupNormArgs args = {};
-    args.x = input(0);
-    args.gamma = input(1);
-    args.beta = input(2);
-    args.y = output(0);
+    fill(args, p);
     args.size = elements;
     args.group_channels = static_cast<uint32_t>(channels);
     args.groups = make_divisor(p.groups);
     args.inner = make_divisor(p.inner);
-    args.epsilon = p.epsilon;
     args.threads = static_cast<int32_t>(threads);
-    args.act = p.act;
     plan.launch(name, {to_u31(groups)}, static_cast<uint32_t>(threads), args);
     return plan;
   }
@@ -188,19 +184,14 @@ Plan group_norm_plan(const GroupNormProblem& p, bool half, bool aligned, const D
   stats.vectors = vectors;
   plan.launch(float_kernel("group_norm_stats", half), {grid}, hip::kGroupNormSplitThreads, stats);
   hip::GroupNormApplyArgs apply = {};
-  apply.x = input(0);
-  apply.gamma = input(1);
-  apply.beta = input(2);
+  fill(apply, p);
   apply.partial = workspace(0);
-  apply.y = output(0);
   apply.size = elements;
   apply.group_channels = static_cast<uint32_t>(channels);
   apply.groups = make_divisor(p.groups);
   apply.inner = make_divisor(p.inner);
   apply.parts = make_divisor(parts);
-  apply.epsilon = p.epsilon;
   apply.vectors = vectors;
-  apply.act = p.act;
   plan.launch(float_kernel("group_norm_apply", half), {grid}, hip::kGroupNormSplitThreads, apply);
   return plan;
 }

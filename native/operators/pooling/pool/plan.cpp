@@ -4,10 +4,9 @@
 namespace graphopt::gpu {
 
 Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
-  Plan plan;
   const int64_t per_slice = p.out[1] * p.out[2], per_plane = p.out[0] * per_slice,
                 total = p.planes * per_plane;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::PoolArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -23,28 +22,24 @@ Plan pool_plan(const PoolProblem& p, ElementType type, bool aligned) {
                        : type == ElementType::kUint8 ? "_u8"
                                                      : "_f32";
   const bool together = aligned && p.out[2] % hip::kPoolTogether == 0;
-  plan.launch_items(kernel_name({together ? "pool_together" : "pool", suffix}),
+  return one_launch(kernel_name({together ? "pool_together" : "pool", suffix}),
                     together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
-  return plan;
 }
 
 Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligned) {
-  Plan plan;
   hip::PoolChannelsLastArgs args = {};
   const bool wide = fill_channels_last(args, p.planes, p.out[1], p.out[2], channels, aligned);
-  if (args.total == 0) return plan;
+  if (args.total == 0) return {};
   to_u31(int64_t{p.axes[1].in} * p.axes[2].in * channels);
   for (size_t d = 0; d < 2; ++d) args.axes[d] = p.axes[1 + d];
   args.mode = p.mode;
-  plan.launch_items(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16", args.total,
+  return one_launch(wide ? "pool_channels_last_8_f16" : "pool_channels_last_1_f16", args.total,
                     hip::kPoolThreads, args);
-  return plan;
 }
 
 Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
-  Plan plan;
   const int64_t total = p.images * p.channels * p.inner;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::LrnArgs args = {};
   args.x = input(0);
   args.y = output(0);
@@ -57,9 +52,8 @@ Plan lrn_plan(const LrnProblem& p, bool half, bool aligned) {
   args.beta = p.beta;
   args.bias = p.bias;
   const bool together = aligned && p.inner % hip::kPoolTogether == 0;
-  plan.launch_items(float_kernel(together ? "lrn_together" : "lrn", half),
+  return one_launch(float_kernel(together ? "lrn_together" : "lrn", half),
                     together ? total / hip::kPoolTogether : total, hip::kPoolThreads, args);
-  return plan;
 }
 
 }  // namespace graphopt::gpu

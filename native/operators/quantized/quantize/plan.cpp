@@ -15,9 +15,8 @@ const char* kernel_of(const QuantizeProblem& p) {
 }  // namespace
 
 Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
-  Plan plan;
   const int64_t total = p.outer * p.size * p.inner;
-  if (total == 0) return plan;
+  if (total == 0) return {};
   hip::QuantizeArgs args = {};
   args.x = input(0);
   args.scale = input(1);
@@ -32,8 +31,7 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
   args.is_signed = p.number == ElementType::kInt4 || is_signed(p.number);
   args.vectors = aligned;
   args.zero_first = p.zero_first;
-  plan.launch_items(kernel_of(p), divide_up(total, p.half ? 8 : 4), hip::kQuantizeThreads, args);
-  return plan;
+  return one_launch(kernel_of(p), divide_up(total, p.half ? 8 : 4), hip::kQuantizeThreads, args);
 }
 
 Plan dynamic_scale_plan() {

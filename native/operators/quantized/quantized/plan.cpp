@@ -35,14 +35,10 @@ void launch_lines(Plan& plan, const char* name, const Args& args) {
 }  // namespace
 
 Plan quantized_plan(const QuantizedProblem& p, bool aligned) {
-  enum { kY, kA, kB };
-  Plan plan;
-  if (p.y.elements() == 0) return plan;
+  if (p.y.elements() == 0) return {};
   const bool binary = p.op != QuantizedOp::kActivate;
-  Walk walk(p.y, {contiguous(p.y), broadcast(p.a, p.y),
-                  binary ? broadcast(p.b, p.y) : std::vector<int64_t>(p.y.rank(), 0)});
-  walk.simplify();
   hip::QuantizedArgs args = {};
+  fill_operands(args, p.y, p.a, binary ? &p.b : nullptr, nullptr, kPack, aligned);
   const auto given = [](bool has, uint8_t i) { return has ? input(i) : no_buffer(); };
   args.a = input(0);
   args.a_scale = input(1);
@@ -52,19 +48,10 @@ Plan quantized_plan(const QuantizedProblem& p, bool aligned) {
   args.b_zero = given(binary && p.b_zero, 5);
   args.y_scale = input(6);
   args.y_zero = given(p.y_zero, 7);
-  args.y = output(0);
-  args.vectors = aligned && walk.in_vectors(kY, kPack, false) && walk.in_vectors(kA, kPack, true) &&
-                 walk.in_vectors(kB, kPack, true);
-  args.total = walk.total();
-  args.axes = walk.axes();
-  args.a_strides = walk.strides(kA);
-  args.b_strides = walk.strides(kB);
   args.act = p.act;
   args.op = p.op;
   args.is_signed = p.is_signed;
-  plan.launch("quantized", {to_u31(divide_up(args.total, hip::kQuantizedThreads * kPack))},
-              hip::kQuantizedThreads, args);
-  return plan;
+  return one_launch("quantized", divide_up(args.total, kPack), hip::kQuantizedThreads, args);
 }
 
 Plan quantized_mean_plan(const QuantizedLines& p) {
