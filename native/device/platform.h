@@ -78,7 +78,7 @@
   GRAPHOPT_REGISTER(name, max_threads)                       \
   DEVICE void name##_body(const Args& args)
 // Kernels whose body is `function(args)`, in parentheses where it has a comma. KERNEL_OF has one; FLOAT_KERNELS has
-// name_f32 and name_f16, and BITS_KERNELS has name_b8, name_b16 and name_b32, in which the function's T is their type.
+// name_f32 and name_f16, and BITS_KERNELS has name_b8 to name_b64, in which the function's T is their type.
 #define KERNEL_OF(name, function, max_threads, Args, ...) \
   KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
 #define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \
@@ -92,7 +92,8 @@
 #define BITS_KERNELS(name, function, ...)                           \
   GRAPHOPT_KERNEL_WITH(uint8_t, name##_b8, function, __VA_ARGS__)   \
   GRAPHOPT_KERNEL_WITH(uint16_t, name##_b16, function, __VA_ARGS__) \
-  GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__)
+  GRAPHOPT_KERNEL_WITH(uint32_t, name##_b32, function, __VA_ARGS__) \
+  GRAPHOPT_KERNEL_WITH(uint64_t, name##_b64, function, __VA_ARGS__)
 
 // The parameters that the slots are. Each scan expands the next one: a macro does not expand itself.
 #define GRAPHOPT_PARAMETERS(...)                                         \

@@ -26,7 +26,9 @@ def members() -> list[tuple[str, str]]:
     found = []
     for header in HEADERS:
         text = re.sub(r"//.*", "", header.read_text())
-        for name, body in re.findall(r"^struct (\w+)(?: : Arguments<.*?>)? \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL):
+        for name, body in re.findall(
+            r"^struct (\w+)(?: : Arguments<.*?>)? \{\n(.*?)^\};", text, re.MULTILINE | re.DOTALL
+        ):
             for line in re.findall(r"^  (?!static)[\w:]+ ([^;()]+);", body, re.MULTILINE):
                 found += [(name, member) for member in re.findall(r"(?:^|,)\s*(\w+)", re.sub(r" = [^,]+", "", line))]
     return found

@@ -10,6 +10,7 @@
 // operators/conv/winograd/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "device/platform.h"
+#include "gemm/loaders/packs.h"
 #include "gemm/pipelines/matrix.h"
 #include "operators/conv/winograd/matrix_args.h"
 
@@ -69,7 +70,8 @@ struct MatrixOperands {
   uint32_t b[Product::kPacksB];
   // The next step. This work-item's packs are at `k` of the nine taps' channels, at `channel` of `tap`.
   int k, channel, tap = 0;
-  Pack<half_t> staged_a[kCopiesToLds ? 1 : Product::kPacksA], staged_b[kCopiesToLds ? 1 : Product::kPacksB];
+  PacksToLds<kCopiesToLds, Product::kPacksA> packs_a;
+  PacksToLds<kCopiesToLds, Product::kPacksB> packs_b;
 
   DEVICE MatrixOperands(const MatrixProductArgs& args, int first_m, uint32_t first_n,
                         typename Product::Lds& to)
@@ -109,32 +111,20 @@ struct MatrixOperands {
     channel += Product::kDepth;
     UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
       const half_t* from = at + static_cast<size_t>(i * Product::kRowsAtOnce) * static_cast<size_t>(depth);
-      if constexpr (kCopiesToLds) {
-        copy_to_lds(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
-      } else {
-        staged_a[i] = load_pack(from);
-      }
+      packs_a.begin(i, &lds.a[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
     }
     UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-      const half_t* from = at_tap + b[i];
-      if constexpr (kCopiesToLds) {
-        copy_to_lds(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], from, inside);
-      } else {
-        staged_b[i] = load_pack(from);
-      }
+      packs_b.begin(i, &lds.b[buffer][i * Product::kRowsAtOnce + row][column], at_tap + b[i], inside);
     }
   }
 
   DEVICE void finish(int buffer) {
-    if constexpr (kCopiesToLds) {
-      wait_for_copies();
-    } else {
-      UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
-        store_pack(&lds.a[buffer][i * Product::kRowsAtOnce + row][column], staged_a[i]);
-      }
-      UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
-        store_pack(&lds.b[buffer][i * Product::kRowsAtOnce + row][column], staged_b[i]);
-      }
+    if constexpr (kCopiesToLds) wait_for_copies();
+    UNROLL for (int i = 0; i < Product::kPacksA; ++i) {
+      packs_a.finish(i, &lds.a[buffer][i * Product::kRowsAtOnce + row][column]);
+    }
+    UNROLL for (int i = 0; i < Product::kPacksB; ++i) {
+      packs_b.finish(i, &lds.b[buffer][i * Product::kRowsAtOnce + row][column]);
     }
   }
 };

@@ -116,41 +116,17 @@ DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount]
 
 template <class T>
 DEVICE void elementwise(const ElementwiseArgs& args) {
-  const uint8_t* mask = args.mask;
-  const T *a = args.a, *b = args.b;
-  T* y = args.y;
-  const Axes& axes = args.axes;
-  constexpr int kSize = Pack<T>::kSize;
-  if (args.vectors != 0) {
-    const uint32_t pack = work_item(kElementwiseThreads);
-    if (pack >= args.total / kSize) return;
-    const uint32_t i = pack * kSize;
-    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
-                  right = read_operand(b, i, axes, args.b_strides);
-    const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
-    float x[kSize], z[kSize];
-    uint32_t m = 0;
-    UNROLL for (int j = 0; j < kSize; ++j) {
-      x[j] = to_float(left.v[j]);
-      z[j] = to_float(right.v[j]);
-      if (mask != nullptr && mask[at + static_cast<uint32_t>(j * args.mask_strides.s[0])] != 0) m |= 1u << j;
-    }
-    apply(args, m, x, z);
-    Pack<T> out;
-    UNROLL for (int j = 0; j < kSize; ++j) out.v[j] = from_float<T>(x[j]);
-    store_pack(y + i, out);
-    return;
-  }
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kElementwiseThreads * kSize);
-  NO_UNROLL for (int k = 0; k < kSize; ++k) {
-    const uint32_t i = begin + static_cast<uint32_t>(k * kElementwiseThreads + thread_x());
-    if (i >= args.total) return;
-    const uint32_t m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0 ? 1 : 0;
-    float x[1] = {to_float(a[offset_of(i, axes, args.a_strides)])};
-    const float z[1] = {b != nullptr ? to_float(b[offset_of(i, axes, args.b_strides)]) : 0.0f};
-    apply(args, m, x, z);
-    y[i] = from_float<T>(x[0]);
-  }
+  map_operands<kElementwiseThreads, T, T>(
+      args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
+        constexpr int kCount = sizeof left / sizeof(T);
+        float x[kCount], z[kCount];
+        UNROLL for (int j = 0; j < kCount; ++j) {
+          x[j] = to_float(left[j]);
+          z[j] = to_float(right[j]);
+        }
+        apply(args, mask_bits<kCount>(args, i), x, z);
+        UNROLL for (int j = 0; j < kCount; ++j) results[j] = from_float<T>(x[j]);
+      });
 }
 
 }  // namespace graphopt::hip

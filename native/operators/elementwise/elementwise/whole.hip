@@ -83,47 +83,23 @@ DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], 
 
 template <class T>
 DEVICE void whole(const WholeArgs& args) {
-  const uint8_t* mask = args.mask;
-  const T *a = args.a, *b = args.b;
-  T* y = args.y;
-  const Axes& axes = args.axes;
-  constexpr int kSize = Pack<T>::kSize;
   const bool is_signed = args.is_signed != 0;
-  if (args.vectors != 0) {
-    const uint32_t i = work_item(kWholeThreads) * kSize;
-    if (i >= args.total) return;
-    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
-                  right = read_operand(b, i, axes, args.b_strides);
-    const uint32_t at = mask != nullptr ? offset_of(i, axes, args.mask_strides) : 0;
-    Pack<T> out;
-    // In parts of 32 bytes at 64 bits each: what 16 small numbers would take of registers is too much.
-    constexpr int kPart = kSize < 4 ? kSize : 4;
-    UNROLL for (int begin = 0; begin < kSize; begin += kPart) {
-      int64_t x[kPart], z[kPart];
-      uint32_t m = 0;
-      UNROLL for (int j = 0; j < kPart; ++j) {
-        x[j] = widen(left.v[begin + j], is_signed);
-        z[j] = widen(right.v[begin + j], is_signed);
-        if (mask != nullptr && mask[at + static_cast<uint32_t>((begin + j) * args.mask_strides.s[0])] != 0) {
-          m |= 1u << j;
+  map_operands<kWholeThreads, T, T>(
+      args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
+        constexpr int kCount = sizeof left / sizeof(T);
+        const uint32_t mask = mask_bits<kCount>(args, i);
+        // In parts of 32 bytes at 64 bits each: what 16 small numbers would take of registers is too much.
+        constexpr int kPart = kCount < 4 ? kCount : 4;
+        UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
+          int64_t x[kPart], z[kPart];
+          UNROLL for (int j = 0; j < kPart; ++j) {
+            x[j] = widen(left[begin + j], is_signed);
+            z[j] = widen(right[begin + j], is_signed);
+          }
+          compute<8 * static_cast<int>(sizeof(T))>(args, mask >> begin, x, z);
+          UNROLL for (int j = 0; j < kPart; ++j) results[begin + j] = static_cast<T>(x[j]);
         }
-      }
-      compute<8 * static_cast<int>(sizeof(T))>(args, m, x, z);
-      UNROLL for (int j = 0; j < kPart; ++j) out.v[begin + j] = static_cast<T>(x[j]);
-    }
-    store_pack(y + i, out);
-    return;
-  }
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kWholeThreads * kSize);
-  NO_UNROLL for (int k = 0; k < kSize; ++k) {
-    const uint32_t i = begin + static_cast<uint32_t>(k * kWholeThreads + thread_x());
-    if (i >= args.total) return;
-    const uint32_t m = mask != nullptr && mask[offset_of(i, axes, args.mask_strides)] != 0 ? 1 : 0;
-    int64_t x[1] = {widen(a[offset_of(i, axes, args.a_strides)], is_signed)};
-    const int64_t z[1] = {b != nullptr ? widen(b[offset_of(i, axes, args.b_strides)], is_signed) : 0};
-    compute<8 * static_cast<int>(sizeof(T))>(args, m, x, z);
-    y[i] = static_cast<T>(x[0]);
-  }
+      });
 }
 
 }  // namespace graphopt::hip
@@ -131,4 +107,3 @@ DEVICE void whole(const WholeArgs& args) {
 using namespace graphopt::hip;
 
 BITS_KERNELS(whole, whole<T>, kWholeThreads, WholeArgs, mask, a, b, y)
-KERNEL_OF(whole_b64, whole<uint64_t>, kWholeThreads, WholeArgs, mask, a, b, y)

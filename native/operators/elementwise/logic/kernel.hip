@@ -47,44 +47,22 @@ template <class T>
 DEVICE void logic(const LogicArgs& args) {
   using C = decltype(comparable(T(), false));
   const bool is_unsigned = args.is_unsigned != 0;
-  const T *a = args.a, *b = args.b;
-  uint8_t* y = args.y;
-  const Axes& axes = args.axes;
-  constexpr int kSize = Pack<T>::kSize;
-  if (args.vectors != 0) {
-    const uint32_t i = work_item(kLogicThreads) * kSize;
-    if (i >= args.total) return;
-    const Pack<T> left = read_operand(a, i, axes, args.a_strides),
-                  right = read_operand(b, i, axes, args.b_strides);
-    struct alignas(kSize) Truth {
-      uint8_t v[kSize];
-    };
-    Truth out = {};
-    // A truth is two scalar registers before it is a byte, of which 16 are too many for GCN.
-    constexpr int kPart = kSize < 8 ? kSize : 8;
-    UNROLL for (int begin = 0; begin < kSize; begin += kPart) {
-      C v[kPart], w[kPart];
-      uint8_t truth[kPart] = {};
-      UNROLL for (int j = 0; j < kPart; ++j) {
-        v[j] = comparable(left.v[begin + j], is_unsigned);
-        w[j] = comparable(right.v[begin + j], is_unsigned);
-      }
-      decide(args.op, v, w, truth);
-      UNROLL for (int j = 0; j < kPart; ++j) out.v[begin + j] = truth[j];
-    }
-    *reinterpret_cast<Truth*>(y + i) = out;
-    return;
-  }
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kLogicThreads * kSize);
-  NO_UNROLL for (int k = 0; k < kSize; ++k) {
-    const uint32_t i = begin + static_cast<uint32_t>(k * kLogicThreads + thread_x());
-    if (i >= args.total) return;
-    const C x[1] = {comparable(a[offset_of(i, axes, args.a_strides)], is_unsigned)};
-    const C z[1] = {b != nullptr ? comparable(b[offset_of(i, axes, args.b_strides)], is_unsigned) : C(0)};
-    uint8_t truth[1] = {};
-    decide(args.op, x, z, truth);
-    y[i] = truth[0];
-  }
+  map_operands<kLogicThreads, T, uint8_t>(
+      args, [&](uint32_t, const auto& left, const auto& right, auto& results) {
+        constexpr int kCount = sizeof left / sizeof(T);
+        // A truth is two scalar registers before it is a byte, of which 16 are too many for GCN.
+        constexpr int kPart = kCount < 8 ? kCount : 8;
+        UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
+          C x[kPart], z[kPart];
+          uint8_t truth[kPart] = {};
+          UNROLL for (int j = 0; j < kPart; ++j) {
+            x[j] = comparable(left[begin + j], is_unsigned);
+            z[j] = comparable(right[begin + j], is_unsigned);
+          }
+          decide(args.op, x, z, truth);
+          UNROLL for (int j = 0; j < kPart; ++j) results[begin + j] = truth[j];
+        }
+      });
 }
 
 }  // namespace graphopt::hip

@@ -77,7 +77,6 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
 using namespace graphopt::hip;
 
 BITS_KERNELS(resize_pick, resize_pick<T>, kResizeThreads, ResizeOneArgs, x, y)
-KERNEL_OF(resize_pick_b64, resize_pick<uint64_t>, kResizeThreads, ResizeOneArgs, x, y)
 
 FLOAT_KERNELS(resize_blend, (resize_blend<T, T>), kResizeThreads, ResizeOneArgs, x, y)
 KERNEL_OF(resize_blend_f16_f32, (resize_blend<half_t, float>), kResizeThreads, ResizeOneArgs, x, y)

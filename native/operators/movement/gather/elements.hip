@@ -59,8 +59,8 @@ DEVICE void gather_nd(const GatherNDArgs& args) {
 using namespace graphopt::hip;
 
 BITS_KERNELS(gather_elements, gather_elements<T>, kGatherElementsThreads, GatherElementsArgs, x, index, y)
-KERNEL_OF(gather_elements_b64, gather_elements<uint64_t>, kGatherElementsThreads, GatherElementsArgs, x,
-          index, y)
 
-BITS_KERNELS(gather_nd, gather_nd<T>, kGatherElementsThreads, GatherNDArgs, x, index, y)
+KERNEL_OF(gather_nd_b8, gather_nd<uint8_t>, kGatherElementsThreads, GatherNDArgs, x, index, y)
+KERNEL_OF(gather_nd_b16, gather_nd<uint16_t>, kGatherElementsThreads, GatherNDArgs, x, index, y)
+KERNEL_OF(gather_nd_b32, gather_nd<uint32_t>, kGatherElementsThreads, GatherNDArgs, x, index, y)
 KERNEL_OF(gather_nd_b128, gather_nd<Bits128>, kGatherElementsThreads, GatherNDArgs, x, index, y)

@@ -31,5 +31,7 @@ DEVICE void gather(const GatherArgs& args) {
 
 using namespace graphopt::hip;
 
-BITS_KERNELS(gather, gather<T>, kGatherThreads, GatherArgs, x, index, y)
+KERNEL_OF(gather_b8, gather<uint8_t>, kGatherThreads, GatherArgs, x, index, y)
+KERNEL_OF(gather_b16, gather<uint16_t>, kGatherThreads, GatherArgs, x, index, y)
+KERNEL_OF(gather_b32, gather<uint32_t>, kGatherThreads, GatherArgs, x, index, y)
 KERNEL_OF(gather_b128, gather<Bits128>, kGatherThreads, GatherArgs, x, index, y)

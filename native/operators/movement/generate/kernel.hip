@@ -164,8 +164,5 @@ KERNEL_OF(range_i32, range<int32_t>, kGenerateThreads, RangeArgs, y)
 KERNEL_OF(range_i64, range<int64_t>, kGenerateThreads, RangeArgs, y)
 
 BITS_KERNELS(fill, fill<T>, kGenerateThreads, FillArgs, y)
-KERNEL_OF(fill_b64, fill<uint64_t>, kGenerateThreads, FillArgs, y)
 BITS_KERNELS(trilu, trilu<T>, kGenerateThreads, TriluArgs, x, y)
-KERNEL_OF(trilu_b64, trilu<uint64_t>, kGenerateThreads, TriluArgs, x, y)
 BITS_KERNELS(one_hot, one_hot<T>, kGenerateThreads, OneHotArgs, index, values, y)
-KERNEL_OF(one_hot_b64, one_hot<uint64_t>, kGenerateThreads, OneHotArgs, index, values, y)

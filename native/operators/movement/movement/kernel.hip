@@ -149,11 +149,8 @@ DEVICE void pad(const PadArgs& args) {
 using namespace graphopt::hip;
 
 BITS_KERNELS(strided_copy, strided_copy<T>, kCopyThreads, StridedCopyArgs, x, y)
-KERNEL_OF(strided_copy_b64, strided_copy<uint64_t>, kCopyThreads, StridedCopyArgs, x, y)
 KERNEL_OF(strided_copy_b128, strided_copy<Bits128>, kCopyThreads, StridedCopyArgs, x, y)
 
 BITS_KERNELS(strided_copy_to_packs, strided_copy_to_packs<T>, kCopyThreads, StridedCopyArgs, x, y)
-KERNEL_OF(strided_copy_to_packs_b64, strided_copy_to_packs<uint64_t>, kCopyThreads, StridedCopyArgs, x, y)
 
 BITS_KERNELS(pad, pad<T>, kCopyThreads, PadArgs, x, y)
-KERNEL_OF(pad_b64, pad<uint64_t>, kCopyThreads, PadArgs, x, y)

@@ -108,6 +108,4 @@ using namespace graphopt::hip;
 
 KERNEL_OF(nonzero_starts, sum_parts, kNonzeroThreads, NonzeroStartsArgs, counts, starts, all)
 BITS_KERNELS(nonzero_count, nonzero_count<T>, kNonzeroThreads, NonzeroCountArgs, x, counts)
-KERNEL_OF(nonzero_count_b64, nonzero_count<uint64_t>, kNonzeroThreads, NonzeroCountArgs, x, counts)
 BITS_KERNELS(nonzero_places, nonzero_places<T>, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y)
-KERNEL_OF(nonzero_places_b64, nonzero_places<uint64_t>, kNonzeroThreads, NonzeroPlacesArgs, x, starts, y)

@@ -342,10 +342,13 @@ KERNEL(scatter_link, kScatterThreads, ScatterLinkArgs, index, updates, first, ne
 }
 
 BITS_KERNELS(scatter_link_each, link_each<T>, kScatterThreads, ScatterLinkArgs, index, updates, first, next)
-KERNEL_OF(scatter_link_each_b64, link_each<uint64_t>, kScatterThreads, ScatterLinkArgs, index, updates, first,
-          next)
 
-BITS_KERNELS(scatter_take, scatter_take<T>, kScatterThreads, ScatterApplyArgs, x, updates, first, next, y)
+KERNEL_OF(scatter_take_b8, scatter_take<uint8_t>, kScatterThreads, ScatterApplyArgs, x, updates, first, next,
+          y)
+KERNEL_OF(scatter_take_b16, scatter_take<uint16_t>, kScatterThreads, ScatterApplyArgs, x, updates, first,
+          next, y)
+KERNEL_OF(scatter_take_b32, scatter_take<uint32_t>, kScatterThreads, ScatterApplyArgs, x, updates, first,
+          next, y)
 KERNEL_OF(scatter_take_b128, scatter_take<Bits128>, kScatterThreads, ScatterApplyArgs, x, updates, first,
           next, y)
 

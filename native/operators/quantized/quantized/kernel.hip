@@ -87,30 +87,11 @@ using namespace graphopt::hip;
 
 KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero,
        y) {
-  const uint8_t *a = args.a, *b = args.b;
-  uint8_t* y = args.y;
-  constexpr int kSize = Pack<uint8_t>::kSize;
   const Quantization q(args);
-  if (args.vectors != 0) {
-    const uint32_t i = work_item(kQuantizedThreads) * kSize;
-    if (i >= args.total) return;
-    const Pack<uint8_t> left = read_operand(a, i, args.axes, args.a_strides),
-                        right = read_operand(b, i, args.axes, args.b_strides);
-    Pack<uint8_t> out;
-    compute(args, q, left.v, right.v, out.v);
-    store_pack(y + i, out);
-    return;
-  }
-  const uint32_t begin = static_cast<uint32_t>(block_x()) * (kQuantizedThreads * kSize);
-  NO_UNROLL for (int k = 0; k < kSize; ++k) {
-    const uint32_t i = begin + static_cast<uint32_t>(k * kQuantizedThreads + thread_x());
-    if (i >= args.total) return;
-    const uint8_t left[1] = {a[offset_of(i, args.axes, args.a_strides)]};
-    uint8_t right[1] = {0}, out[1];
-    if (b != nullptr) right[0] = b[offset_of(i, args.axes, args.b_strides)];
-    compute(args, q, left, right, out);
-    y[i] = out[0];
-  }
+  map_operands<kQuantizedThreads, uint8_t, uint8_t>(
+      args, [&](uint32_t, const auto& left, const auto& right, auto& results) {
+        compute(args, q, left, right, results);
+      });
 }
 
 // Sums are whole numbers: exact for lines of up to 2^23 of them.

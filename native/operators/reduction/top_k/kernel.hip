@@ -67,33 +67,41 @@ DEVICE typename ElementOf<kOrder>::Key key_of(typename ElementOf<kOrder>::Type x
 }
 
 template <Ordered kOrder>
-DEVICE uint64_t key_at_of(const void* x, size_t i) {
-  return key_of<kOrder>(element<typename ElementOf<kOrder>::Type>(x, i));
+struct OrderOf {
+  static constexpr Ordered kValue = kOrder;
+};
+
+// Returns find(the order, as a type).
+template <class Find>
+DEVICE auto in_order(Ordered order, const Find& find) {
+  switch (order) {
+    case Ordered::kFloat:
+      return find(OrderOf<Ordered::kFloat>());
+    case Ordered::kHalf:
+      return find(OrderOf<Ordered::kHalf>());
+    case Ordered::kInt64:
+      return find(OrderOf<Ordered::kInt64>());
+    case Ordered::kInt32:
+      return find(OrderOf<Ordered::kInt32>());
+    case Ordered::kInt8:
+      return find(OrderOf<Ordered::kInt8>());
+    case Ordered::kInt16:
+      return find(OrderOf<Ordered::kInt16>());
+    case Ordered::kUint16:
+      return find(OrderOf<Ordered::kUint16>());
+    case Ordered::kUint32:
+      return find(OrderOf<Ordered::kUint32>());
+    case Ordered::kUint64:
+      return find(OrderOf<Ordered::kUint64>());
+    default:
+      return find(OrderOf<Ordered::kUint8>());
+  }
 }
 
 DEVICE uint64_t key_at(const void* x, size_t i, Ordered order) {
-  switch (order) {
-    case Ordered::kFloat:
-      return key_at_of<Ordered::kFloat>(x, i);
-    case Ordered::kHalf:
-      return key_at_of<Ordered::kHalf>(x, i);
-    case Ordered::kInt64:
-      return key_at_of<Ordered::kInt64>(x, i);
-    case Ordered::kInt32:
-      return key_at_of<Ordered::kInt32>(x, i);
-    case Ordered::kInt16:
-      return key_at_of<Ordered::kInt16>(x, i);
-    case Ordered::kInt8:
-      return key_at_of<Ordered::kInt8>(x, i);
-    case Ordered::kUint64:
-      return key_at_of<Ordered::kUint64>(x, i);
-    case Ordered::kUint32:
-      return key_at_of<Ordered::kUint32>(x, i);
-    case Ordered::kUint16:
-      return key_at_of<Ordered::kUint16>(x, i);
-    default:
-      return key_at_of<Ordered::kUint8>(x, i);
-  }
+  return in_order(order, [&](auto of) {
+    return uint64_t{key_of<of.kValue>(element<typename ElementOf<of.kValue>::Type>(x, i))};
+  });
 }
 
 DEVICE void copy_number(void* y, size_t to, const void* x, size_t from, Ordered order) {
@@ -259,11 +267,6 @@ struct ArgWalk {
   uint32_t first, slices;
 };
 
-template <Ordered kOrder>
-struct OrderOf {
-  static constexpr Ordered kValue = kOrder;
-};
-
 // In both ArgMax and ArgMin NaN comes first.
 template <Ordered kOrder>
 DEVICE typename ElementOf<kOrder>::Key arg_key(typename ElementOf<kOrder>::Type x, bool smallest) {
@@ -356,33 +359,6 @@ DEVICE Entry first_of_entries(const ArgArgs& args, const ArgWalk& walk) {
     if (comes_first(entry, best)) best = entry;
   }
   return best;
-}
-
-// find(the order, as a type).
-template <class Find>
-DEVICE Entry in_order(Ordered order, const Find& find) {
-  switch (order) {
-    case Ordered::kFloat:
-      return find(OrderOf<Ordered::kFloat>());
-    case Ordered::kHalf:
-      return find(OrderOf<Ordered::kHalf>());
-    case Ordered::kInt64:
-      return find(OrderOf<Ordered::kInt64>());
-    case Ordered::kInt32:
-      return find(OrderOf<Ordered::kInt32>());
-    case Ordered::kInt8:
-      return find(OrderOf<Ordered::kInt8>());
-    case Ordered::kInt16:
-      return find(OrderOf<Ordered::kInt16>());
-    case Ordered::kUint16:
-      return find(OrderOf<Ordered::kUint16>());
-    case Ordered::kUint32:
-      return find(OrderOf<Ordered::kUint32>());
-    case Ordered::kUint64:
-      return find(OrderOf<Ordered::kUint64>());
-    default:
-      return find(OrderOf<Ordered::kUint8>());
-  }
 }
 
 DEVICE int64_t arg_index(const ArgArgs& args, const Entry& best) {
