@@ -156,12 +156,14 @@ struct Plan {
   }
 };
 
-// A plan of one launch_items.
+// A plan of one launch.
+template <class Args>
+Plan one_launch(const char* kernel, const Grid& grid, uint32_t threads, const Args& args) {
+  return {{Launch(kernel, grid, threads, args)}, {}, 0};
+}
 template <class Args>
 Plan one_launch(const char* kernel, int64_t items, uint32_t threads, const Args& args) {
-  Plan plan;
-  plan.launch_items(kernel, items, threads, args);
-  return plan;
+  return one_launch(kernel, Grid{to_u31(divide_up(items, threads))}, threads, args);
 }
 
 // Maximum number of spatial axes of convolutions and pools.

@@ -77,8 +77,8 @@
   }                                                          \
   GRAPHOPT_REGISTER(name, max_threads)                       \
   DEVICE void name##_body(const Args& args)
-// Kernels whose body is `function(args)`, in parentheses where it has a comma. KERNEL_OF has one; FLOAT_KERNELS has
-// name_f32 and name_f16, and BITS_KERNELS has name_b8 to name_b64, in which the function's T is their type.
+// KERNEL_OF makes a kernel that calls `function(args)`; a function with a comma needs parentheses. FLOAT_KERNELS makes
+// name_f32 and name_f16, BITS_KERNELS name_b8 to name_b64: T in `function` is the type of the kernel.
 #define KERNEL_OF(name, function, max_threads, Args, ...) \
   KERNEL(name, max_threads, Args, __VA_ARGS__) { (function)(args); }
 #define GRAPHOPT_KERNEL_WITH(Type, name, function, max_threads, Args, ...) \

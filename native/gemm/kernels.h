@@ -1,4 +1,4 @@
-// What kernel files need to instantiate a kernel for each row of a table in tiles.h:
+// Instantiates kernels for the rows of tiles.h. A kernel file defines one kernel and lists a table:
 //   #define CONV_LAST_KERNEL(name, dense, halo, groups, ...) GEMM_ON_##dense(KERNEL_SHARING(conv_last_##name##_f16, ...))
 //   GEMM_ALIGNED_TILES(CONV_LAST_KERNEL)
 #pragma once

@@ -32,8 +32,8 @@ DEVICE uint32_t mask_bits(const Args& args, uint32_t i) {
   return bits;
 }
 
-// y = op(a, b), 16 bytes of a for each work-item. compute(i, left, right, results) writes the results of all elements of
-// its arrays, of which the first is element i of the walk.
+// y = op(a, b), 16 bytes of a for each work-item. compute(i, left, right, results) writes a result for each element of
+// its arrays, from element i of the walk on.
 template <int kThreads, class T, class Y, class Args, class Compute>
 DEVICE void map_operands(const Args& args, const Compute& compute) {
   const T *a = args.a, *b = args.b;
@@ -68,8 +68,8 @@ DEVICE void map_operands(const Args& args, const Compute& compute) {
 
 }  // namespace graphopt::hip
 
-// A case of a switch, the same for all lanes: to[j] = expression for all kCount values of a lane, where v is a value of
-// x and w that of z. A macro, because a case cannot be passed to a function.
+// A case of a switch that all lanes take together: to[j] = expression for the kCount values of a lane, with v = x[j] and
+// w = z[j]. A macro, because a case cannot be passed to a function.
 #define CASE_OF_EACH(to, op, expression)      \
   case op:                                    \
     UNROLL for (int j = 0; j < kCount; ++j) { \

@@ -254,7 +254,7 @@ DEVICE void join_teams(typename P::Lds& lds, P& products, AttentionSoftmax<P>& s
 
 template <class T, class P, bool kPlain>
 DEVICE void fused_attention(const AttentionArgs& args) {
-  static_assert(sizeof(typename P::Lds) == P::kShapeLds, "what the plan asks for");
+  static_assert(sizeof(typename P::Lds) == P::kShapeLds, "the plan requests as much");
   LARGE_SHARED(lds, typename P::Lds);
   const AttentionPlace<P> place(args.layout);
   P products;

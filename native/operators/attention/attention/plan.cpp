@@ -15,8 +15,7 @@ using hip::AttentionShape;
 
 hip::AttentionStrides strides(const Strides4& s) { return {s.b, s.h, to_i31(s.row), to_i31(s.col)}; }
 
-// Narrow heads of float16 on NVIDIA have kernels of their own: of at most kNarrowHead elements of 64, kNarrowHeadOf128
-// of 128.
+// NVIDIA has separate kernels for narrow heads in float16: at most kNarrowHead elements of 64, kNarrowHeadOf128 of 128.
 constexpr int64_t kNarrowHead = 48, kNarrowHeadOf128 = 96;
 
 // Whether rows of `width` elements can be read in packs of 16 bytes, `rows` of them with 32-bit offsets.

@@ -37,9 +37,8 @@ Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half) {
 }
 
 Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {
-  Plan plan;
   const int64_t rows = p.B * p.N * p.S;
-  if (rows * p.H == 0) return plan;
+  if (rows * p.H == 0) return {};
   hip::GqaAttentionArgs args = {};
   args.q = input(0);
   args.k = input(1);
@@ -68,8 +67,7 @@ Plan gqa_attention_plan(const GqaProblem& p, bool q_in_heads, bool half) {
   args.softcap = p.softcap;
   args.rows = make_divisor(p.S);
   args.heads = make_divisor(p.N);
-  plan.launch(float_kernel("gqa_attention", half), {to_u31(rows)}, hip::kGqaThreads, args);
-  return plan;
+  return one_launch(float_kernel("gqa_attention", half), Grid{to_u31(rows)}, hip::kGqaThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -72,8 +72,8 @@ void require_grid(int64_t rows, int64_t groups) {
   }
 }
 
-// What the kernels in channels last take. M and N are those of the GEMM: its rows are pixels and its columns are
-// filters, of which a group of the convolution has p.M.
+// Fills in the arguments of kernels in channels last. M and N are those of the GEMM: rows are pixels, and columns are
+// filters (p.M in each group of the convolution).
 template <class Args>
 void fill_last(Args& args, const ConvolutionProblem& p, int64_t M, int64_t N) {
   fill_operands(args, p);
@@ -135,9 +135,8 @@ Plan convolution_plan(const ConvolutionProblem& p, bool half) {
 
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted) {
-  Plan plan;
   const int64_t H = p.in[1], W = p.in[2], OH = p.out[1], OW = p.out[2], pixels = p.N * OH * OW;
-  if (pixels * p.y_channels() == 0) return plan;
+  if (pixels * p.y_channels() == 0) return {};
   const int64_t taps = p.kernel[1] * p.kernel[2], pack = half ? 8 : 4;
   to_u31(H * W);
   const int64_t K = to_u31(p.C * taps);
@@ -158,10 +157,9 @@ Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const Devic
   args.across = make_divisor(OW);
   args.taps = make_divisor(taps);
   args.kernel_w = make_divisor(p.kernel[2]);
-  plan.launch(tile.kernel("conv_"),
-              {to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
-              tile.threads, args);
-  return plan;
+  return one_launch(tile.kernel("conv_"),
+                    Grid{to_u31(divide_up(pixels, tile.n)), to_u31(divide_up(p.M, tile.m)), to_u31(p.groups)},
+                    tile.threads, args);
 }
 
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device) {

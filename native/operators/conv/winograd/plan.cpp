@@ -206,42 +206,34 @@ ConvChoice choose_conv(const ConvolutionProblem& p, bool half, const DeviceFacts
 
 Plan winograd_conv_prepare_plan(const ConvolutionProblem& p, bool half, ConvAlgorithm algorithm) {
   const WeightShape w = weight_shape(p, algorithm);
-  const auto rows = static_cast<int32_t>(w.rows);
+  const auto M = to_i31(p.M), C = to_i31(p.C), rows = static_cast<int32_t>(w.rows);
+  const int64_t total = to_u31(w.rows * w.columns);
   Plan plan;
-  const auto M = to_i31(p.M), C = to_i31(p.C);
-  const uint32_t total = to_u31(w.rows * w.columns);
+  plan.weights = w.positions * total * (algorithm == ConvAlgorithm::kMatrix ? 2 : 4);
+  const auto launch = [&](const char* kernel, uint32_t threads, auto& args) {
+    args.w = input(1);
+    args.u = weights();
+    args.M = M;
+    plan.launch_items(kernel, total, threads, args);
+  };
   if (algorithm == ConvAlgorithm::kMatrix) {
-    plan.weights = w.rows * w.columns * 2;
     hip::MatrixFilterArgs args = {};
-    args.w = input(1);
-    args.u = weights();
-    args.M = M;
     args.C = C;
-    args.total = total;
+    args.total = to_u31(total);
     args.channels = make_divisor(w.columns / 9);
-    plan.launch_items("matrix_filter_f16", total, hip::kMatrixConvThreads, args);
-    return plan;
-  }
-  const Grid grid = {to_u31(divide_up(total, hip::kWinogradThreads))};
-  plan.weights = w.positions * w.rows * w.columns * 4;
-  if (algorithm == ConvAlgorithm::kImplicit) {
+    launch("matrix_filter_f16", hip::kMatrixConvThreads, args);
+  } else if (algorithm == ConvAlgorithm::kImplicit) {
     hip::ImplicitFilterArgs args = {};
-    args.w = input(1);
-    args.u = weights();
-    args.M = M;
     args.depth = to_i31(9 * p.C);
     args.rows = rows;
     args.columns = make_divisor(w.columns);
-    plan.launch(float_kernel("implicit_filter", half), grid, hip::kWinogradThreads, args);
+    launch(float_kernel("implicit_filter", half), hip::kWinogradThreads, args);
   } else {
     hip::WinogradFilterArgs args = {};
-    args.w = input(1);
-    args.u = weights();
-    args.M = M;
     args.C = C;
     args.rows = rows;
     args.columns = make_divisor(w.columns);
-    plan.launch(transform("filter", algorithm, half), grid, hip::kWinogradThreads, args);
+    launch(transform("filter", algorithm, half), hip::kWinogradThreads, args);
   }
   return plan;
 }
@@ -252,7 +244,6 @@ Buffer residual_of(const ConvolutionProblem& p) { return p.has_residual ? input(
 
 Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShape& w,
                         const hip::VectorTile& tile) {
-  Plan plan;
   hip::ImplicitProductArgs args = {};
   args.u = weights();
   args.x = input(0);
@@ -267,10 +258,9 @@ Plan implicit_conv_plan(const ConvolutionProblem& p, bool half, const WeightShap
   args.per_image = make_divisor(p.OH() * p.OW());
   args.across = make_divisor(p.OW());
   args.act = p.act;
-  plan.launch(float_kernel(kernel_name({"implicit_product_", tile.name}), half),
-              {to_u31(divide_up(args.pixels, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m))},
-              static_cast<uint32_t>(tile.shape.threads()), args);
-  return plan;
+  return one_launch(float_kernel(kernel_name({"implicit_product_", tile.name}), half),
+                    Grid{to_u31(divide_up(args.pixels, tile.shape.n)), to_u31(divide_up(p.M, tile.shape.m))},
+                    static_cast<uint32_t>(tile.shape.threads()), args);
 }
 
 // Transforms, multiplies and transforms back some of the tiles.

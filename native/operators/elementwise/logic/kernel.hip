@@ -50,7 +50,7 @@ DEVICE void logic(const LogicArgs& args) {
   map_operands<kLogicThreads, T, uint8_t>(
       args, [&](uint32_t, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(T);
-        // A truth is two scalar registers before it is a byte, of which 16 are too many for GCN.
+        // A truth value takes two scalar registers before it is a byte: GCN has too few for 16.
         constexpr int kPart = kCount < 8 ? kCount : 8;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           C x[kPart], z[kPart];

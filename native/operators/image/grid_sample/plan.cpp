@@ -7,9 +7,8 @@
 namespace graphopt::gpu {
 
 Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
-  Plan plan;
   const int64_t total = p.N * p.points;
-  if (total * p.C == 0) return plan;
+  if (total * p.C == 0) return {};
   hip::GridSampleArgs args = {};
   args.x = input(0);
   args.grid = input(1);
@@ -37,9 +36,9 @@ Plan grid_sample_plan(const GridSampleProblem& p, bool half) {
                                     : p.taps == 2 ? "grid_sample_linear"
                                                   : "grid_sample_cubic",
                                     half);
-  plan.launch(kernel, {to_u31(divide_up(total, hip::kGridSampleThreads)), to_u31(divide_up(p.C, each))},
-              hip::kGridSampleThreads, args);
-  return plan;
+  return one_launch(kernel,
+                    Grid{to_u31(divide_up(total, hip::kGridSampleThreads)), to_u31(divide_up(p.C, each))},
+                    hip::kGridSampleThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -102,8 +102,7 @@ Plan strided_copy_plan(const StridedCopy& given, bool aligned) {
 }
 
 Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t bytes, bool aligned) {
-  Plan plan;
-  if (batch * rows * columns == 0) return plan;
+  if (batch * rows * columns == 0) return {};
   struct Tile {
     const char* kernels;
     int64_t rows, columns;
@@ -122,8 +121,7 @@ Plan swap_planes_plan(int64_t batch, int64_t rows, int64_t columns, int64_t byte
   args.tiles = make_divisor(tiles);
   args.packs_of_x = aligned && columns * bytes % 16 == 0;
   args.packs_of_y = aligned && rows * bytes % 16 == 0;
-  plan.launch(bits_kernel(tile.kernels, bytes), {to_u31(batch * tiles)}, hip::kPlanesThreads, args);
-  return plan;
+  return one_launch(bits_kernel(tile.kernels, bytes), Grid{to_u31(batch * tiles)}, hip::kPlanesThreads, args);
 }
 
 Shape PadProblem::y() const {

@@ -37,8 +37,7 @@ Plan nonzero_count_plan(int64_t total, const NonzeroType& type) {
 }
 
 Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
-  Plan plan;
-  if (all == 0) return plan;
+  if (all == 0) return {};
   if (x.rank() > hip::kNonzeroMostAxes) throw std::invalid_argument("rank " + std::to_string(x.rank()));
   const int64_t total = x.elements();
   hip::NonzeroPlacesArgs args = {};
@@ -50,9 +49,8 @@ Plan nonzero_places_plan(const Shape& x, const NonzeroType& type, int64_t all) {
   args.all = to_u31(all);
   args.axes = static_cast<int32_t>(x.rank());
   for (size_t d = 0; d < x.rank(); ++d) args.sizes[d] = make_divisor(x[x.rank() - 1 - d]);
-  plan.launch(bits_kernel("nonzero_places", type.bytes), {to_u31(nonzero_parts(total))}, hip::kNonzeroThreads,
-              args);
-  return plan;
+  return one_launch(bits_kernel("nonzero_places", type.bytes), Grid{to_u31(nonzero_parts(total))},
+                    hip::kNonzeroThreads, args);
 }
 
 }  // namespace graphopt::gpu

@@ -13,12 +13,6 @@ const char* reduction_for(ElementType type, bool each) {
   return kernel_name({each ? "scatter_reduce_each" : "scatter_reduce", suffix});
 }
 
-// Bytes of a ScatterLinked.
-int64_t linked_bytes(int64_t bytes) {
-  return bytes == 8 ? sizeof(hip::ScatterLinked<uint64_t>) : sizeof(hip::ScatterLinked<uint32_t>);
-}
-static_assert(sizeof(hip::ScatterLinked<uint8_t>) == sizeof(hip::ScatterLinked<uint32_t>));
-
 hip::ScatterLinkArgs link_elements(const ScatterProblem& p) {
   std::vector<int64_t> strides = contiguous(p.sizes);
   for (size_t d = 0; d < p.sizes.rank(); ++d) {
@@ -59,7 +53,11 @@ Plan scatter_plan(const ScatterProblem& p, bool aligned) {
   const uint32_t targets = to_u31(p.sizes.elements());
   if (targets == 0 || p.inner == 0) return plan;
   const bool each = p.how != ScatterHow::kNone && aligned && p.inner == 1;
-  const int64_t element = bytes_of(p.type), link_bytes = each ? linked_bytes(element) : 4;
+  const int64_t element = bytes_of(p.type);
+  static_assert(sizeof(hip::ScatterLinked<uint8_t>) == sizeof(hip::ScatterLinked<uint32_t>));
+  const int64_t link_bytes = !each          ? 4
+                             : element == 8 ? sizeof(hip::ScatterLinked<uint64_t>)
+                                            : sizeof(hip::ScatterLinked<uint32_t>);
   enum { kFirst, kNext };
   plan.workspace.push_back(targets * 4);
 

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kLastThreads = hip::kGroupNormLastThreads;
 constexpr int64_t kMomentsBytes = 8;
 
-// What the kernels that write Y take.
+// Fills in the arguments of kernels that write Y.
 template <class Args>
 void fill(Args& args, const GroupNormProblem& p) {
   args.x = input(0);

@@ -12,17 +12,9 @@ const char* family_of(OverAxis what) {
 }
 
 int32_t how_of(OverAxis what) {
-  switch (what) {
-    case OverAxis::kSoftmax:
-      break;
-    case OverAxis::kLogSoftmax:
-      return hip::kLogSoftmax;
-    case OverAxis::kLp1:
-      return hip::kSumOfAbsolutes;
-    case OverAxis::kLp2:
-      return hip::kRootOfSquares;
-  }
-  return hip::kSoftmax;
+  if (what == OverAxis::kLp1) return hip::kSumOfAbsolutes;
+  if (what == OverAxis::kLp2) return hip::kRootOfSquares;
+  return what == OverAxis::kLogSoftmax ? hip::kLogSoftmax : hip::kSoftmax;
 }
 
 void add_columns(Plan& plan, int64_t outer, int64_t D, int64_t inner, OverAxis what, bool half,

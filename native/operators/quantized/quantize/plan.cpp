@@ -35,14 +35,12 @@ Plan quantize_plan(const QuantizeProblem& p, bool aligned) {
 }
 
 Plan dynamic_scale_plan() {
-  Plan plan;
   hip::DynamicScaleArgs args = {};
   args.least = input(0);
   args.most = input(1);
   args.scale = output(0);
   args.zero = output(1);
-  plan.launch("dynamic_scale", {1}, hip::kDynamicThreads, args);
-  return plan;
+  return one_launch("dynamic_scale", Grid{1}, hip::kDynamicThreads, args);
 }
 
 }  // namespace graphopt::gpu

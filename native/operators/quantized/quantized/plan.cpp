@@ -74,7 +74,6 @@ Plan quantized_softmax_plan(const QuantizedLines& p) {
 }
 
 Plan quantized_exponentials_plan(int64_t size) {
-  Plan plan;
   hip::ExponentialsArgs args = {};
   args.x_scale = input(0);
   args.table = output(0);
@@ -82,8 +81,7 @@ Plan quantized_exponentials_plan(int64_t size) {
   constexpr double kSpare = 5;
   const double limit = std::log(std::numeric_limits<float>::max() / static_cast<float>(size));
   args.largest = std::max(0.0, limit - kSpare);
-  plan.launch("quantized_exponentials", {1}, hip::kExponentials, args);
-  return plan;
+  return one_launch("quantized_exponentials", Grid{1}, hip::kExponentials, args);
 }
 
 }  // namespace graphopt::gpu

@@ -33,36 +33,14 @@ std::vector<Part> parts_of(const ReduceProblem& p) {
 hip::ReduceHow how_of(Reduction how, ElementType type) {
   hip::ReduceHow h = {Join::kSum, Before::kNothing, After::kNothing, 1.0f, 1, 0, 0};
   h.is_unsigned = is_unsigned(type);
-  switch (how) {
-    case Reduction::kSum:
-    case Reduction::kMean:
-      break;
-    case Reduction::kMax:
-      h.join = Join::kMax;
-      break;
-    case Reduction::kMin:
-      h.join = Join::kMin;
-      break;
-    case Reduction::kProduct:
-      h.join = Join::kProduct;
-      break;
-    case Reduction::kL1:
-      if (h.is_unsigned == 0) h.before = Before::kAbsolute;
-      break;
-    case Reduction::kL2:
-      h.before = Before::kSquare;
-      h.after = After::kRoot;
-      break;
-    case Reduction::kSumSquare:
-      h.before = Before::kSquare;
-      break;
-    case Reduction::kLogSum:
-      h.after = After::kLog;
-      break;
-    case Reduction::kLogSumExp:
-      h.join = Join::kLogSumExp;
-      break;
-  }
+  if (how == Reduction::kMax) h.join = Join::kMax;
+  if (how == Reduction::kMin) h.join = Join::kMin;
+  if (how == Reduction::kProduct) h.join = Join::kProduct;
+  if (how == Reduction::kLogSumExp) h.join = Join::kLogSumExp;
+  if (how == Reduction::kL1 && h.is_unsigned == 0) h.before = Before::kAbsolute;
+  if (how == Reduction::kL2 || how == Reduction::kSumSquare) h.before = Before::kSquare;
+  if (how == Reduction::kL2) h.after = After::kRoot;
+  if (how == Reduction::kLogSum) h.after = After::kLog;
   return h;
 }
 
