@@ -270,7 +270,7 @@ def test_limits_on_the_command_line(tmp_path: Path, graphopt_command: Any) -> No
 def test_refusals() -> None:
     assert "OPSET" in refusals(convert(layers(opset=12))[1])
     small = model_from_text("g (float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, W) }", {"W": weight(8, 8)})
-    assert "64 numbers" in refusals(convert(small)[1])["NO_GAIN"]
+    assert "64 elements" in refusals(convert(small)[1])["NO_GAIN"]
     after, _ = convert(small, ignore_cost_model=True)
     assert names(after) == ["LinearBf16"]
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Passes, one rewrite a file; registry.py names all of them in their order."""
+"""The rewrites, one file each; registry.py lists them in order."""
 
 from __future__ import annotations
 

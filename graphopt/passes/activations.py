@@ -1,16 +1,16 @@
-"""Activations that exporters write out become the standard operator, where the model's opset has it.
+"""Written-out activations become the standard operator if the model's opset has it.
 
     Where(x > 0, x, a x), Max(x, a x), PRelu(x, a) -> LeakyRelu;  clip(a x + b, 0, c) / c -> HardSigmoid;
     x clip(x / 6 + 1 / 2, 0, 1) -> HardSwish;  x tanh(softplus(x)) -> Mish;  x (erf(x / sqrt 2) + 1) / 2 -> Gelu
 
 Why it is legal: the operators are defined by these equations (ONNX operator specification); constants agree with the
-definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1 as it is
-in Mish.
+definition to the precision of the type. Where exp(x) of a written-out softplus overflows, tanh(ln(Inf)) is 1, as in
+Mish.
 
-Conditions: nothing between x and the result is read elsewhere; x is float or float16; constants do not make the result
-larger than x; Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes for four. SiLU
-and quick Gelu have no standard operator before opset 24, and stay there, too: ONNX Runtime fuses them into a kernel
-of its own, while it takes Swish-24 apart (docs/passes/activations.md).
+Conditions: no other node reads a value between x and the result; x is float or float16; constants do not make the
+result larger than x; Max needs 0 < a <= 1. Before opset 14 HardSwish becomes x HardSigmoid(x), two nodes instead of
+four. SiLU and quick Gelu have no standard operator before opset 24. They are not rewritten to Swish-24 either: ONNX
+Runtime fuses them into its own kernel, but decomposes Swish (docs/passes/activations.md).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ STANDARD = {
     **{name: name for name in ("LeakyRelu", "HardSigmoid", "HardSwish", "Mish", "Gelu")},
     "GeluTanh": "Gelu",
 }
-# HardSwish(x) = x HardSigmoid(x) with these, for opsets that lack it.
+# HardSwish(x) = x HardSigmoid(x) with these attributes, for opsets without HardSwish.
 HARD_SWISH_GATE: dict[str, Any] = {"alpha": 1 / 6, "beta": 0.5}
-# MIGraphX parses no others; an operator that it does not know sends the whole graph to the CPU.
+# MIGraphX parses only these; with an unknown operator the whole graph would run on the CPU.
 KNOWN_TO_MIGRAPHX = frozenset({"LeakyRelu", "HardSigmoid", "HardSwish"})
 
 
@@ -47,16 +47,16 @@ class Activations(Pass[Form, Form]):
     def match(self, node: ir.Node, editor: Editor) -> Form | None:
         form = written_form(node, editor)
         if form is None and node.op_type == "Sigmoid" and (slope := quick_gelu_slope(node, editor)) is not None:
-            what = f"x Sigmoid({slope:.4g} x) has an operator from opset 24 on, which ONNX Runtime runs slower"
+            what = f"x Sigmoid({slope:.4g} x) has an operator only from opset 24 on, and it is slower in ONNX Runtime"
             raise Refusal(Code.NO_GAIN, what, node)
         if form is None and node.op_type == "Erf" and (slope := almost_gelu(node, editor)) is not None:
             raise Refusal(
-                Code.ATTRIBUTE, f"erf is taken of {slope:.8g} x, and Gelu takes it of x / sqrt 2 = 0.70710678 x", node
+                Code.ATTRIBUTE, f"the argument of erf is {slope:.8g} x, and Gelu has x / sqrt 2 = 0.70710678 x", node
             )
         if form is None or form.suffix not in STANDARD:
             return None
         if node.op_type == "HardSigmoid" and editor.opset(node) < first_opset(STANDARD[form.suffix]):
-            return None  # x HardSigmoid(x) is as good as it gets there
+            return None  # x HardSigmoid(x) is already the rewritten form
         return form
 
     def legal(self, match: Form, editor: Editor) -> Form:

@@ -1,15 +1,16 @@
-"""The scale and shift of each image behind a LayerNorm become part of it (AdaLN of diffusion transformers).
+"""Fuses the scale and shift of each image after a LayerNorm into it (AdaLN of diffusion transformers).
 
     FusedLayerNorm[Add[Sum]](X, gamma, beta) A + B
         = FusedAdaLayerNorm[Add[Sum]](X, gamma A, beta A + B)        A, B [N, 1, .., D], computed
 
 W. Peebles, S. Xie, "Scalable Diffusion Models with Transformers", ICCV 2023: A = 1 + scale, B = shift.
 
-Why it is legal: FusedAdaLayerNorm is defined by that equation; gamma A and beta A + B are rows of each image, computed
-once, and left out where gamma is 1 and beta is 0.
+Why it is legal: FusedAdaLayerNorm is defined by that equation. gamma A and beta A + B are one row for each image; they
+are not computed if gamma is 1 and beta is 0.
 
-Conditions: nobody else reads the norm or its product with A; A and B have X's rank, D numbers along the last axis, a
-dimension of 1 along every other one but the first, and there that of X, or both 1; all are of one type.
+Conditions: no other node reads the norm or its product with A; A and B have the rank of X, size D along the last axis
+and size 1 along the axes between the first and the last. The first axis has the size of X's, or 1 in both. All have one
+type.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NORMS = ("FusedLayerNorm", "FusedLayerNormAdd", "FusedLayerNormAddSum")
 
 @dataclass(frozen=True)
 class AdaMatch:
-    """A norm of ours, its scale and shift, and the node in whose place the new one stands."""
+    """A fused LayerNorm, its scale and shift, and the node at which the new node is inserted."""
 
     norm: ir.Node
     modulation: Modulation
@@ -67,19 +68,17 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
         for what, value in (("the scale", modulation.scale), ("the shift", modulation.shift)):
             given = editor.shapes.dims(value)
             if dims is None or given is None:
-                raise Refusal(
-                    Code.UNKNOWN_SHAPE, f"the shape of {what}, {value.name}, or of {x.name} is not known", norm
-                )
+                raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what} {value.name} or of {x.name} is not known", norm)
             if len(dims) < 2 or not is_row_of_each_image(given, dims):
                 raise Refusal(
-                    Code.WRONG_SHAPE, f"{what} has shape {shape_text(given)}, and is not a row of each image", norm
+                    Code.WRONG_SHAPE, f"{what} has shape {shape_text(given)}, which is not one row per image", norm
                 )
             if given[0] != dims[0] and given[0].value != 1:
                 code = Code.UNKNOWN_SHAPE if None in (given[0].value, dims[0].value) else Code.WRONG_SHAPE
-                raise Refusal(code, f"{what} is of {given[0]} images, {x.name} of {dims[0]}", norm)
+                raise Refusal(code, f"{what} has {given[0]} images, and {x.name} has {dims[0]}", norm)
         first = [(editor.shapes.dims(v) or ())[0] for v in (modulation.scale, modulation.shift)]
         if first[0] != first[1]:
-            raise Refusal(Code.WRONG_SHAPE, f"the scale is of {first[0]} images, and the shift of {first[1]}", norm)
+            raise Refusal(Code.WRONG_SHAPE, f"the scale has {first[0]} images, and the shift has {first[1]}", norm)
         editor.require_alike((x, modulation.scale, modulation.shift), norm)
         editor.require_op(match.name, x, norm)
         return AdaMatch(norm, modulation, _place(match, editor))
@@ -106,10 +105,10 @@ class AdaLayerNorm(Pass[AdaMatch, AdaMatch]):
 
 
 def _place(match: AdaMatch, editor: Editor) -> ir.Node:
-    """Where all that is read is there and nobody has read the sum: at the Add, or else at the norm.
+    """Returns the node at which the new node is inserted: after its inputs, and before the readers of its sum.
 
     Raises:
-        Refusal: the sum is read before scale and shift are there.
+        Refusal: the sum is read before scale and shift are computed.
     """
     norm, modulation = match.norm, match.modulation
     readers = list(norm.outputs[1].consumers()) if len(norm.outputs) > 1 else []
@@ -118,7 +117,7 @@ def _place(match: AdaMatch, editor: Editor) -> ir.Node:
     graph = norm.graph
     assert graph is not None
     order = {node: i for i, node in enumerate(graph)}
-    # A reader in a branch has no place here: it stands where the node with the branch does, which may be anywhere.
+    # A reader in a branch has no position in this graph: the node with the branch may be anywhere.
     if all(order.get(reader, -1) > order[modulation.shifted] for reader in readers):
         return modulation.shifted
     made = [value.producer() for value in (modulation.scale, modulation.shift)]

@@ -1,14 +1,14 @@
-"""A Softmax over an axis that others follow becomes AxisSoftmax on CPUs.
+"""On CPUs a Softmax over another axis than the last becomes AxisSoftmax.
 
     Softmax(X, axis) = AxisSoftmax(X, axis)
 
-Why it is legal: the operator is defined so. ONNX Runtime moves the axis to the end, number by number, and back; the
-kernel's vectors lie across the axes behind it.
+Why it is legal: AxisSoftmax is defined by this equation. ONNX Runtime transposes the axis to the end and back, element
+by element; our kernel vectorizes over the axes after it.
 
-Conditions: Softmax of one axis (opset 13 and newer), not the last one; float32.
+Conditions: Softmax over one axis (opset 13 and later) that is not the last; float32.
 
-Where it pays: from sixteen numbers behind the axis on, a vector of them (docs/measurements/forms_cpu.md): the boxes of
-YOLOv8 and the classes of segmentation.
+Where it pays: if at least 16 elements, one vector, follow the axis (docs/measurements/forms_cpu.md): the boxes of
+YOLOv8, the classes of segmentation models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class SoftmaxMatch:
-    """A Softmax, its axis counted from the front, and how many numbers lie behind it; None where that is not known."""
+    """A Softmax, its non-negative axis, and the number of elements after that axis; None if unknown."""
 
     node: ir.Node
     X: ir.Value
@@ -67,7 +67,7 @@ class AxisSoftmax(Pass[SoftmaxMatch, SoftmaxMatch]):
 
     def candidate(self, plan: SoftmaxMatch, editor: Editor) -> Candidate:
         few = plan.behind is not None and plan.behind < FEWEST_COLUMNS
-        no_gain = f"{plan.behind} elements behind axis {plan.axis} fill no vector" if few else ""
+        no_gain = f"the {plan.behind} elements after axis {plan.axis} do not fill a vector" if few else ""
         return editor.candidate(NAME, (plan.X,), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: SoftmaxMatch, editor: Editor) -> str:

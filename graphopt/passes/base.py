@@ -1,16 +1,16 @@
-"""What a pass is.
+"""The interface of passes.
 
-A pass is one file that states its equation and why it is legal, and has these steps:
+A pass is one file. Its docstring states the equation and why it is legal. It has these steps:
 
-- `match(node, editor)` looks at the neighbourhood of one anchor node. It returns what it found, or None when the node
-  is not a candidate at all (no remark), or raises `Refusal` when it is one that cannot be rewritten.
-- `legal(match, editor)` raises `Refusal` unless every condition holds, and returns the plan: all that the rewrite
-  needs, which is the match itself where that has it. It changes nothing, the match included.
-- `candidate(plan, editor)` describes the site to the profit model, where a rewrite may or may not pay.
+- `match(node, editor)` examines the neighbourhood of an anchor node. It returns a match, or None if the node is not a
+  candidate (no remark). It raises `Refusal` for a candidate that cannot be rewritten.
+- `legal(match, editor)` raises `Refusal` unless every condition holds. It returns the plan, which has everything that
+  the rewrite needs and may be the match itself. It changes neither graph nor match.
+- `candidate(plan, editor)` describes the candidate to the cost model, for rewrites that do not always pay.
 - `rewrite(plan, editor)` creates the new nodes with a `Builder` (graph/build.py) and calls `editor.replace`. It cannot
   fail.
 
-State goes from step to step in matches and plans, which are frozen (`tests/passes/test_frozen.py`), never on the pass.
+Steps pass state in matches and plans, which are frozen (`tests/passes/test_frozen.py`), and keep none on the pass.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     name: ClassVar[str]
     equation: ClassVar[str]
     numerics: ClassVar[Numerics]
-    # Operators (domain, op_type) whose nodes are candidates; (domain, ANY) is all of a domain.
+    # Anchors: `match` is called for nodes of these (domain, op_type); (domain, ANY) means every operator of a domain.
     anchors: ClassVar[frozenset[tuple[str, str]]]
-    # Takes what others have refused: why they did stays in the report, though the node is gone.
+    # Rewrites nodes that other passes have refused: their refusals are reported although the node is removed.
     fallback: ClassVar[bool] = False
-    # Its nodes are of float32 and not read by `--precision bf16`, which finds layers as the model has them.
+    # Emits float32 nodes that the bfloat16 passes cannot read, so it runs after them.
     hides_from_bfloat16: ClassVar[bool] = False
-    # Its nodes carry values of which only inference can tell types and shapes.
+    # Emits nodes with values of unknown type and shape, which inference must determine.
     makes_unknown: ClassVar[bool] = False
 
     @classmethod
     def is_anchor(cls, node: ir.Node) -> bool:
-        """Whether the node is an anchor."""
+        """Returns whether the node is an anchor."""
         return (node.domain, node.op_type) in cls.anchors or (node.domain != "" and (node.domain, ANY) in cls.anchors)
 
     @abc.abstractmethod
@@ -56,16 +56,16 @@ class Pass(abc.ABC, Generic[MatchT, PlanT]):
     def legal(self, match: MatchT, editor: Editor) -> PlanT: ...
 
     def candidate(self, plan: PlanT, editor: Editor) -> Candidate | None:
-        """What the profit model decides about; None where the rewrite pays everywhere."""
+        """Returns the candidate for the cost model; None if the rewrite always pays."""
         return None
 
     @abc.abstractmethod
     def rewrite(self, plan: PlanT, editor: Editor) -> str:
-        """Returns what was done, in a few words, for the remark."""
+        """Rewrites the graph; returns a short description for the remark."""
 
 
 class ModelPass(abc.ABC):
-    """A rewrite of the whole model that keeps its own remarks (clean-up)."""
+    """A rewrite of the whole model with its own remarks (clean-up)."""
 
     name: ClassVar[str]
     equation: ClassVar[str]
@@ -73,4 +73,4 @@ class ModelPass(abc.ABC):
 
     @abc.abstractmethod
     def run(self, editor: Editor) -> list[str]:
-        """Returns a line for each thing done; an empty list when nothing changed."""
+        """Rewrites the model; returns one line for each kind of change, or an empty list."""

@@ -1,12 +1,12 @@
-"""ONNX Runtime's contrib operators become standard ONNX, which the other passes read.
+"""ONNX Runtime's contrib operators become standard ONNX, which the other passes match.
 
     SkipLayerNormalization(x, r) = LayerNormalization(x + r);  BiasGelu(x, b) = Gelu(x + b);  ...
 
-Why it is legal: `graphopt/contrib` has the definition of each operator, which is tested against the runtime's own
-kernel. So a model that ONNX Runtime's tools have fused ends as the same graph as the one that they fused.
+Why it is legal: `graphopt/contrib` has a definition of each operator, which is tested against ONNX Runtime's kernel. A
+model that ONNX Runtime's tools have fused is therefore rewritten to the same graph as the original model.
 
-Conditions: the operator has a definition for the node's attributes and inputs, and in the model's opset. Where the
-runtime's own kernel is the better choice on the target the node stays (NO_GAIN; docs/measurements/contrib_cpu.md).
+Conditions: the operator has a definition for the node's attributes and inputs, and for the model's opset. A node is not
+rewritten if ONNX Runtime's kernel is faster on the target (NO_GAIN; docs/measurements/contrib_cpu.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
 
     def match(self, node: ir.Node, editor: Editor) -> ContribMatch | None:
         if (node.domain, node.op_type, node.overload) in editor.model.functions:
-            return None  # the model defines it itself
+            return None  # the model has its own definition
         op = CONTRIB.get((node.domain, node.op_type))
         if op is None:
             raise Refusal(Code.UNSUPPORTED_OP, f"graphopt has no definition of {node.op_type}", node)
@@ -55,8 +55,7 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
     def legal(self, match: ContribMatch, editor: Editor) -> ContribMatch:
         if match.op.quantized and editor.target.device != "portable":
             raise Refusal(Code.QUANTIZED, match.op.kept_on_cpu, match.node)
-        # Written to see whether it can be, and again by the rewrite: nodes that were kept would count as readers of the
-        # inputs for whoever asks in between, and for good where the node stays.
+        # A trial, discarded here and repeated by the rewrite: kept nodes would count as readers of the inputs.
         writer, _ = define(match.op, match.node, editor)
         why = _contradiction(writer)
         writer.discard()
@@ -82,12 +81,15 @@ class Contrib(Pass[ContribMatch, ContribMatch]):
 
 
 def _contradiction(writer: Writer) -> str:
-    """Why no runtime loads the nodes: it checks shapes of standard operators then, and of contrib ones when it runs."""
+    """Returns the shape error of the standard nodes; "" if there is none.
+
+    Runtimes check shapes of standard operators when they load a model, but of contrib operators when they run it.
+    """
     inside = set(writer.nodes)
     read = dict.fromkeys(v for node in writer.nodes for v in node.inputs if v is not None)
     outside = [v for v in read if v.producer() not in inside]
     if any(v.type is None for v in outside):
-        return ""  # inference takes a value without a type for an error
+        return ""  # inference reports an input without a type as an error
     given = [ir.serde.serialize_value(v) for v in outside]
     nodes = [ir.serde.serialize_node(node) for node in writer.nodes]
     graph = onnx.helper.make_graph(nodes, "definition", given, [])

@@ -1,18 +1,17 @@
-"""A fully connected layer and what follows it become one node, on GPUs and, where its weight is large, on CPUs.
+"""A fully connected layer and its activation or residual sum become one node, on GPUs and, if large, on CPUs.
 
     act(MatMul(X, W) + b) -> Linear<act>(X, W, b);  MatMul(X, W) + b + R -> LinearAdd(X, W, b, R)        and Gemm
 
 Why it is legal: the operators are defined by these equations.
 
-Conditions: W is a constant matrix, b a constant that adds one number to each column; nothing between the product and
-the result is read elsewhere; R has the shape of the sum for certain, so that nothing broadcasts; the types are all
-float or all float16; a Gemm has alpha = beta = 1 and an X that is not transposed. What an operator of ours cannot take
-stays behind a Linear.
+Conditions: W is a constant matrix, b a constant that adds one value to each column; no other node reads a value between
+the GEMM and the result; R is proven to have the shape of the sum, so nothing broadcasts; the types are all float or all
+float16; a Gemm has alpha = beta = 1 and does not transpose X. Nodes that our operators cannot fuse remain after the
+Linear.
 
-Where it pays: our provider runs bias, activation and residual sum as kernels of their own, written-out activations as
-several; Linear is the product and one of them, or one launch of the vendor's library. On the CPU the runtime fuses them
-itself, and a product of ours is faster than its own for large weights in float32 alone (`linear_pays`), and for smaller
-ones where X is known to have many rows, with a bias or without.
+Where it pays: on GPUs our provider runs bias, activation and residual sum as separate kernels, and written-out
+activations as several. Linear is the GEMM and one of these, or one call of the vendor's library. On CPUs ONNX Runtime
+fuses them. There our GEMM is faster only in float32 with a large weight, or with many known rows of X (`linear_pays`).
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class LinearMatch:
-    """A product with its bias and, if any, an activation or a residual sum behind it.
+    """A GEMM with its bias and the activation or residual sum that follows.
 
     Attributes:
         product: the MatMul or Gemm.
-        bias: the Add behind a MatMul, or the Gemm itself.
-        b: what it adds; None for nothing.
-        form: the activation, or else
-        add: the residual sum.
-        precision: what the operator's name ends with.
+        bias: the Add after a MatMul, or `product` itself.
+        b: the bias; None without one.
+        form: the activation, or None.
+        add: the Add of the residual, or None; never with `form`.
+        precision: suffix of the operator's name.
     """
 
     product: ir.Node
@@ -74,7 +73,7 @@ class LinearMatch:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """From the product to the one that makes the result."""
+        """The nodes in topological order."""
         rest = (self.add,) if self.add is not None else () if self.form is None else self.form.nodes
         return (*dict.fromkeys((self.product, self.bias)), *rest)
 
@@ -109,7 +108,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             parts = [node.op_type, *(["bias"] if match.bias is not node else []), form.suffix if form else "residual"]
             raise Refusal(
                 Code.NO_GAIN,
-                f"ONNX Runtime already computes {', '.join(parts)} at little cost beside the product",
+                f"our kernels are not faster than ONNX Runtime's for {', '.join(parts)}",
                 node,
             )
         return drop_unfusible_tail(match, editor)
@@ -118,7 +117,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         product, w = match.product, require_input(match.product, 1)
         editor.require_op(match.name, w, product)
         if editor.is_constant(product.inputs[0]):
-            raise Refusal(Code.NO_GAIN, "X is constant, so the runtime computes the product once", product)
+            raise Refusal(Code.NO_GAIN, "X is constant, so runtimes fold the result when they load the model", product)
         if product.op_type == "Gemm":
             for name, wanted in (("alpha", 1.0), ("beta", 1.0)):
                 if attribute_float(product, name, 1.0) != wanted:
@@ -126,7 +125,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
             if attribute_int(product, "transA", 0):
                 raise Refusal(Code.ATTRIBUTE, "X is transposed", product)
             if attribute_int(product, "transB", 0):
-                require_read_once(w, product)  # or the model would grow by its transpose
+                require_read_once(w, product)  # otherwise the file would store W twice
         if not editor.is_constant(w):
             editor.require_constant(w, "the weight", product)
         if (rank := editor.shapes.rank(w)) != 2:
@@ -155,7 +154,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
         return became(len(plan.nodes), plan.name)
 
     def weight(self, product: ir.Node, editor: Editor) -> ir.Value:
-        """[K, N], for the operator that takes the product's place."""
+        """Returns the weight as [K, N] for the new operator."""
         w = require_input(product, 1)
         if not _is_transposed(product):
             return w
@@ -163,7 +162,7 @@ class FeedForward(Pass[LinearMatch, LinearMatch]):
 
 
 def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
-    """The layer whose product this is, with all that stands behind it; None for a product of two activations."""
+    """Returns the layer of a GEMM, with its bias and the node that follows; None for a GEMM of two activations."""
     w = node.inputs[1]
     if w is None or not (_is_weight(w, editor) or _comes_as_an_input(w)):
         return None
@@ -174,7 +173,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
         if add is not None and b is not None:
             bias = add
     if not _is_weight(w, editor) and not _is_weight(b, editor) and editor.shapes.rank(w) != 2:
-        return None  # a product of two activations: attention over cached keys
+        return None  # a GEMM of two activations: attention over cached keys
     y = bias.outputs[0]
     form = form_of(y, editor)
     add = sole_reader(y, "Add") if form is None else None
@@ -184,7 +183,7 @@ def layer_at(node: ir.Node, editor: Editor) -> LinearMatch | None:
 
 
 def drop_unfusible_tail(match: LinearMatch, editor: Editor) -> LinearMatch:
-    """The layer with what an operator of ours can take of what stands behind it."""
+    """Returns the layer without its activation or residual sum if our operators cannot fuse that."""
     return match if _can_fuse_tail(match, editor) else replace(match, form=None, add=None)
 
 
@@ -201,35 +200,35 @@ def _pays(match: LinearMatch, editor: Editor) -> bool:
 
 
 def _rows(product: ir.Node, editor: Editor) -> int | None:
-    """Rows of X, where all its axes but the last are known."""
+    """Returns the number of rows of X; None if an axis before the last is unknown."""
     dims = editor.shapes.dims(product.inputs[0])
     return None if dims is None else sizes.product(dims[:-1]).value
 
 
 def _is_transposed(product: ir.Node) -> bool:
-    """Whether W is stored as [N, K]."""
+    """Returns whether W is stored as [N, K]."""
     return product.op_type == "Gemm" and bool(attribute_int(product, "transB", 0))
 
 
 def _columns(product: ir.Node) -> int:
-    """The axis of W along which N lies."""
+    """Returns the axis of W that has size N."""
     return 0 if _is_transposed(product) else 1
 
 
 def _is_weight(value: ir.Value | None, editor: Editor) -> bool:
-    """A constant, or one that callers may override, which `legal` refuses."""
+    """Returns whether a value is a constant, or an initializer that callers may override (`legal` refuses it)."""
     return editor.is_constant(value) or (value is not None and value.is_initializer())
 
 
 def _comes_as_an_input(value: ir.Value | None) -> bool:
-    """Whether callers give it, as it is or for the graph to transpose: parameters that an exporter has kept apart."""
+    """Returns whether a weight is a graph input, possibly cast or transposed: some exporters separate parameters."""
     while (node := made_by(value, "Cast", "Transpose")) is not None:
         value = node.inputs[0]
     return value is not None and value.is_graph_input() and not value.is_initializer()
 
 
 def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
-    """Whether an operator of ours can take what stands behind the bias."""
+    """Returns whether our operators can fuse the activation or residual sum."""
     if match.name not in OPS or any(node.graph is not match.product.graph for node in match.nodes):
         return False
     try:
@@ -245,15 +244,15 @@ def _can_fuse_tail(match: LinearMatch, editor: Editor) -> bool:
 
 def _no_bias(match: LinearMatch, editor: Editor) -> Array:
     w = editor.tensor(match.product.inputs[1])
-    assert w is not None, "`legal` asked"
+    assert w is not None, "`legal` requires a constant"
     return np.zeros(tensor_dims(w)[_columns(match.product)], w.dtype.numpy())
 
 
 def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
-    """A bias of shape [N]: the model's own, or its numbers where it is stored in another shape.
+    """Returns the bias with shape [N]: the model's value, or a new array if that has another shape.
 
     Raises:
-        Refusal: it adds other than one number to each column.
+        Refusal: the bias is not one value for each column.
     """
     product = match.product
     array = editor.require_constant(b, "the bias", match.bias)
@@ -264,14 +263,12 @@ def _bias(match: LinearMatch, b: ir.Value, editor: Editor) -> ir.Value | Array:
     rank = editor.shapes.rank(product.outputs[0])
     rows = array.ndim <= 1 or (rank is not None and array.ndim <= rank)
     if N is None or not rows or array.size not in (1, N) or array.shape[-1:] not in ((), (array.size,)):
-        raise Refusal(
-            Code.WRONG_SHAPE, f"the bias has shape {array.shape}, and the product has {N} columns", match.bias
-        )
+        raise Refusal(Code.WRONG_SHAPE, f"the bias has shape {array.shape}, and the result has {N} columns", match.bias)
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (N,)))
 
 
 def _transposed(w: ir.Value, editor: Editor) -> ir.LazyTensor:
-    """The matrix transposed when the model is written."""
+    """Returns the transposed matrix, computed when the model is written."""
     tensor = editor.tensor(w)
     assert tensor is not None
     rows, columns = tensor_dims(tensor)

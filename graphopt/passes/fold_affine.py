@@ -1,17 +1,17 @@
-"""Constant Mul, Add, Sub and Div by channel go into the weights of the operator before them, or of the one after.
+"""Folds per-channel constant Mul, Add, Sub and Div into the weights of the preceding or following operator.
 
     before: s * (L(X; W) + b) + t = L(X; s * W) + (s * b + t)
     after:  L(s * X + t; W) + b   = L(X; W * s) + (b + L(t; W))
 
 L is Conv, ConvTranspose, Gemm or MatMul. The arithmetic is in float64 and cast once.
 
-Why it is legal: L is linear, and numpy's broadcasting applies one number to each channel.
+Why it is legal: L is linear, and broadcasting applies one value to each channel.
 
-Conditions: the constant varies along the channel axis only (numpy aligns shapes from the right, so for a convolution
-[C] is the last axis, not the channels) and does not make the result larger; weight and bias are constants; the value
-in between is read once and is no graph output; ahead of a convolution a shift only when nothing pads; the node is no
-part of a written-out activation or norm, which runtimes fuse as a whole. A MatMul's own bias Add is no candidate: there
-is nothing to gain.
+Conditions: the constant varies along the channel axis only and does not make the result larger (shapes align from the
+right, so for a convolution [C] is the last axis, not the channels); weight and bias are constants; the intermediate
+value is read once and is not a graph output; a shift before a convolution only without padding; the node is not part of
+a written-out activation or norm, which runtimes fuse as a whole. The bias Add of a MatMul is not a candidate, because
+folding would gain nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from graphopt.remarks import Code, Refusal
 
 @dataclass(frozen=True)
 class AffineMatch:
-    """An element-wise node with a constant, between linear operators."""
+    """An element-wise node with a constant, before or after a linear operator."""
 
     affine: Affine
     candidate: FoldCandidate
@@ -76,14 +76,14 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
         if before is not None and before.node.op_type == "MatMul" and before.add is None and not _scales(affine):
             before = None  # this node is the bias
         if after is not None and after.node.op_type == "MatMul" and not _plain_scale(affine):
-            after = None  # the shift would become another Add behind
+            after = None  # the shift would become an Add after the MatMul
         if before is None and after is None:
             return None
         # Runtimes fuse the whole activation or norm, which is worth more than one of its nodes.
         if affine.scale.size == 1 and (form := form_around(node, editor)) is not None:
-            raise Refusal(Code.NO_GAIN, f"it is a part of {form.suffix}", node)
+            raise Refusal(Code.NO_GAIN, f"the node is part of {form.suffix}, which runtimes fuse as a whole", node)
         if (norm := fused_by_runtimes(node, editor)) is not None:
-            raise Refusal(Code.NO_GAIN, f"it is a part of {norm}", node)
+            raise Refusal(Code.NO_GAIN, f"the node is part of {norm}, which runtimes fuse as a whole", node)
         return AffineMatch(affine, FoldCandidate(node, affine.X, before, after))
 
     def legal(self, match: AffineMatch, editor: Editor) -> FoldPlan:
@@ -96,7 +96,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
 
 
 def _is_a_bias(node: ir.Node, editor: Editor) -> bool:
-    """Whether nothing could be folded into a sum's neighbours, whatever it adds: MatMuls without a bias yet."""
+    """Returns whether the linear neighbours of an Add are MatMuls without bias, where folding gains nothing."""
     before = [linear for v in node.inputs if v is not None and (linear := linear_before(v, editor)) is not None]
     after = linear_after(node.outputs[0])
     return (
@@ -118,7 +118,7 @@ def _into_after(linear: Linear, match: AffineMatch, editor: Editor) -> Folded:
     X = match.affine.X
     dims = editor.shapes.dims(X)
     if dims is None or dims[linear.channel_axis].value != C:
-        # X's own channel axis could be 1, and the constant what makes it C.
+        # The channel axis of X could be 1 and broadcast to the constant's C.
         raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {X.name} is not known", linear.node)
     rank = len(dims) if linear.node.op_type == "MatMul" else output_rank(linear, editor)
     scale, shift = _numbers(match, rank, linear.channel_axis, C)

@@ -1,4 +1,4 @@
-"""BatchNormalization at inference goes into the weights of the operator before it, or of the one after it.
+"""Folds inference BatchNormalization into the weights of the preceding or following operator.
 
     before: BN(L(X; W) + b) = L(X; scale * W) + (scale * b + shift)
     after:  L(BN(X); W) + b = L(X; W * scale) + (b + L(shift; W))
@@ -6,12 +6,12 @@
 L is Conv, ConvTranspose, Gemm or MatMul; scale = gamma / sqrt(var + epsilon), shift = beta - mean * scale, in float64,
 cast once (Ioffe and Szegedy, ICML 2015).
 
-Why it is legal: L is linear, and BatchNormalization maps each channel on its own.
+Why it is legal: L is linear, and BatchNormalization is an affine map of each channel.
 
-Conditions: inference mode; parameters, weight and bias are constants; the value in between is read once and is no
-graph output; the channel axis is the operator's own (MatMul: rank 2, direct neighbours only); folded numbers are
-finite in the weight's dtype; ahead of a convolution a shift only when nothing pads, since padding puts unshifted zeros
-beside X.
+Conditions: inference mode; parameters, weight and bias are constants; the intermediate value is read once and is not a
+graph output; the channel axis is that of the operator (MatMul: rank 2, direct neighbours only); folded values are
+finite in the weight's dtype; a shift before a convolution only without padding, which would add zeros that are not
+shifted.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def _require_statistics(affine: Affine, count: int, linear: Linear) -> None:
 
 
 def _require_matrix(linear: Linear, value: ir.Value, editor: Editor) -> None:
-    """BatchNormalization's channel axis is 1, which is MatMul's last axis for matrices only."""
+    """Requires rank 2 for a MatMul: only then is its last axis the channel axis 1 of BatchNormalization."""
     if linear.node.op_type != "MatMul":
         return
     rank = editor.shapes.rank(value)
     if rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {value.name} is not known", linear.node)
     if rank != 2:
-        raise Refusal(Code.WRONG_RANK, f"{value.name} has rank {rank} and its channels on another axis", linear.node)
+        raise Refusal(Code.WRONG_RANK, f"{value.name} has rank {rank}, so axis 1 is not its last axis", linear.node)

@@ -1,20 +1,20 @@
 """Attention: softmax(scale Q K^T + ...) V becomes one FusedAttention node.
 
 Equation:
-    MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any mixture of scaling, soft cap,
-    additive terms and masks that the node's own steps (docs/ops.md) can be written as.
+    MatMul(Softmax(f(MatMul(Q, K^T))), V) = FusedAttention(Q, K, V), where f is any combination of scaling, soft cap,
+    additive terms and masks that the steps of FusedAttention (docs/ops.md) can express.
 
-The anchor is the Softmax. Everything between the product that makes its input (the scores) and the product that takes
-its output (the context) is grouped, whatever operators it is made of, and read as a list of steps; the list is then
-brought into the order in which the fused node works. No operator path and no model family is ever asked for.
+The anchor is the Softmax. The nodes between the MatMul that produces its input (the scores) and the MatMul that reads
+its output (the context) are read as a list of steps, which is reordered to the steps of the fused node. The pass does
+not look for fixed operator sequences or model families.
 
 Why it is legal: each step is rewritten by an identity of real numbers, or refused.
-    - Factors of one number commute with the products, with Transpose and with Reshape: they multiply up into `scale`.
+    - Scalar factors commute with MatMul, Transpose and Reshape; their product is `scale`.
     - a tanh(b s) = cap tanh(scale' s / cap) with cap = a, scale' = a b.
-    - Transposes of Q, K, V and of the result are permutations that the node performs itself: their perms compose.
-    - Additive terms and masks keep their values; sums of several are made outside, where they are smaller than s.
-    - s m + c (1 - m) is where(m, s, c) where every number of m is 0 or 1.
-    - Nothing that is removed may be read by a node that stays, nor be a graph output.
+    - FusedAttention performs the Transposes of Q, K, V and the result itself: their perms compose.
+    - Additive terms and masks keep their values; several are joined outside, before they broadcast to the scores.
+    - s m + c (1 - m) = where(m, s, c) if every element of m is 0 or 1.
+    - No kept node reads a removed value, and no removed value is a graph output.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_GPU_HEAD = 256  # native/operators/attention/attention/shape.h
 
 
 class FuseAttention(Pass[Attention, Attention]):
-    """See the module's docstring.
+    """Fuses attention; see the module's docstring.
 
     Source: A. Vaswani et al., "Attention Is All You Need", 2017; ONNX operator specification (Softmax, MatMul, Einsum).
     """
@@ -76,11 +76,10 @@ class FuseAttention(Pass[Attention, Attention]):
     anchors: ClassVar[frozenset[tuple[str, str]]] = frozenset({("", "Softmax"), ("", "Attention")})
 
     def match(self, node: ir.Node, editor: Editor) -> Attention | None:
-        """The attention around a Softmax, or None when it does not stand between two products.
+        """Returns the attention around a Softmax, or None if the Softmax is not between two MatMuls.
 
         Raises:
-            Refusal: it does, but is not one that the fused node computes.
-
+            Refusal: it is, but the fused node cannot compute it.
         """
         if node.op_type == "Attention":
             found = absorb_operands(read_attention_node(node, editor), editor)
@@ -92,7 +91,7 @@ class FuseAttention(Pass[Attention, Attention]):
         if not paths:
             return None
         require_last_axis(node, editor)
-        # A sum of two products can be read both ways; any reading that is legal is right.
+        # Either term of a sum of two MatMuls can be the scores; any legal interpretation is correct.
         first: Refusal | None = None
         for path in paths:
             try:
@@ -165,11 +164,10 @@ class FuseAttention(Pass[Attention, Attention]):
 
 
 def _read(softmax: ir.Node, path: ScorePath, down: ContextPath, graph: GraphView) -> Attention:
-    """One reading of what stands between two products.
+    """Reads the nodes between two MatMuls, along one path, as an attention.
 
     Raises:
-        Refusal: it is not what the fused node computes.
-
+        Refusal: the fused node cannot compute it.
     """
     scores, steps = path
     for step in steps:
@@ -203,18 +201,17 @@ def _read(softmax: ir.Node, path: ScorePath, down: ContextPath, graph: GraphView
 
 
 def _shape_sources_of_removed_values(match: Attention) -> Mapping[ir.Value, Sequence[tuple[ir.Value, int]]]:
-    """Where else the axes of values that go can be read: who only asks for the shape of the scores can ask Q and K.
+    """Returns, for each removed value that a Shape node reads, the values and axes with the same dimensions.
 
     Raises:
-        Refusal: something that goes is needed.
-
+        Refusal: another node reads a removed value, or it is a graph output.
     """
     found = dict(match.axes)
     inner = set(match.inner)
     escaping: list[ir.Value] = []
     for node in match.inner:
         if node.graph is not match.context.graph:
-            raise Refusal(Code.ESCAPES, "the attention reaches over more than one graph", node)
+            raise Refusal(Code.ESCAPES, "the nodes of the attention are in more than one graph", node)
         for value in node.outputs:
             if value is match.output or any(value is p.present for p in match.prepared):
                 continue
@@ -239,11 +236,10 @@ def _shape_sources_of_removed_values(match: Attention) -> Mapping[ir.Value, Sequ
 
 
 def _typed(match: Attention, graph: GraphView) -> Attention:
-    """With the node's element type.
+    """Returns the match with the element type of the fused node.
 
     Raises:
         Refusal: WRONG_DTYPE or MIXED_DTYPE.
-
     """
     scores = [match.scores.outputs[0], match.q.value, match.k.value]
     rest = [match.context.outputs[0], match.v.value, *(t.value for t in match.terms if t.mask is None)]
@@ -268,10 +264,10 @@ def _typed(match: Attention, graph: GraphView) -> Attention:
 
 
 def _require_same_heads(match: Attention) -> None:
-    """Q, K and V must be split into heads along the axis that each is stacked over.
+    """Requires that the batch axes of Q, K and V are all heads, or all rows.
 
-    A product of Q by head with K by row runs where there are as many rows as heads, and is never what was meant: it is
-    left as it is.
+    A MatMul of Q stacked by head with K stacked by row runs only if there are as many rows as heads. It is probably a
+    mistake in the model and is not rewritten.
     """
     kinds: dict[str, str] = {}
     for name, operand in (("Q", match.q), ("K", match.k), ("V", match.v)):
@@ -280,31 +276,32 @@ def _require_same_heads(match: Attention) -> None:
             if kind is not None:
                 kinds[name] = kind
     named = {name: kind for name, kind in kinds.items() if not kind.startswith("axis")}
-    # Inputs of the model that are stacked over different axes may well have different layouts, unless they cannot be
-    # told apart: then the odd one out is taken for a mistake.
+    # Model inputs may have different layouts, so different axes are no contradiction. If K has equal sizes along both
+    # axes, the layout cannot be recognised, and different axes are treated as a mistake.
     k_dims = match.graph.shapes.dims(match.k.value)
     if not named and len(kinds) == 3 and k_dims is not None and k_dims[1] == k_dims[2]:
         named = kinds
     if len(set(named.values())) > 1:
         detail = ", ".join(f"{name} by {kind}" for name, kind in named.items())
-        raise Refusal(Code.WRONG_PERM, f"stacks of matrices do not correspond: {detail}", match.scores, match.context)
+        why = f"Q, K and V are stacked over different axes, and their matrices do not correspond: {detail}"
+        raise Refusal(Code.WRONG_PERM, why, match.scores, match.context)
 
 
 def _require_head_size(match: Attention) -> None:
-    """The GPU kernel takes heads of up to `MAX_GPU_HEAD` elements; the node would fail when it runs."""
+    """Requires heads of at most `MAX_GPU_HEAD` elements; with larger ones the GPU kernel would fail at run time."""
     for operand in (match.q, match.v):
         dims = match.graph.shapes.dims(operand.value)
         size = dims[operand.perm[-1]] if dims is not None else None
         if size is not None and size.value is not None and size.value > MAX_GPU_HEAD:
-            detail = f"a head has {size.value} elements, and the GPU kernel takes up to {MAX_GPU_HEAD}"
+            detail = f"a head has {size.value} elements, and the GPU kernel supports at most {MAX_GPU_HEAD}"
             raise Refusal(Code.WRONG_SHAPE, detail, match.scores)
 
 
 def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
-    """Where a batch axis comes from: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
+    """Returns the origin of a batch axis: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
     found: str | None = None
     waiting = [(value, axis, MAX_PATH)]
-    # With how many steps left each was followed: many paths lead to a value that is read twice at every step.
+    # The largest remaining budget with which each was visited: without it, paths could multiply exponentially.
     followed: dict[tuple[ir.Value, int], int] = {}
     while waiting:
         value, axis, budget = waiting.pop()
@@ -331,7 +328,7 @@ def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
 
 
 def _require_broadcast(match: Attention, joined: Term | Condition, base: Sequence[Size]) -> None:
-    """What joins the scores must not make them larger."""
+    """Requires that a term or condition does not broadcast the scores to a larger shape."""
     value, node = joined.value, joined.node
     if is_random(value):
         raise Refusal(Code.NON_DETERMINISTIC, f"{value.name} is random", node)
@@ -356,7 +353,7 @@ JoinedT = TypeVar("JoinedT", Term, Condition)
 
 
 def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
-    """Groups what joins under the same view, in order."""
+    """Groups terms or conditions by the view in which they join the scores, in order."""
     groups: dict[ScoresView | None, list[JoinedT]] = {}
     for j in joined:
         groups.setdefault(j.view, []).append(j)
@@ -365,9 +362,9 @@ def _by_view(joined: Sequence[JoinedT]) -> list[list[JoinedT]]:
 
 @dataclass(frozen=True)
 class _Placement:
-    """How the sum of a group comes to the shape of the scores: Expand where needed, then Reshape.
+    """Brings the joined value of a group to the shape of the scores: an optional Expand, then a Reshape.
 
-    Each step goes by numbers (with at most one -1), or by the shape that the graph itself computed for the scores.
+    Each target is constant (with at most one -1), or, if None, the shape that the graph computes for the scores.
     """
 
     expands: bool
@@ -376,11 +373,10 @@ class _Placement:
 
 
 def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequence[Size]) -> _Placement | None:
-    """None when the group joins the scores as they are.
+    """Returns the placement of a group; None if it joins the scores without a view.
 
     Raises:
         Refusal: UNKNOWN_SHAPE.
-
     """
     view = group[0].view
     if view is None:
@@ -403,7 +399,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
             expand += mine
             reshape += [ONE] * len(base[at_base])
         else:
-            # Only axes that must grow are named: Expand broadcasts both ways.
+            # Only axes that must grow have a size: Expand broadcasts in both directions.
             expand += [ONE if size == whole else whole for size, whole in zip(mine, full)]
             reshape += base[at_base]
     expands = any(size != ONE for size in expand)
@@ -421,7 +417,7 @@ def _placement(match: Attention, group: Sequence[Term | Condition], base: Sequen
 
 
 def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | None:
-    """Pairs runs of dimensions of two shapes of one tensor that have the same product, each as short as it can be."""
+    """Splits two shapes of one tensor into the shortest runs of dimensions with equal products; None if unprovable."""
     pairs: list[tuple[slice, slice]] = []
     i, j = len(a), len(b)
     while i or j:
@@ -443,7 +439,7 @@ def _align(a: Sequence[Size], b: Sequence[Size]) -> list[tuple[slice, slice]] | 
 
 
 def _move_shape_readers(match: Attention, editor: Editor) -> None:
-    """Shape nodes that read a value which goes read the operands of the fused node instead."""
+    """Makes Shape nodes of removed values read the operands of the fused node instead."""
     for value in match.axes:
         for node in list(dict.fromkeys(use.node for use in value.uses())):
             if not is_shape(node) or node.graph is None:
@@ -463,7 +459,7 @@ def _move_shape_readers(match: Attention, editor: Editor) -> None:
 
 
 def _trace(match: Attention, source: tuple[ir.Value, int]) -> tuple[ir.Value, int]:
-    """Follows an axis through values that go too."""
+    """Follows an axis through removed values to a kept one."""
     value, axis = source
     while value in match.axes:
         value, axis = match.axes[value][axis]
@@ -471,7 +467,7 @@ def _trace(match: Attention, source: tuple[ir.Value, int]) -> tuple[ir.Value, in
 
 
 class _Emission(Builder):
-    """The nodes beside the fused one."""
+    """Creates the nodes around the fused node."""
 
     def __init__(self, match: Attention, editor: Editor) -> None:
         super().__init__(editor, match.context, match.softmax.name or match.softmax.outputs[0].name)
@@ -486,7 +482,7 @@ class _Emission(Builder):
         dtype: ir.DataType | None = None,
         **attributes: Any,
     ) -> ir.Value:
-        """A node whose output has the element type of the first input where no other is given."""
+        """Adds a node. By default its output has the element type of the first input."""
         dtype = dtype or self.editor.dtype(inputs[0])
         return self.op(op_type, *inputs, _hint=f"{self.label}/{hint}", _dtype=dtype, **attributes)
 
@@ -494,7 +490,7 @@ class _Emission(Builder):
         return self.initializer(array, f"/{hint}")
 
     def prepared(self) -> dict[ir.Value, ir.Value]:
-        """The operands of an Attention node that have to be made: what stands for each -> what it is."""
+        """Creates the prepared operands of an Attention node; returns placeholder -> created value."""
         made: dict[ir.Value, ir.Value] = {}
         for operand in self.match.prepared:
             value = operand.source
@@ -509,13 +505,13 @@ class _Emission(Builder):
         return made
 
     def merged(self, value: ir.Value) -> ir.Value:
-        """[B, S, heads, Dv] with the heads packed."""
+        """Reshapes [B, S, heads, Dv] to [B, S, heads * Dv]."""
         heads, size = self._number(self.match.q.value, self.match.q.perm[1]), self._number(self.match.v.value, 3)
         shape = self._target((0, 0, heads * size if size > 0 else -1))
         return self.op("Reshape", value, shape, _hint=f"{self.label}/packed")
 
     def _number(self, value: ir.Value, axis: int) -> int:
-        """A dimension as Reshape takes it: it can infer one, but not of a tensor without elements."""
+        """Returns a dimension for a Reshape target; -1 if unknown, which Reshape cannot infer for empty tensors."""
         size = self.match.graph.shapes.dim(value, axis).value
         return -1 if size is None else size
 
@@ -525,7 +521,7 @@ class _Emission(Builder):
         return self.node("Cast", [value], "float", ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
 
     def joined(self, terms: Sequence[JoinedT], make: Callable[[JoinedT], ir.Value], op: str, hint: str) -> ir.Value:
-        """All terms or conditions as one value, joined by `op`: those under one view first."""
+        """Joins all terms or conditions into one value by `op`, first those of the same view."""
         total: ir.Value | None = None
         for group in _by_view(terms):
             part = make(group[0])
@@ -560,7 +556,7 @@ class _Emission(Builder):
         return self.node("Cast", [joined.value], "mask", ir.DataType.BOOL, to=int(ir.DataType.BOOL))
 
     def kept(self, condition: Condition) -> ir.Value:
-        """A condition as a boolean, true where a score is kept."""
+        """Returns a condition as a boolean that is true where a score is kept."""
         value = self._boolean(condition)
         if condition.keeps:
             return value

@@ -1,17 +1,17 @@
-"""The residual sum and the activation behind a node of ours become part of it.
+"""Fuses the residual sum and the activation after one of our nodes into it.
 
     act(ScaleShift(X) + R) = ScaleShiftAdd<act>(X, R);  act(WinogradConv(X) + R) = WinogradConvAdd<act>(X, R)
-    act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), in bfloat16 too; FusedConvTranspose likewise
+    act(FusedConv(X) + R) = FusedConvAdd<act>(X, R), also in bfloat16; FusedConvTranspose likewise
     PRelu(WinogradConv(X) + R, s) = WinogradConvAddPRelu(X, R, s), s of each channel; FusedConv[Transpose] likewise
     act(FusedGroupNorm(X)) = FusedGroupNorm<act>(X)
 
 Why it is legal: the fused operators are defined by these equations; the kernel applies the sum and the activation to
 each element before it leaves the registers.
 
-Conditions: the node's result is read by the sum or the activation only (SiLU reads it twice) and is no graph output;
-R has the same shape for certain, so that nothing broadcasts; an Add behind an activation stays; bounds of Clip are
-constants; so are the slopes of PRelu, [C, 1, .., 1] or [1, C, 1, .., 1] (one number is a LeakyRelu). R cannot depend on
-the node, since nobody else reads the node's result.
+Conditions: only the sum or the activation reads the node's result (SiLU reads it twice), and it is not a graph output;
+R is proven to have the same shape, so nothing broadcasts; the Add is before the activation; bounds of Clip are
+constants. So are the slopes of PRelu, [C, 1, .., 1] or [1, C, 1, .., 1] (a single slope is a LeakyRelu). R cannot
+depend on the node, because no other node reads the node's result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal
 
 BASES = ("ScaleShift", "WinogradConv", "FusedConv", "FusedConvTranspose")
-# Whether a node of this name takes a residual sum; all of them take an activation, and after it nothing more.
+# Operator -> whether it can fuse a residual sum. Each can fuse an activation, and nothing after that.
 OPEN = dict.fromkeys(BASES, True) | {f"{base}Add": False for base in BASES} | {"FusedGroupNorm": False}
 OPEN |= {"FusedConvBf16": True, "FusedConvAddBf16": False}
 TAKES_SLOPES = frozenset(name for name in OPEN if name + SLOPED in OPS)
@@ -51,10 +51,10 @@ TAKES_SLOPES = frozenset(name for name in OPEN if name + SLOPED in OPS)
 
 @dataclass(frozen=True)
 class EpilogueMatch:
-    """A node of ours and what it is to absorb: an activation, or else a PRelu, or else a residual sum.
+    """One of our nodes and the node that it fuses: exactly one of activation, PRelu and residual sum.
 
     Attributes:
-        slope: of the PRelu, as the node takes it; set by `legal`.
+        slope: slopes of the PRelu in the shape that the fused node needs; set by `legal`.
     """
 
     node: ir.Node
@@ -65,7 +65,7 @@ class EpilogueMatch:
 
     @property
     def residual(self) -> ir.Value | None:
-        """What the sum adds to the node's result."""
+        """The value that the sum adds to the node's result."""
         if self.add is None:
             return None
         return other_input(self.add, self.node.outputs[0])
@@ -151,11 +151,11 @@ class FuseEpilogue(Pass[EpilogueMatch, EpilogueMatch]):
         last = nodes[-1]
         new = Builder(editor, last).emit(plan.name, inputs, attributes)
         editor.replace([*nodes, node], [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
-        return f"{plan.name} takes {' and '.join(n.op_type for n in nodes)}"
+        return f"{plan.name} includes {' and '.join(n.op_type for n in nodes)}"
 
 
 def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Array:
-    """The slopes [M, 1, .., 1] of a PRelu behind a convolution of M channels.
+    """Returns the slopes [M, 1, .., 1] of a PRelu after a convolution with M output channels.
 
     Raises:
         Refusal: NOT_CONSTANT, OVERRIDABLE, UNKNOWN_SHAPE or WRONG_SHAPE.
@@ -165,13 +165,13 @@ def _slope_of_each_channel(prelu: ir.Node, conv: ir.Node, editor: Editor) -> Arr
     dims = editor.shapes.dims(weight)
     transposed = conv.op_type.startswith("FusedConvTranspose")
     if dims is None or (M := dims[1 if transposed else 0].value) is None:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels that {weight.name} gives is not known", prelu)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"the number of output channels of {weight.name} is not known", prelu)
     M *= attribute_int(conv, "group", 1) if transposed else 1
     return column_of_channels(slope, M, len(dims), prelu)
 
 
 def _as_initializer(slope: Array, prelu: ir.Node, editor: Editor) -> ir.Value:
-    """The PRelu's own where that has the shape."""
+    """Returns the PRelu's own slope if it has the shape, or a new initializer."""
     own = require_input(prelu, 1)
     if own.shape is not None and own.shape.is_static() and tuple(own.shape.numpy()) == slope.shape:
         return own

@@ -10,11 +10,11 @@ Why it is legal: a Reshape of [N, C, ...] to [N, G, -1] keeps the order of eleme
 reshaped tensor is one image's C / G consecutive channels, which is a group. InstanceNormalization normalises those
 rows; its scale and bias, one for each group, fold into gamma and beta. The second Reshape restores X's shape.
 
-On targets that take standard ONNX only it is the other way round: GroupNormalization, which is a function without a
-kernel in ONNX Runtime, and which MIGraphX parses as of version 18 only, becomes the form that exporters write.
+On targets that accept only standard ONNX the rewrite is the reverse: GroupNormalization becomes the form that exporters
+write. ONNX Runtime has no kernel for GroupNormalization and runs its function body; MIGraphX parses only version 18.
 
 Conditions: X has a known rank >= 3 and a static C that G divides; the Reshapes are proven to group and to restore;
-scale, bias, gamma and beta are constants along the channel axis; nothing in between is read elsewhere.
+scale, bias, gamma and beta are constants along the channel axis; no other node reads an intermediate value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class GroupNormMatch:
-    """The nodes that go, and what the fused node needs."""
+    """The nodes to remove, and the inputs and attributes of the fused node."""
 
     nodes: tuple[ir.Node, ...]
     X: ir.Value
@@ -81,11 +81,11 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
         elif anchor.op_type != "GroupNormalization":
             raise Refusal(
                 Code.TARGET,
-                "GroupNormalization is slower in ONNX Runtime, and MIGraphX does not have that of opset 21",
+                "GroupNormalization is slower in ONNX Runtime, and MIGraphX does not support version 21",
                 anchor,
             )
         elif editor.dtype(match.X) == ir.DataType.FLOAT16:
-            raise Refusal(Code.WRONG_DTYPE, "InstanceNormalization need not keep its statistics in float32", anchor)
+            raise Refusal(Code.WRONG_DTYPE, "InstanceNormalization may compute float16 statistics in float16", anchor)
         editor.require_dtype(match.X, anchor)
         require_contained(match.nodes, match.Y)
         return match
@@ -97,7 +97,7 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
         anchor = plan.Y.producer()
         assert anchor is not None
         dtype = editor.dtype(plan.X)
-        assert dtype is not None  # one of FLOATS
+        assert dtype is not None  # `legal` requires one of FLOATS
         name = plan.Y.name or "group_norm"
         if not editor.target.custom_ops:
             return _write_out(plan, anchor, editor)
@@ -110,7 +110,7 @@ class FuseGroupNorm(Pass[GroupNormMatch, GroupNormMatch]):
 
 
 def _write_out(match: GroupNormMatch, anchor: ir.Node, editor: Editor) -> str:
-    """Reshape - InstanceNormalization - Reshape - Mul - Add, in float32."""
+    """Writes Reshape - InstanceNormalization - Reshape - Mul - Add in float32."""
     sizes, name = editor.shapes.dims(match.X), match.Y.name or "group_norm"
     assert sizes is not None
     b = Builder(editor, anchor, name)
@@ -161,7 +161,7 @@ def _match_instance_norm(node: ir.Node, editor: Editor) -> GroupNormMatch | None
     grouped, (scale, bias) = require_input(node, 0), node.inputs[1:3]
     before = made_by(grouped, "Reshape")
     if before is None:
-        return None  # a plain InstanceNormalization: the standard op serves
+        return None  # a plain InstanceNormalization
     s = editor.require_constant(scale, "scale", node).reshape(-1).astype(np.float64)
     b = editor.require_constant(bias, "bias", node).reshape(-1).astype(np.float64)
     epsilon = attribute_float(node, "epsilon", 1e-5)
@@ -189,7 +189,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> GroupNormMatch | None:
 def _between_reshapes(
     before: ir.Node, core: tuple[ir.Node, ...], normalized: ir.Value, s: Array, b: Array, epsilon: float, editor: Editor
 ) -> GroupNormMatch | None:
-    """`core` normalises the rows of `before`'s output; s and b hold one number for each group."""
+    """Matches the nodes around `core`, which normalises the rows of `before`'s output; s and b are [groups]."""
     x, grouped = before.inputs[0], before.outputs[0]
     reshapes = [u for u in normalized.consumers() if u.op_type == "Reshape" and u.inputs[0] is normalized]
     if x is None or not reshapes:
@@ -204,10 +204,10 @@ def _between_reshapes(
     # [N, G, -1], or [N, G, C / G, ...] for the written-out form.
     dims = editor.shapes.reshaped(before) or editor.shapes.dims(grouped)
     if dims is None or len(dims) < 2 or dims[0] != shape[0] or dims[1].value != groups:
-        raise Refusal(Code.UNKNOWN_SHAPE, f"nothing tells that {grouped.name} has shape [N, {groups}, ...]", before)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"it is not proven that {grouped.name} has shape [N, {groups}, ...]", before)
     if not restores_shape(after, x, editor):
         raise Refusal(
-            Code.UNKNOWN_SHAPE, f"nothing tells that {after.outputs[0].name} has the shape of {x.name}", after
+            Code.UNKNOWN_SHAPE, f"it is not proven that {after.outputs[0].name} has the shape of {x.name}", after
         )
     gamma, beta = np.repeat(s, C // groups), np.repeat(b, C // groups)
     nodes, y = [before, *core, after], after.outputs[0]
@@ -226,7 +226,7 @@ def _between_reshapes(
 
 
 def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor) -> Array | None:
-    """The [C] float64 numbers of a constant that broadcasts along axis 1 of a tensor of `rank`, or None."""
+    """Returns a constant that varies along axis 1 only of a tensor of `rank` as [C] in float64; None for another."""
     tensor = editor.tensor(value)
     if tensor is None:
         return None
@@ -240,10 +240,10 @@ def channel_parameter(value: ir.Value | None, rank: int, C: int, editor: Editor)
 
 
 def restores_shape(reshape: ir.Node, like: ir.Value, editor: Editor) -> bool:
-    """True when the Reshape's result is proven to have the shape of `like`, which has as many elements."""
+    """Returns whether the Reshape's result is proven to have the shape of `like`, which has as many elements."""
     shapes = editor.shapes
     wanted, found = shapes.dims(like), (shapes.reshaped(reshape), shapes.dims(reshape.outputs[0]))
-    # The number of elements is the same, so one dimension may stay unproven.
+    # The number of elements is the same, so one dimension follows from the others.
     return wanted is not None and any(
         got is not None and len(got) == len(wanted) and sum(map(ne, got, wanted)) <= 1 for got in found
     )

@@ -1,15 +1,15 @@
-"""Rotary position embedding, as exporters write it, becomes one node, with the Transpose of heads in front of it.
+"""Written-out rotary position embedding becomes one node, with the Transpose of heads before it.
 
-    X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin);  X = Transpose(Z, perm) goes along
+    X cos + turned(X) sin -> FusedRotary[Interleaved](X, cos, sin);  X = Transpose(Z, perm) becomes an attribute
 
 J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
 
-Why it is legal: the operators are defined by that equation, for any cos and sin: whether they are those of an angle, or
-alike in both halves, does not matter. Where one cos serves both halves of the result, it is put beside itself.
+Why it is legal: the operators are defined by that equation for any cos and sin: these need not be of one angle, or
+equal in both halves. Where both halves of the result use the same cos, it is concatenated with itself.
 
-Conditions: X has two, three or four axes, whose sizes are known to be those of the parts; the last one is static and
-even; cos and sin have its length, or half of it where halves are turned apart, and do not let the result grow; all are
-of one type, float or float16; nobody else reads what is in between.
+Conditions: X has two, three or four axes, and their sizes are proven to be those of the parts; the last one is static
+and even; cos and sin have its size, or half of it where each half is computed separately, and do not broadcast X; all
+have one type, float or float16; no other node reads an intermediate value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RANKS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class RotaryMatch:
-    """A rotary embedding, and the Transpose in front of it, if that goes along."""
+    """A rotary embedding, and the Transpose before it if the fused node can include it."""
 
     rotary: Rotary
     X: ir.Value
@@ -81,7 +81,7 @@ class FuseRotary(Pass[RotaryMatch, RotaryMatch]):
         for what, value in (("cos", rotary.cos), ("sin", rotary.sin)):
             given = editor.shapes.dims(value)
             if given is None:
-                raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what}, {value.name}, is not known", anchor)
+                raise Refusal(Code.UNKNOWN_SHAPE, f"the shape of {what} {value.name} is not known", anchor)
             columns = D // 2 if rotary.apart else D
             text = f"{what} has shape {shape_text(given)}, and X has {shape_text(dims)}"
             if not given or len(given) > len(dims) or given[-1].value != columns:

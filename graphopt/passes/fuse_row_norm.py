@@ -1,30 +1,30 @@
-"""LayerNorm and RMSNorm over the last axis become one node, with the residual sum before them where that pays; so does
-LayerNorm over axis 1.
+"""Fuses LayerNorm and RMSNorm over the last axis, with the residual sum before them, and LayerNorm over axis 1.
 
     LayerNorm: Y = gamma * (S - mean(S)) / sqrt(var(S) + epsilon) + beta
     RMSNorm:   Y = gamma * S / sqrt(mean(S^2) + epsilon)                      S = X + R
     factored:  Y = S f + (beta - mean(S) f), f = gamma / sqrt(var(S) + epsilon)   (TensorFlow, Keras)
 
-A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd where its input is a residual sum (with Sum when
-somebody else reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A standard node becomes the same
-with its residual sum, and without one on the CPU, where that is faster; on GPU targets that is refused with NO_GAIN.
+A written-out LayerNorm becomes FusedLayerNorm, or FusedLayerNormAdd if its input is a residual sum (AddSum if another
+node reads the sum); a written-out RMSNorm becomes FusedRmsNorm[Add[Sum]]. A standard node becomes the same with its
+residual sum. Without one it does so only on CPUs, where our kernel is faster; on GPU targets it is refused with
+NO_GAIN.
 
-A LayerNorm over axis 1 (LayerNorm2d of SAM and ConvNeXt), written out or between two Transposes that take the channels
+A LayerNorm over axis 1 (LayerNorm2d of SAM and ConvNeXt), written out or between two Transposes that move the channels
 to the end and back, becomes FusedLayerNorm2d.
 
 For targets without our operators a written-out LayerNorm becomes LayerNormalization(X - mean(X)) from opset 17 on. The
-mean is subtracted first because runtimes may take the variance as E[X^2] - E[X]^2 (onnxruntime 1.22 does), which for
-rows far from zero is 4e-3 of RMS off, or NaN, where the nodes are 5e-6 off. Runtimes know one spelling (squares by Pow,
-then Div, gamma and beta) as LayerNormalization themselves: it stays, with NO_GAIN. RMSNormalization is written from
+mean is subtracted first because runtimes may compute the variance as E[X^2] - E[X]^2 (onnxruntime 1.22 does). For rows
+far from zero that gives errors of 4e-3 of the RMS, or NaN; the written-out nodes give 5e-6. Runtimes fuse one form
+themselves (squares by Pow, then Div, gamma and beta): it is refused with NO_GAIN. RMSNormalization is written from
 opset 23 on.
 
-Why it is legal: LayerNorm of X - c is that of X, for any c that is one number a row. The fused operators are defined by
-these equations, with statistics in float32 at least, which is what half-precision models ask for with the Casts that
-this pass absorbs.
+Why it is legal: LayerNorm of X - c equals that of X for any c that is constant in a row. The fused operators are
+defined by these equations with statistics in at least float32. Half-precision models request that by Casts, which this
+pass removes.
 
-Conditions: both means are over the last axis alone, or, of a LayerNorm where our operators run, over axis 1 of three or
-more; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a constant; nothing
-in between is read elsewhere; both operands of the sum are proven to have one shape.
+Conditions: both means are over the last axis only, or, for a LayerNorm on targets with our operators, over axis 1 of
+three or more axes; the axis has a static length that is not 1; gamma and beta are constants along it; epsilon is a
+constant; no other node reads an intermediate value; both operands of the sum are proven to have one shape.
 """
 
 from __future__ import annotations
@@ -62,14 +62,13 @@ class RowNormMatch:
     """One normalisation.
 
     Attributes:
-        nodes: what goes, the sum not included.
-        X: what is normalised (before a Cast to float32, when there is one).
-        centred: X - mean(X) (behind the Cast) of a written-out LayerNorm; mean(X) - X if `mean_first`.
-        Y: the result, scale and shift included.
-        residual: the Add that makes X, when it can be absorbed.
-        standard: the match is one standard node.
-        channels: it is over axis 1, not the last one.
-
+        nodes: the nodes to remove, without the residual sum.
+        X: the value that is normalised, before a Cast to float32 if there is one.
+        centred: X - mean(X), after the Cast, of a written-out LayerNorm; mean(X) - X if `mean_first`.
+        Y: the result, with scale and shift.
+        residual: the Add that produces X, if it can be fused.
+        standard: whether the match is one standard node.
+        channels: whether it normalises over axis 1 instead of the last.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -88,11 +87,11 @@ class RowNormMatch:
 
     @property
     def base(self) -> str:
-        """Our operator, without a residual sum."""
+        """The name of our operator without residual sum."""
         return "FusedRmsNorm" if self.rms else "FusedLayerNorm2d" if self.channels else "FusedLayerNorm"
 
 
-# Longer rows are no model's: a gamma of their length, where there was none, would fill the memory.
+# No real model has longer rows; a new gamma of that length could exhaust the memory.
 MAX_COLUMNS = 2**24
 
 
@@ -117,7 +116,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
     def candidate(self, plan: RowNormMatch, editor: Editor) -> Candidate | None:
         if _becomes_standard(plan, editor):
             return _standard_candidate(plan, editor)
-        # On the CPU ours takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
+        # On CPUs our kernel takes a third to two thirds of the runtime's time (docs/measurements/norms_cpu.md).
         alone = plan.standard and plan.residual is None and not plan.channels and not is_modulated(plan.Y, editor)
         serves = alone and editor.target.device != "cpu"
         no_gain = "ONNX Runtime's kernel is as fast" if serves else ""
@@ -146,7 +145,7 @@ class FuseRowNorm(Pass[RowNormMatch, RowNormMatch]):
         suffix = "AddSum" if readers or total.is_graph_output() else "Add"
         operands = [v for v in add.inputs if v is not None]
         new = Builder(editor, anchor).emit(base + suffix, [*operands, *parameters], {"epsilon": plan.epsilon})
-        # The sum's readers may stand before the norm, so the fused node stands where the Add stood.
+        # Readers of the sum may be before the norm, so the fused node takes the position of the Add.
         outputs = {plan.Y: new.outputs[0]}
         if suffix == "AddSum":
             outputs[total] = new.outputs[1]
@@ -164,7 +163,7 @@ def _becomes_standard(match: RowNormMatch, editor: Editor) -> bool:
 
 
 def _replaced(match: RowNormMatch, editor: Editor) -> tuple[ir.Node, ...]:
-    """The nodes that go: the mean and X - mean(X) stay in front of a standard node."""
+    """Returns the nodes to remove: all, except the mean and X - mean(X) before a standard node."""
     if match.centred is None or not _becomes_standard(match, editor):
         return match.nodes
     centre = match.centred.producer()
@@ -178,7 +177,7 @@ def _standard_candidate(match: RowNormMatch, editor: Editor) -> Candidate | None
     known = {"Pow", "Div"} <= operators and "Cast" not in operators
     if match.rms or not known or match.gamma is None or match.beta is None:
         return None
-    no_gain = "runtimes know this spelling as LayerNormalization themselves"
+    no_gain = "runtimes fuse this form to LayerNormalization themselves"
     return editor.candidate("LayerNormalization", (match.X,), match.Y, match.nodes[0], no_gain)
 
 
@@ -208,11 +207,11 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     if axis != -1 and rank is None:
         raise Refusal(Code.UNKNOWN_RANK, f"the rank of {x.name} is not known", node)
     if not editor.shapes.is_last(axis, x):
-        raise Refusal(Code.WRONG_AXIS, f"it normalises from axis {axis} of rank {rank} on", node)
+        raise Refusal(Code.WRONG_AXIS, f"the node normalises all axes from {axis} on, of rank {rank}", node)
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
-        raise Refusal(Code.ESCAPES, "the mean or the deviation is read", node)
+        raise Refusal(Code.ESCAPES, "another node reads the mean or the deviation", node)
     D = _last_dim(x, editor, node)
-    # Below opset 17 LayerNormalization is the runtime's own, which computes float16 data with float32 parameters.
+    # Below opset 17 LayerNormalization is ONNX Runtime's operator, which allows float16 data with float32 parameters.
     editor.require_alike((x, *node.inputs[1:], y), node)
     rms = node.op_type == "RMSNormalization"
     gamma = _row_parameter(editor.require_constant(node.inputs[1], "scale", node), D, node)
@@ -227,7 +226,7 @@ def _match_standard(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 
 def _centring(x: ir.Value, node: ir.Node, editor: Editor) -> tuple[tuple[ir.Node, ...], ir.Value]:
-    """The node with those in front that subtract the mean, which it does itself, and what they subtract it from."""
+    """Returns a LayerNormalization with redundant nodes before it that subtract the mean, and their input."""
     centre = made_by(x, "Sub")
     if centre is None or not is_read_once(x):
         return (node,), x
@@ -249,12 +248,13 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
         core = factored.norm
     if core is None:
         if is_deviation(node):
-            raise Refusal(Code.UNSUPPORTED_OP, "no division by the deviation follows, over static axes", node)
+            why = "the deviation does not divide the value that it was computed from, or the axes are not static"
+            raise Refusal(Code.UNSUPPORTED_OP, why, node)
         return None
     last = (-1,) if core.rank is None else (core.rank - 1,)
     channels = core.axes == (1,) != last and not core.rms and editor.target.custom_ops
     if core.axes != last and not channels:
-        raise Refusal(Code.WRONG_AXIS, f"it normalises along axes {list(core.axes)} of rank {core.rank}", node)
+        raise Refusal(Code.WRONG_AXIS, f"the mean is over axes {list(core.axes)} of rank {core.rank}", node)
     x = _before_widening(core.X, editor)
     D = _channels(core, editor, node) if channels else _last_dim(core.X, editor, node)
     tail = _Tail(core.Y, None, None, editor.dtype(core.X) == editor.dtype(x))
@@ -264,7 +264,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
     while tail.take(core, D, editor.dtype(x), editor):
         pass
     if not tail.casted:
-        raise Refusal(Code.MIXED_DTYPE, "the result stays in float32 while X is float16", node)
+        raise Refusal(Code.MIXED_DTYPE, "the result is float32, and X is float16", node)
     nodes = (*core.nodes, *tail.nodes)
     return RowNormMatch(
         nodes, x, core.centred, tail.y, tail.gamma, tail.beta, core.epsilon, core.rms, D,
@@ -274,7 +274,7 @@ def _match_written_out(node: ir.Node, editor: Editor) -> RowNormMatch | None:
 
 
 def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
-    """The float16 value that a Cast made x of; the Cast goes when nobody else reads it."""
+    """Returns the float16 source of x if a Cast to float32 produces x, or x."""
     cast = made_by(x, "Cast")
     source = cast.inputs[0] if cast is not None and editor.dtype(x) == ir.DataType.FLOAT else None
     return source if source is not None and editor.dtype(source) == ir.DataType.FLOAT16 else x
@@ -282,7 +282,7 @@ def _before_widening(x: ir.Value, editor: Editor) -> ir.Value:
 
 @dataclass
 class _Tail:
-    """What stands behind a norm, as far as it has been taken: a scale, a shift, and a Cast back to X's type."""
+    """The nodes after a norm that have been fused so far: a scale, a shift, and a Cast back to X's type."""
 
     y: ir.Value
     gamma: Array | None
@@ -291,7 +291,7 @@ class _Tail:
     nodes: list[ir.Node] = field(default_factory=list)
 
     def take(self, core: RowNorm, D: int, wanted: ir.DataType | None, editor: Editor) -> bool:
-        """Whether the node that reads y was one of them; y is its result then."""
+        """Fuses the only reader of y if possible, and makes its result y; returns whether it did."""
         user = sole_reader(self.y)
         if user is None:
             return False
@@ -335,15 +335,15 @@ def _length(length: int | None, what: str, x: ir.Value, node: ir.Node) -> int:
     if length is None:
         raise Refusal(Code.UNKNOWN_SHAPE, f"{what} of {x.name} is not known", node)
     if length == 1:
-        # LayerNormalization of onnxruntime 1.22 refuses them.
-        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one number", node)
+        # LayerNormalization of onnxruntime 1.22 rejects them.
+        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of one element", node)
     if not 0 <= length <= MAX_COLUMNS:
-        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {length} numbers", node)
+        raise Refusal(Code.WRONG_SHAPE, f"{x.name} has rows of {length} elements, which are too many", node)
     return length
 
 
 def _behind_axis(core: RowNorm) -> int:
-    """How many axes of X stand behind the normalised one."""
+    """Returns the number of axes of X after the normalised one."""
     return 0 if core.rank is None else core.rank - 1 - core.axes[0]
 
 
@@ -354,23 +354,23 @@ def _row_parameter(array: Array, D: int, node: ir.Node, behind: int = 0) -> Arra
 
 
 def _is_along_axis(array: Array, D: int, behind: int) -> bool:
-    """Whether it has D numbers, along the axis that `behind` others follow."""
+    """Returns whether an array has D elements, all along the axis that `behind` others follow."""
     return array.size == D and array.ndim > behind and array.shape[array.ndim - 1 - behind] == D
 
 
 def _operand(node: ir.Node, y: ir.Value, D: int, core: RowNorm, editor: Editor) -> Array | None:
-    """The [D] numbers of the constant operand of a Mul or Add that keeps the shape of y, or None."""
+    """Returns the constant operand of a Mul or Add as [D], or None if the node does not keep the shape of y."""
     array = editor.constant(other_input(node, y))
     rank = editor.shapes.rank(y)
     if array is None or (array.size != 1 and not _is_along_axis(array, D, _behind_axis(core))):
         return None
     if array.ndim > 1 and (rank is None or array.ndim > rank):
-        return None  # the constant's own dimensions of 1 would add dimensions to the result
+        return None  # dimensions of size 1 in the constant would add dimensions to the result
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (D,))
 
 
 def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
-    """The Add of two values of one shape and element type that makes x, in the graph of the norm."""
+    """Returns the Add that produces x in the graph of the norm, if its operands have one shape and element type."""
     add = made_by(x, "Add")
     if add is None or add.graph is not first.graph:
         return None
@@ -380,7 +380,7 @@ def _residual(x: ir.Value, first: ir.Node, editor: Editor) -> ir.Node | None:
 
 
 def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
-    """The LayerNorm over axis 1 that one over the last axis is between two Transposes; any other as it is."""
+    """Rewrites a match over the last axis between two Transposes as one over axis 1; returns any other unchanged."""
     to_end, back = made_by(match.X, "Transpose"), sole_reader(match.Y, "Transpose")
     rank = editor.shapes.rank(match.X)
     if to_end is None or back is None or rank is None or rank < 3 or match.rms or match.channels:
@@ -392,7 +392,7 @@ def _between_transposes(match: RowNormMatch, editor: Editor) -> RowNormMatch:
         return match
     if to_end.graph is not graph or back.graph is not graph:
         return match
-    # What moves the channels to the end stays where somebody else reads it.
+    # The Transpose to the end is kept if another node reads it.
     front = () if any(reader not in match.nodes for reader in match.X.consumers()) else (to_end,)
     nodes = (*match.nodes, *(() if match.X.is_graph_output() else front), back)
     return replace(match, nodes=nodes, X=x, Y=back.outputs[0], channels=True)

@@ -1,4 +1,4 @@
-"""On CPUs a convolution becomes a node of ours that takes the residual sum and the activation behind it along.
+"""On CPUs a convolution becomes FusedConv, which can include the residual sum and activation that follow.
 
     Conv(X, W, B) -> FusedConv(X, W, B)                     and then, in fuse_epilogue, FusedConv[Add]<act>
 
@@ -7,9 +7,8 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads (SAME_UPPER, SAME_LOWER and VALID are
 resolved), a constant weight, which the kernel packs once.
 
-Where it pays: for groups of a few channels, which the runtime runs one by one. Its other convolutions are as fast as
-the processor, keep a blocked layout from one to the next and take most activations along
-(docs/measurements/fused_conv_cpu.md).
+Where it pays: for groups with few channels, which ONNX Runtime runs one after the other. Its other convolutions run at
+peak, keep the NCHWc layout from one to the next, and fuse most activations (docs/measurements/fused_conv_cpu.md).
 """
 
 from __future__ import annotations
@@ -37,9 +36,10 @@ class ConvMatch:
     """A Conv.
 
     Attributes:
-        M, C: output channels, and input channels of a group.
-        kernel: the window's size.
-        attributes: pads, strides, dilations and group, as FusedConv has them.
+        M: output channels.
+        C: input channels of a group.
+        kernel: size of the window.
+        attributes: pads, strides, dilations and group of FusedConv.
     """
 
     node: ir.Node
@@ -85,7 +85,7 @@ class FusedConv(Pass[ConvMatch, ConvMatch]):
 
 
 def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
-    """The Conv with its window resolved.
+    """Returns a Conv with its dimensions, pads and other window attributes.
 
     Raises:
         Refusal: WRONG_RANK, UNKNOWN_SHAPE or ATTRIBUTE.
@@ -105,7 +105,7 @@ def conv_at(node: ir.Node, editor: Editor) -> ConvMatch:
 
 
 def weight_dims(node: ir.Node, editor: Editor) -> tuple[int, ...]:
-    """Of a convolution's weight, of one to three spatial axes.
+    """Returns the dimensions of a convolution's weight, which has one to three spatial axes.
 
     Raises:
         Refusal: WRONG_RANK or UNKNOWN_SHAPE.
@@ -122,18 +122,22 @@ def weight_dims(node: ir.Node, editor: Editor) -> tuple[int, ...]:
 
 
 def require_conv(match: ConvMatch, editor: Editor) -> None:
-    """Raises:
-    Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED or ATTRIBUTE.
+    """Requires a constant weight and non-negative pads.
+
+    Raises:
+        Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED or ATTRIBUTE.
     """
     if not editor.is_constant(match.W):
         editor.require_constant(match.W, "the weight", match.node)
     if min(match.attributes["pads"], default=0) < 0:
-        raise Refusal(Code.ATTRIBUTE, f"its pads are {list(match.attributes['pads'])}", match.node)
+        raise Refusal(Code.ATTRIBUTE, f"the pads are {list(match.attributes['pads'])}", match.node)
 
 
 def require_floats(match: ConvMatch, editor: Editor) -> None:
-    """Raises:
-    Refusal: WRONG_DTYPE unless the weight is float32 or float16, and X the same where its type is known.
+    """Requires a weight of float32 or float16, and X of the same type if its type is known.
+
+    Raises:
+        Refusal: WRONG_DTYPE.
     """
     dtype = editor.dtype(match.W) or editor.dtype(match.X)
     if dtype not in FLOATS:
@@ -143,20 +147,20 @@ def require_floats(match: ConvMatch, editor: Editor) -> None:
 
 
 def conv_node(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> ir.Node:
-    """The operator of that name, with `rest` as its inputs behind the bias."""
+    """Creates a node of the operator `name`, with the inputs `rest` after the bias."""
     inputs = [match.X, match.W, bias_of(match, editor), *rest]
     return Builder(editor, match.node).emit(name, inputs, match.attributes)
 
 
 def emit_conv(name: str, match: ConvMatch, editor: Editor, rest: Sequence[ir.Value] = ()) -> str:
-    """Puts the operator in the node's place."""
+    """Replaces the convolution by a node of the operator `name`; returns a text for the remark."""
     node, new = match.node, conv_node(name, match, editor, rest)
     editor.replace([node], [new], {node.outputs[0]: new.outputs[0]}, anchor=node)
     return f"{match.C} to {match.M} channels, {'x'.join(map(str, match.kernel))}"
 
 
 def bias_of(match: ConvMatch, editor: Editor) -> ir.Value:
-    """The bias, or zeros where there is none: our operators have one always."""
+    """Returns the bias, or zeros if there is none, because our operators always have a bias."""
     if match.bias is not None:
         return match.bias
     dtype = editor.dtype(match.W) or editor.dtype(match.X) or ir.DataType.FLOAT
@@ -166,10 +170,10 @@ def bias_of(match: ConvMatch, editor: Editor) -> ir.Value:
 def resolved_pads(
     node: ir.Node, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...], editor: Editor
 ) -> tuple[int, ...]:
-    """[begin.., end..], whatever auto_pad says.
+    """Returns the pads [begin.., end..], computed from auto_pad if that is set.
 
     Raises:
-        Refusal: ATTRIBUTE where auto_pad depends on a size that is not known.
+        Refusal: ATTRIBUTE if auto_pad depends on an unknown size.
     """
     auto_pad = attribute_string(node, "auto_pad", "NOTSET")
     if auto_pad == "VALID":
@@ -185,7 +189,8 @@ def resolved_pads(
         if stride == 1:
             totals.append(span - 1)
         elif size is None:
-            raise Refusal(Code.ATTRIBUTE, f"auto_pad is {auto_pad} with a stride, and the size is not known", node)
+            why = f"auto_pad is {auto_pad} with a stride of {stride}, and the input size is not known"
+            raise Refusal(Code.ATTRIBUTE, why, node)
         else:
             totals.append(max((-(-size // stride) - 1) * stride + span - size, 0))
     small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)

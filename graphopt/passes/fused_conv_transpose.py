@@ -1,4 +1,4 @@
-"""On CPUs a transposed convolution becomes a node of ours that takes the sum and the activation behind it along.
+"""On CPUs a transposed convolution becomes FusedConvTranspose, which can include the sum and activation that follow.
 
     ConvTranspose(X, W, B) -> FusedConvTranspose(X, W, B)       and then, in fuse_epilogue, FusedConvTranspose[Add]<act>
 
@@ -7,9 +7,9 @@ Why it is legal: the operator is defined by this equation; the kernel adds in an
 Conditions: one to three spatial axes, float or float16, no negative pads or output_padding (auto_pad and output_shape
 are resolved), a constant weight, which the kernel packs once.
 
-Where it pays: the runtime multiplies into columns and adds these up to Y; ours is a convolution for each step of the
-stride, whose sums leave as rows of Y. That counts where channels are few and numbers many, over three axes and in
-groups; the runtime's product of many channels is the faster one
+Where it pays: ONNX Runtime computes a GEMM into columns and adds them to Y (col2im). Our kernel computes one
+convolution for each step of the stride and writes its sums as rows of Y. It is faster with few channels and many
+elements, over three axes and in groups; with many channels the runtime's GEMM is faster
 (docs/measurements/conv_transpose_cpu.md).
 """
 
@@ -43,7 +43,7 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
         group = attribute_int(node, "group", 1)
         if group < 1 or C % group:
-            raise Refusal(Code.WRONG_SHAPE, f"the weight has {C} channels, which {group} groups do not divide", node)
+            raise Refusal(Code.WRONG_SHAPE, f"{group} groups do not divide the {C} channels of the weight", node)
         output_padding = attribute_ints(node, "output_padding", zeros)
         window = {
             "pads": _resolved_pads(node, tuple(kernel), output_padding, editor),
@@ -59,7 +59,7 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
         require_conv(match, editor)
         if min(match.attributes["output_padding"], default=0) < 0:
             raise Refusal(
-                Code.ATTRIBUTE, f"its output_padding is {list(match.attributes['output_padding'])}", match.node
+                Code.ATTRIBUTE, f"the output_padding is {list(match.attributes['output_padding'])}", match.node
             )
         require_floats(match, editor)
         return match
@@ -79,18 +79,16 @@ class FusedConvTranspose(Pass[ConvMatch, ConvMatch]):
 def _resolved_pads(
     node: ir.Node, kernel: tuple[int, ...], output_padding: tuple[int, ...], editor: Editor
 ) -> tuple[int, ...]:
-    """[begin.., end..], whatever auto_pad and output_shape say.
+    """Returns the pads [begin.., end..], computed from auto_pad and output_shape if these are set.
 
     Raises:
-        Refusal: ATTRIBUTE where they depend on a size that is not known, or no pads give what they ask for.
+        Refusal: ATTRIBUTE if they depend on an unknown size, contradict each other, or need negative pads.
     """
     axes = len(kernel)
     auto_pad, wanted = attribute_string(node, "auto_pad", "NOTSET"), attribute_ints(node, "output_shape", ())
     pads = attribute_ints(node, "pads", ())
     if auto_pad != "NOTSET" and pads:
-        raise Refusal(
-            Code.ATTRIBUTE, f"it has both auto_pad {auto_pad} and pads {list(pads)}, and only one can hold", node
-        )
+        raise Refusal(Code.ATTRIBUTE, f"auto_pad is {auto_pad}, and pads are given as well: {list(pads)}", node)
     same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
     if not wanted and not same:
         return pads or (0,) * (2 * axes)
@@ -100,7 +98,7 @@ def _resolved_pads(
     strides, dilations = (attribute_ints(node, name, (1,) * axes) for name in ("strides", "dilations"))
     totals = []
     for i, (k, stride, dilation, more) in enumerate(zip(kernel, strides, dilations, output_padding, strict=True)):
-        # SAME gives stride elements for each of X.
+        # SAME makes each output axis stride times as long as that of X.
         size = sizes[i] if wanted else 0
         goal = wanted[i] if wanted else 0
         assert size is not None

@@ -1,4 +1,4 @@
-"""An activation times another value becomes one node: gated feed-forward layers (SwiGLU, GEGLU, ReGLU, GLU).
+"""Fuses an activation times another value: gated feed-forward layers (SwiGLU, GEGLU, ReGLU, GLU).
 
     act(A) B -> Gated<act>(A, B);  act(X[.., :D]) X[.., D:] -> GatedHalves<act>(X), or the halves the other way round
 
@@ -6,10 +6,10 @@ N. Shazeer, "GLU Variants Improve Transformer", 2020.
 
 Why it is legal: the operators are defined by these equations.
 
-Conditions: the activation is one of Relu, Sigmoid, Silu, Gelu, GeluTanh, and is read by the product alone; A and B are
-proven to have one shape, so that nothing broadcasts, and one type, float or float16. A product that spreads the
-activation over planes (the scale of squeeze and excitation) is no gate. In halves, a Split in two or two Slices of
-the last axis cut what both are made of, and nobody else reads the parts.
+Conditions: the activation is one of Relu, Sigmoid, Silu, Gelu, GeluTanh, and only the Mul reads it; A and B are proven
+to have one shape, so nothing broadcasts, and one type, float or float16. A Mul that broadcasts the activation (the
+scale of squeeze and excitation) is not a gate. For GatedHalves a Split in two or two Slices of the last axis produce A
+and B, and no other node reads these halves.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from graphopt.passes.base import Pass
 from graphopt.remarks import Code, Refusal, became
 from graphopt.targets.profit import Candidate
 
-# Standard operators in which no written-out activation of these operators ends: what they compute is all of it.
+# Anchors that are the whole activation: no written-out activation ends in them.
 WHOLE = ("Relu", "Gelu")
 
 
 @dataclass(frozen=True)
 class GateMatch:
-    """A product of an activation and another value.
+    """A Mul of an activation and another value.
 
     Attributes:
         form: the activation of A.
         product: the Mul.
         other: B.
-        X: what A and B are halves of, if they are.
-        gate: which half A is.
-        cuts: the nodes that cut X.
+        X: the value that A and B are halves of, or None.
+        gate: the index of the half A.
+        cuts: the nodes that split X.
     """
 
     form: Form
@@ -68,7 +68,7 @@ class Gate(Pass[GateMatch, GateMatch]):
     def match(self, node: ir.Node, editor: Editor) -> GateMatch | None:
         whole = node.op_type in WHOLE
         if whole and sole_reader(node.outputs[0], "Mul") is None:
-            return None  # true of most activations, and asked before a form is made
+            return None  # a cheap test first: most activations are not multiplied
         form = (None if whole else written_form(node, editor)) or simple_form(node, editor)
         if form is None or f"Gated{form.suffix}" not in OPS or form.attributes:
             return None
@@ -85,7 +85,7 @@ class Gate(Pass[GateMatch, GateMatch]):
         first, second = half_of(form.x, editor), half_of(other, editor)
         if first is None or second is None or first.X is not second.X or first.index == second.index:
             return match
-        # Parts that others read stay, and then nothing is saved.
+        # If other nodes read the halves, these are computed anyway, and GatedHalves saves nothing.
         if any(reader not in (*form.nodes, product) for v in (form.x, other) for reader in v.consumers()):
             return match
         return GateMatch(form, product, other, first.X, first.index, (first.cut, second.cut))
@@ -96,18 +96,18 @@ class Gate(Pass[GateMatch, GateMatch]):
         require_one_graph(match.form.nodes, product)
         dims, others = editor.shapes.dims(a), editor.shapes.dims(b)
         if dims is None or others is None or dims != others:
-            raise Refusal(Code.UNKNOWN_SHAPE, f"nothing tells that {a.name} and {b.name} have one shape", product)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"it is not proven that {a.name} and {b.name} have one shape", product)
         editor.require_alike((a, b), product)
         editor.require_dtype(a, product)
         if not dims:
-            raise Refusal(Code.WRONG_RANK, f"{a.name} is one number", product)
+            raise Refusal(Code.WRONG_RANK, f"{a.name} is a scalar", product)
         editor.require_op(match.name, a, product)
         return match
 
     def candidate(self, plan: GateMatch, editor: Editor) -> Candidate:
         conv = made_by(plan.form.x, "Conv")
         fused = conv is not None and editor.target.device == "cpu" and plan.form.suffix in ("Relu", "Sigmoid")
-        no_gain = "the runtime's convolution takes the activation along" if fused else ""
+        no_gain = "ONNX Runtime fuses the activation into the convolution" if fused else ""
         operands = (plan.form.x, plan.other) if plan.X is None else (plan.X,)
         return editor.candidate(plan.name, operands, plan.product.outputs[0], plan.product, no_gain)
 
@@ -123,7 +123,7 @@ class Gate(Pass[GateMatch, GateMatch]):
 
 
 def _spreads(dims: tuple[Size, ...] | None, others: tuple[Size, ...] | None) -> bool:
-    """Whether one of two is certainly spread over the other: of another rank, or by a dimension of 1."""
+    """Returns whether one of two shapes is known to broadcast to the other: another rank, or a dimension of 1."""
     if dims is None or others is None:
         return False
     return len(dims) != len(others) or any(a != b and ONE in (a, b) for a, b in zip(dims, others))

@@ -1,22 +1,21 @@
-"""Slices, Concats and Transposes that move whole rows of one value become one Gather of these rows.
+"""Replaces Slices, Concats and Transposes that move whole rows of one value by one Gather of these rows.
 
     f_n(... f_1(x)) = Reshape(Gather(Reshape(x), rows)), each f one of Slice, Concat, Transpose, Gather, Reshape
 
-A cyclic shift of an image's tokens (torch.roll: two Slices and a Concat for each axis), the partition into windows
-behind it and the reverse of both are what shifted windows of attention have (Z. Liu et al., "Swin Transformer", 2021);
-merging patches (strided Slices, joined over channels) is another. Each of these nodes copies what the next one copies
-again.
+Shifted-window attention (Z. Liu et al., "Swin Transformer", 2021) has such nodes: a cyclic shift of an image's tokens
+(torch.roll: two Slices and a Concat for each axis), the partition into windows, and the reverse of both. Patch merging
+(strided Slices, concatenated over channels) is another case. Each node copies the whole tensor again.
 
-Why it is legal: none of the operators computes anything, so that each element of the result is an element of x. Which
-one it is does not depend on x: it is found by giving the nodes the numbers of the elements. Elements that lie beside
-each other before and behind move together, as a row.
+Why it is legal: the operators only move elements, so each element of the result is an element of x. Its index does not
+depend on the values of x: the pass runs the nodes on the indices of the elements. Elements that are adjacent in both x
+and the result move together, as a row.
 
-Conditions: what is moved is of one value, and nobody reads what lies between; of all shapes only the number of images
-may be unknown, which are then moved each by itself: no node works along the first axis. Rows have 64 bytes at least,
-and there are at most 2^18 in an image, so that the indices, which the file carries, are few beside the data.
+Conditions: all moved elements come from one value; no other node reads an intermediate value. Only the first dimension,
+the number of images, may be unknown; then no node moves elements along it, and every image is moved in the same way. A
+row has at least 64 bytes, and an image at most 2^18 rows, so the indices in the file are small compared to the data.
 
-Where it pays: where the nodes write twice as much as the Gather. Attention is fused first, which reads its operands
-through Transposes without copying them.
+Where it pays: if the nodes write at least twice as many elements as the Gather. Attention is fused before, because
+FusedAttention reads transposed operands without a copy.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ MIN_ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class RowMoves:
-    """Nodes that make a value of another one's elements.
+    """Nodes that move the elements of one value.
 
     Attributes:
-        x: whose elements they are.
-        dtype: of x.
-        nodes: in their order; the last one makes the result.
-        images: how many parts of x are moved each by itself.
-        rows: those of x that make an image of the result, in its order.
-        rows_of_x: how many an image of x has.
+        x: the value.
+        dtype: its element type.
+        nodes: the nodes in topological order; the last one produces the result.
+        images: the number of images, which are moved independently.
+        rows: for each row of an image of the result, the index of the row of x.
+        rows_of_x: rows of an image of x.
         width: elements of a row.
-        written: elements that the nodes copy for an image.
+        written: elements that the nodes copy for one image.
     """
 
     x: ir.Value
@@ -99,7 +98,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
     def legal(self, match: RowMoves, editor: Editor) -> RowMoves:
         if "shape" not in signature("Reshape", editor.opset(match.nodes[-1])).inputs:
-            raise Refusal(Code.OPSET, "Reshape has its target as an attribute", match.nodes[-1])
+            raise Refusal(Code.OPSET, "Reshape has its target shape as an attribute in this opset", match.nodes[-1])
         if match.rows.size > MAX_ROWS:
             raise Refusal(Code.WRONG_SHAPE, f"an image has {match.rows.size} rows, which are too many", match.nodes[-1])
         return match
@@ -107,7 +106,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
     def candidate(self, plan: RowMoves, editor: Editor) -> Candidate:
         gathered = plan.rows.size * plan.width
         few = plan.written < 2 * gathered
-        no_gain = f"the nodes copy {plan.written} elements of an image, a Gather {gathered}" if few else ""
+        no_gain = f"the nodes copy {plan.written} elements per image, and a Gather {gathered}" if few else ""
         return editor.candidate("Gather", [plan.x], plan.y, plan.nodes[-1], no_gain)
 
     def rewrite(self, plan: RowMoves, editor: Editor) -> str:
@@ -126,7 +125,7 @@ class GatherRows(Pass[RowMoves, RowMoves]):
 
 
 def _row_width(elements: Array, all_of_x: int) -> int:
-    """How many elements move together: runs of them begin at multiples of it, in x and in the result."""
+    """Returns the largest row width: all runs of consecutive elements start at its multiples in x and the result."""
     flat = elements.reshape(-1)
     begins = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
     return math.gcd(all_of_x, flat.size, *np.unique(begins).tolist(), *np.unique(flat[begins]).tolist())

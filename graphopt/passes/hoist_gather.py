@@ -1,17 +1,16 @@
-"""A Gather of rows behind a product moves in front of it, where fewer rows are multiplied then.
+"""Moves a Gather of rows from the result of a MatMul to its input, so that fewer rows are multiplied.
 
     (X W + b)[rows] = X[rows] W + b
 
-Why it is legal: each row of a product with a matrix is made of the same row of X, and the bias is the same for all.
+Why it is legal: each row of X W depends only on the same row of X, and the bias is the same for all rows.
 
-Windows of images that were padded are put together without the pads behind attention's last product (Segment
-Anything: 4900 rows of which 4096 stay). So are two copies of the same numbers brought together, of which gather_rows
-makes one: that of heads behind the attention, that of windows behind the product.
+Windowed attention on padded images removes the pads after its last MatMul: in Segment Anything 4096 of 4900 rows
+remain. The rewrite also moves the copy of the windows next to the Transpose of the heads, and gather_rows joins both.
 
-Conditions: W is a matrix, b a constant of one number for each column or less; the rows are constant, along the axis in
-front of the last one; between product and Gather stands at most a Reshape, and nobody else reads what lies there.
+Conditions: W is a matrix; b is a constant that is the same for all rows; the indices are constant, along the axis
+before the last; at most a Reshape is between MatMul and Gather; no other node reads a value between them.
 
-Where it pays: with fewer rows; with as many where a copy makes X, which then goes.
+Where it pays: with fewer rows; with equally many if a copy produces X, because the copies are then joined.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class RowsOfProduct:
-    """A Gather behind a product.
+    """A Gather after a MatMul.
 
     Attributes:
-        linear: the product, with its bias.
+        linear: the MatMul and its bias.
         view: the Reshape between them, or None.
-        gather: of rows of what it reads.
-        last: the Reshape behind it that alone reads it, or the Gather.
-        images: the first dimension of what the Gather reads.
-        rows: how many it takes, and of how many.
-        tokens: rows of the product in one of them.
+        gather: the Gather of rows.
+        last: the Reshape that is the only reader of the Gather, or the Gather.
+        images: the first dimension of the Gather's input.
+        rows: the number of rows that the Gather selects, and the number of rows of its input.
+        tokens: rows of the MatMul's result in one row of the Gather's input.
     """
 
     linear: Linear
@@ -80,7 +79,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
         if weight is None or len(weight) != 2:
             return None
         if dims is None or len(dims) != 3 or None in (dims[1].value, dims[2].value, *(d.value for d in weight)):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"the Gather reads {shape_text(dims)}", node)
+            raise Refusal(Code.UNKNOWN_SHAPE, f"the Gather reads a value of shape {shape_text(dims)}", node)
         length, width, channels = dims[1].value or 0, dims[2].value or 0, weight[1].value or 0
         if channels == 0 or width % channels:
             return None
@@ -91,7 +90,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
         linear = match.linear
         bias = () if linear.bias is None else editor.shapes.dims(linear.bias)
         if bias is None or any(d != ONE for d in bias[:-1]) or len(bias) > (editor.shapes.rank(linear.X) or 0):
-            raise Refusal(Code.WRONG_SHAPE, f"the bias is {shape_text(bias)}", linear.node)
+            raise Refusal(Code.WRONG_SHAPE, f"the bias has shape {shape_text(bias)}", linear.node)
         for node in match.nodes[len({match.last, match.gather}) :]:
             require_read_once(node.outputs[0], node)
         return match
@@ -99,7 +98,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
     def candidate(self, plan: RowsOfProduct, editor: Editor) -> Candidate:
         taken, length = plan.rows
         few = taken < length or (taken == length and _is_copy(plan.linear.X))
-        no_gain = "" if few else f"{taken} rows of {length}"
+        no_gain = "" if few else f"the Gather selects {taken} of {length} rows"
         return editor.candidate("MatMul", [plan.linear.X, plan.linear.W], plan.last.outputs[0], plan.gather, no_gain)
 
     def rewrite(self, plan: RowsOfProduct, editor: Editor) -> str:
@@ -126,7 +125,7 @@ class HoistGather(Pass[RowsOfProduct, RowsOfProduct]):
 
 
 def _is_copy(x: ir.Value | None) -> bool:
-    """Whether a node that alone is read, through Reshapes, copies what it reads to make a value."""
+    """Returns whether a copy (Slice, Transpose, ...) produces x, directly or through Reshapes without other readers."""
     while (view := made_by(x, *VIEWS)) is not None and sole_reader(view.outputs[0]) is not None:
         x = view.inputs[0]
     return made_by(x, *COPIES) is not None and sole_reader(x) is not None

@@ -1,18 +1,18 @@
-"""The three convolutions of an inverted residual block are one node on CPUs.
+"""On CPUs the three convolutions of an inverted residual block become one node.
 
     Conv(act(Conv(act(Conv(X, W1, B1)), W2, B2)), W3, B3) + R = InvertedResidual[Add]<act>(X, W1, B1, W2, B2, W3, B3, R)
 
-of 1x1, depthwise and 1x1: MobileNetV2 (M. Sandler et al., CVPR 2018) and what is made of its blocks.
+The convolutions are 1x1, depthwise and 1x1, as in MobileNetV2 (M. Sandler et al., CVPR 2018) and its successors.
 
 Why it is legal: the operator is defined by this equation; the kernel computes some rows of all three convolutions at a
 time, and adds in another order.
 
 Conditions: float32; the 1x1 convolutions have one group, no stride and no pads, the depthwise one has no dilations and
-no negative pads; behind both stands the same activation, with the same numbers; what lies between the convolutions is
-read by nobody else; R has the shape of Y for certain; weights are constant, which the kernel packs once.
+no negative pads; the same activation with the same attributes follows the first two; no other node reads a value
+between the convolutions; R is proven to have the shape of Y; weights are constants, which the kernel packs once.
 
-Where it pays: for windows of 3x3 and 5x5, except 3x3 with Relu, where the tensors between the convolutions do not fit
-the caches and have at least four times as many channels as X (docs/measurements/inverted_residual_cpu.md).
+Where it pays: for 3x3 and 5x5 windows (except 3x3 with Relu) if the tensors between the convolutions do not fit the
+caches and have at least four times as many channels as X (docs/measurements/inverted_residual_cpu.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from graphopt.targets.profit import Candidate
 
 @dataclass(frozen=True)
 class BlockMatch:
-    """The three convolutions, the activations between them, and the sum behind them."""
+    """The three convolutions, the activations between them, and the residual sum after them."""
 
     convs: tuple[ConvMatch, ConvMatch, ConvMatch]
     forms: tuple[Form, Form]
@@ -68,7 +68,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
     def match(self, node: ir.Node, editor: Editor) -> BlockMatch | None:
         if editor.target.device != "cpu" or (first := _pointwise(node, editor)) is None:
             return None
-        # Most convolutions of other models end here: the next but one has a filter for each channel.
+        # Most other convolutions are excluded here, because no depthwise convolution follows.
         act = form_of(node.outputs[0], editor)
         second = None if act is None else _only_conv(act.y, editor)
         if act is None or second is None or not second.depthwise or second.M != first.M or len(second.kernel) != 2:
@@ -92,7 +92,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
         editor.require_alike((match.convs[0].X, match.convs[0].W, match.residual), match.last)
         if match.convs[1].attributes["dilations"] != (1, 1):
             raise Refusal(
-                Code.ATTRIBUTE, f"its dilations are {list(match.convs[1].attributes['dilations'])}", match.last
+                Code.ATTRIBUTE, f"the dilations are {list(match.convs[1].attributes['dilations'])}", match.last
             )
         for conv, form in zip(match.convs, match.forms):
             form.require_closed()
@@ -123,7 +123,7 @@ class InvertedResidual(Pass[BlockMatch, BlockMatch]):
 
 
 def _pointwise(node: ir.Node, editor: Editor) -> ConvMatch | None:
-    """The convolution where it is one of 1x1 windows over two axes and all channels, without a stride and pads."""
+    """Returns a node if it is a 1x1 Conv over two axes with one group, no stride and no pads, or None."""
     if not is_op(node, "Conv"):
         return None
     sizes = editor.shapes.dims(node.inputs[1])
@@ -136,7 +136,7 @@ def _pointwise(node: ir.Node, editor: Editor) -> ConvMatch | None:
 
 
 def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
-    """The convolution that reads the value, where there is just one."""
+    """Returns the convolution that is the only reader of the value, or None."""
     readers = value.consumers()
     if len(readers) != 1 or not is_op(readers[0], "Conv") or readers[0].inputs[0] is not value:
         return None
@@ -144,7 +144,7 @@ def _only_conv(value: ir.Value, editor: Editor) -> ConvMatch | None:
 
 
 def _sum_behind(node: ir.Node, editor: Editor) -> ir.Node | None:
-    """An Add that alone reads the node's result, with something else of the same shape."""
+    """Returns the Add that is the only reader of the node's result and adds a value of the same shape, or None."""
     y = node.outputs[0]
     add = sole_reader(y, "Add")
     if add is None or add.graph is not node.graph:

@@ -1,16 +1,16 @@
-"""A LayerNorm writes the windows of images, and one behind windows reads them, where a copy of its own did that.
+"""Fuses window partition into the LayerNorm before it, and the reverse into the LayerNorm after it.
 
     windows(norm(X)) = FusedLayerNormIntoWindows(X);  windows(norm(X + R)) = FusedLayerNormAddSumIntoWindows(X, R)
     norm(X + images(R)) = FusedLayerNormAddSumFromWindows(X, R)
 
-Why it is legal: the operators are defined by these equations, and what the nodes in between do is compared number by
-number with what the operators say that they do (`window_rows`, by which they are defined).
+Why it is legal: the operators are defined by these equations. The pass runs the nodes on row indices and compares the
+result with `window_rows`, which defines the operators.
 
-Attention with windows (Z. Liu et al., "Swin Transformer", 2021; A. Kirillov et al., "Segment Anything", 2023) pads
-images to whole windows, turns them by a shift, and cuts them; behind its products all of that is undone. Each token is
-a row of the norms in front and behind, which read it from anywhere at no cost.
+Windowed attention (Z. Liu et al., "Swin Transformer", 2021; A. Kirillov et al., "Segment Anything", 2023) pads images
+to whole windows, shifts them cyclically and partitions them; after its last MatMul it reverses this. A norm reads and
+writes one row for each token, so reading or writing the rows in another order costs nothing.
 
-Conditions: only the number of images may be unknown; padding is zeros; nobody reads what lies between.
+Conditions: only the number of images may be unknown; padding is zeros; no other node reads an intermediate value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Windows:
-    """The size of an image, of its windows, and the shift in front of them, rows before columns."""
+    """The sizes of an image and of its windows, and the cyclic shift, as (rows, columns)."""
 
     image: Pair
     window: Pair
@@ -73,15 +73,15 @@ class Windows:
 
 @dataclass(frozen=True)
 class WindowNorm:
-    """A norm beside nodes that move its rows.
+    """A norm and the adjacent nodes that move its rows.
 
     Attributes:
         norm: the norm.
-        moves: the nodes, in their order: behind its output, or in front of its R.
-        into: whether they are behind.
-        source: what the first of them reads.
-        images: how many there are.
-        windows: what the nodes do; behind the norm into windows, in front of it out of them.
+        moves: the nodes in topological order, after its output or before its R.
+        into: whether they are after the norm (partition); otherwise before it (reverse).
+        source: the input of the first of them.
+        images: the number of images.
+        windows: the sizes of the partition.
     """
 
     norm: ir.Node
@@ -126,9 +126,7 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
     def legal(self, match: WindowNorm, editor: Editor) -> WindowNorm:
         w = match.windows
         if match.adds and match.into and any(size % of for size, of in zip(w.image, w.window)):
-            raise Refusal(
-                Code.WRONG_SHAPE, f"windows of {w.window} do not divide images of {w.image}, and must", match.norm
-            )
+            raise Refusal(Code.WRONG_SHAPE, f"windows of {w.window} do not divide images of {w.image}", match.norm)
         editor.require_op(match.name, require_input(match.norm, 0), match.norm)
         return match
 
@@ -163,11 +161,10 @@ class NormWindows(Pass[WindowNorm, WindowNorm]):
 
 
 def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
-    """The norm and the nodes behind it, or those in front of its R.
+    """Returns the norm with the nodes after it, or before its R, that partition into windows or reverse this.
 
     Raises:
-        Refusal: they move rows, but not known where, or not to windows or out of them.
-
+        Refusal: the nodes move rows to unknown positions, or in another order.
     """
     last = _last_behind(node.outputs[0], editor) if into else made_by(node.inputs[1], *COPIES, *VIEWS)
     if last is None or last.graph is not node.graph or not is_known(last, editor):
@@ -191,12 +188,12 @@ def _read(node: ir.Node, into: bool, editor: Editor) -> WindowNorm | None:
         rows[back] = np.arange(back.size)
     windows = _windows_of(rows, count)
     if windows is None:
-        raise Refusal(Code.WRONG_PERM, "the rows neither go to windows nor come from them", *moves)
+        raise Refusal(Code.WRONG_PERM, "the nodes do not partition images into windows or reverse this", *moves)
     return WindowNorm(node, tuple(moves), into, source, images, windows)
 
 
 def _is_plain(node: ir.Node, editor: Editor) -> bool:
-    """Whether a LayerNormalization is one of ours: over the last axis, of one type, with a scale and a bias."""
+    """Returns whether FusedLayerNorm can express a LayerNormalization: last axis, one type, scale and bias."""
     x, *parameters = (*node.inputs, None, None)[:3]
     row = (editor.shapes.last(x),)
     types = {editor.dtype(v) for v in (x, *parameters)}
@@ -211,7 +208,7 @@ def _is_plain(node: ir.Node, editor: Editor) -> bool:
 
 
 def _last_behind(y: ir.Value, editor: Editor) -> ir.Node | None:
-    """The last of the nodes that move what a norm gives."""
+    """Returns the last node of the chain that moves the rows of y, or None."""
     last = None
     while (node := sole_reader(y, *COPIES, *VIEWS, PAD)) is not None and node.inputs[0] is y and is_known(node, editor):
         last, y = node, node.outputs[0]
@@ -219,13 +216,13 @@ def _last_behind(y: ir.Value, editor: Editor) -> ir.Node | None:
 
 
 def _keep_columns(moves: list[ir.Node]) -> bool:
-    """Whether the last axis may be that of the norm all along: of most nodes behind norms it is not."""
+    """Returns whether no Transpose moves the last axis: a cheap test, which most nodes after norms fail."""
     perms = [n.attributes.get("perm") for n in moves if n.op_type == "Transpose"]
     return all(perm is not None and perm.as_ints()[-1] == len(perm.as_ints()) - 1 for perm in perms)
 
 
 def _rows_of(elements: Array, D: int) -> Array | None:
-    """Which row each row of D elements is, or PADDED; None where rows are taken apart."""
+    """Returns the source row of each row of D elements, or PADDED; None if the nodes split rows."""
     if elements.size % D:
         return None
     apart = elements.reshape(-1, D)
@@ -237,7 +234,7 @@ def _rows_of(elements: Array, D: int) -> Array | None:
 
 
 def _windows_of(rows: Array, count: int) -> Windows | None:
-    """The images of `count` rows whose windows have the rows in this order."""
+    """Returns the image, window and shift sizes that give this order of rows, for images of `count` rows, or None."""
     if rows[0] == PADDED or rows.size > MAX_ROWS:
         return None
     widths = _divisors(rows.size)

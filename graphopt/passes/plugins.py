@@ -1,6 +1,6 @@
-"""Passes of other packages: entry points of the group `graphopt.passes` name a subclass of `Pass` or `ModelPass`.
+"""Passes of other packages: entry points of the group `graphopt.passes` that name subclasses of `Pass` or `ModelPass`.
 
-They run after ours, in the order of their names, under the same rules: remarks, invariants, the fixpoint.
+They run after ours, sorted by name, under the same rules: remarks, invariants, repetition until nothing changes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ GROUP = "graphopt.passes"
 
 @functools.cache
 def installed() -> tuple[Pass[Any, Any] | ModelPass, ...]:
-    """Our passes, and those that other packages bring.
+    """Returns our passes and those of other packages.
 
     Raises:
-        OptionError: an entry point cannot be loaded, is no pass, or takes a name that there is already.
+        OptionError: an entry point cannot be loaded, is not a pass, or has the name of another pass.
     """
     found = list(PASSES)
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
         where = f"the pass '{point.name}' of {point.dist.name if point.dist else 'a package'} ({point.value})"
         try:
             made = point.load()()
-        except Exception as error:  # whatever the code of others raises
+        except Exception as error:  # other packages may raise anything
             raise OptionError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
         if not isinstance(made, Pass | ModelPass):
-            raise OptionError(f"{where} is no subclass of graphopt.passes.Pass or ModelPass")
+            raise OptionError(f"{where} is not a subclass of graphopt.passes.Pass or ModelPass")
         if made.name in {p.name for p in found}:
             raise OptionError(f"{where} has the name '{made.name}' of another pass")
         found.append(made)

@@ -1,15 +1,15 @@
-"""A MaxPool behind an operator of ours reads the planes that this one writes, on CPUs.
+"""On CPUs a MaxPool after one of our operators becomes MaxPoolPlanes, which reads NCHW planes.
 
     WinogradConv -> MaxPool becomes WinogradConv -> MaxPoolPlanes
 
-Why it is legal: the operator is defined as the same pool. ONNX Runtime turns the planes into blocks of channels for its
-own, and what that gives back into planes.
+Why it is legal: the operator is defined as the same pool. ONNX Runtime would reorder the planes to its NCHWc layout for
+its pool, and the result back to planes.
 
-Conditions: two spatial axes, a window of 2 x 2 with stride 2 without pads, no indices, ceil_mode = 0; float32; X is
-made by an operator of ours.
+Conditions: two spatial axes, a 2 x 2 window with stride 2 and no pads, no indices, ceil_mode = 0; float32; one of our
+operators produces X.
 
-Where it pays: there everywhere (docs/measurements/forms_cpu.md). Pools of other windows take as long as the runtime's,
-and behind its own convolutions planes are what would have to be made.
+Where it pays: always under these conditions (docs/measurements/forms_cpu.md). For other windows ONNX Runtime's pool is
+as fast, and after its own convolutions the tensor is already in the NCHWc layout.
 """
 
 from __future__ import annotations

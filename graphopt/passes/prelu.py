@@ -1,17 +1,17 @@
-"""On the CPU a PRelu with a slope for each channel becomes two passes of ScaleShift and a Relu.
+"""On CPUs a PRelu with one slope for each channel becomes two ScaleShift nodes and a Relu.
 
     PRelu(X, s) = Relu(X) + s min(X, 0) = ScaleShiftAdd(ScaleShiftRelu(X, -1, 0), -s, 0, Relu(X))
 
 K. He et al., "Delving Deep into Rectifiers", ICCV 2015.
 
-Why it is legal: min(X, 0) = -Relu(-X); one of the two summands is 0, so that nothing is rounded twice;
-infinities and NaN are the same.
+Why it is legal: min(X, 0) = -Relu(-X). One of the two summands is 0, so nothing is rounded twice; infinities and NaN
+are the same.
 
-Conditions: the slope is a finite constant, [C, 1, .., 1] or [1, C, 1, .., 1], beside an X [N, C, ..] of three axes or
-more, C static; float or float16. A slope that is one number is a LeakyRelu (activations.py).
+Conditions: X is [N, C, ..] with three axes or more and static C; the slope is a finite constant [C, 1, .., 1] or
+[1, C, 1, .., 1]; float or float16. A PRelu with a single slope is a LeakyRelu (activations.py).
 
-Where it pays: ONNX Runtime's kernel takes five times as long as the three nodes in 1.31.1, and as long in 1.22.2
-(docs/measurements/forms_cpu.md). Our provider has a kernel for PRelu.
+Where it pays: on CPUs. The PRelu kernel of ONNX Runtime 1.31.1 takes five times as long as the three nodes, that of
+1.22.2 as long (docs/measurements/forms_cpu.md). On GPUs our provider has a kernel for PRelu.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
         return replace(match, slope=slope)
 
     def candidate(self, plan: PReluMatch, editor: Editor) -> Candidate:
-        no_gain = "" if editor.target.device == "cpu" else "the provider has a kernel for it"
+        no_gain = "" if editor.target.device == "cpu" else "our provider has a kernel for PRelu"
         return editor.candidate("ScaleShiftAdd", (plan.X,), plan.node.outputs[0], plan.node, no_gain)
 
     def rewrite(self, plan: PReluMatch, editor: Editor) -> str:
@@ -73,7 +73,13 @@ class PRelu(Pass[PReluMatch, PReluMatch]):
 
 
 def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) -> Array:
-    """The slopes [C, 1, .., 1] of a PRelu at `node`, of an x [N, C, ..]; [1] where there is one for an x of any shape.
+    """Returns the slopes of a PRelu of x [N, C, ..] as [C, 1, .., 1], or a single slope, for any x, as [1].
+
+    Args:
+        x: the input of the PRelu.
+        slope: its slopes.
+        node: the node that a refusal names.
+        editor: the model.
 
     Raises:
         Refusal: UNKNOWN_SHAPE, WRONG_SHAPE, NOT_FINITE or WRONG_DTYPE.
@@ -88,6 +94,6 @@ def slope_of_channels(x: ir.Value, slope: Array, node: ir.Node, editor: Editor) 
         )
     slope = slope.reshape(1) if one else column_of_channels(slope, C, len(dims), node)
     if not np.isfinite(slope).all():
-        raise Refusal(Code.NOT_FINITE, "a slope is not finite, so 0 would become NaN", node)
+        raise Refusal(Code.NOT_FINITE, "a slope is not finite, and its product with 0 would be NaN", node)
     editor.require_dtype(x, node)
     return slope

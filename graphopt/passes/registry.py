@@ -1,4 +1,4 @@
-"""All passes, in the order in which they run."""
+"""All passes in the order in which they run."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from graphopt.precision.channel_pair_pools import PoolsOfPairs
 from graphopt.precision.channel_pairs import PairsOfChannels
 
 PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
-    # First, so that all others see what it writes, and constants of it (a causal mask of a known length) are computed.
+    # First: all other passes match its nodes, and CleanUp folds its constants (a causal mask of known length).
     Contrib(),
     CleanUp(),
-    # Norms come before folding and ScaleShift, which would take their scale and shift.
+    # Norms come before folding and ScaleShift, which would fuse their scale and shift.
     FuseGroupNorm(),
     FuseRowNorm(),
     AdaLayerNorm(),
-    # Before the activations: one slope for all channels is a LeakyRelu.
+    # Before Activations, which turns a PRelu with a single slope into LeakyRelu.
     WrittenPRelu(),
     Activations(),
     FoldBatchNorm(),
@@ -56,14 +56,14 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
     FusedConvTranspose(),
     FuseEpilogue(),
     PRelu(),
-    # Behind the convolutions whose planes it reads.
+    # After the convolutions, because it reads the results of our operators.
     PoolPlanes(),
-    # Behind the epilogues, which take an activation along for nothing.
+    # After FuseEpilogue, which fuses activations at no cost.
     Gate(),
     FuseRotary(),
     ScaleHeads(),
     FuseAttention(),
-    # What attention has left.
+    # After FuseAttention, which fuses the Softmax of attention.
     AxisSoftmax(),
     GatherRows(),
     HoistGather(),
@@ -73,10 +73,10 @@ PASSES: tuple[Pass[Any, Any] | ModelPass, ...] = (
 
 
 def bfloat16_passes(keep: Collection[str]) -> tuple[Pass[Any, Any], ...]:
-    """The passes of `--precision bf16`, in the order in which they run after all others.
+    """Returns the passes of `--precision bf16` in the order in which they run.
 
     Args:
-        keep: nodes, by name or by operator, that keep float32.
+        keep: names of nodes and operators that keep float32.
     """
     products = (LinearToBf16(keep), ConvToBf16(keep), AttentionToBf16(keep), MatMulToBf16(keep))
     return (*products, FuseEpilogue(), PRelu(), PoolsOfPairs(), PairsOfChannels())

@@ -1,14 +1,14 @@
-"""A factor of each head moves from the scores of attention to the queries, so that the attention fuses.
+"""Moves a factor for each head from the scores of attention to the queries, so that FuseAttention can fuse the rest.
 
     (Q K) c = (Q c) K,   c [H, 1, 1]
 
-Z. Liu et al., "Swin Transformer V2", 2022: c = exp(min(s, ln 100)) of a learned s for each head.
+Z. Liu et al., "Swin Transformer V2", 2022: c = exp(min(s, ln 100)) with a learned s for each head.
 
-Why it is legal: every row of Q K is multiplied by one number, which may multiply the row of Q instead. Scores of
-float32 then overflow no sooner than the fused attention's own, whose scale multiplies Q, too.
+Why it is legal: c is constant in each row of Q K, so it can multiply the row of Q instead. In float32 this overflows no
+earlier than FusedAttention, which also multiplies Q by its scale.
 
-Conditions: the product is read by the Mul alone, and a Softmax follows it; c has sizes of 1 along rows and columns and
-does not let Q grow; float32; c is no number that the attention itself can take as its scale.
+Conditions: only the Mul reads the MatMul, and a Softmax follows; c has size 1 along rows and columns and does not
+broadcast Q to a larger shape; float32; c is not a known scalar, which would become the scale of FusedAttention.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from graphopt.graph.view import other_input, sole_reader
 from graphopt.metadata import Numerics
 from graphopt.passes.base import Pass
 
-# What may stand between the scores and their Softmax.
+# Operators between the scores and their Softmax.
 STEPS = ("Add", "Sub", "Where", "Reshape", "Mul", "Div", "Cast", "Clip", "Max", "Min", "Tanh")
 MOST_STEPS = 12
 
 
 @dataclass(frozen=True)
 class HeadScale:
-    """A product Q K, the Mul behind it, and what that multiplies by."""
+    """A MatMul Q K, the Mul after it, and its factor."""
 
     product: ir.Node
     scaled: ir.Node
@@ -44,7 +44,7 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
     anchors = frozenset({("", "MatMul")})
 
     def match(self, node: ir.Node, editor: Editor) -> HeadScale | None:
-        """Whatever does not fit is left for the attention pass to refuse, which says why."""
+        """Returns a match that can be rewritten, or None: FuseAttention refuses the others with a reason."""
         scaled = sole_reader(node.outputs[0], "Mul")
         factor = None if scaled is None else other_input(scaled, node.outputs[0])
         if scaled is None or factor is None or scaled.graph is not node.graph or not editor.target.custom_ops:
@@ -55,7 +55,7 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
         if q is None or c is None or len(q) < 3 or len(c) > len(q) or any(size.value != 1 for size in c[-2:]):
             return None
         if (editor.shapes.rank(node.inputs[1]) or 0) < 2:
-            return None  # by a vector the product has an axis less than Q, and c lies along others of it
+            return None  # K is a vector: the result has one axis fewer than Q, so c is along other axes
         fits = all(size.value == 1 or size == of for size, of in zip(c[:-2], q[len(q) - len(c) :]))
         types = {editor.dtype(v) for v in (node.inputs[0], factor)}
         return HeadScale(node, scaled, factor) if fits and types == {ir.DataType.FLOAT} else None
@@ -66,11 +66,11 @@ class ScaleHeads(Pass[HeadScale, HeadScale]):
     def rewrite(self, plan: HeadScale, editor: Editor) -> str:
         product, scaled = plan.product, plan.scaled
         q, k = product.inputs
-        assert q is not None and k is not None, "`match` asked"
+        assert q is not None and k is not None, "`match` requires both"
         builder = Builder(editor, scaled, product.name or scaled.name or "scores")
         y = builder.op("MatMul", builder.op("Mul", q, plan.factor, _dtype=ir.DataType.FLOAT), k)
         editor.replace([product, scaled], builder.nodes, {scaled.outputs[0]: y}, anchor=scaled)
-        return "the factor of each head multiplies the queries"
+        return "the factor of each head is applied to the queries"
 
 
 def _softmax_follows(node: ir.Node) -> bool:

@@ -1,19 +1,19 @@
-"""What cannot be folded into weights becomes one ScaleShift: BatchNormalization, and chains of constant affine nodes.
+"""BatchNormalization and chains of constant affine nodes that cannot be folded into weights become one ScaleShift.
 
     BN(X)                              = scale * X + shift
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)
 
-A target that takes standard ONNX only gets the same chain in fewer nodes: one BatchNormalization where one is part of
-it, one Mul and one Add otherwise.
+On targets that accept only standard ONNX the chain becomes fewer standard nodes: one BatchNormalization if the chain
+has one, or one Mul and one Add.
 
 Why it is legal: at inference BatchNormalization is an affine map of each channel (Ioffe and Szegedy, ICML 2015), and
-affine maps compose; numbers are combined in float64 and cast once.
+affine maps compose; they are combined in float64 and cast once.
 
-Conditions: inference mode; every parameter is a constant; the values in between are read once and are no graph
-outputs; the rank of X is known (scale and shift are written as [C, 1, .., 1]); at least one constant of a chain really
-varies along axis 1 (chains of plain numbers belong to activations and masks) and none along another; X is float or
-float16; none is the scale or shift of a written-out norm that runtimes fuse as a whole. Runs after folding, and after
-the passes that fuse whole normalisations, whose last Mul and Add look alike.
+Conditions: inference mode; every parameter is a constant; intermediate values are read once and are not graph outputs;
+the rank of X is known (scale and shift are written as [C, 1, .., 1]); at least one constant of a chain varies along
+axis 1 (chains of scalars belong to activations and masks), and none along another axis; X is float or float16; no node
+is the scale or shift of a written-out norm that runtimes fuse as a whole. The pass runs after folding, and after the
+passes that fuse whole norms, whose last Mul and Add have the same form.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ScaleShiftMatch:
     """A BatchNormalization, or affine nodes in a row.
 
     Attributes:
-        nodes: producers first.
+        nodes: the nodes, producers first.
         maps: the affine map of each node.
-        standard: they become standard operators.
+        standard: whether they become standard operators.
 
     """
 
@@ -70,11 +70,11 @@ class ScaleShiftMatch:
 
 @dataclass(frozen=True)
 class ScaleShiftPlan:
-    """What becomes one map.
+    """A chain with its combined map.
 
     Attributes:
         match: the nodes.
-        scale, shift: of the whole, in X's dtype, [C, 1, .., 1].
+        scale, shift: the combined map in X's dtype, [C, 1, .., 1].
 
     """
 
@@ -95,7 +95,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
             return chain
         if (node.domain, node.op_type) == BATCH_NORM:
             return ScaleShiftMatch((node,), (batch_norm_affine(node, editor),))
-        # Numbers are read once two such nodes in a row are found: most have no such neighbour.
+        # Constants are read only if two such nodes are adjacent: most have no such neighbour.
         first = _neighbour(node, editor)
         if first is None or (last := _affine(node, editor)) is None or (before := _affine(first, editor)) is None:
             return None
@@ -108,7 +108,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         node, x = match.nodes[0], match.X
         for part in match.nodes:
             if (norm := fused_by_runtimes(part, editor)) is not None:
-                raise Refusal(Code.NO_GAIN, f"it is a part of {norm}, which runtimes fuse as a whole", node)
+                raise Refusal(Code.NO_GAIN, f"the node is part of {norm}, which runtimes fuse as a whole", node)
         if not match.standard:
             editor.require_op("ScaleShift", x, node)
         dtype = editor.require_dtype(x, node)
@@ -120,7 +120,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
                 Code.WRONG_SHAPE, f"the constant has {C} elements, and the data has {channels} channels", node
             )
         if channels is None and (node.domain, node.op_type) in ELEMENTWISE:
-            # X's axis might be 1 and broadcast; the other operators' definitions exclude that.
+            # The axis of X could be 1 and broadcast; BatchNormalization and ScaleShift exclude that.
             raise Refusal(Code.UNKNOWN_SHAPE, f"the number of channels of {x.name} is not known", node)
         scale, shift = np.ones(C), np.zeros(C)
         for m, owner in zip(match.maps, match.nodes):
@@ -148,7 +148,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
         label = last.name or last.outputs[0].name
         scale = editor.initializer(last, plan.scale, f"{label}_scale")
         shift = editor.initializer(last, plan.shift, f"{label}_shift")
-        # Inference learns the number of channels from the scale, as it does not from a BatchNormalization.
+        # Unlike BatchNormalization, ScaleShift tells shape inference the number of channels.
         editor.shapes_may_follow |= editor.shapes.dim(x, 1).value != len(plan.scale)
         new = Builder(editor, last).emit("ScaleShift", [x, scale, shift], {})
         editor.replace(list(nodes), [new], {last.outputs[0]: new.outputs[0]}, anchor=last)
@@ -156,7 +156,7 @@ class ScaleShift(Pass[ScaleShiftMatch, ScaleShiftPlan]):
 
 
 def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
-    """The affine nodes that end in `node`, where standard operators can do with fewer of them."""
+    """Returns the chain of affine nodes that ends in `node` if fewer standard nodes can replace it, or None."""
     nodes: list[ir.Node] = []
     maps: list[Affine] = []
     current: ir.Node | None = node
@@ -180,7 +180,7 @@ def _standard_chain(node: ir.Node, editor: Editor) -> ScaleShiftMatch | None:
 
 
 def _operators(maps: list[Affine]) -> int:
-    """How many of Mul and Add the maps together need."""
+    """Returns an upper bound of the Mul and Add nodes that the combined map needs."""
     return any(np.any(m.scale != 1) for m in maps) + any(np.any(m.shift != 0) for m in maps)
 
 
@@ -194,7 +194,7 @@ def _rewrite_standard(plan: ScaleShiftPlan, editor: Editor) -> str:
         x = builder.op("BatchNormalization", x, *inputs, epsilon=0.0)
     else:
         numbers = {"Mul": scale} if np.any(scale != 1) else {}
-        if np.any(shift != 0) or not numbers:  # maps that undo each other leave one operator for clean_up
+        if np.any(shift != 0) or not numbers:  # an identity map becomes one Add of 0
             numbers["Add"] = shift
         for op, array in numbers.items():
             x = builder.op(op, x, builder.initializer(array, f"_{op}"), _like=last.outputs[0])
@@ -207,10 +207,10 @@ def _is_ours(node: ir.Node) -> bool:
 
 
 def _neighbour(node: ir.Node, editor: Editor) -> ir.Node | None:
-    """The affine node whose result `node` alone reads, found without reading numbers.
+    """Returns the affine node with `node` as the only reader of its result, without reading constants.
 
     Raises:
-        Refusal: OVERRIDABLE, where there is one: a bias alone is no chain, whoever may override it.
+        Refusal: OVERRIDABLE, only if there is such a node: an overridable bias alone is not a candidate.
     """
     refused: Refusal | None = None
     if _is_ours(node):
@@ -245,7 +245,7 @@ def _varies(m: Affine) -> bool:
 
 
 def _varies_elsewhere(m: Affine, rank: int | None) -> bool:
-    """True when the constant surely is no per-channel one: it varies along another axis than 1."""
+    """Returns whether the constant is known to vary along another axis than 1."""
     if rank is None or m.scale.size == 1:
         return False
     axis = 1 - (rank - m.scale.ndim)

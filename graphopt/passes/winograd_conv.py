@@ -1,10 +1,10 @@
-"""A 3x3 convolution with stride 1 becomes WinogradConv, where that pays on the target.
+"""A 3x3 convolution with stride 1 becomes WinogradConv if that pays on the target.
 
-    Conv(X, W, B) = WinogradConv(X, W, B),  the kernel computes Y = A^T [(G W G^T) * (B^T X B)] A tile by tile
+    Conv(X, W, B) = WinogradConv(X, W, B);  the kernel computes Y = A^T [(G W G^T) * (B^T X B)] A for each tile
 
 A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
 
-Why it is legal: WinogradConv is defined as the same convolution; its kernel takes fewer multiplications and rounds
+Why it is legal: WinogradConv is defined as the same convolution; its kernel needs fewer multiplications and rounds
 differently (numerics: approximate).
 
 Conditions: X has rank 4; kernel 3x3, strides, dilations and group are 1; auto_pad is resolved (SAME_UPPER and
@@ -69,10 +69,10 @@ class WinogradConv(Pass[ConvMatch, ConvMatch]):
         y = editor.shapes.dims(node.outputs[0])
         OH, OW = (None, None) if y is None or len(y) != 4 else (d.value for d in y[2:])
         if editor.half or (editor.dtype(plan.W) or editor.dtype(plan.X)) == ir.DataType.FLOAT16:
-            no_gain = "float16 allows only the small tile F(2x2, 3x3)"
+            no_gain = "float16 allows only the small tile F(2x2, 3x3), which gains little"
         elif not winograd_pays(editor.target, plan.C, plan.M, OH, OW):
             size = f"{OH or '?'}x{OW or '?'}"
-            no_gain = f"{plan.C} to {plan.M} channels of {size} on {editor.target}"
+            no_gain = f"too little work for {plan.C} to {plan.M} channels of {size} on {editor.target}"
         return editor.candidate("WinogradConv", (plan.X, plan.W), node.outputs[0], node, no_gain)
 
     def rewrite(self, plan: ConvMatch, editor: Editor) -> str:

@@ -1,17 +1,17 @@
-"""A PRelu that exporters write out becomes the operator.
+"""A written-out PRelu becomes the operator.
 
     Relu(X) + s Relu(-X) = PRelu(X, -s);  Relu(X) - s Relu(-X) = PRelu(X, s)
 
-Keras's layer (K. He et al., "Delving Deep into Rectifiers", ICCV 2015), as tf2onnx writes it.
+tf2onnx writes the PReLU layer of Keras in this form (K. He et al., "Delving Deep into Rectifiers", ICCV 2015).
 
-Why it is legal: one of the two summands is 0 for every X, and s is finite, so that nothing is rounded twice; infinities
-and NaN are the same.
+Why it is legal: one of the two summands is 0 for every X, and s is finite, so nothing is rounded twice; infinities and
+NaN are the same.
 
-Conditions: those of a PRelu that an operator of ours takes (prelu.py); nothing between X and the result is read
-elsewhere. One slope for all channels is a LeakyRelu (activations.py), of an X of any shape.
+Conditions: those of prelu.py; no other node reads a value between X and the result. A single slope, for X of any shape,
+is a LeakyRelu (activations.py).
 
-Where it pays: five nodes are one, which a convolution in front takes along (fuse_epilogue.py), or three (prelu.py).
-Where the target takes no node of ours, ONNX Runtime's PRelu would be slower than what is there.
+Where it pays: five nodes become one, which a preceding convolution fuses (fuse_epilogue.py), or three (prelu.py). On
+targets without our operators ONNX Runtime's PRelu would be slower than the five nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from graphopt.remarks import Code, Refusal, became
 
 @dataclass(frozen=True)
 class WrittenPReluMatch:
-    """nodes: those that compute it, the last one behind the others. slope: as it is stored, negated where s is."""
+    """A written-out PRelu: its slope, negated where the form negates s, and its nodes, the last one last."""
 
     X: ir.Value
     slope: Array
@@ -72,7 +72,7 @@ class WrittenPRelu(Pass[WrittenPReluMatch, WrittenPReluMatch]):
         require_one_graph(match.nodes, last)
         slope = slope_of_channels(match.X, match.slope, last, editor)
         if match.slope.size > 1 and not editor.target.custom_ops:
-            raise Refusal(Code.NO_GAIN, "ONNX Runtime's PRelu takes longer than these nodes", last)
+            raise Refusal(Code.NO_GAIN, "ONNX Runtime's PRelu is slower than these nodes", last)
         return replace(match, slope=slope)
 
     def rewrite(self, plan: WrittenPReluMatch, editor: Editor) -> str:

@@ -59,7 +59,7 @@ def test_a_pass_of_another_package(package: Path) -> None:
     [
         ("my_passes:Nothing", "cannot be loaded: AttributeError"),
         ("no_such_module:Pass", "cannot be loaded: ModuleNotFoundError"),
-        ("builtins:dict", "is no subclass of graphopt.passes.Pass"),
+        ("builtins:dict", "is not a subclass of graphopt.passes.Pass"),
         ("graphopt.passes.winograd_conv:WinogradConv", "has the name 'winograd_conv' of another pass"),
     ],
 )

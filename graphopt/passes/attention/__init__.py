@@ -1,1 +1,1 @@
-"""The parts of the pass `fuse_attention`: what it reads around the two products, and the node that it writes."""
+"""The parts of the pass `fuse_attention`: matching, and the order of the steps."""

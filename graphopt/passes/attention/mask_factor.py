@@ -1,7 +1,8 @@
 """Masks that are factors: s mask + c (1 - mask), as Megatron, GLM, minGPT and the first GPT-2 hide keys.
 
-Where every number of the mask is 0 or 1 that is Where(mask, s, c), to the bit: s * 1 + c * 0 = s, and s * 0 + c = c for
-every finite score. What a caller gives may be another number, so the mask must be made from booleans or constants.
+If every element of the mask is 0 or 1, the term equals Where(mask, s, c) bit for bit: s * 1 + c * 0 = s and
+s * 0 + c = c for every finite score. A mask that is a model input may have other values, so the mask must be computed
+from booleans or constants.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from graphopt.graph.view import GraphView, attribute_int, made_by
 from graphopt.ops.schema import Array
 from graphopt.passes.attention.match import MAX_PATH, Condition, ScoresView
 
-# Their results are numbers of their first operand, of another type perhaps, or 0.
+# Each result element is 0 or an element of the first operand, possibly of another type.
 _KEEP_OR_CLEAR = MOVES | {"Cast", "Trilu"}
-# Their result is 0 or 1 where all operands are.
+# The result is 0 or 1 if all operands are.
 _CLOSED = frozenset("Concat Max Min Mul".split())
 
 
 def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
-    """Whether every number of a value is 0 or 1, or true or false, for every input of the model."""
+    """Returns whether every element of a value is 0 or 1, or a boolean, for every input of the model."""
     asked = {value}
     nearest = [value]
     for _ in range(MAX_PATH):
         found = [_zero_or_one_if(v, graph) for v in nearest]
         if any(sources is None for sources in found):
             return False
-        # Each value once: one that is read twice at every step would be reached along 2^MAX_PATH paths.
+        # Each value is visited once: values that are read twice at each step have 2^MAX_PATH paths.
         nearest = list(dict.fromkeys(v for sources in found for v in sources or () if v not in asked))
         if not nearest:
             return True
@@ -40,7 +41,7 @@ def is_zero_or_one(value: ir.Value | None, graph: GraphView) -> bool:
 
 
 def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Value | None] | None:
-    """The values of which all numbers must be 0 or 1 for those of `value` to be; None where they may be others."""
+    """Returns the values that must be 0 or 1 for `value` to be 0 or 1; None if it may have other elements."""
     array = graph.constant(value)
     if array is not None:
         return () if array.dtype.kind in "biuf" and np.isin(array, (0, 1)).all() else None
@@ -64,13 +65,13 @@ def _zero_or_one_if(value: ir.Value | None, graph: GraphView) -> Sequence[ir.Val
 
 
 def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphView) -> float | None:
-    """The c of s mask + c (1 - mask); None where the term is something else.
+    """Returns the c of s mask + c (1 - mask); None if the term has another form.
 
     Args:
-        mask: what the scores are multiplied by.
-        bias: what is added behind, times `factor`.
-        factor: 1, or -1.
-        graph: of the values.
+        mask: the factor of the scores.
+        bias: the value that is added next, times `factor`.
+        factor: 1 or -1.
+        graph: the graph of the values.
     """
     if graph.shapes.rank(mask) is None or graph.shapes.rank(mask) != graph.shapes.rank(bias):
         return None
@@ -88,7 +89,7 @@ def hidden_number(mask: ir.Value, bias: ir.Value, factor: float, graph: GraphVie
 
 
 def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: GraphView) -> Condition:
-    """The mask of a factor: the booleans that it was made from where that is all that happened to them."""
+    """Returns the condition of a mask factor: the boolean source if the mask is only a Cast of it."""
     source = _origin(mask)
     if graph.dtype(source) == ir.DataType.BOOL:
         return Condition(source, node, view)
@@ -96,7 +97,7 @@ def condition_of(mask: ir.Value, node: ir.Node, view: ScoresView | None, graph: 
 
 
 def _origin(value: ir.Value) -> ir.Value:
-    """What a value is without Casts: 0 and 1 are the same numbers in every type."""
+    """Returns the source of a value before Casts and Identities, which keep 0 and 1 in every type."""
     for _ in range(MAX_PATH):
         node = made_by(value, "Cast", "Identity")
         if node is None or node.inputs[0] is None:
@@ -107,9 +108,9 @@ def _origin(value: ir.Value) -> ir.Value:
 
 @dataclass
 class _Computed:
-    """What values computed from one mask and numbers are, where the mask is `number`; in their own types.
+    """Evaluates values that are computed from a mask and scalars, for an element of the mask that equals `number`.
 
-    Each value is computed once, however many paths lead to it.
+    Each value is computed once, in its own type.
     """
 
     mask: ir.Value
@@ -141,7 +142,7 @@ class _Computed:
 
 
 def _applied(node: ir.Node, operands: Sequence[Array]) -> Array | None:
-    """What a node makes of one number each; None of an operator that no mask is written with."""
+    """Applies a node to scalars; returns None for operators that masks do not use."""
     first = operands[0]
     with np.errstate(all="ignore"):
         if node.op_type == "Cast":

@@ -1,4 +1,4 @@
-"""What the attention fusion finds: operands, steps, terms and masks of one softmax(...) V."""
+"""The parts of a matched attention: operands, terms and masks of one softmax(...) V."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from graphopt.graph.view import GraphView, is_op, made_by
 from graphopt.ops.fused_attention import Variant
 from graphopt.remarks import Code, Refusal
 
-# Between the two products of a real attention stand at most a dozen nodes.
+# Real models have at most a dozen nodes between the two MatMuls.
 MAX_PATH = 24
 
 
 @dataclass(frozen=True)
 class Operand:
-    """transpose(value, perm) is what the fused node works on."""
+    """An operand of the fused node: transpose(value, perm)."""
 
     value: ir.Value
     perm: tuple[int, ...]
@@ -27,17 +27,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An operand that the rewrite makes from an input of an Attention node; `value` stands for it until then.
+    """An operand that the rewrite creates from an input of an Attention node; until then `value` is a placeholder.
 
-    Packed heads are split off: [B, S, heads * D] is seen as [B, S, heads, D]. With a cache the heads come first and
-    the cached rows before the new ones: [B, heads, P + S, D].
+    Packed heads are split: [B, S, heads * D] becomes [B, S, heads, D]. With a cache the result is [B, heads, P + S, D]:
+    heads before rows, and cached rows before new rows.
 
     Attributes:
-        value: what the match refers to.
+        value: the placeholder.
         source: the node's input.
-        heads: how many are packed into the last dimension, or None.
+        heads: the number of heads packed into the last dimension, or None.
         past: the cache, [B, heads, P, D], or None.
-        present: the node's output that gives the rows of both, or None.
+        present: the node's output with the cached and the new rows, or None.
     """
 
     value: ir.Value
@@ -49,7 +49,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class ScoresView:
-    """The scores under another shape: what a Reshape, `there`, between the scores and the probabilities makes."""
+    """The scores in another shape, by the Reshape `there` between the scores and the probabilities."""
 
     dims: tuple[Size, ...]
     there: ir.Node
@@ -57,10 +57,10 @@ class ScoresView:
 
 @dataclass(frozen=True)
 class Term:
-    """An additive term: factor * value, joined where the scores are seen as `view` (None: as they are).
+    """An additive term, factor * value, added to the scores in the shape of `view` (None: their own shape).
 
-    With `mask` = (c, keeps), value is boolean and the term is where(value, 0, c), or where(value, c, 0) unless `keeps`;
-    `numbers` as for a condition.
+    With `mask` = (c, keeps) the value is boolean, and the term is where(value, 0, c) if `keeps`, or where(value, c, 0);
+    `numbers` as in `Condition`.
     """
 
     value: ir.Value
@@ -73,9 +73,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Condition:
-    """A boolean mask; `keeps` says whether true keeps the score or hides it.
+    """A boolean mask; true keeps the score if `keeps`, or hides it.
 
-    With `numbers` it is of another type, and holds 0 and 1 alone.
+    With `numbers` the value is not boolean, and every element is 0 or 1.
     """
 
     value: ir.Value
@@ -87,11 +87,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class ContextPath:
-    """The way from the softmax to the context product."""
+    """The path from the softmax to the MatMul that produces the context."""
 
     nodes: tuple[ir.Node, ...]
     context: ir.Node
-    # Which operand of the context product the probabilities are, and whether they come transposed.
+    # The index of the probabilities among the operands of the MatMul, and whether they are transposed.
     index: int
     swapped: bool = False
     guard: bool = False
@@ -100,7 +100,7 @@ class ContextPath:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention, as far as it has been read: each part of the reading returns it with what it has found."""
+    """One attention; each part of the matching returns a copy with more fields filled."""
 
     softmax: ir.Node
     scores: ir.Node
@@ -111,32 +111,32 @@ class Attention:
     v: Operand
     o_perm: tuple[int, ...]
     output: ir.Value
-    # Removed with the fused node's making; none of their outputs but `output` may be read elsewhere.
+    # Always removed; of their outputs other nodes may read only `output`.
     inner: tuple[ir.Node, ...]
-    # Removed when nobody else reads them.
+    # Removed if no other node reads them.
     outer: tuple[ir.Node, ...] = ()
     scale: float = 1.0
     softcap: float | None = None
     terms: tuple[Term, ...] = ()
     conditions: tuple[Condition, ...] = ()
     mask_value: float = 0.0
-    # The Reshape that ends a view, where one does.
+    # View -> the Reshape back to the shape of the scores, if there is one.
     back: Mapping[ScoresView, ir.Node] = field(default_factory=dict)
     causal: bool = False
-    # How many keys before and behind its own place a query sees.
+    # The number of keys that a query sees before and after its own position.
     window: tuple[int, int] | None = None
     guard: bool = False
     gqa: bool = False
     # Scores in float16, the rest in float32: Q and K are cast, and the node works in float32.
     widened: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
-    # Where each dimension of a value that goes can be read instead, for the Shape nodes that read it.
+    # Removed value -> for each dimension, a value and an axis with the same size, for Shape nodes that read it.
     axes: Mapping[ir.Value, Sequence[tuple[ir.Value, int]]] = field(default_factory=dict)
-    # The types to which the probabilities are cast on their way.
+    # The types to which the probabilities are cast, with the Casts.
     casts: tuple[tuple[ir.DataType, ir.Node], ...] = ()
-    # What joins after a cast to float32.
+    # Nodes that add a term or a mask after a Cast to float32.
     wide_steps: tuple[ir.Node, ...] = ()
-    # For an Attention node: the operands to make, and whether the heads of the result are packed again.
+    # For an Attention node: the operands to create, and whether the heads of the result are packed.
     prepared: tuple[Prepared, ...] = ()
     packed: bool = False
 
@@ -154,7 +154,7 @@ class Attention:
 
 
 def data_readers(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value, once for each use; those that only ask for its shape can ask elsewhere."""
+    """Returns the readers of a value, once for each use, without Shape nodes, which can read another value."""
     return [use.node for use in value.uses() if not is_shape(use.node)]
 
 
@@ -163,7 +163,7 @@ def is_shape(node: ir.Node) -> bool:
 
 
 def sole_data_reader(value: ir.Value) -> ir.Node | None:
-    """The only node that reads a value's data, if there is one and the value is no graph output."""
+    """Returns the only reader of a value's data; None if there are several or the value is a graph output."""
     readers = data_readers(value)
     return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
@@ -173,7 +173,7 @@ def is_random(value: ir.Value | None) -> bool:
 
 
 def same_dims(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Whether two shapes of the same tensor are the same: one dimension that is not known follows from the others."""
+    """Returns whether two shapes of one tensor are equal; one dimension may differ, as it follows from the others."""
     return len(a) == len(b) and sum(x != y for x, y in zip(a, b)) <= 1
 
 
@@ -189,7 +189,7 @@ def require_rank(value: ir.Value | None, graph: GraphView, node: ir.Node) -> int
 
 
 def score_dims(match: Attention) -> tuple[Size, ...]:
-    """The dimensions of the scores, from Q and K."""
+    """Returns the dimensions of the scores, computed from Q and K."""
     shapes = match.graph.shapes
     q = [shapes.dim(match.q.value, axis) for axis in match.q.perm]
     k = [shapes.dim(match.k.value, axis) for axis in match.k.perm]
@@ -197,7 +197,7 @@ def score_dims(match: Attention) -> tuple[Size, ...]:
     sizes: list[Size] = []
     for i in range(-batch - 2, -2):
         pair = [t[i] for t in (q, k) if -i <= len(t)]
-        # With grouped heads those of Q count; otherwise the larger of two that broadcast.
+        # With grouped heads the size of Q; otherwise the larger of two that broadcast.
         sizes.append(pair[0] if pair[0] != ONE or match.gqa else pair[-1])
     return (*sizes, q[-2], k[-1])
 

@@ -1,4 +1,4 @@
-"""Attention of ai.onnx, opset 23 and later, read as the function body of its specification defines it."""
+"""Reads the ai.onnx operator Attention, opset 23 and later."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from graphopt.graph.view import GraphView, attribute_float, attribute_int
 from graphopt.passes.attention.match import Attention, Condition, Operand, Prepared, Term, require_rank
 from graphopt.remarks import Code, Refusal
 
-# What is read here; qk_matmul_output_mode says what an output holds that nobody may read.
+# The attributes read here. qk_matmul_output_mode concerns only an output that must be unused.
 KNOWN = frozenset(
     ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision")
 )
-# How many keys before and behind its own a query sees; -1 for all. Attention-25 and later.
+# The number of keys that a query sees before and after its own; -1 for all. Attention-25 and later.
 WINDOWS = ("left_window_size", "right_window_size")
-# More keys than any sequence has.
+# A size above any sequence length.
 ALL_KEYS = 2**31 - 1
 
 
 def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
-    """Reads Attention-23 to -26 as the function body of their specification defines them.
+    """Reads Attention-23 to -26 as defined by the function body of their specification.
 
-    The body gives 0 for rows that the mask hides wholly, which is what Guard makes of the NaN of a plain softmax.
+    The body gives 0 for fully masked rows, so a mask selects the Guard variant, which replaces NaN probabilities by 0.
 
     Raises:
-        Refusal: for what FusedAttention has no words for.
-
+        Refusal: FusedAttention cannot express the node.
     """
     q, k, v, mask, past_key, past_value, lengths = [*node.inputs, *[None] * 7][:7]
     _require_version(node, graph)
     _require_known_attributes(node)
     if q is None or k is None or v is None:
-        raise Refusal(Code.UNSUPPORTED_OP, "Q, K or V is absent", node)
+        raise Refusal(Code.UNSUPPORTED_OP, "the node does not have Q, K and V", node)
     if lengths is not None:
         raise Refusal(Code.UNSUPPORTED_OP, "the number of valid keys is an input", node)
     present_key, present_value, scores = (_read_output(node, i) for i in (1, 2, 3))
     cached = past_key is not None and past_value is not None
     if scores is not None or (not cached and (present_key or present_value)):
-        raise Refusal(Code.ESCAPES, "the scores are an output, or keys and values are outputs without a cache", node)
+        why = "other nodes read the scores, or keys and values without a cache, which are outputs of Attention"
+        raise Refusal(Code.ESCAPES, why, node)
     packed = _is_packed(node, (q, k, v), graph)
     _require_precision(node)
 
@@ -56,7 +56,7 @@ def read_attention_node(node: ir.Node, graph: GraphView) -> Attention:
             prepared.append(made)
         operands.append(operand)
     q_operand, k_operand, v_operand = operands
-    # Sizes before the cache joins, as causal masks count them: query i sees key j of the call if j <= i.
+    # Sizes without the cache. Causal masks count positions like this: query i sees key j of the call if j <= i.
     rows, keys = (graph.shapes.dim(x, 1 if packed else 2) for x in (q, k))
     softcap = attribute_float(node, "softcap", 0.0)
     if softcap < 0.0:
@@ -98,17 +98,18 @@ def _require_known_attributes(node: ir.Node) -> None:
 
 
 def _seen_keys(node: ir.Node, rows: Size, keys: Size) -> tuple[bool, tuple[int, int] | None]:
-    """Whether later keys are hidden, or else the window of keys that a query sees, which then says that, too."""
+    """Returns whether the mask is causal, and the window of keys, which replaces the causal mask if present."""
     causal = attribute_int(node, "is_causal", 0) == 1
     window = _window(node, causal)
     if (causal or window is not None) and rows != keys:
-        what = "causal" if causal else "a window"
-        raise Refusal(Code.UNKNOWN_SHAPE, f"{what} counts from the top left, and nothing tells that S = T", node)
+        what = "is_causal" if causal else "the window"
+        why = f"{what} counts from the first key, and it is not proven that there are as many queries as keys"
+        raise Refusal(Code.UNKNOWN_SHAPE, why, node)
     return causal and window is None, window
 
 
 def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
-    """How many keys before and behind its own a query sees, what causality hides left out; None where there is none."""
+    """Returns the number of keys that a query sees before and after its own (0 after if causal); None for no window."""
     sizes = [attribute_int(node, name, -1) for name in WINDOWS]
     for name, size in zip(WINDOWS, sizes):
         if size < -1:
@@ -120,7 +121,7 @@ def _window(node: ir.Node, causal: bool) -> tuple[int, int] | None:
 
 
 def _is_packed(node: ir.Node, operands: tuple[ir.Value, ...], graph: GraphView) -> bool:
-    """Whether the heads are packed into the last of three dimensions; there are four otherwise."""
+    """Returns whether Q, K and V have rank 3, with the heads packed into the last dimension, instead of rank 4."""
     ranks = [require_rank(x, graph, node) for x in operands]
     if ranks not in ([4, 4, 4], [3, 3, 3]):
         raise Refusal(Code.WRONG_RANK, f"Q, K and V have ranks {ranks}", node)
@@ -150,7 +151,7 @@ def _masked(found: Attention, mask: ir.Value) -> Attention:
     last = require_rank(mask, graph, node) - 1
     total = graph.shapes.dim(found.k.value, found.k.perm[-1])
     if graph.opset(node) >= ATTENTION_PADS_MASK_OPSET and (last < 0 or graph.shapes.dim(mask, last) != total):
-        raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may be shorter than the keys, which pads it", node)
+        raise Refusal(Code.UNKNOWN_SHAPE, f"{mask.name} may have fewer keys than K, so the node may pad it", node)
     dtype = graph.dtype(mask)
     if dtype is None:
         raise Refusal(Code.WRONG_DTYPE, f"the element type of {mask.name} is not known", node)
@@ -160,7 +161,7 @@ def _masked(found: Attention, mask: ir.Value) -> Attention:
 
 
 def _read_output(node: ir.Node, i: int) -> ir.Value | None:
-    """Output i, if anybody reads it."""
+    """Returns output i if it is used, or None."""
     value = node.outputs[i] if i < len(node.outputs) else None
     return value if value is not None and (value.uses() or value.is_graph_output()) else None
 
@@ -172,7 +173,7 @@ def _heads(operand: Operand, graph: GraphView) -> Size:
 def _prepare(
     node: ir.Node, x: ir.Value, heads: int | None, past: ir.Value | None, present: ir.Value | None, graph: GraphView
 ) -> tuple[Operand, Prepared]:
-    """The operand that splitting heads and joining the cache will make of an input.
+    """Returns the operand that the rewrite creates from an input by splitting heads and concatenating the cache.
 
     Raises:
         Refusal: ATTRIBUTE when the heads do not divide the last dimension.

@@ -1,7 +1,7 @@
-"""The operands and the result of an attention: which axis is which, and what around them the node does itself.
+"""Operands and result of an attention: the meaning of their axes, and the nodes around them that are fused.
 
-The products are read in Einsum's notation, so that layouts are permutations that compose. Transposes, factors of one
-number and repeated key/value heads come off the operands; Transposes come off the result.
+MatMuls are read in Einsum notation, so layouts are permutations, which compose. The fused node replaces Transposes,
+scalar factors and repeated key/value heads of the operands, and Transposes of the result.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from graphopt.remarks import Code, Refusal
 
 
 def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
-    """A product of two tensors in Einsum's notation: the axes of its operands and of its result.
+    """Returns a MatMul or Einsum of two tensors in Einsum notation: the axes of its operands and its result.
 
     Raises:
-        Refusal: UNKNOWN_RANK, or UNSUPPORTED_OP for an equation that is not a plain product.
+        Refusal: UNKNOWN_RANK, WRONG_RANK, or UNSUPPORTED_OP for an Einsum that is not a plain matrix multiplication.
 
     """
     if len(node.inputs) != 2:
-        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} multiplies {len(node.inputs)} tensors", node)
+        raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has {len(node.inputs)} operands", node)
     if node.op_type == "Einsum":
         equation = attribute_string(node, "equation", "").replace(" ", "")
         left, arrow, out = equation.partition("->")
         a, comma, b = left.partition(",")
         plain = arrow and comma and all(len(set(t)) == len(t) and t.isalpha() for t in (a, b, out))
         if not plain:
-            raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain product", node)
+            raise Refusal(Code.UNSUPPORTED_OP, f"Einsum '{equation}' is not a plain matrix multiplication", node)
         return a, b, out
     rank_a, rank_b = require_rank(node.inputs[0], graph, node), require_rank(node.inputs[1], graph, node)
     if not 2 <= min(rank_a, rank_b) <= max(rank_a, rank_b) <= 4:
@@ -51,7 +51,7 @@ def _letters(node: ir.Node, graph: GraphView) -> tuple[str, str, str]:
 
 
 def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node: ir.Node) -> Operand:
-    """The operand as a stack of matrices with axes `matrix` over the last of the axes `batch`."""
+    """Returns the operand as a stack of matrices with the axes `matrix`, over the last axes of `batch`."""
     own = "".join(c for c in batch if c in letters)
     if set(letters) != set(own + matrix) or not batch.endswith(own) or value is None or len(letters) > 4:
         raise Refusal(Code.UNSUPPORTED_OP, f"an operand has the axes {letters} and not {batch + matrix}", node)
@@ -59,7 +59,7 @@ def _operand(value: ir.Value | None, letters: str, batch: str, matrix: str, node
 
 
 def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
-    """Q as [.., i, k] and K as [.., k, j] of the product that makes the scores [.., i, j]."""
+    """Returns Q as [.., i, k] and K as [.., k, j] of the MatMul that produces the scores [.., i, j]."""
     a, b, out = _letters(node, graph)
     batch, i, j = out[:-2], out[-2:-1], out[-1:]
     first = 0 if i in a and j in b else 1
@@ -75,7 +75,7 @@ def query_and_key(node: ir.Node, graph: GraphView) -> tuple[Operand, Operand]:
 
 
 def value_and_result(down: ContextPath, graph: GraphView) -> tuple[Operand, tuple[int, ...]]:
-    """V as [.., T, Dv], and the perm that takes [.., S, Dv] to what the context product returns."""
+    """Returns V as [.., T, Dv], and the perm from [.., S, Dv] to the result of the context MatMul."""
     node = down.context
     a, b, out = _letters(node, graph)
     p, v = (a, b) if down.index == 0 else (b, a)
@@ -97,7 +97,7 @@ def _swap_last(perm: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def absorb_operands(found: Attention, graph: GraphView) -> Attention:
-    """Transposes, factors of one number and repeated heads of Q, K and V become part of the node."""
+    """Fuses Transposes, scalar factors and repeated heads of Q, K and V."""
     taken = _Taken(found, graph)
     q = taken.absorb(found.q, scaled=True)
     k = taken.absorb(found.k, scaled=True)
@@ -115,7 +115,7 @@ def absorb_operands(found: Attention, graph: GraphView) -> Attention:
 def _before_repeating(
     q: Operand, k: Operand, v: Operand, graph: GraphView
 ) -> tuple[Operand, Operand, tuple[ir.Node, ...]] | None:
-    """K and V before each of their heads is repeated for a group of query heads, and the nodes that repeat them."""
+    """Returns K and V before their heads are repeated for groups of query heads, and the repeating nodes, or None."""
     if {len(q.perm), len(k.perm), len(v.perm)} != {4}:
         return None
     k_perm = k.perm
@@ -132,7 +132,7 @@ def _before_repeating(
 
 @dataclass(frozen=True)
 class _Repeat:
-    """value with each slice of `axis` repeated `groups` times, copies side by side."""
+    """`value` with each slice of `axis` repeated `groups` times, the copies adjacent."""
 
     value: ir.Value
     axis: int
@@ -141,7 +141,7 @@ class _Repeat:
 
 
 def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
-    """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition; None when it is none."""
+    """Reads Reshape(Expand or Tile(Unsqueeze(x, axis + 1))) as a repetition, or returns None."""
     merge = made_by(value, "Reshape")
     if merge is None or not is_read_once(value):
         return None
@@ -152,7 +152,7 @@ def _repeated(value: ir.Value, graph: GraphView) -> _Repeat | None:
 def _spread(
     wide: ir.Value | None, merged: Sequence[Size], below: tuple[ir.Node, ...], graph: GraphView
 ) -> _Repeat | None:
-    """The repetition that shows when `wide`, an Expand or Tile along a new axis, is reshaped to `merged`."""
+    """Returns the repetition by `wide`, an Expand or Tile along a new axis, reshaped to `merged`, or None."""
     spread = made_by(wide, "Expand", "Tile")
     if wide is None or spread is None:
         return None
@@ -170,7 +170,7 @@ def _spread(
     if len(grown) != 1 or grown[0] == 0 or before[grown[0]] != ONE:
         return None
     g = grown[0]
-    # Taking the new axis of 1 out again must give x, and merging it into the axis before must give the result.
+    # Removing the new axis of size 1 must give x, and merging it into the axis before must give the result.
     if not same_dims(x, (*before[:g], *before[g + 1 :])):
         return None
     if not same_dims(merged, (*after[: g - 1], after[g - 1] * after[g], *after[g + 1 :])):
@@ -179,7 +179,7 @@ def _spread(
 
 
 class _Taken:
-    """What comes off the operands of an attention: a factor, nodes, and where axes of what they made can be read."""
+    """The nodes fused into the operands so far: the scale, the nodes, and axes equal to those of their results."""
 
     def __init__(self, found: Attention, graph: GraphView) -> None:
         self._view, self._graph = found.graph, found.scores.graph
@@ -188,7 +188,7 @@ class _Taken:
         self.axes = dict(found.axes)
 
     def absorb(self, operand: Operand, *, scaled: bool) -> Operand:
-        """Takes Transposes, and where `scaled` factors of one number, off an operand."""
+        """Fuses the Transposes before an operand, and with `scaled` its scalar factors."""
         value, perm = operand.value, operand.perm
         while sole_data_reader(value) is not None:
             node = made_by(value)
@@ -217,7 +217,7 @@ class _Taken:
 
 
 def factor_of(node: ir.Node, graph: GraphView) -> tuple[ir.Value, float] | None:
-    """(x, c) when the node computes c x for one finite number c without changing x's shape."""
+    """Returns (x, c) if the node computes c x for a finite scalar c and keeps the shape of x, or None."""
     if node.op_type not in ("Mul", "Div"):
         return None
     for main, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
@@ -243,7 +243,7 @@ class _Flat:
 
 
 def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
-    """Reads the leading dimensions flattened, the last two transposed, and the leading ones restored."""
+    """Matches leading dimensions flattened, the last two transposed, and the leading ones restored, or returns None."""
     outer = made_by(value, "Reshape")
     transpose = None if outer is None else made_by(outer.inputs[0], "Transpose")
     if outer is None or transpose is None or not is_read_once(transpose.outputs[0]):
@@ -267,7 +267,7 @@ def _flat(value: ir.Value, graph: GraphView) -> _Flat | None:
 
 
 def absorb_result(found: Attention) -> Attention:
-    """A Transpose, or a Reshape to the same shape, that alone reads the result becomes part of the node."""
+    """Fuses a Transpose, or a Reshape to the same shape, that is the only reader of the result."""
     while (node := sole_data_reader(found.output)) is not None:
         if not is_op(node) or node.graph is not found.context.graph:
             return found
@@ -281,7 +281,7 @@ def absorb_result(found: Attention) -> Attention:
         else:
             return found
         if sorted(own) != list(range(len(found.o_perm))):
-            return found  # no permutation of these axes: an invalid model
+            return found  # not a permutation of these axes: an invalid model
         axes = found.axes
         if use_count(found.output) > 1:
             read = _result_axes(found)
@@ -294,7 +294,7 @@ def absorb_result(found: Attention) -> Attention:
 
 
 def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, int]] | None:
-    """For each batch axis of a product, a value that has it in full; None when that is not known."""
+    """Returns, for each batch axis of a MatMul, an operand with the full size and its axis; None if that is unknown."""
     result: list[tuple[ir.Value, int]] = []
     for i in range(-max(len(o.perm) for o in operands), -2):
         candidates = [(o.value, o.perm[i]) for o in operands if -i <= len(o.perm)]
@@ -307,14 +307,14 @@ def _batch_axes(found: Attention, *operands: Operand) -> list[tuple[ir.Value, in
 
 
 def score_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
-    """Where each dimension of the scores can be read: [.., S, T]."""
+    """Returns a value and an axis for each dimension [.., S, T] of the scores, or None."""
     q, k = found.q, found.k
     batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k)
     return None if batch is None else [*batch, (q.value, q.perm[-2]), (k.value, k.perm[-1])]
 
 
 def _result_axes(found: Attention) -> list[tuple[ir.Value, int]] | None:
-    """Where each dimension of the result before o_perm can be read: [.., S, Dv]."""
+    """Returns a value and an axis for each dimension [.., S, Dv] of the result before o_perm, or None."""
     q, k, v = found.q, found.k, found.v
     batch = _batch_axes(found, q) if found.gqa else _batch_axes(found, q, k, v)
     return None if batch is None else [*batch, (q.value, q.perm[-2]), (v.value, v.perm[-1])]

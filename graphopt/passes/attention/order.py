@@ -1,4 +1,4 @@
-"""What stands between the two products of an attention, brought into the order in which the fused node works."""
+"""Reorders the steps between the two MatMuls of an attention to the steps of the fused node."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from graphopt.remarks import Code, Refusal
 
 
 def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node]) -> Attention:
-    """Brings the steps into the order scale, soft cap, additive terms, masks.
+    """Reorders the steps to scale, soft cap, additive terms, masks.
 
     Args:
         found: the attention without its steps.
-        steps: from the scores to the softmax.
-        below: the nodes from the softmax to the context product.
+        steps: the steps from the scores to the softmax.
+        below: the nodes from the softmax to the context MatMul.
 
     Raises:
-        Refusal: when that would change the numbers.
+        Refusal: another order would change the results.
 
     """
     scores = Scores(found)
-    waiting: ScoreFactor | None = None  # for the term that says whether it is a mask
+    waiting: ScoreFactor | None = None  # until the next term shows whether the factor is a mask
     for step in steps:
         if waiting is not None and not isinstance(step, Same):
             _hide_by(waiting, step, scores)
@@ -47,7 +47,7 @@ def apply_steps(found: Attention, steps: Sequence[Step], below: Sequence[ir.Node
 
 
 def _hide_by(gate: ScoreFactor, term: Step, scores: Scores) -> None:
-    """S mask + c (1 - mask) is a mask; a factor without such a term is refused."""
+    """Joins s mask + c (1 - mask) as a mask; refuses a factor without such a term."""
     number = None
     if isinstance(term, Add):
         number = hidden_number(gate.operand, term.operand, term.number, scores.graph)
@@ -58,7 +58,7 @@ def _hide_by(gate: ScoreFactor, term: Step, scores: Scores) -> None:
 
 
 def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | None:
-    """The refusal of a mask that is a factor and may have other numbers than 0 and 1, where there is one."""
+    """Returns the refusal of a mask factor that may have elements other than 0 and 1, or None."""
     for gate, term in itertools.pairwise(steps):
         if not isinstance(gate, ScoreFactor) or gate.refusal is None or not isinstance(term, Add):
             continue
@@ -69,10 +69,10 @@ def mask_values_refusal(steps: Sequence[Step], graph: GraphView) -> Refusal | No
 
 
 def find_causal(found: Attention) -> Attention:
-    """A constant that hides exactly the keys after each query becomes the node's own Causal step.
+    """Replaces a constant that hides exactly the keys after each query by the Causal step.
 
-    Every query sees a key, so no row is hidden wholly. -inf then says the same as a step of the node does. Another
-    very low number does so where it is the only thing that joins: beside others, a row whose visible keys they hide
+    Every query sees a key, so no row is fully masked, and -inf has the same effect as the Causal step. Another very low
+    value has the same effect only without other terms and masks: if these hid all visible keys of a row, the original
     would average over the keys hidden here as well.
     """
     base = score_dims(found)

@@ -1,4 +1,4 @@
-"""From a softmax to the two products around it: the way down to the context, and the ways up to the scores."""
+"""Paths from a softmax to the two MatMuls around it: down to the context, and up to the scores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from graphopt.passes.attention.match import MAX_PATH, ContextPath, data_readers,
 from graphopt.passes.attention.readings import Reshape, Step, code_of, dropout_refusal, readings
 from graphopt.remarks import Code, Refusal
 
-# Operators that keep the nature of what goes through them, used only to tell a candidate from an unrelated Softmax.
+# Operators between a softmax and its MatMul, used only to distinguish candidates from unrelated Softmax nodes.
 PASSING = frozenset(
     "Add Cast DequantizeLinear Div Dropout Identity Mul QuantizeLinear Reshape Squeeze Sub Transpose Unsqueeze "
     "Where".split()
 )
-# The product that makes the scores, and the steps from there to the softmax.
+# The MatMul that produces the scores, and the steps from there to the softmax.
 ScorePath = tuple[ir.Node, list[Step]]
-# How many values are looked at above one softmax, nearest first.
+# The most values that are visited above one softmax, nearest first.
 MAX_VISITS = 300
 
 
@@ -29,7 +29,7 @@ MAX_VISITS = 300
 
 
 def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
-    """Follows the probabilities to the product that they are an operand of; None when they reach none."""
+    """Follows the probabilities to the MatMul that reads them; returns None if they reach none."""
     value = softmax.outputs[0]
     nodes: list[ir.Node] = []
     swapped = guard = False
@@ -69,14 +69,14 @@ def follow_down(softmax: ir.Node, graph: GraphView) -> ContextPath | None:
                 return None
             random = any(is_random(v) for v in node.inputs)
             code = Code.NON_DETERMINISTIC if random else code_of(node.op_type)
-            refusal = refusal or Refusal(code, f"{node.op_type} between the softmax and the product", node)
+            refusal = refusal or Refusal(code, f"{node.op_type} is between the softmax and the MatMul with V", node)
         nodes.append(node)
         value = node.outputs[0]
     return None
 
 
 def _nan_guard(value: ir.Value, consumers: Sequence[ir.Node], graph: GraphView) -> ir.Value | None:
-    """The output of Where(IsNaN(p), 0, p) when these are all the readers of p."""
+    """Returns the output of Where(IsNaN(p), 0, p) if these are the only readers of p, or None."""
     if len(consumers) != 2 or value.is_graph_output():
         return None
     is_nan = next((c for c in consumers if is_op(c, "IsNaN")), None)
@@ -107,7 +107,7 @@ def _swaps_last_two(node: ir.Node) -> bool:
 
 
 def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
-    """The products that the softmax's input may be read to come from, nearest first; none where it comes from none."""
+    """Returns the MatMuls that may produce the softmax's input, nearest first, with the steps from each."""
     found: list[ScorePath] = []
     queue: deque[tuple[ir.Value | None, list[Step]]] = deque([(value, [])])
     visited: set[ir.Value] = set()
@@ -125,7 +125,7 @@ def follow_up(value: ir.Value | None, graph: GraphView) -> list[ScorePath]:
 
 
 def path_cost(path: ScorePath, graph: GraphView) -> tuple[bool, bool, int, int]:
-    """Readings that can be refused at once last, then projections, then long ones."""
+    """Returns a sort key: paths without refusals first, then without projections, then with fewer steps."""
     product_node, steps = path
     projection = any(graph.is_constant(v) for v in product_node.inputs)
     reshapes = sum(isinstance(s, Reshape) for s in steps)
@@ -142,4 +142,4 @@ def require_last_axis(softmax: ir.Node, graph: GraphView) -> None:
         raise Refusal(Code.UNKNOWN_RANK, "the rank of the softmax is not known", softmax)
     if axis % rank != rank - 1:
         code = Code.FLATTENED_SOFTMAX if flattens("Softmax", opset) else Code.WRONG_AXIS
-        raise Refusal(code, f"Softmax over axis {axis} of rank {rank}", softmax)
+        raise Refusal(code, f"the Softmax is over axis {axis} of rank {rank}", softmax)

@@ -1,6 +1,6 @@
-"""The steps between the scores and a softmax: how each operator may be read as one, and what it does to the scores.
+"""The steps between the scores and a softmax: the interpretations of each operator, and their effect on the scores.
 
-A step is one node seen from the scores: a factor, a soft cap, an additive term, a mask, a Reshape.
+A step is one node, seen from the scores: a factor, a soft cap, an additive term, a mask or a Reshape.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from graphopt.remarks import Code, Refusal
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One node between the scores and the softmax. `refusal`: why no fused node computes it."""
+    """One node between the scores and the softmax, with the refusal if no fused node can compute it."""
 
     node: ir.Node
     refusal: Refusal | None = None
 
     def apply(self, scores: Scores) -> None:
-        """Raises:
-        Refusal: no fused node computes it, or it would change the numbers to do this in the fused node's order.
+        """Applies the step to the scores.
+
+        Raises:
+            Refusal: no fused node can compute it, or the order of the fused node would change the results.
         """
         assert self.refusal is not None
         raise self.refusal
@@ -39,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Same(Step):
-    """The scores come out as they went in."""
+    """A node that does not change the scores."""
 
     def apply(self, scores: Scores) -> None:
         pass
@@ -98,7 +100,7 @@ class Mask(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFactor(Step):
-    """s * operand, which is a mask where every number of it is 0 or 1 and a term follows (gate.py)."""
+    """s * operand, which is a mask if every element is 0 or 1 and a term follows (mask_factor.py)."""
 
     operand: ir.Value
 
@@ -106,15 +108,15 @@ class ScoreFactor(Step):
         raise Refusal(Code.PER_CHANNEL_SCALE, f"the scores are multiplied by {self.operand.name}", self.node)
 
 
-# One way to read a node: which input the scores are, and the step.
+# An interpretation of a node: the input that is the scores, and the step.
 Reading: TypeAlias = tuple[ir.Value | None, Step]
 
 
 def readings(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
-    """The ways to read a node as a step: which input the scores are, and what happens to them."""
+    """Returns the interpretations of a node as a step: for each, the input that is the scores, and the step."""
     if node.op_type in _READINGS:
         return _READINGS[node.op_type](node, graph)
-    refusal = Refusal(code_of(node.op_type), f"{node.op_type} between the product and the softmax", node)
+    refusal = Refusal(code_of(node.op_type), f"{node.op_type} is between the MatMul of Q and K and the softmax", node)
     return [(value, Step(node=node, refusal=refusal)) for value in node.inputs]
 
 
@@ -140,7 +142,7 @@ def _quotient(node: ir.Node, graph: GraphView) -> Iterable[Reading]:
 def _factor(
     node: ir.Node, main: ir.Value | None, other: ir.Value | None, number: float | None, graph: GraphView
 ) -> Iterable[Reading]:
-    """The scores `main` times or over `other`, whose one number is known or not."""
+    """Yields the interpretations of `main` as the scores, multiplied or divided by `other` (a known scalar or not)."""
     if number is not None:
         yield main, Scale(node=node, number=number)
     elif not graph.is_constant(main):
@@ -198,16 +200,16 @@ def code_of(op_type: str) -> Code:
 def _mask_value(
     value: ir.Value | None, scores: ir.Value | None, node: ir.Node, graph: GraphView
 ) -> tuple[float, Refusal | None]:
-    """The one number that a Where writes where it hides a score."""
+    """Returns the scalar that a Where writes in place of hidden scores, or a refusal."""
     array = graph.constant(value)
     if array is None:
         number = graph.shapes.number(value)
         if number is not None:
             return number, None
         name = value.name if value is not None else "absent"
-        return 0.0, Refusal(Code.NOT_CONSTANT, f"what the mask writes, {name}, is not a constant", node)
+        return 0.0, Refusal(Code.NOT_CONSTANT, f"the value {name} for hidden scores is not a constant", node)
     if array.size == 0 or not (array == array.reshape(-1)[0]).all():
-        return 0.0, Refusal(Code.UNSUPPORTED_OP, "the mask writes different numbers", node)
+        return 0.0, Refusal(Code.UNSUPPORTED_OP, "the hidden scores have different values", node)
     rank = graph.shapes.rank(scores)
     if array.size > 1 or array.ndim > 1:
         dims = graph.shapes.dims(scores)
@@ -217,5 +219,5 @@ def _mask_value(
             n != 1 and Size.of(n) != d for n, d in zip(reversed(array.shape), reversed(dims))
         )
         if grows:
-            return 0.0, Refusal(Code.BROADCAST_GROWS, f"the value that the mask writes has shape {array.shape}", node)
+            return 0.0, Refusal(Code.BROADCAST_GROWS, f"the value for hidden scores has shape {array.shape}", node)
     return float(array.reshape(-1)[0]), None

@@ -1,6 +1,6 @@
-"""What becomes of the scores on their way to a softmax, in the fused node's order: scale, soft cap, terms, masks.
+"""Collects the steps from the scores to a softmax in the order of the fused node: scale, soft cap, terms, masks.
 
-Steps that come in another order are moved by identities of real numbers, or refused.
+Steps in another order are moved by identities of real numbers, or refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphopt.remarks import Code, Refusal
 
 
 class Scores:
-    """The scores as the steps so far have left them; `view` is what they are reshaped to, or None."""
+    """The scores after the steps so far; `view` is their current shape if they are reshaped, or None."""
 
     def __init__(self, found: Attention) -> None:
         self.graph = found.graph
@@ -40,7 +40,7 @@ class Scores:
             raise Refusal(Code.MIXED_DTYPE, f"scores are cast to {self._now.name}", node)
 
     def multiply(self, number: float, node: ir.Node) -> None:
-        """A factor multiplies all that has joined before it."""
+        """Multiplies everything that has joined so far by a factor."""
         if not math.isfinite(number):
             raise Refusal(Code.NOT_FINITE, f"the scores are multiplied by {number}", node)
         self._scale *= number
@@ -61,10 +61,10 @@ class Scores:
         self._terms.append(term)
 
     def hide(self, number: float, condition: Condition, node: ir.Node) -> None:
-        """The mask joins at `node`."""
+        """Joins a mask at `node`; `number` replaces the hidden scores."""
         self._note_width(node)
         if self._conditions and self._mask_value != number:
-            raise Refusal(Code.UNSUPPORTED_OP, "two masks write different numbers", condition.node)
+            raise Refusal(Code.UNSUPPORTED_OP, "two masks write different values", condition.node)
         self._mask_value = number
         self._conditions.append(condition)
 
@@ -84,10 +84,9 @@ class Scores:
             self._wide.append(node)
 
     def _masks_to_terms(self, node: ir.Node) -> None:
-        """A mask before a bias becomes a bias itself: where(m, s, c) + b = s + where(m, 0, c) + b.
+        """Turns masks before a bias into biases: where(m, s, c) + b = s + where(m, 0, c) + b.
 
-        For float32 scores below 1e30 that is exact, not only close, when c is -inf or so large that adding s does not
-        change it.
+        For float32 scores below 1e30 this is exact if c is -inf or so large that adding s does not change it.
         """
         if not self._conditions:
             return
@@ -99,8 +98,10 @@ class Scores:
         self._conditions = []
 
     def require_keys_last(self) -> None:
-        """Raises:
-        Refusal: a softmax here would not be over the keys.
+        """Requires that the last axis is the axis of the keys.
+
+        Raises:
+            Refusal: a softmax would not be over the keys.
         """
         view, base = self.view, self.graph.shapes.dims(self._found.scores.outputs[0])
         if view is None or (base is not None and view.dims[-1] == base[-1]):
@@ -110,7 +111,7 @@ class Scores:
         raise Refusal(Code.WRONG_AXIS, "the last axis of the softmax is not that of the keys", view.there)
 
     def follow_below(self, below: Sequence[ir.Node]) -> None:
-        """The nodes from the softmax to the context product, which give the probabilities the shape of the scores."""
+        """Follows the nodes from the softmax to the context MatMul, which must restore the shape of the scores."""
         swapped: ir.Node | None = None
         for node in below:
             if node.op_type == "Cast":
@@ -129,7 +130,7 @@ class Scores:
             raise Refusal(Code.WRONG_SHAPE, why, self.view.there)
 
     def read(self) -> Attention:
-        """The attention with what has been read."""
+        """Returns the attention with the collected steps."""
         return replace(
             self._found,
             scale=self._scale,

@@ -3,19 +3,19 @@
     f(constants) = constant;  Shape(x)[i] = n for a static dimension;  id(x) = x;  f(x), f(x) = f(x) once
     If(true, f, g) = f
 
-Why it is legal: the results are the same bits. Only operators whose results IEEE 754 and the ONNX operator
-specification define exactly are computed (graph/operators/evaluation.py); dimensions are followed through integer
-arithmetic only (graph/shapes).
+Why it is legal: the results are equal bit for bit. Only operators that IEEE 754 and the ONNX operator specification
+define exactly are computed (graph/operators/evaluation.py). Dimensions are followed through integer arithmetic only
+(graph/shapes).
 
 Conditions:
-- Random operators (Bernoulli too) are neither computed nor merged, a Dropout that drops numbers stays, quantization
-  nodes are not merged (runtimes look for one pair for each reader), nodes of foreign domains are not merged or removed.
+- Random operators, also Bernoulli, are neither computed nor merged. A Dropout in training mode is kept. Quantization
+  nodes are not merged, because runtimes expect one pair for each reader. Nodes of other domains are kept.
 - Initializers that callers may override are not constants.
-- Matrices and filters that are stored in float16 stay so: a Cast of them is not computed.
-- A constant may not make the file larger: results have at most 64 KiB, or at most the bytes of inputs that go with
-  them. Tile, Expand, ConstantOfShape and Transposes of shared weights stay where they would grow the file.
-- Graph inputs and outputs keep names, order, types and dimensions; unused functions of others, opset imports,
-  metadata and doc strings stay.
+- Casts of float16 matrices and filters are not computed, because the file would grow.
+- A constant must not make the file larger: it has at most 64 KiB, or at most the bytes of the inputs that are then
+  unused. Tile, Expand, ConstantOfShape and Transposes of shared weights are kept if the file would grow.
+- Graph inputs and outputs keep names, order, types and dimensions. Unused functions of the model, opset imports,
+  metadata and doc strings are kept.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from graphopt.passes.clean_up.unused import remove_unused, remove_unused_definit
 
 class CleanUp(ModelPass):
     name = "clean_up"
-    equation = "f(constants) = constant;  id(x) = x;  f(x), f(x) = one f(x);  what nobody reads goes"
-    # Node by node the bits are the same; but a runtime may sum a product otherwise once its weight is a constant.
+    equation = "f(constants) = constant;  id(x) = x;  f(x), f(x) = one f(x);  unused nodes are removed"
+    # Each node gives the same bits, but a runtime may sum in another order if a weight is a constant.
     numerics = Numerics.REASSOCIATED
 
     def run(self, editor: Editor) -> list[str]:
@@ -52,11 +52,11 @@ class CleanUp(ModelPass):
         for graph in list(editor.graphs()):
             remove_unused(graph, editor, done)
         if cast := cast_before_transposing(editor):
-            done["Cast before a product, moved before its Transpose"] += cast
+            done["Cast between Transpose and MatMul, moved before the Transpose"] += cast
         if unread := remove_unused_definitions(editor):
             done["definition of an operator that no node uses, removed"] += unread
         if tells_more:
-            # A shape that has become a constant tells inference more, as a second run would find out.
+            # Inference may find more shapes with the new constants, as a second run would.
             editor.infer_afresh()
         editor.touched.clear()
         return [f"{what}: {count}" for what, count in done.items()]
@@ -70,14 +70,14 @@ def _simplify(graph: ir.Graph, editor: Editor, contents: dict[ir.Value, Hashable
         if op_type in COMPUTED and constants.compute(node):
             done[f"{op_type} of constants, computed"] += 1
         elif op_type == "If" and is_op(node) and take_branch(node, editor):
-            done["If of a constant condition, its branch put in its place"] += 1
+            done["If with a constant condition, replaced by its branch"] += 1
             inlined = True
         else:
             if op_type == "Range" and is_op(node) and constants.read_scalars(node):
-                done["constants of a Range, made scalars"] += 1
+                done["one-element constants of a Range, made scalars"] += 1
             same = unchanged(node, editor) if op_type in CANDIDATES else None
             if same is not None and editor.bypass(node, same):
-                done[f"{op_type} that changes nothing, removed"] += 1
+                done[f"{op_type} without effect, removed"] += 1
             elif equal.merge(node):
                 done[f"{op_type} that repeats another, merged"] += 1
     return inlined or constants.tell_more

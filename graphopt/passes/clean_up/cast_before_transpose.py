@@ -1,4 +1,4 @@
-"""Casts in front of a Transpose instead of behind it."""
+"""Moves Casts before Transposes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from graphopt.graph.view import is_op, made_by
 
 
 def cast_before_transposing(editor: Editor) -> int:
-    """Cast(Transpose(x)) of half precision before a product becomes Transpose(Cast(x)); returns how many did.
+    """Rewrites Cast(Transpose(x)) of half precision before a MatMul as Transpose(Cast(x)); returns the count.
 
-    The numbers are the same. onnxruntime's own rewrite that moves a Transpose into its product ends the process where a
-    Cast stands in between (1.22.2 and 1.31.1, on the CPU at the default level).
+    The values are the same. onnxruntime fuses a Transpose into its MatMul, and aborts the process if a Cast is between
+    them (1.22.2 and 1.31.1, on the CPU at the default optimization level).
     """
     done = 0
     for node in editor.nodes([("", "Cast")]):

@@ -1,4 +1,4 @@
-"""Computes nodes of constants, unless the file would grow."""
+"""Constant folding, unless the file would grow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphopt.graph.view import use_count
 from graphopt.ops.schema import Array
 
 MAX_CONSTANT_BYTES = 64 * 1024
-# Larger weights are kept on disk.
+# Larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
 # Operators whose nodes may be computed.
 COMPUTED = ELEMENTS.keys() | EVALUATED | {"CastLike"}
@@ -27,7 +27,7 @@ MAY_BE_SHAPES = (*SHAPE_TYPES, None)
 
 @dataclass
 class ConstantFolding:
-    """Computes nodes of constants, and of dimensions."""
+    """Computes nodes with constant inputs, and integers that follow from dimensions."""
 
     editor: Editor
     # The computed constants, and whether their type and shape were known before.
@@ -47,7 +47,7 @@ class ConstantFolding:
         )
 
     def compute(self, node: ir.Node) -> bool:
-        """Puts a constant in the place of the node's output."""
+        """Replaces the node's output by a constant; returns whether it could."""
         outputs = node.outputs
         if len(outputs) != 1 or outputs[0].is_graph_output() or not use_count(outputs[0]):
             return False
@@ -63,9 +63,9 @@ class ConstantFolding:
         return True
 
     def read_scalars(self, node: ir.Node) -> bool:
-        """Gives a Range scalars for constants of one element and an axis.
+        """Gives a Range scalars instead of constants with one element and an axis.
 
-        Runtimes take such a tensor while it is computed, and once it is a constant refuse the model.
+        Runtimes accept such tensors if they are computed, but reject a model in which they are constants.
         """
         arrays = [self.editor.constant(v) for v in node.inputs]
         if not all(a is not None and a.size == 1 for a in arrays) or all(a is not None and not a.shape for a in arrays):
@@ -76,7 +76,7 @@ class ConstantFolding:
         return True
 
     def _from_shapes(self, node: ir.Node, output: ir.Value) -> Array | None:
-        """Integers that follow from dimensions."""
+        """Returns the integers of the output if they follow from dimensions, or None."""
         if node.op_type not in ELEMENTS or self.editor.dtype(output) not in MAY_BE_SHAPES:
             return None
         elements = self.editor.shapes.elements(output)
@@ -84,7 +84,7 @@ class ConstantFolding:
 
     def _evaluate(self, node: ir.Node) -> Array | None:
         op_type = node.op_type
-        # A Shape that `shapes` does not know is unknown.
+        # `_from_shapes` computes the known Shapes.
         if op_type == "Shape" or node.domain != "":
             return None
         if op_type == "CastLike":
@@ -112,7 +112,7 @@ class ConstantFolding:
         return result if result.nbytes <= limit else None
 
     def _cast_like(self, node: ir.Node) -> Array | None:
-        """Only the type of the second input matters."""
+        """Computes a CastLike; only the type of its second input matters."""
         tensor, dtype = self.editor.tensor(node.inputs[0]), self.editor.dtype(node.inputs[1])
         if tensor is None or tensor.dtype not in DTYPES or dtype not in DTYPES or dtype is None:
             return None
@@ -124,7 +124,7 @@ class ConstantFolding:
             return None
 
     def _limit(self, node: ir.Node) -> int:
-        """The most bytes that the result may have: few, or no more than go away with the node."""
+        """Returns the most bytes of the result: MAX_CONSTANT_BYTES, or the bytes of inputs that are then unused."""
         freed = 0
         for value in dict.fromkeys(node.inputs):
             tensor = self.editor.tensor(value)
@@ -134,10 +134,10 @@ class ConstantFolding:
 
 
 def is_matrix(tensor: ir.TensorProtocol) -> bool:
-    """Whether more than one dimension is larger than 1."""
+    """Returns whether more than one dimension is larger than 1."""
     return sum(d != 1 for d in tensor_dims(tensor)) > 1
 
 
 def _is_stored_weight(tensor: ir.TensorProtocol | None) -> bool:
-    """A matrix or filter in float16: a Cast to float32 behind it saves half of its bytes (precision/float16/)."""
+    """Returns whether a tensor is a float16 matrix or filter, stored with a Cast to save bytes (precision/float16/)."""
     return tensor is not None and tensor.dtype == ir.DataType.FLOAT16 and is_matrix(tensor)

@@ -1,4 +1,4 @@
-"""Merges nodes that compute the same."""
+"""Merges equal nodes (common subexpression elimination)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from graphopt.ops import DOMAIN
 MAX_COMPARED_BYTES = 128
 # Equal inputs and attributes give different outputs, or runtimes expect a node for each reader.
 NEVER_MERGED = RANDOM | QUANTIZATION | {"Dropout"}
-# Nodes that may be equal: one without a key yet, or all of them by key.
+# Nodes that may be equal: a single node without a key, or key -> node.
 _Bucket = ir.Node | dict[Hashable, ir.Node]
 
 
 @dataclass
 class EqualNodes:
-    """The nodes of one graph, in order.
+    """The nodes of one graph that have been visited, in order.
 
     Attributes:
-        contents: constants by value, shared by the graphs of a model.
+        editor: the model.
+        contents: value -> its content if it is a small constant, or the value; shared by the graphs of a model.
     """
 
     editor: Editor
@@ -37,11 +38,11 @@ class EqualNodes:
     _seen: dict[Hashable, _Bucket] = field(default_factory=dict)
 
     def merge(self, node: ir.Node) -> bool:
-        """Replaces a node by an equal one that came before it."""
+        """Replaces a node by an equal earlier one; returns whether there is one."""
         domain, op_type = node.domain, node.op_type
         if op_type in NEVER_MERGED or not _is_known(domain, op_type):
             return False
-        # Contents of constants are compared only among nodes that have the same operator and first operand.
+        # Contents of constants are compared only for nodes with the same operator and first operand.
         data: ir.Value | None = None
         for value in node.inputs:  # no generator, which takes twice as long
             if value is not None and self.editor.tensor(value) is None:
@@ -60,14 +61,14 @@ class EqualNodes:
         if first is None or first.graph is None:
             bucket[key] = node
             return False
-        # A graph output gets no readers that it did not have (see `Editor.bypass`).
+        # A graph output must not get new readers (see `Editor.bypass`).
         if any(o.is_graph_output() for o in (*node.outputs, *first.outputs)):
             return False
         self.editor.replace([node], [], dict(zip(node.outputs, first.outputs, strict=True)), anchor=node)
         return True
 
     def _key(self, node: ir.Node) -> Hashable | None:
-        """Nodes with equal keys compute equal outputs; None for a node that is never merged."""
+        """Returns a key that is equal for nodes with equal outputs; None if the node is never merged."""
         attributes: list[Hashable] = []
         for name, attribute in sorted(node.attributes.items()):
             content = _attribute_key(attribute)
@@ -79,7 +80,7 @@ class EqualNodes:
         return (node.overload, node.version, inputs, outputs, tuple(attributes))
 
     def _content(self, value: ir.Value) -> Hashable:
-        """A small constant's own bytes, or the value itself."""
+        """Returns the content of a small constant, or the value itself."""
         if value not in self.contents:
             tensor = self.editor.tensor(value)
             self.contents[value] = (None if tensor is None else _tensor_key(tensor)) or value

@@ -1,4 +1,4 @@
-"""Finds nodes whose output equals an input."""
+"""Finds nodes that return an input unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphopt.ops.schema import NUMPY_BROADCASTING_OPSET
 
 
 def unchanged(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """The input that the only read output of a node of CANDIDATES always equals, or None."""
+    """Returns the input that always equals the only used output of a node of CANDIDATES, or None."""
     inputs, outputs, op_type = node.inputs, node.outputs, node.op_type
     if node.domain != "" or not inputs or inputs[0] is None:
         return None
@@ -55,7 +55,7 @@ def _is_identity_transpose(node: ir.Node, editor: Editor) -> bool:
 
 
 def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """What a Reshape reads, or what a Reshape in front of it read, in the shape that it had."""
+    """Returns the input of a Reshape, or of a Reshape before it, that has the shape of the result, or None."""
     x = node.inputs[0]
     while x is not None and not _has_shape(node, x, editor):
         before = made_by(x, "Reshape")
@@ -64,9 +64,9 @@ def _reshaped_back(node: ir.Node, editor: Editor) -> ir.Value | None:
 
 
 def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
-    """Whether a Reshape gives the shape of x, whose elements it reads.
+    """Returns whether the result of a Reshape of x's elements has the shape of x.
 
-    Proven from the target: each dimension is x's own, but for one -1, which the number of elements decides.
+    Proven from the target: each dimension equals that of x, except one, which follows from the number of elements.
     """
     if editor.arguments(node).place("shape") is None:
         return False
@@ -83,7 +83,7 @@ def _has_shape(node: ir.Node, x: ir.Value, editor: Editor) -> bool:
     unproven = [(have[i], w) for i, w in enumerate(target.items.flat) if not is_own(i, w)]
     if len(unproven) != 1:
         return not unproven
-    # The number of elements decides one dimension, unless another one is 0; -1 asks for just that.
+    # The number of elements determines one dimension, which may be -1, unless another dimension is 0.
     ((dim, wanted),) = unproven
     if wanted == Size.of(-1):
         return True
@@ -120,7 +120,7 @@ def _times_one(node: ir.Node, editor: Editor) -> ir.Value | None:
     return None
 
 
-# Operator -> whether a node gives its first input.
+# Operator -> whether a node returns its first input unchanged.
 _KEEPS: dict[str, Callable[[ir.Node, Editor], bool]] = {
     "Identity": lambda node, editor: True,
     **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), _has_one_input),

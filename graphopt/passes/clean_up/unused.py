@@ -10,24 +10,24 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.view import has_readers, is_read
 from graphopt.ops import DOMAIN
 
-# Domains whose operators have no effect but their outputs.
+# Domains of operators without side effects.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", DOMAIN})
 
 
 def remove_unused(graph: ir.Graph, editor: Editor, done: Counter[str]) -> None:
-    """Removes the nodes and initializers of a graph, the last first; counts them in `done`."""
+    """Removes unused nodes, the last first, and unused initializers of a graph; counts them in `done`."""
     for node in reversed(graph):
         if node.domain in PURE_DOMAINS and node.outputs and not has_readers(node):
             editor.remove(node)
-            done[f"{node.op_type} that nobody reads, removed"] += 1
+            done[f"unused {node.op_type}, removed"] += 1
     for value in list(graph.initializers.data.values()):
         if not (is_read(value) or value.is_graph_input()):
             editor.remove_initializer(value)
-            done["initializer that nobody reads, removed"] += 1
+            done["unused initializer, removed"] += 1
 
 
 def remove_unused_definitions(editor: Editor) -> int:
-    """Removes definitions of our own operators that rewrites have left without a node; returns how many."""
+    """Removes definitions of our operators that no node uses; returns the count."""
     functions = editor.model.functions
     ours = [i for i, f in functions.items() if f.domain == DOMAIN]
     used = {node.op_type for graph in editor.graphs() for node in graph if node.domain == DOMAIN} if ours else set()
