@@ -1,1 +1,1 @@
-"""What several passes recognise and write: activations, affine maps, linear operators, statistics of rows."""
+"""Patterns shared by several passes: activations, affine maps, linear operators, row statistics."""

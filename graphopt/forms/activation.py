@@ -1,7 +1,7 @@
 """Recognises activations, as standard operators and written out.
 
-Written-out forms are matched by what they compute, not by how they are spelled: the argument of the inner function is
-read as a polynomial in x, and what follows as a product of numbers, x and the function's value.
+Written-out forms are matched by their value, not by their sequence of operators: the argument of the inner function is
+read as a polynomial in x, and the nodes after it as a product of constants, x and the function's value.
 
     Gelu      x (erf(x / sqrt 2) + 1) / 2                                D. Hendrycks, K. Gimpel, 2016
     GeluTanh  x (tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1) / 2          the same
@@ -35,23 +35,24 @@ from graphopt.graph.view import (
     sole_reader,
 )
 
-# Operators around which a written-out activation can be found.
+# Operators that can be the inner function of a written-out activation.
 GATES = frozenset(
     ("", op) for op in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip", "Max", "Min", "Relu", "Where", "PRelu")
 )
-# Operators that are an activation on their own.
+# Operators that alone are an activation.
 SIMPLE = frozenset(
     ("", op)
     for op in ("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish", "PRelu")
 )
 _ARITHMETIC = frozenset(("", op) for op in ARITHMETIC | {"Pow", "Neg"})
-# What can stand between x and a gate, or between a gate and y.
+# Operators between x and a gate, or between a gate and y.
 _INSIDE = _ARITHMETIC | {("", op) for op in ("Softplus", "Exp", "Log", "Max", "Min", "Relu")}
 # The longest written-out form, GeluTanh, has nine nodes.
 MAX_NODES = 12
 MAX_DEPTH = 6
 SQRT_HALF = math.sqrt(0.5)
-# 1.41421 for sqrt 2 moves Gelu by 0.3 times this at most, three times what rounding its argument does.
+# Relative tolerance that accepts 1.41421 for sqrt 2. It changes Gelu by at most 0.3 times this, three times the effect
+# of rounding the argument.
 FIVE_DIGITS = 3e-6
 SQRT_2_PI = math.sqrt(2 / math.pi)
 
@@ -62,8 +63,9 @@ class Form:
 
     Attributes:
         suffix: a key of `graphopt.ops.activation.ACTIVATIONS`.
-        attributes: the activation's own.
-        nodes: the one that makes y last.
+        attributes: attributes of the activation.
+        x: the input.
+        nodes: the nodes; the last one produces y.
 
     """
 
@@ -77,19 +79,20 @@ class Form:
         return self.nodes[-1].outputs[0]
 
     def require_closed(self) -> None:
-        """Raises:
-        Refusal: GRAPH_OUTPUT, OTHER_USES or ESCAPES unless the values between x and y are read inside only.
+        """Requires that only nodes of the form read the values between x and y.
+
+        Raises:
+            Refusal: GRAPH_OUTPUT, OTHER_USES or ESCAPES.
         """
         require_one_graph(self.nodes, self.nodes[-1])
         require_contained(self.nodes, self.y)
 
 
 def simple_form(node: ir.Node, editor: Editor) -> Form | None:
-    """The activation that one standard operator is, or None.
+    """Returns a standard operator as an activation, or None.
 
     Raises:
-        Refusal: an attribute that refers to a function's parameter.
-
+        Refusal: an attribute refers to a parameter of the enclosing function.
     """
     x = node.inputs[0] if node.inputs else None
     if (node.domain, node.op_type) not in SIMPLE or x is None:
@@ -111,7 +114,7 @@ def simple_form(node: ir.Node, editor: Editor) -> Form | None:
 
 
 def written_form(gate: ir.Node, editor: Editor) -> Form | None:
-    """The written-out activation around one of `GATES`, or None."""
+    """Returns the written-out activation with `gate`, one of `GATES`, as inner function, or None."""
     if (gate.domain, gate.op_type) not in GATES:
         return None
     if gate.op_type == "Where":
@@ -124,7 +127,7 @@ def written_form(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def form_of(x: ir.Value, editor: Editor) -> Form | None:
-    """The activation that reads x, written out or standard, the largest first; None when there is none."""
+    """Returns the activation of x: a written-out one, or else a standard operator; None if there is none."""
     simple: Form | None = None
     work, seen = list(x.consumers()), 0
     while work and seen < MAX_NODES:
@@ -141,7 +144,7 @@ def form_of(x: ir.Value, editor: Editor) -> Form | None:
 
 
 def form_around(node: ir.Node, editor: Editor) -> Form | None:
-    """The written-out activation whose tail `node` belongs to, or None."""
+    """Returns the written-out activation that contains `node` after its inner function, or None."""
     work, seen = [node], 0
     while work and seen < MAX_NODES:
         candidate = work.pop(0)
@@ -158,7 +161,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
 
 
 def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
-    """A constant number whose own shape cannot make a result larger than `like`."""
+    """Returns a scalar constant that does not broadcast `like` to more dimensions, or None."""
     rank = editor.shapes.rank(value)
     if rank is None or (rank > 0 and (editor.shapes.rank(like) or 0) < rank):
         return None
@@ -166,7 +169,7 @@ def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> fl
 
 
 def _near(a: float, b: float, x: ir.Value, editor: Editor) -> bool:
-    """Equal as far as constants of x's type can tell."""
+    """Returns whether two constants are equal to the precision of x's type."""
     return math.isclose(a, b, rel_tol=1e-3 if editor.dtype(x) == ir.DataType.FLOAT16 else 2e-6)
 
 
@@ -195,7 +198,7 @@ class _Clamp:
 
 
 def _clamp(gate: ir.Node, editor: Editor) -> _Clamp | None:
-    """The clamp whose last node is `gate`: a Clip, or a lower and an upper bound in either order."""
+    """Returns the clamp that ends in `gate`: a Clip, or a lower and an upper bound in either order; or None."""
     if gate.op_type == "Clip":
         bounds, x = _clip_bounds(gate, editor), gate.inputs[0]
         return None if bounds is None or x is None or bounds[0] > bounds[1] else _Clamp(x, *bounds, (gate,))
@@ -209,7 +212,7 @@ def _clamp(gate: ir.Node, editor: Editor) -> _Clamp | None:
 
 
 def _bound(node: ir.Node, editor: Editor) -> tuple[ir.Value, str, float] | None:
-    """(x, "Max" or "Min", number) when the node computes that of the two."""
+    """Returns (x, "Max" or "Min", number) if the node computes that of x and a scalar, or None."""
     if not is_op(node, "Max", "Min", "Relu"):
         return None
     if node.op_type == "Relu":
@@ -229,7 +232,7 @@ Polynomial = dict[int, float]
 def _polynomial(
     value: ir.Value | None, x: ir.Value, editor: Editor, nodes: list[ir.Node], depth: int = 0
 ) -> Polynomial | None:
-    """`value` as coefficients by power of x, the nodes that compute it appended to `nodes`; None when it is none."""
+    """Returns `value` as a polynomial in x (power -> coefficient) and appends its nodes to `nodes`, or returns None."""
     if value is x:
         return {1: 1.0}
     number = _number(value, x, editor)
@@ -286,7 +289,7 @@ def _matches(polynomial: Polynomial | None, wanted: Polynomial, x: ir.Value, edi
 
 @dataclass(frozen=True)
 class _Product:
-    """x (slope * gate + offset), computed by `nodes` behind the gate."""
+    """x (slope * gate + offset), computed by `nodes` after the gate."""
 
     x: ir.Value
     slope: float
@@ -295,8 +298,8 @@ class _Product:
 
 
 def _products(gate: ir.Node, editor: Editor) -> Iterator[_Product]:
-    """Every way to read what follows the gate as such a product, shortest first."""
-    # The gate's value may have other readers: the form is found all the same, and refused with a reason.
+    """Yields every interpretation of the nodes after the gate as such a product, shortest first."""
+    # The gate may have other readers. The form is still matched, and then refused with a reason.
     for reader in gate.outputs[0].consumers()[:4]:
         yield from _products_through(reader, gate.outputs[0], editor)
 
@@ -335,7 +338,7 @@ def _products_through(node: ir.Node, value: ir.Value, editor: Editor) -> Iterato
 
 
 def _factors(value: ir.Value, editor: Editor) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
-    """`value` as x times a number: itself, and what it is a multiple of."""
+    """Yields `value` as x times a scalar: itself times 1, and the operands of its Mul or Div."""
     yield value, 1.0, ()
     node = made_by(value, "Mul", "Div")
     if node is None:
@@ -374,7 +377,7 @@ def _erf(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor)
 
 
 def _erf_slope(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor) -> float | None:
-    """The factor a where the product is x (erf(a x) + 1) / 2."""
+    """Returns a if the product is x (erf(a x) + 1) / 2, or None."""
     if not _half_sum(product, editor):
         return None
     polynomial = _polynomial(gate.inputs[0], product.x, editor, nodes)
@@ -383,7 +386,7 @@ def _erf_slope(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: E
 
 
 def almost_gelu(gate: ir.Node, editor: Editor) -> float | None:
-    """The factor a where the Erf `gate` stands in x (erf(a x) + 1) / 2 and a is 1 / sqrt 2 to two digits."""
+    """Returns a if the Erf `gate` is part of x (erf(a x) + 1) / 2 with a = 1 / sqrt 2 within 1 %, or None."""
     slopes = (_erf_slope(gate, product, [], editor) for product in _products(gate, editor))
     return next((a for a in slopes if a is not None and math.isclose(a, SQRT_HALF, rel_tol=1e-2)), None)
 
@@ -401,7 +404,7 @@ def _tanh(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Editor
 
 
 def _is_softplus(value: ir.Value | None, x: ir.Value, nodes: list[ir.Node], editor: Editor) -> bool:
-    """Whether `value` is ln(1 + exp(x)), the nodes that compute it appended to `nodes`."""
+    """Returns whether `value` is ln(1 + exp(x)), and appends its nodes to `nodes`."""
     last = made_by(value, "Softplus", "Log")
     if last is None:
         return False
@@ -422,7 +425,7 @@ def _sigmoid(gate: ir.Node, product: _Product, nodes: list[ir.Node], editor: Edi
 
 
 def quick_gelu_slope(gate: ir.Node, editor: Editor) -> float | None:
-    """The factor alpha where the Sigmoid `gate` stands in x sigmoid(alpha x), CLIP's Gelu with 1.702."""
+    """Returns alpha if the Sigmoid `gate` is part of x sigmoid(alpha x), CLIP's Gelu with 1.702, or None."""
     for reader in gate.outputs[0].consumers():
         if is_op(reader, "Mul"):
             x = other_input(reader, gate.outputs[0])
@@ -466,7 +469,7 @@ _GATED: dict[str, Callable[[ir.Node, _Product, list[ir.Node], Editor], str | Non
 
 
 def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
-    """clamp(a x + b, 0, c) / c with b > 0."""
+    """Matches clamp(a x + b, 0, c) / c with b > 0."""
     clamp = _clamp(gate, editor)
     if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0:
         return None
@@ -498,7 +501,7 @@ def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def _multiple(value: ir.Value | None, x: ir.Value | None, editor: Editor) -> tuple[float, ir.Node] | None:
-    """(alpha, node) when a node computes `value` = alpha x."""
+    """Returns (alpha, node) if one node computes `value` = alpha x, or None."""
     node = None if value is None else value.producer()
     if node is None or x is None or value is x:
         return None
@@ -510,7 +513,7 @@ def _multiple(value: ir.Value | None, x: ir.Value | None, editor: Editor) -> tup
 
 
 def _where(gate: ir.Node, editor: Editor) -> Form | None:
-    """Where(x > 0, x, alpha x) and its mirror images."""
+    """Matches Where(x > 0, x, alpha x) and its variants with swapped operands."""
     condition, yes, no = gate.inputs
     test = made_by(condition)
     if test is None or len(test.inputs) != 2:
@@ -531,7 +534,7 @@ def _where(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def _maximum(gate: ir.Node, editor: Editor) -> Form | None:
-    """Max(x, alpha x) with 0 < alpha <= 1 (0 would turn an infinite x into NaN)."""
+    """Matches Max(x, alpha x) with 0 < alpha <= 1 (0 would turn an infinite x into NaN)."""
     if len(gate.inputs) != 2:
         return None
     for x, other in ((gate.inputs[0], gate.inputs[1]), (gate.inputs[1], gate.inputs[0])):
@@ -542,7 +545,7 @@ def _maximum(gate: ir.Node, editor: Editor) -> Form | None:
 
 
 def _parametric(gate: ir.Node, editor: Editor) -> Form | None:
-    """PRelu whose slopes are all the same number."""
+    """Matches a PRelu with equal slopes."""
     x, slope = gate.inputs
     tensor = editor.tensor(slope)
     if x is None or tensor is None or tensor.dtype not in FLOATS or tensor.size == 0:

@@ -1,6 +1,6 @@
-"""Nodes that compute Y = scale * X + shift with constant numbers: BatchNormalization at inference, Mul, Add, Sub, Div.
+"""Nodes that compute Y = scale * X + shift with constants: inference BatchNormalization, Mul, Add, Sub, Div.
 
-All arithmetic is in float64; callers cast once, when they write the folded numbers.
+All arithmetic is in float64; callers cast once, when they write the folded values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ELEMENTWISE = frozenset(("", op_type) for op_type in ARITHMETIC)
 
 @dataclass(frozen=True)
 class Affine:
-    """Y = scale * X + shift; both are float64 arrays that broadcast to X as the node's own constant does."""
+    """Y = scale * X + shift; both are float64 arrays that broadcast to X like the node's constant."""
 
     X: ir.Value
     scale: Array
@@ -32,7 +32,7 @@ class Affine:
 
 
 def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
-    """Scale and shift [C] of a BatchNormalization at inference.
+    """Returns scale and shift [C] of an inference BatchNormalization.
 
     S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015: scale = gamma / sqrt(var + epsilon),
     shift = beta - mean * scale.
@@ -52,7 +52,7 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
     if not form.since:
         raise Refusal(Code.OPSET, f"graphopt does not know BatchNormalization of opset {opset}", node)
     if form.takes("spatial") and attribute_int(node, "spatial", 1) != 1:
-        raise Refusal(Code.ATTRIBUTE, "spatial is 0, so each element has statistics of its own", node)
+        raise Refusal(Code.ATTRIBUTE, "spatial is 0, so each element has its own statistics", node)
     x = require_input(node, 0)
     parameters = []
     for value, what in zip(node.inputs[1:5], ("scale", "B", "mean", "var"), strict=True):
@@ -72,11 +72,10 @@ def batch_norm_affine(node: ir.Node, editor: Editor) -> Affine:
 
 
 def elementwise_operands(node: ir.Node, editor: Editor) -> tuple[ir.Value, ir.Value] | None:
-    """X and the constant of a Mul, Add, Sub or Div with one constant operand; None when it is none.
+    """Returns X and the constant of a Mul, Add, Sub or Div with one constant operand; None for other nodes.
 
     Raises:
-        Refusal: OVERRIDABLE when the operand could be overridden by callers.
-
+        Refusal: OVERRIDABLE if callers may override the operand.
     """
     if (node.domain, node.op_type) not in ELEMENTWISE or editor.opset(node) < NUMPY_BROADCASTING_OPSET:
         return None
@@ -93,11 +92,10 @@ def elementwise_operands(node: ir.Node, editor: Editor) -> tuple[ir.Value, ir.Va
 
 
 def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
-    """The affine map of a Mul, Add, Sub or Div with one constant operand; None when it is none.
+    """Returns the affine map of a Mul, Add, Sub or Div with one constant operand; None for other nodes.
 
     Raises:
-        Refusal: OVERRIDABLE as `elementwise_operands`; NOT_FINITE when it divides by zero.
-
+        Refusal: OVERRIDABLE as `elementwise_operands`; NOT_FINITE if it divides by zero.
     """
     operands = elementwise_operands(node, editor)
     if operands is None:
@@ -123,14 +121,14 @@ def elementwise_affine(node: ir.Node, editor: Editor) -> Affine | None:
 
 
 def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: ir.Node) -> Array:
-    """The [channels] numbers of an operand that varies along `axis` only of an X of that rank, and keeps X's shape.
+    """Returns a constant operand that varies along one axis of X only as [channels].
 
     Args:
         array: the operand; numpy aligns it with X from the right.
-        rank: of X; None when it is not known, which only a rank-0 or rank-1 operand can do without.
-        axis: of X; -1 for the last.
-        channels: the length of that axis.
-        node: named by the refusal.
+        rank: rank of X; None if unknown, which is accepted for rank 0, and for rank 1 on the last axis.
+        axis: the axis of X; -1 for the last.
+        channels: size of that axis.
+        node: the node that a refusal names.
 
     Raises:
         Refusal: WRONG_AXIS, WRONG_SHAPE, BROADCAST_GROWS or UNKNOWN_RANK.
@@ -154,7 +152,7 @@ def per_channel(array: Array, rank: int | None, axis: int, channels: int, node: 
 
 
 def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) -> Array:
-    """A PRelu's slopes of each channel of an X of that rank as [channels, 1, .., 1]; they may have a leading 1.
+    """Returns the slopes of a PRelu as [channels, 1, .., 1]; they may have a leading dimension of 1.
 
     Raises:
         Refusal: WRONG_SHAPE.
@@ -168,11 +166,10 @@ def column_of_channels(array: Array, channels: int, rank: int, node: ir.Node) ->
 
 
 def require_finite(array: Array, dtype: np.dtype[np.generic], what: str, node: ir.Node) -> Array:
-    """`array` cast to `dtype`, once.
+    """Casts an array to `dtype`.
 
     Raises:
-        Refusal: NOT_FINITE when it does not fit.
-
+        Refusal: NOT_FINITE if an element does not fit.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)

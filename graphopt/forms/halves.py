@@ -13,7 +13,7 @@ from graphopt.graph.view import attribute_int, made_by
 
 @dataclass(frozen=True)
 class Half:
-    """Half number `index` of X, which `cut` makes."""
+    """Half `index` (0 or 1) of X, produced by the node `cut`."""
 
     X: ir.Value
     index: int
@@ -21,7 +21,7 @@ class Half:
 
 
 def half_of(value: ir.Value, editor: Editor) -> Half | None:
-    """What a value is a half of along the last axis; None when it is none."""
+    """Returns the tensor of which a value is a half along the last axis, and which half; None for other values."""
     cut = made_by(value, "Split", "Slice")
     x = None if cut is None else cut.inputs[0]
     if cut is None or x is None:
@@ -43,7 +43,7 @@ def half_of(value: ir.Value, editor: Editor) -> Half | None:
 
 
 def slice_of_last_axis(node: ir.Node, editor: Editor) -> tuple[int, int, int] | None:
-    """Start, end and step of a Slice of the last axis alone; None for any other, or where one is not known."""
+    """Returns start, end and step of a Slice of the last axis only; None for other Slices, or if one is unknown."""
     found = spans(editor.arguments(node))
     if found is None or len(found) != 1 or not editor.shapes.is_last(found[0].axis, node.inputs[0]):
         return None

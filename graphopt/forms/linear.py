@@ -1,7 +1,6 @@
-"""Conv, ConvTranspose, Gemm and MatMul with constant weights, as one thing: Y = L(X; W) + b, linear in X and in W.
+"""A common view of Conv, ConvTranspose, Gemm and MatMul with constant weights: Y = L(X; W) + b, linear in X and W.
 
-What folding needs of them: which axis of W belongs to the output channels (the rows of Y's channel axis) and which to
-the input channels, and what a constant shift of X becomes in b.
+Folding needs the axes of W for the output and input channels, and the effect on b of a constant shift of X.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Folded:
-    """New numbers for a linear operator, in its weight's dtype; `bias` is None when it is zero and was absent."""
+    """New weight and bias of a linear operator, in its weight's dtype; `bias` is None if it is zero and was absent."""
 
     W: Array | ScaledWeight
     bias: Array | None
@@ -90,14 +89,13 @@ class Folded:
 
 @dataclass(frozen=True)
 class FoldCandidate:
-    """A node that scales and shifts X channel by channel, between linear operators that can take that over.
+    """A node that scales and shifts each channel of X, and the linear operators into which it can be folded.
 
     Attributes:
-        node: scales and shifts; its first output is read.
-        X: what it scales.
-        before: the operator that makes X, or None.
-        after: the operator that alone reads the result, or None.
-
+        node: the node; its result is its first output.
+        X: its input.
+        before: the linear operator that produces X, or None.
+        after: the linear operator that is the only reader of the result, or None.
     """
 
     node: ir.Node
@@ -106,11 +104,10 @@ class FoldCandidate:
     after: Linear | None
 
     def fold(self, into_before: Callable[[Linear], Folded], into_after: Callable[[Linear], Folded]) -> FoldPlan:
-        """Into the operator before, or else into the one after.
+        """Folds the node into the operator before it, or else into the one after it.
 
         Raises:
-            Refusal: the first reason, when neither can be folded into.
-
+            Refusal: the first reason, if the node can be folded into neither.
         """
         first: Refusal | None = None
         for linear, fold in ((self.before, into_before), (self.after, into_after)):
@@ -127,20 +124,20 @@ class FoldCandidate:
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """Into which operator of a site the node goes, and that operator's new numbers."""
+    """A candidate, the operator into which it is folded, and that operator's new weight and bias."""
 
     candidate: FoldCandidate
     linear: Linear
     folded: Folded
 
     def rewrite(self, editor: Editor) -> str:
-        """Puts the new numbers into the operator, and takes the node out."""
+        """Gives the operator its new weight and bias and removes the node; returns a text for the remark."""
         linear, folded, node = self.linear, self.folded, self.candidate.node
         kind = linear.node.op_type  # before a MatMul becomes a Gemm
         if linear is self.candidate.before:
             new = rewire(linear, folded, linear.X, editor)
             if len(new) > 1:
-                product = linear.node.outputs[0]  # no longer what its name says
+                product = linear.node.outputs[0]  # renamed, because a value with the old name keeps its elements
                 product.name = editor.unique_name(f"{product.name}_folded")
             editor.replace([node], new, {node.outputs[0]: new[-1].outputs[0]}, anchor=node)
             return f"{node.op_type} into the weights of {kind} before it"
@@ -151,7 +148,7 @@ class FoldPlan:
 
 
 def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
-    """The linear operator whose result `value` is, or None."""
+    """Returns the linear operator that produces `value`, or None."""
     node = value.producer()
     if node is None:
         return None
@@ -169,7 +166,7 @@ def linear_before(value: ir.Value, editor: Editor) -> Linear | None:
 
 
 def linear_after(value: ir.Value) -> Linear | None:
-    """The linear operator that alone reads `value` as its X, or None."""
+    """Returns the linear operator that is the only reader of `value`, as its X, or None."""
     if not is_read_once(value):
         return None
     (use,) = value.uses()
@@ -177,18 +174,17 @@ def linear_after(value: ir.Value) -> Linear | None:
 
 
 def output_rank(linear: Linear, editor: Editor) -> int | None:
-    """The rank of Y: a convolution's weight knows it even where nothing else does."""
+    """Returns the rank of Y, for a convolution from its weight, even if the rank of X is unknown."""
     if linear.node.op_type in ("Conv", "ConvTranspose"):
         return editor.shapes.rank(linear.W)
     return 2 if linear.node.op_type == "Gemm" else editor.shapes.rank(linear.Y) or editor.shapes.rank(linear.X)
 
 
 def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
-    """Numbers of input and output channels.
+    """Returns the numbers of input and output channels.
 
     Raises:
-        Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED, WRONG_DTYPE, WRONG_RANK, OPSET.
-
+        Refusal: NOT_CONSTANT, OVERRIDABLE, QUANTIZED, WRONG_DTYPE, WRONG_RANK, WRONG_SHAPE or OPSET.
     """
     node = linear.node
     tensor = editor.tensor(linear.W)
@@ -216,11 +212,10 @@ def channels(linear: Linear, editor: Editor) -> tuple[int, int]:
 
 
 def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
-    """The operator whose result is scale * Y + shift; both are float64 [output channels].
+    """Folds scale * Y + shift into the operator; both are float64 [output channels].
 
     Raises:
-        Refusal: a bias that is not constant or has another shape, or numbers that overflow.
-
+        Refusal: the bias is not constant or has another shape, or a folded value overflows.
     """
     W, bias = _numbers(linear, editor)
     needs_bias = bias is not None or bool(shift.any())
@@ -229,24 +224,25 @@ def fold_after(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Fo
 
 
 def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> Folded:
-    """The operator that takes X where it took scale * X + shift; both are float64 [input channels].
+    """Folds scale * X + shift into an operator that reads it; both are float64 [input channels].
 
     Raises:
-        Refusal: PADDED when padding puts zeros that are not shifted beside X, and as `fold_after`.
-
+        Refusal: PADDED if the operator pads with zeros, which the shift does not change; as `fold_after`.
     """
     node = linear.node
     if node.op_type == "Gemm" and attribute_int(node, "transA", 0):
         raise Refusal(Code.WRONG_AXIS, "Gemm transposes its input", node)
     shifted = bool(shift.any())
     if shifted and node.op_type == "ConvTranspose":
-        raise Refusal(Code.PADDED, "a transposed convolution covers its borders with fewer taps", node)
+        raise Refusal(
+            Code.PADDED, "a shift is added before a transposed convolution, whose borders have fewer taps", node
+        )
     if shifted and node.op_type == "Conv":
         auto_pad = attribute_string(node, "auto_pad", "NOTSET")
         pads = attribute_ints(node, "pads", ())
         if auto_pad not in ("NOTSET", "VALID", "") or (auto_pad != "VALID" and any(pads)):
             raise Refusal(
-                Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before", node
+                Code.PADDED, f"auto_pad is {auto_pad}, pads are {list(pads)}, and a shift is added before them", node
             )
     W, bias = _numbers(linear, editor)
     if shifted:
@@ -261,10 +257,10 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
 
 
 def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[ir.Node]:
-    """Gives the operator its new numbers where it stands.
+    """Gives the operator its new weight and bias, in place.
 
     Returns:
-        Its nodes, the last of which makes Y.
+        Its nodes; the last one produces Y.
     """
     node = linear.node
     inputs: list[ir.Value | None] = [X, editor.initializer(node, folded.W, f"{linear.W.name}_folded")]
@@ -290,10 +286,10 @@ def rewire(linear: Linear, folded: Folded, X: ir.Value, editor: Editor) -> list[
 
 
 def _numbers(linear: Linear, editor: Editor) -> tuple[ir.TensorProtocol, Array | None]:
-    """W, and the bias in float64, broadcastable to Y's channels."""
+    """Returns W, and the bias in float64, which broadcasts to Y's channels."""
     node = linear.node
     W = editor.tensor(linear.W)
-    assert W is not None, "`channels` was asked before"
+    assert W is not None, "`channels` requires a constant"
     if linear.bias is None:
         return W, None
     bias = editor.require_constant(linear.bias, "the bias", node).astype(np.float64)
@@ -314,7 +310,7 @@ def _transposed(linear: Linear) -> bool:
 
 
 def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
-    """What multiplies W where each output channel has its factor: of W's rank, broadcasts to W."""
+    """Returns one factor for each output channel in a shape that broadcasts to W."""
     shape = tensor_dims(W)
     if linear.node.op_type == "Conv":
         return factor.reshape(-1, *([1] * (len(shape) - 1)))
@@ -324,7 +320,7 @@ def _by_output(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
 
 
 def _by_input(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
-    """What multiplies W where each input channel has its factor: of W's rank, broadcasts to W."""
+    """Returns one factor for each input channel in a shape that broadcasts to W."""
     shape = tensor_dims(W)
     if linear.node.op_type == "Conv":
         return _grouped_columns(linear, shape, factor)
@@ -334,7 +330,7 @@ def _by_input(linear: Linear, W: ir.TensorProtocol, factor: Array) -> Array:
 
 
 def _grouped_columns(linear: Linear, shape: Sequence[int], factor: Array) -> Array:
-    """For W [rows, columns of one group, k..], whose rows of group g use g's part of `factor` [groups * columns]."""
+    """Returns factors [rows, columns, 1..] for W [rows, columns of one group, k..] from `factor` [groups * columns]."""
     group = attribute_int(linear.node, "group", 1)
     rows, columns = shape[:2]
     by_row = np.repeat(factor.reshape(group, columns), rows // group, axis=0)
@@ -342,7 +338,7 @@ def _grouped_columns(linear: Linear, shape: Sequence[int], factor: Array) -> Arr
 
 
 def _folded(linear: Linear, W: ir.TensorProtocol, factor: Array, bias: Array | None) -> Folded:
-    """W * factor and the bias, cast to W's dtype once; raises NOT_FINITE when they do not fit."""
+    """Casts W * factor and the bias to W's dtype; refuses with NOT_FINITE if they do not fit."""
     node, dtype = linear.node, W.dtype.numpy()
     weight: Array | ScaledWeight
     if is_streamed(W):

@@ -1,4 +1,4 @@
-"""Recognises the scale and shift of each image behind a norm: Y A + B, both computed (AdaLN of transformers)."""
+"""Recognises the computed scale and shift of each image after a norm: Y A + B (AdaLN of transformers)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphopt.graph.view import other_input, sole_reader
 
 @dataclass(frozen=True)
 class Modulation:
-    """The Mul and the Add behind a norm, and what they take besides."""
+    """The Mul and the Add after a norm, and their other operands."""
 
     scaled: ir.Node
     shifted: ir.Node
@@ -26,7 +26,7 @@ class Modulation:
 
 
 def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
-    """What alone reads y, when that is a Mul by a computed value and an Add of another one."""
+    """Returns the only reader of y, a Mul by a computed value, and the Add of another one after it; or None."""
     scaled = sole_reader(y, "Mul")
     shifted = None if scaled is None else sole_reader(scaled.outputs[0], "Add")
     if scaled is None or shifted is None:
@@ -38,7 +38,7 @@ def modulation_of(y: ir.Value, editor: Editor) -> Modulation | None:
 
 
 def is_modulated(y: ir.Value, editor: Editor) -> bool:
-    """Whether scale and shift behind y are rows of each image."""
+    """Returns whether a scale and a shift with one row for each image follow y."""
     found = modulation_of(y, editor)
     dims = editor.shapes.dims(y)
     if found is None or dims is None or len(dims) < 2:
@@ -48,5 +48,5 @@ def is_modulated(y: ir.Value, editor: Editor) -> bool:
 
 
 def is_row_of_each_image(given: tuple[Size, ...], dims: tuple[Size, ...]) -> bool:
-    """Whether it has all axes of what has `dims`, the length of the last and sizes of 1 between that and the first."""
+    """Returns whether a shape has the rank and last size of `dims`, and size 1 between the first and the last axis."""
     return len(given) == len(dims) and given[-1] == dims[-1] and all(size.value == 1 for size in given[1:-1])

@@ -1,4 +1,4 @@
-"""A MaxPool as our operators compute it: over two axes, without indices, padded by numbers."""
+"""MaxPools that our operators can compute: over two axes, without indices, with explicit pads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Window = Mapping[str, tuple[int, ...]]
 
 
 def window_of(pool: ir.Node) -> Window | None:
-    """The attributes of the same pool as an operator of ours.
+    """Returns the attributes of a MaxPool for our operators.
 
-    None where it gives indices, pads by rule or rounds its output's size up, and where it has not two axes.
+    None if it has indices, ceil_mode, auto_pad SAME, or another number of axes than two.
     """
     padding = pool.attributes.get_string("auto_pad", "NOTSET")
     if any(o.name for o in pool.outputs[1:]) or attribute_int(pool, "ceil_mode", 0):

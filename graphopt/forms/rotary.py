@@ -1,7 +1,7 @@
-"""Recognises rotary position embedding: X cos + turned(X) sin, as exporters write it.
+"""Recognises written-out rotary position embedding: X cos + turned(X) sin.
 
 halves       turned = Concat(-x2, x1), x1 and x2 the halves of X's last axis                     Llama, Phi, GPT-NeoX
-neighbours   turned = Reshape(Concat of (-x1, x0) with an axis more), x0 = X[.., ::2], x1 = X[.., 1::2], or both
+neighbours   turned = Reshape(Concat of (-x1, x0) along a new axis), x0 = X[.., ::2], x1 = X[.., 1::2], or both
              parts of a Reshape to pairs                                                         GPT-J, Flux, EVA
 apart        Concat(x1 cos - x2 sin, x2 cos + x1 sin)                    GPT-OSS, the definitions of RotaryEmbedding
 """
@@ -17,22 +17,22 @@ from graphopt.graph.editor import Editor
 from graphopt.graph.shapes.sizes import Size
 from graphopt.graph.view import attribute_int, is_op, made_by, other_input, sole_reader
 
-# What computes a shape.
+# Operators that compute a shape.
 SHAPES = ("Shape", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast")
 MOST_OF_A_SHAPE = 24
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """One tensor that is turned.
+    """A rotary embedding of one tensor.
 
     Attributes:
-        X: what is turned.
-        cos, sin: what X and the turned X are multiplied by; of half the columns where they are `apart`.
-        nodes: those that must go together, the one that makes Y last.
-        cuts: those that make the parts of X, which others may read.
-        interleaved: the numbers of a pair stand beside each other.
-        apart: both halves of the result are made of the same cos and sin.
+        X: the tensor.
+        cos, sin: the factors of X and of turned(X), with half the columns if `apart`.
+        nodes: the nodes to replace; the last one produces Y.
+        cuts: the nodes that split X; other nodes may read their results.
+        interleaved: whether the two elements of a pair are adjacent.
+        apart: whether each half of the result is computed separately, with the same cos and sin.
     """
 
     X: ir.Value
@@ -50,7 +50,7 @@ class Rotary:
 
 @dataclass(frozen=True)
 class _Turned:
-    """turned(X): `value`, made by `nodes` of the parts that `cuts` make."""
+    """turned(X): `value`, computed by `nodes` from the parts that `cuts` produce."""
 
     X: ir.Value
     value: ir.Value
@@ -60,12 +60,12 @@ class _Turned:
 
 
 def turned_by(neg: ir.Node, editor: Editor) -> _Turned | None:
-    """What a Neg is part of, when that turns a tensor."""
+    """Returns the turned tensor that a Neg is part of, or None."""
     return _turned_halves(neg, editor) or _turned_neighbours(neg, editor)
 
 
 def rotary_of(turned: _Turned, editor: Editor) -> Rotary | None:
-    """X cos + turned sin, of the same X."""
+    """Matches X cos + turned(X) sin."""
     by_sin = sole_reader(turned.value, "Mul")
     total = None if by_sin is None else sole_reader(by_sin.outputs[0], "Add")
     by_cos = None if by_sin is None or total is None else made_by(other_input(total, by_sin.outputs[0]), "Mul")
@@ -79,7 +79,7 @@ def rotary_of(turned: _Turned, editor: Editor) -> Rotary | None:
 
 
 def rotary_apart(concat: ir.Node, editor: Editor) -> Rotary | None:
-    """Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
+    """Matches Concat(x1 cos - x2 sin, x2 cos + x1 sin) of the halves x1 and x2."""
     if len(concat.inputs) != 2 or not _joins_last(concat, editor):
         return None
     first, second = made_by(concat.inputs[0], "Sub"), made_by(concat.inputs[1], "Add")
@@ -148,7 +148,7 @@ def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
     dims, pairs = editor.shapes.dims(x0_at.X), editor.shapes.dims(concat.outputs[0])
     if dims is None or editor.shapes.dims(flat.outputs[0]) != dims or pairs is None:
         return None
-    # Both parts stand one behind the other along a new last axis.
+    # Both parts are joined along a new last axis.
     if len(pairs) != len(dims) + 1 or pairs[-1].value != 2 or not _joins_last(concat, editor):
         return None
     cuts = tuple(dict.fromkeys((*x0_at.cuts, *x1_at.cuts)))
@@ -157,7 +157,7 @@ def _turned_neighbours(neg: ir.Node, editor: Editor) -> _Turned | None:
 
 
 def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
-    """The nodes that make the shape of a Reshape out of that of what it takes, and nothing else."""
+    """Returns the nodes that compute the target of a Reshape from the shape of its input and have no other reader."""
     found: dict[ir.Node, None] = {}
     work = [flat.inputs[1]]
     while work and len(found) < MOST_OF_A_SHAPE:
@@ -171,7 +171,7 @@ def _shape_of(concat: ir.Node, flat: ir.Node) -> tuple[ir.Node, ...]:
 
 @dataclass(frozen=True)
 class _Neighbour:
-    """Number `index` of each pair of X, made by `cuts`."""
+    """Element `index` (0 or 1) of each pair of X, produced by `cuts`."""
 
     X: ir.Value
     index: int

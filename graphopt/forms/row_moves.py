@@ -1,4 +1,4 @@
-"""Nodes that move the elements of one value and compute nothing: which element of it each element of the result is."""
+"""Nodes that only move the elements of one value, and the source index of each element of their result."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from graphopt.remarks import Code, Refusal
 COPIES = ("Concat", "Gather", "Slice", "Transpose")
 VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 MAX_ROWS = 2**18  # of an image
-MAX_ELEMENTS = 2**23  # of an image: each node's result is 32 MiB of numbers while a model is rewritten
-MOST_NODES = 64  # between x and the result, so that a long chain takes time that grows with its length
-PADDED = -1  # in the place of an element's number
+MAX_ELEMENTS = 2**23  # of an image: the indices of each node's result take up to 32 MiB during the rewrite
+MOST_NODES = 64  # between x and the result, so the time for a long chain is linear in its length
+PADDED = -1  # the index of an element that padding added
 
 Dims = dict[ir.Value, tuple[Size, ...]]
 
 
 def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None, list[ir.Node]]:
-    """The one value that a node's output is made of, as far up as there is one, and the nodes between them in order.
+    """Finds the farthest value that is the only source of a node's output, and the nodes between, in order.
 
     Args:
-        last: makes the output.
-        editor: of its graph.
-        more: operators that count, too, beside COPIES and VIEWS.
-
+        last: the node that produces the output.
+        editor: the model.
+        more: operators to follow in addition to COPIES and VIEWS.
     """
     taken = [last]
     found: tuple[ir.Value | None, list[ir.Node]] = None, taken
@@ -51,25 +50,25 @@ def moves_to(last: ir.Node, editor: Editor, *more: str) -> tuple[ir.Value | None
 
 
 def _moved(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The inputs whose elements a node moves."""
+    """Returns the inputs with elements that a node moves."""
     return node.inputs if node.op_type == "Concat" else node.inputs[:1]
 
 
 def is_known(node: ir.Node, editor: Editor) -> bool:
-    """Whether where a node moves elements to is the same for all inputs of the model, but for shapes."""
+    """Returns whether a node moves elements to positions that depend on shapes only, not on other model inputs."""
     others = () if node.op_type in VIEWS else node.inputs[len(_moved(node)) :]
     refers = any(a.is_ref() for a in node.attributes.values())
     return not refers and all(v is None or editor.is_constant(v) for v in others)
 
 
 def _moves_alone(node: ir.Node, readers: Collection[ir.Node]) -> bool:
-    """Whether what a node makes is moved by these readers, and read by nobody else."""
+    """Returns whether only `readers` read a node's result, to move its elements."""
     y = node.outputs[0]
     return not y.is_graph_output() and all(u.node in readers and u.idx < len(_moved(u.node)) for u in y.uses())
 
 
 def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Dims, Size]:
-    """The dimensions of all values, and how many images each of them is.
+    """Returns the dimensions of all values, and their number of images, which are moved independently.
 
     Raises:
         Refusal: UNKNOWN_SHAPE.
@@ -79,7 +78,7 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
     for value in (x, *(n.outputs[0] for n in nodes)):
         known = editor.shapes.dims(value)
         if not known or any(d.value is None for d in known[1:]):
-            raise Refusal(Code.UNKNOWN_SHAPE, f"{value.name} is {shape_text(known)}", value.producer())
+            raise Refusal(Code.UNKNOWN_SHAPE, f"{value.name} has shape {shape_text(known)}", value.producer())
         dims[value] = known
     firsts = {known[0] for known in dims.values()}
     split = any(_along_first(n, editor) for n in nodes)
@@ -92,7 +91,7 @@ def images_of(x: ir.Value, nodes: Sequence[ir.Node], editor: Editor) -> tuple[Di
 
 
 def _along_first(node: ir.Node, editor: Editor) -> bool:
-    """Whether a node moves elements along the first axis."""
+    """Returns whether a node moves elements along the first axis."""
     if node.op_type in VIEWS:
         return False
     if node.op_type == "Transpose":
@@ -111,7 +110,7 @@ def _along_first(node: ir.Node, editor: Editor) -> bool:
 def elements_of(
     x: ir.Value, nodes: Sequence[ir.Node], dims: Dims, images: Size, editor: Editor
 ) -> dict[ir.Value, Array]:
-    """Which elements of x, by their numbers, the values hold, of an image; PADDED where it is none of them but 0.
+    """Returns, for one image, the index in x of each element of each value; PADDED for zeros of a Pad.
 
     Raises:
         Refusal: UNSUPPORTED_OP, WRONG_SHAPE, PADDED.
@@ -138,12 +137,12 @@ def elements_of(
             else:
                 found[y] = evaluate(FoldableNode(node, arrays, editor.opset(node), MAX_ELEMENTS))
         except (CannotEvaluateError, ValueError):
-            raise Refusal(Code.UNSUPPORTED_OP, f"{node.op_type} has no definition here", node) from None
+            raise Refusal(Code.UNSUPPORTED_OP, f"graphopt cannot evaluate this {node.op_type}", node) from None
     return found
 
 
 def reshaped(builder: Builder, value: ir.Value, have: Sequence[Size] | None, want: Sequence[Size] | None) -> ir.Value:
-    """The value in the dimensions that it is to have, of which at most one, that of the images, is not known."""
+    """Returns the value reshaped to the dimensions `want`; at most one of them, that of the images, is unknown."""
     if have == want or want is None:
         return value
     target = np.array([-1 if d.value is None else d.value for d in want], np.int64)
@@ -156,11 +155,10 @@ def times(first: Size, images: Size) -> int:
 
 
 def _pads(node: ir.Node, editor: Editor) -> list[tuple[int, int]]:
-    """Before and behind each axis.
+    """Returns the pads before and after each axis.
 
     Raises:
-        Refusal: PADDED unless zeros are added, and nothing is cut off.
-
+        Refusal: PADDED unless the node only adds zeros, with constant pads for all axes.
     """
     pads = editor.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     value, axes = (*node.inputs[2:4], None, None)[:2]

@@ -4,9 +4,9 @@
     RMSNorm:   X / sqrt(mean(X^2) + epsilon)
     factored:  X f + (beta - mean(X) f), f = gamma / sqrt(mean((X - mean(X))^2) + epsilon)
 
-The factored LayerNorm is how TensorFlow and Keras write it (tf.nn.batch_normalization after tf.nn.moments). Shared by
-the passes that make GroupNorm, LayerNorm and RMSNorm of these. Under the square the factored form may have mean(X) - X,
-which TensorFlow's own optimizer writes: it sorts the operands of squared_difference.
+TensorFlow and Keras write the factored LayerNorm (tf.nn.batch_normalization after tf.nn.moments). It may square
+mean(X) - X, because TensorFlow's optimizer sorts the operands of squared_difference. The passes for GroupNorm,
+LayerNorm and RMSNorm use these functions.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class RowNorm:
 
     Attributes:
         nodes: all nodes, in no particular order.
-        X: what is normalised.
+        X: the value that is normalised.
         Y: the result.
-        axes: normalised axes, non-negative, ascending; (-1,) when the rank is unknown.
-        rank: of X, as X or what is made of it shows; None when neither does.
-        epsilon: what is added to the variance.
-        centred: X - mean(X); None where no mean is subtracted (RMSNorm). mean(X) - X if `mean_first`.
+        axes: normalised axes, non-negative, ascending; (-1,) if the rank is unknown.
+        rank: rank of X, inferred from X or X - mean(X); None if unknown.
+        epsilon: the epsilon that is added to the variance.
+        centred: X - mean(X), or mean(X) - X if `mean_first`; None for RMSNorm, which subtracts no mean.
 
     """
 
@@ -53,8 +53,8 @@ class Factored:
     """The factored form.
 
     Attributes:
-        norm: as without scale and shift, but Y has both.
-        gamma, beta: what scales and shifts; None where nothing does.
+        norm: the norm; its Y includes scale and shift.
+        gamma, beta: scale and shift; None if absent.
 
     """
 
@@ -65,7 +65,7 @@ class Factored:
 
 @dataclass(frozen=True)
 class _Deviation:
-    """sqrt(mean(base^2) + epsilon): `nodes`, the Sqrt last, and the means' axes."""
+    """sqrt(mean(base^2) + epsilon), computed by `nodes`, the Sqrt last."""
 
     nodes: tuple[ir.Node, ...]
     base: ir.Value
@@ -77,7 +77,7 @@ class _Deviation:
 
 
 def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
-    """Looks around a Sqrt; None when it is not the deviation of a normalisation."""
+    """Matches the norm around a Sqrt; returns None if the Sqrt is not the deviation of a norm."""
     deviation = _deviation(sqrt, editor)
     division = None if deviation is None else _division(sqrt, deviation.base, editor)
     if deviation is None or division is None:
@@ -95,9 +95,9 @@ def match_row_norm(sqrt: ir.Node, editor: Editor) -> RowNorm | None:
 
 
 def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
-    """Names the norm that runtimes fuse of the nodes around a Mul or Add, which is its scale or shift.
+    """Names the norm that runtimes fuse and of which a Mul or Add is the scale or shift; None if there is none.
 
-    It is over the last axis, with Pow and Div. MIGraphX knows a norm by what comes before its scale.
+    Such a norm is over the last axis, with Pow and Div. MIGraphX matches norms without their scale, so it may change.
     """
     if editor.target.device == "migraphx":
         return None
@@ -116,7 +116,7 @@ def fused_by_runtimes(node: ir.Node, editor: Editor) -> str | None:
 
 
 def match_factored_norm(sqrt: ir.Node, editor: Editor) -> Factored | None:
-    """Looks around a Sqrt for the factored form; None when it is not there."""
+    """Matches the factored form around a Sqrt, or returns None."""
     deviation = _deviation(sqrt, editor)
     centred = None if deviation is None else _centred(deviation, editor) or _centred(deviation, editor, mean_first=True)
     if deviation is None or centred is None:
@@ -172,7 +172,7 @@ def _deviation(sqrt: ir.Node, editor: Editor) -> _Deviation | None:
 def _centred(
     deviation: _Deviation, editor: Editor, *, mean_first: bool = False
 ) -> tuple[ir.Node, ir.Node, ir.Value, tuple[int, ...], int | None] | None:
-    """The mean, the Sub of it, X, the axes and X's rank where the deviation is that of X - mean(X), or mean(X) - X."""
+    """Returns the mean, the Sub, X, the axes and X's rank if the deviation is of X - mean(X) (or reversed), or None."""
     centre = made_by(deviation.base, "Sub")
     if centre is None:
         return None
@@ -188,7 +188,7 @@ def _centred(
 
 
 def _rank(base: ir.Value, editor: Editor) -> int | None:
-    """The rank of X, as X or X - mean(X) shows it."""
+    """Returns the rank of X - mean(X), or of X if that is unknown."""
     rank, centre = editor.shapes.rank(base), made_by(base, "Sub")
     if rank is None and centre is not None:
         rank = editor.shapes.rank(centre.inputs[0])
@@ -196,7 +196,7 @@ def _rank(base: ir.Value, editor: Editor) -> int | None:
 
 
 def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
-    """The Mul of two values."""
+    """Returns the Mul of two values, or None."""
     for node in factor.consumers():
         if is_op(node, "Mul") and set(node.inputs) == {factor, value}:
             return node
@@ -204,7 +204,7 @@ def _times(factor: ir.Value, value: ir.Value) -> ir.Node | None:
 
 
 def is_deviation(sqrt: ir.Node) -> bool:
-    """Whether a Sqrt looks like the deviation of a normalisation: of a mean of squares, to which something is added."""
+    """Returns whether a Sqrt may be the deviation of a norm: the root of a sum with a mean of squares."""
     add = made_by(sqrt.inputs[0], "Add")
     if add is None:
         return False
@@ -214,7 +214,7 @@ def is_deviation(sqrt: ir.Node) -> bool:
 
 
 def _split_constant(node: ir.Node, editor: Editor) -> tuple[ir.Value | None, float | None]:
-    """(the other input, the number) of a commutative node with one scalar constant."""
+    """Returns the other input and the scalar of a commutative node with one scalar constant, or (None, None)."""
     a, b = node.inputs
     for value, constant in ((a, b), (b, a)):
         number = editor.scalar(constant)
@@ -224,7 +224,7 @@ def _split_constant(node: ir.Node, editor: Editor) -> tuple[ir.Value | None, flo
 
 
 def _squared(node: ir.Node, editor: Editor) -> ir.Value | None:
-    """X when a Mul or Pow computes x * x or x ^ 2."""
+    """Returns x if a Mul or Pow computes x * x or x ^ 2, or None."""
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
     if node.op_type == "Pow" and editor.scalar(node.inputs[1]) == 2.0:
@@ -233,7 +233,7 @@ def _squared(node: ir.Node, editor: Editor) -> ir.Value | None:
 
 
 def _division(sqrt: ir.Node, base: ir.Value, editor: Editor) -> tuple[ir.Node, ...] | None:
-    """The nodes that divide `base` by the Sqrt's result: Div, or Reciprocal (or 1 / x) and Mul."""
+    """Returns the nodes that divide `base` by the Sqrt's result: Div, or Reciprocal (or 1 / x) and Mul; or None."""
     deviation = sqrt.outputs[0]
     for user in deviation.consumers():
         if is_op(user, "Div") and user.inputs[0] is base and user.inputs[1] is deviation:
@@ -254,9 +254,9 @@ def _inverts(node: ir.Node, value: ir.Value, editor: Editor) -> bool:
 
 
 def reduced_axes(node: ir.Node, rank: int | None, editor: Editor) -> tuple[int, ...] | None:
-    """The axes of a ReduceMean over `rank` dimensions, as non-negative numbers.
+    """Returns the axes of a ReduceMean over `rank` dimensions, non-negative and ascending.
 
-    (-1,) for the last axis where the rank is unknown; None where the axes are.
+    (-1,) for the last axis if the rank is unknown; None if the axes are unknown.
     """
     axes = tuple(editor.arguments(node).ints("axes") or ())
     if not axes:

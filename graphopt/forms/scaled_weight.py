@@ -1,7 +1,7 @@
-"""A weight on disk times numbers of its rows and columns, computed block by block whenever it is read.
+"""A weight on disk, scaled by factors of its rows and columns, computed in blocks each time it is read.
 
-A rewritten weight of a gigabyte is never in memory as a whole: one block at a time is read from the input's data file,
-multiplied in float64, cast once, and written.
+A folded weight of a gigabyte is never in memory completely: each block is read from the input's data file, multiplied
+in float64, cast once, and written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphopt.graph.traversal import tensor_array, tensor_dims
 from graphopt.ops.schema import Array
 
 BLOCK_BYTES = 16 * 1024 * 1024
-# Smaller weights are computed at once: reading them twice would cost more than holding them.
+# Smaller weights are computed at once, because reading them twice would cost more than keeping them in memory.
 LARGE_BYTES = 64 * 1024 * 1024
 
 
@@ -24,8 +24,8 @@ class ScaledWeight(ir.LazyTensor):
     """`source` times `factor`, in the dtype of `source` (float32, float16 or float64).
 
     Args:
-        source: [rows, ..], on disk or itself scaled.
-        factor: float64, of the rank of `source`, broadcasts to its shape.
+        source: the weight [rows, ..], on disk or a ScaledWeight.
+        factor: float64, with the rank of `source`; broadcasts to its shape.
     """
 
     def __init__(self, source: ir.TensorProtocol, factor: Array) -> None:
@@ -35,12 +35,12 @@ class ScaledWeight(ir.LazyTensor):
         self._factor = factor
 
     def rows(self, start: int, stop: int) -> Array:
-        """Rows start to stop, cast."""
+        """Returns the rows from start to stop, cast."""
         with np.errstate(over="ignore", invalid="ignore"):
             return _product(self._source, self._factor, start, stop).astype(self.dtype.numpy())
 
     def blocks(self) -> Iterator[Array]:
-        """All rows, in order, cast."""
+        """Yields blocks of all rows in order, cast."""
         for start, stop in _ranges(self._source):
             yield self.rows(start, stop)
 
@@ -53,12 +53,12 @@ class ScaledWeight(ir.LazyTensor):
 
 
 def is_streamed(tensor: ir.TensorProtocol) -> bool:
-    """Whether a weight is so large, and on disk, that it is to be handled block by block."""
+    """Returns whether a weight is on disk and so large that it must be processed in blocks."""
     return type(tensor) in (ScaledWeight, ir.ExternalTensor) and tensor.nbytes >= LARGE_BYTES
 
 
 def products(tensor: ir.TensorProtocol, factor: Array) -> Iterator[Array]:
-    """The rows of tensor * factor in float64, in order: all at once, or block by block where they are many bytes."""
+    """Yields the rows of tensor * factor in float64, in order: all at once, or in blocks for a streamed weight."""
     if not is_streamed(tensor):
         yield tensor_array(tensor).astype(np.float64) * factor
         return
@@ -83,7 +83,7 @@ def _rows(tensor: ir.TensorProtocol, start: int, stop: int) -> Array:
         return tensor.rows(start, stop)
     if not isinstance(tensor, ir.ExternalTensor):
         return np.asarray(tensor.numpy()[start:stop])
-    # Read, not mapped: pages of a mapped file count as ours until somebody else needs the memory.
+    # Read, not mapped: pages of a mapped file count as memory of this process until the system reclaims them.
     rows, *rest = tensor_dims(tensor)
     row_bytes = tensor.nbytes // rows
     dtype = np.dtype(tensor.dtype.numpy()).newbyteorder("<")
