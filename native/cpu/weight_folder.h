@@ -32,8 +32,8 @@ struct MappedWeights {
 class WeightFolder {
  public:
   // Returns the folder set by the environment variables GRAPHOPT_WEIGHTS (a path, created if missing; or "off") and
-  // GRAPHOPT_WEIGHTS_LIMIT (MiB, default 16,384); null if GRAPHOPT_WEIGHTS is not set or "off". A folder that other users can
-  // write to, or an invalid limit, disables it with one line on stderr.
+  // GRAPHOPT_WEIGHTS_LIMIT (MiB, default 16,384); null if GRAPHOPT_WEIGHTS is not set or "off". A folder that other
+  // users can write to, or an invalid limit, disables it with one line on stderr.
   static const WeightFolder* of_process();
 
   // Throws std::runtime_error with the reason if the folder cannot be used.

@@ -1,13 +1,13 @@
-// The activations that an op of ours may end with: one table for operators, CPU kernels and device kernels.
-// What they compute is in cpu/microkernels/activation.h and blocks/gpu/activation.h; graphopt/ops/activation.py has
-// their bodies.
+// Activations that operators of com.graphopt can end with: one table for operators, CPU kernels and device kernels.
+// cpu/microkernels/activation.h and blocks/gpu/activation.h compute them; graphopt/ops/activation.py has their function
+// bodies.
 #pragma once
 
 #include "device/integers.h"
 
 namespace graphopt {
 
-// KIND(name, attribute of a, attribute of b); null where it has none. The number of a kind never changes.
+// KIND(name, attribute for a, attribute for b); null if it has none. The numeric value of a kind never changes.
 #define GRAPHOPT_ACTIVATIONS(KIND)   \
   KIND(None, nullptr, nullptr)       \
   KIND(Relu, nullptr, nullptr)       \
@@ -32,7 +32,7 @@ enum class ActivationKind : int32_t {
 constexpr int32_t kActivationCount = 0 GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND);
 #undef GRAPHOPT_KIND
 
-// A POD, so that it can be passed to device kernels by value.
+// A POD, because device kernels receive it by value.
 struct Activation {
   ActivationKind kind = ActivationKind::kNone;
   float a = 0.0f;  // LeakyRelu alpha, Clip min, HardSigmoid alpha

@@ -8,11 +8,11 @@
 
 namespace graphopt {
 
-// In the order of the enum; kNone's suffix is "".
+// All kinds in the order of the enum; kNone's suffix is "".
 const std::vector<ActivationKind>& all_activations();
 const char* activation_suffix(ActivationKind kind);
 
-// Reads the attributes that the kind has. Throws Error.
+// Reads the kind's attributes. Throws Error if one is missing.
 Activation read_activation(ActivationKind kind, const Attributes& attributes);
 
 }  // namespace graphopt

@@ -1,4 +1,4 @@
-// Dims that are broadcast to each other, before any tensor exists.
+// Broadcasts symbolic dims in shape inference.
 #pragma once
 
 #include "operators/inference.h"

@@ -1,4 +1,4 @@
-// Several ways to compute one operator on one device.
+// Chooses among several implementations of one operator on one device.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,16 @@
 
 namespace graphopt {
 
-// One of them, in a list in order of preference, of which the last takes whatever the operator allows. Work
-// is what there is to do in one call, and where.
+// One implementation, in a list in order of preference. The last one accepts everything that the operator allows. Work
+// describes the work of one call, and where it runs.
 template <class Work>
 struct Implementation {
   const char* name;
-  // Why it does not take it; null when it does. It may keep in the work what plan needs.
+  // Returns why it refuses the work; null if it accepts it. May store data for plan in the work.
   const char* (*refuse)(Work& work);
-  // Adds what one for a device does to the program; null on the CPU, where its number is all that a kernel needs.
+  // Adds the steps of a device implementation to the program. Null on the CPU, where a kernel needs only the index.
   void (*plan)(Work& work) = nullptr;
-  // Loads what it needs before there is any work; null: nothing.
+  // Loads its libraries before there is any work; null: nothing to load.
   void (*load)(gpu::Device& device, const gpu::LibraryChoices* libraries) = nullptr;
 };
 
@@ -28,7 +28,7 @@ const char* take_all(Work&) {
   return nullptr;
 }
 
-// What is said of a list where nobody knows its work.
+// The parts of a list that do not depend on the type of work.
 struct Implementations {
   std::vector<std::string> names;
   std::vector<void (*)(gpu::Device&, const gpu::LibraryChoices*)> loads;
@@ -47,13 +47,14 @@ Implementations described(const Implementation<Work> (&list)[n]) {
 // GRAPHOPT_LOG=1, read once.
 bool log_enabled();
 
-// What one node chooses from.
+// Chooses the implementation of one node and logs each choice once.
 class Choice {
  public:
   explicit Choice(const Node& node) : op_(node.op), name_(node.name) {}
 
-  // The number of the first of the list that takes the work and has not failed in this call, or that of the measured
-  // one. Without a call it is a choice for all of them.
+  // Returns the index of the implementation to use. A required one (Call::only) comes first, then the measured one,
+  // then the first in the list. It must accept the work and must not have failed in this call. Without a call, the
+  // choice is for all calls. Throws Error if the required one refuses.
   template <class Work, size_t n>
   uint32_t choose(const Implementation<Work> (&list)[n], Work& work, const Call* call,
                   int measured = -1) const {
@@ -82,7 +83,7 @@ class Choice {
     return i;
   }
 
-  // Plans with it.
+  // Chooses an implementation and plans the work with it. Returns its index.
   template <class Work, size_t n>
   uint32_t plan(const Implementation<Work> (&list)[n], Work& work, const Call& call,
                 int measured = -1) const {
@@ -92,7 +93,7 @@ class Choice {
   }
 
  private:
-  // Once for each number.
+  // Logs the choice, once for each index.
   void say(uint32_t number, const char* name, const std::string& refused, const Call* call) const;
 
   std::string op_, name_;

@@ -8,7 +8,7 @@
 
 namespace graphopt {
 
-// A dim before any tensor exists: a value >= 0, or a symbol, or neither (unknown).
+// A dim before any tensor exists: a value >= 0, a symbol, or neither (unknown).
 struct Dim {
   int64_t value = -1;
   std::string symbol;
@@ -20,14 +20,14 @@ struct Dim {
   }
 };
 
-// Empty when the rank is not known; none of our operators takes scalars.
+// Empty if the rank is unknown; no operator of com.graphopt has scalar inputs.
 using SymbolicShape = std::vector<Dim>;
 
-// Missing knowledge is no error: whoever runs the node then learns the shape when it runs.
+// Unknown shapes are not an error: they become known when the node runs.
 class ShapeInference : public Attributes {
  public:
   virtual SymbolicShape input(size_t i) const = 0;
-  // The element type is input 0's unless it is given. Nothing is set when the rank or one dim is unknown.
+  // Sets nothing if the rank or a dim is unknown. The element type defaults to that of input 0.
   virtual void set_output(size_t i, const SymbolicShape& shape,
                           ElementType type = ElementType::kUndefined) const = 0;
 };

@@ -1,18 +1,16 @@
-// The contract of a kernel: how one node is computed on one device. Whoever runs nodes calls kernels through
-// it: a session's custom operator, the plugin provider, a region of nodes, another kernel, a test. A kernel
-// sees attributes and plain tensors, and nothing of ONNX Runtime.
+// The interface of a kernel, which computes one node on one device. A session's custom operator, the plugin provider, a
+// region, another kernel or a test can run it. A kernel sees attributes and plain tensors, but nothing of ONNX Runtime.
 //
-//   create   from a Node: attributes, types, what is known of shapes. Throws Error for what is wrong with it.
-//   counter  of an operator whose outputs are as large as values say: what finds out, before each plan.
-//   prepare  weights that never change are brought into the layout that the kernel wants, once.
-//   plan     for the tensors of one call: what the outputs are, which implementation computes them, how much
-//            workspace there must be. An operator may have several on a device, each with a reason why it
-//            does not take a problem: operators/implementations.h.
-//   run      with all memory in place: computes before it returns (CPU), or enqueues on a stream (device).
+//   create   from a Node: attributes, types and known shapes. Throws Error if the node is invalid.
+//   counter  only if output sizes depend on input values: computes the sizes before each plan.
+//   prepare  once: converts constant weights to the kernel's layout.
+//   plan     for the tensors of one call: sets the output shapes, the implementation and the size of the
+//            workspace. An operator may have several implementations on a device; each can refuse a problem
+//            with a reason (operators/implementations.h).
+//   run      with all memory assigned: computes before it returns (CPU), or enqueues on a stream (device).
 //
-// What plan leaves may be kept. It depends on the types, shapes and alignment of the tensors, on the values
-// of those inputs that a kernel for a device reads on the host, and on what the caller fills in besides
-// memory.
+// Plans may be cached. A plan depends on the types, shapes and alignment of the tensors, on the values of inputs that a
+// device kernel reads on the host, and on the fields that the caller sets besides memory.
 #pragma once
 
 #include <cstddef>
@@ -39,16 +37,16 @@ namespace cpu {
 class Parallel;
 }  // namespace cpu
 
-// The types of attributes, in the order of AttributeValue's alternatives.
+// Attribute types, in the order of AttributeValue's alternatives.
 enum class AttributeType { kFloat, kInt, kInts, kString, kStrings };
 using AttributeValue =
     std::variant<float, int64_t, std::vector<int64_t>, std::string, std::vector<std::string>>;
 
-// The attributes of a node, wherever they are read from.
+// The attributes of a node, independent of their source.
 class Attributes {
  public:
   virtual ~Attributes() = default;
-  // Nothing when there is no such attribute of this type.
+  // Returns nothing if there is no such attribute of this type.
   virtual std::optional<AttributeValue> find(const char* name, AttributeType type) const = 0;
   auto find_float(const char* name) const { return find_as<AttributeType::kFloat>(name); }
   auto find_int(const char* name) const { return find_as<AttributeType::kInt>(name); }
@@ -56,11 +54,11 @@ class Attributes {
   auto find_string(const char* name) const { return find_as<AttributeType::kString>(name); }
   auto find_strings(const char* name) const { return find_as<AttributeType::kStrings>(name); }
 
-  // Those that must be there. They throw Error.
+  // Required attributes. These throw Error if one is missing.
   float get_float(const char* name) const;
   int64_t get_int(const char* name) const;
   std::vector<int64_t> get_ints(const char* name) const;
-  // `absent` when there is no such attribute of this type.
+  // These return `absent` if there is no such attribute of this type.
   float get_float(const char* name, float absent) const { return find_float(name).value_or(absent); }
   int64_t get_int(const char* name, int64_t absent) const { return find_int(name).value_or(absent); }
   bool get_bool(const char* name, bool absent = false) const { return get_int(name, absent) != 0; }
@@ -80,41 +78,41 @@ class Attributes {
   }
 };
 
-// One number of any type.
+// One element of any type.
 struct Number {
   ElementType type = ElementType::kUndefined;
-  uint64_t bits = 0;  // in the lower ones
+  uint64_t bits = 0;  // in the low bits
 };
 
-// What is known of an input or output before there is a tensor.
+// The known properties of an input or output before there is a tensor.
 struct Value {
-  bool present = false;                        // the node does not leave it out
-  ElementType type = ElementType::kUndefined;  // kUndefined: not known, or of a type that we don't know
-  std::optional<Shape> shape;                  // -1 where a dim is not known
+  bool present = false;                        // false if the node omits it
+  ElementType type = ElementType::kUndefined;  // kUndefined: unknown or not supported
+  std::optional<Shape> shape;                  // -1 for an unknown dim
 };
 
 // A node before it runs.
 class Node : public Attributes {
  public:
   std::string op, name;
-  int version = 0;  // of its operator; 0: not known
+  int version = 0;  // opset version of its operator; 0: unknown
   std::vector<Value> inputs, outputs;
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }
-  // The element type of its first input.
+  // Returns the element type of the first input.
   ElementType type() const { return inputs.empty() ? ElementType::kUndefined : inputs[0].type; }
-  // The value of an input that never changes, valid as long as the kernel that is made from it; nothing for
-  // other inputs. On the device where that is where the kernel reads it.
+  // Returns the value of a constant input, or nothing. Valid as long as the kernel created from the node. On the device
+  // if the kernel reads it there.
   virtual std::optional<Tensor> constant(size_t i) const = 0;
-  // The one number of an attribute that is a tensor. Nothing, too, from those who make no kernel of the node.
-  // Throws Error when it holds more, or none.
+  // Returns the element of a tensor attribute with one element. Returns nothing if it is missing, or if this node
+  // cannot create a kernel. Throws Error for any other number of elements.
   virtual std::optional<Number> find_number(const char* name) const {
     (void)name;
     return std::nullopt;
   }
 };
 
-// What plan leaves for run. Small values are kept in place.
+// State that plan passes to run. Small values are stored inline.
 class State {
  public:
   State() = default;
@@ -132,7 +130,7 @@ class State {
     }
     return *value;
   }
-  // What was emplaced, which must have been a T.
+  // Returns the emplaced value, which must be a T.
   template <class T>
   const T& get() const {
     return *std::launder(reinterpret_cast<const T*>(bytes_));
@@ -149,68 +147,66 @@ class State {
   void (*destroy_)(void*) = nullptr;
 };
 
-// One call of a kernel. The caller fills in what is above the line, plan what is below, and then the caller
-// the memory of the outputs and the workspace.
+// One call of a kernel. The caller sets the fields above the line, and plan sets the fields below it. Then the caller
+// sets the memory of the outputs and the workspace.
 struct Call {
   Tensors inputs;
   Tensors outputs;  // as many as the node has
   // A power of two that divides the addresses of all tensors on the device, outputs included.
   size_t alignment = 256;
-  // Where a kernel for a device enqueues.
+  // The stream of a device kernel.
   void* stream = nullptr;
-  // Whose threads a kernel for the CPU uses; plan looks at their number.
+  // The threads of a CPU kernel; plan depends on their number.
   cpu::Parallel* parallel = nullptr;
 
-  // Implementations, by their bits, that said they would and then did not.
+  // Bit mask of implementations that accepted the work and then failed.
   uint32_t failed = 0;
-  // The only implementation that may be chosen where there are several; -1: any.
+  // The only implementation that may be chosen, if there are several; -1: any.
   int only = -1;
-  // Which of the vendor's libraries may be used; null: whatever the environment says.
+  // The vendor libraries that may be used; null: as the environment says.
   const gpu::LibraryChoices* libraries = nullptr;
-  // What remembers which implementation is the fastest; null: the first one that takes the call.
+  // Remembers the fastest implementation; null: the first one that accepts the call is used.
   gpu::Measured* measured = nullptr;
 
   // ---
-  // Type and shape of each output, and whose memory it needs.
-  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes; of a kernel for the CPU: to 64 bytes
+  // plan also sets the type, shape and place of each output.
+  size_t workspace_bytes = 0;  // on the device, aligned to 256 bytes; for CPU kernels to 64 bytes
   State state;
 
   void* workspace = nullptr;
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present(); }
-  // Throws Error when it is left out.
+  // Throws Error if the input is omitted.
   const Tensor& input(size_t i) const;
-  // An input in host memory that holds integers; a uint64 beyond int64 is the negative number of its bits.
+  // Returns an integer input in host memory. A uint64 beyond the range of int64 wraps to a negative value.
   std::vector<int64_t> integers(size_t i) const;
-  // The only one of such an input. Throws Error that names the input where it holds more, or none.
+  // Returns the value of such an input with one element. Throws Error that names the input for any other number.
   int64_t integer(size_t i, const char* name) const;
-  // An input in host memory that holds one number; `absent` when it is left out.
+  // Returns the value of an input in host memory with one element; `absent` if it is omitted.
   float number(size_t i, float absent) const;
-  // Whether 16-byte loads and stores may be used.
+  // Returns true if 16-byte loads and stores may be used.
   bool aligned() const { return alignment >= 16; }
 
   void set_output(size_t i, const Shape& shape, ElementType type, Place place);
 };
 
-// Where outputs lie one behind another (Registration::create_siblings), each begins at a multiple of so many
-// bytes.
+// Alignment in bytes of each output, if outputs are contiguous (Registration::create_siblings).
 constexpr int64_t kSiblingAlignment = 256;
 
-// plan and run are called by many threads at once. They throw Error for what is wrong with the tensors.
+// Several threads may call plan and run concurrently. Both throw Error for invalid tensors.
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // Where run enqueues; null when it computes on the CPU.
+  // Returns the device that run enqueues on; null if it computes on the CPU.
   virtual gpu::Device* device() const { return nullptr; }
-  // Called once, before anything is planned; `node` is the one that the kernel was made from.
+  // Called once, before the first plan; `node` is the node that the kernel was created from.
   virtual void prepare(const Node& node) { (void)node; }
-  // A kernel on the same inputs and device that is run before each plan: its output 0 are numbers that decide
-  // how large the outputs are. The caller waits for them, and hands this kernel its outputs as inputs behind
-  // those of the node, output 0 in host memory.
+  // A kernel on the same inputs and device that runs before each plan. Its output 0 determines the sizes of the
+  // outputs. The caller waits for it, and appends its outputs to this kernel's inputs, output 0 in host memory.
   virtual const Kernel* counter() const { return nullptr; }
   virtual void plan(Call& call) const = 0;
-  // Outputs that the node leaves out have no memory. False when an implementation failed before it did
-  // anything: `failed` says which, and the call is to be planned again.
+  // Omitted outputs have no memory. Returns false if an implementation failed without side effects: `failed` then has
+  // its bit, and the call must be planned again.
   virtual bool run(Call& call) const = 0;
 };
 

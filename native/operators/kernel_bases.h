@@ -1,4 +1,4 @@
-// The bases of the kernels that an op.cpp defines, and how they get into the table.
+// Base classes of the kernels in op.cpp files, and their registration in the table.
 #pragma once
 
 #include <functional>
@@ -48,9 +48,9 @@ class CpuKernel : public Kernel {
  protected:
   using Problem = typename Op::Problem;
   static const Problem& problem(const Call& call) { return call.state.get<Planned>().problem; }
-  // Bytes that run wants.
+  // Returns the bytes that run needs.
   virtual size_t workspace(const Problem& p, size_t lanes) const = 0;
-  // What the runs of a call share beside the problem, one after the other.
+  // Returns data besides the problem that the runs of a planned call share. These runs are sequential.
   virtual std::shared_ptr<void> keep(const Problem& p, size_t lanes) const {
     static_cast<void>(p), static_cast<void>(lanes);
     return nullptr;
@@ -66,14 +66,14 @@ class CpuKernel : public Kernel {
   };
 };
 
-// Input i of a call as T; null where the operator has fewer.
+// Returns input i of a call as T; null if the call has fewer inputs.
 template <class T>
 const T* data(const Call& call, size_t i) {
   return i < call.inputs.size() ? call.inputs[i].as<const T>() : nullptr;
 }
 
-// The kernel of an operator of which all tensors have the element type T. It calls kRun with the problem, kInputs inputs, the
-// output, the threads and, if there is a kWorkspace, which returns the bytes of it, the workspace.
+// The kernel of an operator with tensors of element type T only. It calls kRun with the problem, kInputs inputs, the
+// output, the threads and, if there is a kWorkspace (a function that returns its size), the workspace.
 template <class Op, class T, size_t kInputs, auto kRun, auto... kWorkspace>
 class CpuKernelOf final : public CpuKernel<Op> {
  public:
@@ -102,8 +102,8 @@ class CpuKernelOf final : public CpuKernel<Op> {
   }
 };
 
-// The kernel of a WeightedOperator that wants the weights in a layout of its own (packed.h): packed once where
-// they are constant, else by each run in its workspace.
+// The kernel of a WeightedOperator that needs packed weights (packed.h). Constant weights are packed once; other
+// weights are packed by each run in its workspace.
 template <class Op, const auto& kKernels>
 class PackedCpuKernel : public CpuKernel<Op> {
  public:
@@ -139,9 +139,9 @@ class PackedCpuKernel : public CpuKernel<Op> {
   using Way = typename std::decay_t<decltype(kKernels)>::Way;
 
   virtual Way way(const Problem& p) const = 0;
-  // Names the layout, among those of all kernels.
+  // Returns a name of the layout that is unique among all kernels.
   virtual std::string layout(const Problem& p, Way way) const = 0;
-  // Bytes that compute wants.
+  // Returns the bytes that compute needs.
   virtual size_t scratch(const Problem& p, Way way, size_t lanes) const {
     return kKernels.workspace(p, way, lanes);
   }
@@ -165,9 +165,9 @@ class PackedCpuKernel : public CpuKernel<Op> {
   std::shared_ptr<void> keep(const Problem& p, size_t lanes) const final {
     return schedule(p, way_of(p), lanes);
   }
-  // Constant weights keep their layout, whatever comes.
+  // Constant weights keep the layout they were packed for.
   Way way_of(const Problem& p) const { return way(packed_for_ ? *packed_for_ : p); }
-  // At a cache line, as what follows.
+  // Rounded up to a cache line, as the scratch memory follows.
   static size_t in_workspace(const Problem& p, Way way) { return (kKernels.weights(p, way) + 63) / 64 * 64; }
 
   std::optional<Problem> packed_for_;
@@ -200,8 +200,8 @@ class PlannedKernel final : public gpu::DeviceKernel {
   std::unique_ptr<PlannedKernel> counter_;
 };
 
-// Makes a kernel. `make` is a Planner; or a function of a node and `args` that returns a Planner or a CountedPlanner; or a
-// function of a node, a device and `args` that returns the kernel.
+// Creates a kernel. `make` is a Planner; or a function of a node and `args` that returns a Planner or a CountedPlanner;
+// or a function of a node, a device and `args` that returns the kernel.
 template <class Make, class... Args>
 std::unique_ptr<Kernel> make_kernel(const Make& make, const Node& node, gpu::Device& device,
                                     const Args&... args) {
@@ -214,7 +214,7 @@ std::unique_ptr<Kernel> make_kernel(const Make& make, const Node& node, gpu::Dev
   }
 }
 
-// Makes a K: a function to register.
+// A function that creates a K, for registration.
 template <class K>
 struct MakeKernel {
   template <class... Args,
@@ -233,17 +233,17 @@ struct GpuWork {
   bool half;
   const Call& call;
   Program& program;
-  size_t library_bytes = 0;  // that a vendor's library wants
+  size_t library_bytes = 0;  // required by a vendor library
 
   gpu::Device& device() const { return program.device(); }
   const gpu::DeviceFacts& facts() const { return device().facts(); }
-  // Memory for the library, if it wants any.
+  // Reserves memory for the library, if it needs any.
   Ref library_workspace() const {
     return library_bytes > 0 ? program.reserve(static_cast<int64_t>(library_bytes)) : Ref();
   }
 };
 
-// A GPU kernel of an operator of ours.
+// Base class for GPU kernels of com.graphopt operators.
 template <class Op>
 class GpuKernelOf : public gpu::DeviceKernel {
  public:
@@ -255,7 +255,7 @@ class GpuKernelOf : public gpu::DeviceKernel {
  protected:
   using Problem = typename Op::Problem;
 
-  // Sets the outputs of a call; returns its problem, or nothing when the outputs have no elements.
+  // Sets the outputs of a call. Returns its problem, or nothing if the outputs have no elements.
   std::optional<Problem> problem(Call& call) const {
     const Shapes shapes(call.inputs);
     const Problem p = op_.problem(shapes);
@@ -271,7 +271,8 @@ class GpuKernelOf : public gpu::DeviceKernel {
   bool half_;
 };
 
-// Launches kPlan of a problem, whether it is in float16, whether memory is aligned and, where it asks, the device's facts.
+// Launches the kernels planned by kPlan. Its arguments are the problem, whether it is float16, whether memory is
+// aligned and, if kPlan accepts them, the device's facts.
 template <class P, auto kPlan>
 void launch_own(GpuWork<P>& work) {
   if constexpr (std::is_invocable_v<decltype(kPlan), const P&, bool, bool>) {
@@ -305,35 +306,35 @@ class GpuKernel final : public GpuKernelOf<Op> {
 template <class Op, auto kPlan>
 using OwnGpuKernel = GpuKernel<Op, kOwn<typename Op::Problem, kPlan>>;
 
-// The device's tensors of a node must all be float or all be float16: which T kernels need.
+// Refuses nodes with device tensors that are not all float or all float16; kernels need a single T.
 std::string refuse_mixed_floats(const Node& node, const std::vector<size_t>& host_inputs = {});
-// Why a node is refused whose type has no kernel.
+// Returns the refusal of a node for a type without a kernel.
 std::string no_kernel(ElementType type);
 
-// Whether it holds each of the axes 0, 1, .. once.
+// Returns true if `perm` contains each of the axes 0, 1, .. once.
 bool is_permutation(const std::vector<int64_t>& perm);
 
-// From a negative axis, too. Throws Error when it is out of range.
+// Returns the axis as an index; negative axes count from the end. Throws Error if it is out of range.
 size_t axis_of(int64_t axis, size_t rank);
 
-// An attribute of a window, where it is given, has `count` numbers, none below `least` or above 2^31 - 1: sizes that are
-// made of them have 64 bits. Throws Error.
+// Checks a window attribute, which may be empty: `count` values from `least` to 2^31 - 1, because sizes computed from
+// them have 64 bits. Throws Error otherwise.
 void require_sizes(size_t count, const std::vector<int64_t>& numbers, int64_t least);
-// Such an attribute of a node of ours, which must have it; nothing where it is not that.
+// Returns a required attribute of that kind; nothing if it is missing or invalid.
 std::optional<std::vector<int64_t>> find_sizes(const Attributes& a, const char* name, size_t count,
                                                int64_t least);
-// The same. Throws Error where it is not that.
+// The same, but throws Error if the attribute is missing or invalid.
 std::vector<int64_t> get_sizes(const Attributes& a, const char* name, size_t count, int64_t least);
 
 bool is_half(const Tensor& tensor);
 
-// The elements before an axis, along it and behind it.
+// The products of the dims before an axis, at it and after it.
 std::tuple<int64_t, int64_t, int64_t> split_at(const Shape& x, size_t axis);
 
-// The input, or nothing where the node leaves it out.
+// Returns the input, or nothing if the node omits it.
 Ref input_or_none(const Call& call, size_t i);
 
-// The value of a key in a table.
+// Returns the value of a key in a table.
 template <class Key, class T>
 std::optional<T> find_choice(const Key& key, std::initializer_list<std::pair<Key, T>> table) {
   for (const auto& [known, value] : table) {
@@ -342,20 +343,20 @@ std::optional<T> find_choice(const Key& key, std::initializer_list<std::pair<Key
   return std::nullopt;
 }
 
-// Sets an output on the device, of the type of input 0 if none is given.
+// Sets an output on the device. Without a type it has the type of input 0.
 Ref set_output(Call& call, size_t i, const Shape& shape, ElementType type);
 Ref set_output(Call& call, size_t i, const Shape& shape);
 
 // --- The table
 
-// Each op.cpp adds its kernels (kernels.cpp).
+// Collects the kernels that each op.cpp adds (kernels.cpp).
 class Kernels {
  public:
-  // `device` is called when a kernel for a GPU is created.
+  // `device` is called when a GPU kernel is created.
   explicit Kernels(std::function<gpu::Device&()> device) : device_(std::move(device)) {}
 
-  // An operator of ours (operator.h) on the CPU, under all of its names or some: KernelOf<float> and
-  // KernelOf<half>, made of an Op and a node.
+  // Adds a com.graphopt operator (operator.h) on the CPU, under the names in `ops`. KernelOf<float> and KernelOf<half>
+  // are constructed from an Op and a node.
   template <class Op, template <class> class KernelOf>
   void add_cpu(Reuse reuse = Reuse::kNone,
                const std::vector<ElementType>& types = {ElementType::kFloat, ElementType::kHalf},
@@ -371,7 +372,7 @@ class Kernels {
     }
   }
 
-  // On a GPU: a KernelOfOp, made of an Op, a node and the device.
+  // The same on a GPU. A KernelOfOp is constructed from an Op, a node and the device.
   template <class Op, class KernelOfOp>
   void add_gpu(Where where, Reuse reuse = Reuse::kNone) {
     for (const Op& op : Op::all()) {
@@ -383,7 +384,7 @@ class Kernels {
     }
   }
 
-  // An operator of ONNX that our provider takes whatever its node looks like (make_kernel).
+  // Adds an ONNX operator that the provider claims for any node (make_kernel).
   template <class Make, class... Args>
   Registration& add_onnx(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add();
@@ -398,10 +399,10 @@ class Kernels {
     return r;
   }
 
-  // An operator of ONNX with a kernel for values that shapes are made of.
+  // Adds an ONNX operator with a host kernel for values computed from shapes.
   Registration& add_arithmetic(const char* name, int first, int last, decltype(Registration::create) create);
 
-  // One of ONNX Runtime's own operators; all of them have one version.
+  // Adds one of ONNX Runtime's contrib operators; all of them have version 1.
   template <class Make, class... Args>
   Registration& add_microsoft(const char* name, Make make, Args... args) {
     Registration& r = add_onnx(name, 1, 1, make, args...);
@@ -409,7 +410,7 @@ class Kernels {
     return r;
   }
 
-  // An operator that follows the layout of its input: behind `args`, `make` takes whether channels are last.
+  // Adds an operator that follows the layout of its input. After `args`, `make` receives whether channels are last.
   template <class Make, class... Args>
   Registration& add_following(const char* name, int first, int last, Make make, Args... args) {
     Registration& r = add_onnx(name, first, last, make, args..., false);
@@ -417,8 +418,8 @@ class Kernels {
     return r.lies([](const Node&) { return Layout::kFollows; });
   }
 
-  // The last one that was added has a kernel for what follows it, too: a K, made of a node, the device and
-  // the tail, whose residual is input `residual`.
+  // Declares that the operator added last can also fuse the nodes after it. A K is constructed from a node, the device
+  // and the tail; input `residual` is the tail's residual.
   template <class K>
   void takes_tail(size_t residual) {
     table_.back().residual = residual;
@@ -427,8 +428,8 @@ class Kernels {
     };
   }
 
-  // The last one that was added has a kernel for channels last (make_kernel): `args` end with the tail, if it takes one, and
-  // true.
+  // Declares that the operator added last has a kernel for channels last (make_kernel). Its `args` end with the tail,
+  // if it accepts one, and true.
   template <class Make, class... Args>
   void has_channels_last(Make make, Args... args) {
     table_.back().create_channels_last = [device = device_, make, args...](const Node& node,
@@ -442,9 +443,9 @@ class Kernels {
     };
   }
 
-  // The operators of ours that were added last have a kernel for several nodes that read the same first input
-  // (Registration::create_siblings): a KernelOfOp, made of an Op, a node, the device and their number. Not
-  // those with a residual.
+  // Declares that the com.graphopt operators added last have a kernel for several nodes with the same first input
+  // (Registration::create_siblings), except those with a residual. A KernelOfOp is constructed from an Op, a node, the
+  // device and the number of nodes.
   template <class Op, class KernelOfOp>
   void takes_siblings() {
     for_last<Op>([this](const Op& op, Registration& r) {
@@ -455,7 +456,8 @@ class Kernels {
     });
   }
 
-  // They have kernels for channels last: a KernelOfOp, made of an Op, a node, the device and true.
+  // Declares that they have kernels for channels last. A KernelOfOp is constructed from an Op, a node, the device and
+  // true.
   template <class Op, class KernelOfOp>
   void have_channels_last(Layout (*layout)(const Node&)) {
     for_last<Op>([&](const Op& op, Registration& r) {
@@ -466,11 +468,11 @@ class Kernels {
     });
   }
 
-  // Those that are there for one of these.
+  // Returns the registrations for one of these places.
   Table take(std::initializer_list<Where> wanted) &&;
 
  private:
-  // Each Op of the operators of ours that were added last, with its registration.
+  // Calls `visit` for each Op of the com.graphopt operators added last, with its registration.
   template <class Op, class Visit>
   void for_last(const Visit& visit) {
     const std::vector<Op> ops = Op::all();
@@ -479,7 +481,7 @@ class Kernels {
 
   Registration& add();
 
-  // The part of a registration that is the same on all devices.
+  // Sets the parts of a registration that are the same on all devices.
   template <class Op>
   Registration& describe(const Op& op, Where where, Reuse reuse) {
     Registration& r = add();

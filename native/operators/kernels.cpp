@@ -5,7 +5,7 @@
 #include "device/devices.h"
 #include "operators/kernel_bases.h"
 
-// GRAPHOPT_OPERATORS(operator_in): operator_in(NAME) for each folder of a family with an op.cpp, which defines add_NAME
+// GRAPHOPT_OPERATORS(operator_in) expands to operator_in(NAME) for each folder with an op.cpp, which defines add_NAME
 // (CMakeLists.txt).
 #include "operators.inc"
 

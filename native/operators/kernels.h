@@ -1,4 +1,4 @@
-// The table of kernels, joined from those of all folders.
+// The table of all kernels.
 #pragma once
 
 #include "device/device.h"
@@ -6,22 +6,21 @@
 
 namespace graphopt {
 
-// Every operator of our domain, for float and, where its name does not end in Bf16, for float16. A library
-// that lacks the CPU kernel of a name that it registers would make the session fail although the model carries
-// the op's body.
+// Returns every operator of com.graphopt for float and, if its name does not end in Bf16, for float16. Each registered
+// name must have a CPU kernel. Otherwise the session would fail, although the model contains the function body.
 Table cpu_kernels();
 
-// What our own provider has kernels for on the device: our operators, and ONNX's.
+// Returns the provider's kernels for the device: com.graphopt and ONNX operators.
 Table provider_kernels(gpu::Device& device);
-// The same table where there is no device: it says which nodes it takes, and creates no kernel.
+// Returns the same table without a device: it can decide which nodes are claimed, but creates no kernel.
 Table provider_claims();
 
-// What is computed on the host while a region is planned, for any device.
+// Returns the kernels that compute on the host while a region is planned, for any device.
 Table planning_kernels();
 
-// Our operators for ONNX Runtime's ROCm provider: each kernel is for the device that is current
-// when it is created (gpu::rocm_device). For the CPU provider when gpu::host_kernels() is set; empty when
-// there is no such device.
+// Returns com.graphopt operators for ONNX Runtime's ROCm provider. Each kernel is for the device that is current when
+// it is created (gpu::rocm_device). If gpu::host_kernels() is set, they are for the CPU provider. Empty if there is no
+// such device.
 Table rocm_kernels();
 
 }  // namespace graphopt

@@ -23,9 +23,9 @@ namespace graphopt::gpu {
 namespace {
 
 constexpr int kRounds = 4, kRuns = 20;
-constexpr double kEnough = 0.05;  // seconds of a round, after which there is no other
+constexpr double kEnough = 0.05;  // seconds; a round that takes longer is the last one
 
-// Short appended lines of several processes do not mix.
+// Appends the line in one write, so lines of several processes do not mix.
 void append(const std::string& path, const std::string& line) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   const bool written =
@@ -37,7 +37,8 @@ void append(const std::string& path, const std::string& line) {
   if (file >= 0) close(file);
 }
 
-// A graph of kRuns of the call, as a region captures them; null where they can't be captured, as on the null stream.
+// Captures kRuns of the call in a graph, as a region does; null if they cannot be captured, for example on the null
+// stream.
 std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call) {
   if (call.stream == nullptr || synchronous()) return nullptr;
   try {
@@ -53,12 +54,12 @@ std::unique_ptr<Graph> recorded(const Kernel& kernel, Device& device, Call& call
 }
 
 struct Timed {
-  double seconds;  // of one run, the least
+  double seconds;  // the shortest time of one run
   bool recorded;
 };
 
-// Of a planned call; nothing when it refuses to run. The host takes longer than the device to call a vendor's library
-// for a small convolution, which a recorded region does once.
+// Measures a planned call; returns nothing if it fails. Uses a graph if possible: calling a vendor library for a small
+// convolution takes longer on the host than on the device, and a captured region calls it only once.
 std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   std::vector<DeviceMemory> scratch;
   const auto allocate = [&](size_t bytes) {
@@ -90,7 +91,7 @@ std::optional<Timed> time_of(const Kernel& kernel, Device& device, Call& call) {
   return timed;
 }
 
-// The call before it was planned, for this implementation alone.
+// Returns an unplanned copy of the call for this implementation alone.
 std::unique_ptr<Call> call_of(const Call& call, int only) {
   auto trial = std::make_unique<Call>();
   trial->inputs.resize(call.inputs.size());
@@ -139,14 +140,14 @@ int fastest(const Kernel& kernel, const std::string& problem, const std::vector<
     try {
       kernel.plan(*trial);
     } catch (const std::exception&) {
-      continue;  // it does not take the call
+      continue;  // it refuses the call
     }
     of += "; " + names[i];
     planned.emplace(i, std::move(trial));
   }
   if (planned.size() < 2) return -1;
   const std::string name = call.measured->get(device, of, [&] {
-    device.synchronize(call.stream);  // what runs there would slow the first one down
+    device.synchronize(call.stream);  // earlier work would slow down the first measurement
     std::optional<double> least;
     std::string best;
     for (const auto& [i, trial] : planned) {

@@ -1,4 +1,4 @@
-// Which of several implementations is the fastest, found out by running them.
+// Finds the fastest of several implementations by running them.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@
 
 namespace graphopt::gpu {
 
-// What was measured, in a file that sessions and processes share: a line for each problem, its parts separated by tabs:
-// the device with its driver and the library's version, the problem, the implementation's name. Of several lines for
-// one problem the last one counts. Thread-safe.
+// Measured choices in a file that sessions and processes share. Each line is a problem with tab-separated parts: the
+// device with its driver and the library's version, the problem, and the implementation's name. The last line of a
+// problem counts. Thread-safe.
 class Measured {
  public:
   // The file need not exist. `version`: of the library.
   Measured(std::string path, std::string version);
 
-  // What is remembered of a problem on the device, or what `measure` gives, which is then remembered; one at a time,
-  // since two would slow each other down.
+  // Returns the stored implementation for a problem on the device, or calls `measure` and stores its result.
+  // Measurements run one at a time, because concurrent ones would slow each other down.
   std::string get(const Device& device, const std::string& problem,
                   const std::function<std::string()>& measure);
 
@@ -31,8 +31,9 @@ class Measured {
   std::map<std::string, std::string> names_;
 };
 
-// The number of the implementation of those with these names that was the fastest for the call, each run on memory of its
-// own; -1 where fewer than two take it, or memory is short. What takes the same time has the same `problem`.
+// Returns the index in `names` of the fastest implementation for the call, each run on separate memory. Returns -1 if
+// fewer than two accept the call, or if memory is exhausted. Calls with the same running time must have the same
+// `problem`.
 int fastest(const Kernel& kernel, const std::string& problem, const std::vector<std::string>& names,
             const Call& call);
 

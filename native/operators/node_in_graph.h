@@ -1,4 +1,4 @@
-// A node as it stands in its graph, before any session runs it.
+// A node in its graph, before any session runs it.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ namespace graphopt {
 class NodeInGraph : public Node {
  public:
   const std::string& domain() const { return domain_; }
-  // Names of the values; empty for one that is left out.
+  // Names of the values; empty for an omitted one.
   const std::vector<std::string>& input_names() const { return input_names_; }
   const std::vector<std::string>& output_names() const { return output_names_; }
   bool is_constant(size_t i) const { return constant_[i]; }
-  // Names of the values that its bodies read from the graph around it.
+  // Names of outer-scope values that its subgraphs read.
   const std::vector<std::string>& implicit_names() const { return implicit_names_; }
-  // Whether the provider has taken nodes of its bodies.
+  // Whether the provider has claimed nodes in its subgraphs.
   bool works_inside() const { return works_inside_; }
-  // Whether the runtime has given the node to another provider before, and gives it to nobody else.
+  // Whether the runtime has already assigned the node to another provider.
   bool is_elsewhere() const { return is_elsewhere_; }
 
  protected:

@@ -1,4 +1,4 @@
-// An operator of our own domain: what its name, its attributes and the shapes of its inputs say.
+// Operators of com.graphopt: names, attributes and shapes.
 #pragma once
 
 #include <initializer_list>
@@ -12,11 +12,12 @@
 
 namespace graphopt {
 
-// They throw Error, with the input's name.
+// These throw Error with the input's name.
 void require_shape(const char* name, const Shape& given, const Shape& wanted);
 void require_like(const char* name, const Shape& given, const char* like, const Shape& wanted);
 
-// One of its names. P is what its kernels take. A folder has one class Op for all names of its operator, with
+// One name of an operator. P describes the problem for its kernels. A folder has one class Op for all names of its
+// operator, with
 //   static std::vector<Op> all()   one for each name, attributes not read yet
 template <class P>
 class Operator {
@@ -26,22 +27,22 @@ class Operator {
   virtual std::string name() const = 0;
   virtual std::vector<Operand> inputs() const = 0;
   virtual size_t outputs() const { return 1; }
-  // The types of outputs that nodes may leave out; empty: all outputs have input 0's type and must be there.
+  // Types of the outputs if nodes may omit some. Empty: all outputs have input 0's type and are required.
   virtual std::vector<ElementType> output_types() const { return {}; }
-  // Throws Error.
+  // Reads the attributes. Throws Error.
   virtual void read(const Node& node) = 0;
-  // Residual sum and activation, once `read` has been called. Throws Error.
+  // Returns the problem of a call; call `read` first. Throws Error for invalid shapes.
   virtual Problem problem(const Shapes& inputs) const = 0;
-  // The shape of every output, or of the first one; called once there is a problem.
+  // Returns the shape of every output, or of the first one; call `problem` first.
   virtual Shape output(const Shapes& inputs) const { return inputs[0]; }
-  // The shape of output i, given that of the first output, y.
+  // Returns the shape of output i, given the first output's shape y.
   virtual Shape output_beside(const Shape& y, size_t) const { return y; }
   virtual void infer(const ShapeInference& node) const {
     for (size_t i = 0; i < outputs(); ++i) node.set_output(i, node.input(0));
   }
 };
 
-// NAME[Add][act][Bf16]: inputs X, two more and, where it says Add, a residual like Y; NAME[Add]PRelu: slopes behind them.
+// NAME[Add][act][Bf16]: inputs X, two more and, with Add, a residual shaped like Y. NAME[Add]PRelu: slopes after them.
 template <class P>
 class TailedOperator : public Operator<P> {
  public:
@@ -56,17 +57,17 @@ class TailedOperator : public Operator<P> {
     return std::vector<Operand>(slopes() + (tail_.has_slopes ? 1 : 0), Operand::kTensor);
   }
   void read(const Node& node) override { tail_.act = read_activation(tail_.act.kind, node); }
-  // Residual sum and activation, once `read` has been called.
+  // Residual sum and activation; complete after `read`.
   const Tail& tail() const { return tail_; }
-  // The input that they are, where there are any.
+  // Index of the slopes among the inputs, if there are any.
   size_t slopes() const { return tail_.has_residual ? 4 : 3; }
 
  protected:
-  // Throws Error.
+  // Throws Error if the residual's shape is not `wanted`.
   void require_residual(const Shapes& inputs, const char* like, const Shape& wanted) const {
     if (tail_.has_residual) require_like("R", inputs[3], like, wanted);
   }
-  // One for each channel, along axis 1 of y.
+  // Checks for one slope for each channel, along axis 1 of y. Throws Error.
   void require_slopes(const Shapes& inputs, const Shape& y) const {
     if (!tail_.has_slopes) return;
     Shape per_channel(y.rank() - 1);
@@ -75,23 +76,23 @@ class TailedOperator : public Operator<P> {
   }
 
   Tail tail_;
-  bool bfloat16_;  // factors are rounded to it: on the CPU alone, and for float
+  bool bfloat16_;  // rounds the factors to bfloat16: on the CPU only, and for float
 
  private:
   const char* stem_;
 };
 
-// Its input 1 are weights, which kernels may want in a layout of their own.
+// An operator with weights as input 1, which kernels may need in a packed layout.
 template <class P>
 class WeightedOperator : public TailedOperator<P> {
  public:
   using TailedOperator<P>::TailedOperator;
-  // What is known when a kernel is created. X may be nothing, or have dims of -1; what is not known becomes
-  // 0.
+  // Returns the problem with the sizes known when a kernel is created. X may be unknown or have dims of -1; unknown
+  // sizes become 0.
   virtual P static_problem(const std::optional<Shape>& x, const Shape& w) const = 0;
 };
 
-// An Op for each name; `more` follows the tail.
+// Returns an Op for each name; `more` follows the tail in its constructor.
 template <class Op, class... Args>
 std::vector<Op> with_tails(std::initializer_list<bool> residuals, const std::vector<ActivationKind>& kinds,
                            Args... more) {
@@ -107,7 +108,7 @@ std::vector<Op> with_tails(std::initializer_list<bool> residuals, const std::vec
   return ops;
 }
 
-// With and without a residual, for each activation and for PRelu.
+// Returns an Op with and without a residual, for each activation and for PRelu.
 template <class Op>
 std::vector<Op> with_tails_and_slopes() {
   std::vector<Op> ops = with_tails<Op>({false, true}, all_activations());

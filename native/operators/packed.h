@@ -1,14 +1,14 @@
-// What an operator's cpu.h declares of an operator with weights (operator.h) that the CPU kernel wants in a layout of
-// its own, and its cpu.cpp defines. PackedCpuKernel (kernel_bases.h) calls it: weights that never change are packed once, for
-// all sessions and, where they share a folder, for all processes.
+// CPU kernels that need packed weights. An operator's cpu.h declares these functions for an operator with weights
+// (operator.h), and its cpu.cpp defines them. PackedCpuKernel (kernel_bases.h) calls them. Constant weights are packed
+// once for all sessions and, with a shared folder, for all processes.
 //
-//   NAME_weights    bytes of the packed weights, which hang on the way and the weights' part of the problem alone
-//   NAME_prepare    writes them, at a cache line, from w
-//   NAME_workspace  bytes that a run on so many lanes wants
-//   NAME            y from x, the packed weights, b, r, null unless p.has_residual, and slopes, one for each channel of y,
-//                   for what is below zero, or null. The result does not depend on the number of lanes.
+//   NAME_weights    bytes of the packed weights; depends only on the algorithm and the weights' part of the problem
+//   NAME_prepare    packs w; the result starts at a cache line
+//   NAME_workspace  bytes that a run with this number of workers needs
+//   NAME            y from x, the packed weights, b, r (null unless p.has_residual) and slopes (for negative values,
+//                   one for each channel of y, or null). The result does not depend on the number of workers.
 //
-// A way is one of several to compute it; OnlyWay where there are no others.
+// A Way is one of several algorithms; OnlyWay if there is only one.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct PackedKernels {
 
 }  // namespace graphopt::cpu
 
-// KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h). NAME_kernels<T> is all of them.
+// KERNEL: GRAPHOPT_CPU_KERNEL or GRAPHOPT_PRODUCT_KERNEL (cpu/isa.h). NAME_kernels<T> holds all four functions.
 #define GRAPHOPT_PACKED_KERNELS(KERNEL, name, Problem, Way)                                                  \
   KERNEL(size_t, name##_weights, (const Problem& p, Way way), (p, way))                                      \
   KERNEL(void, name##_prepare, (const Problem& p, Way way, const T* w, void* weights), (p, way, w, weights)) \
@@ -47,7 +47,7 @@ struct PackedKernels {
   inline constexpr PackedKernels<Problem, Way, T> name##_kernels = {name##_weights<T>, name##_prepare<T>,    \
                                                                     name##_workspace<T>, name<T>};
 
-// In cpu.cpp, behind their definitions.
+// For cpu.cpp, after their definitions.
 #define GRAPHOPT_INSTANTIATE_PACKED(name) \
   GRAPHOPT_INSTANTIATE(name##_weights)    \
   GRAPHOPT_INSTANTIATE(name##_prepare)    \

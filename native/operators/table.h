@@ -1,4 +1,4 @@
-// The table of kernels: operator x device x element type -> how a kernel is made.
+// The table of kernels: maps operator, device and element type to a function that creates the kernel.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,16 @@
 namespace graphopt {
 
 constexpr const char* kDomain = "com.graphopt";
-constexpr const char* kMicrosoft = "com.microsoft";  // of ONNX Runtime's own operators
+constexpr const char* kMicrosoft = "com.microsoft";  // ONNX Runtime's contrib operators
 
 enum class Operand {
-  kTensor,  // of the operator's element type
-  kFloat,   // a float tensor, whatever the operator's element type is
+  kTensor,  // has the operator's element type
+  kFloat,   // a float tensor for any element type of the operator
   kBool,    // a bool tensor
-  kAny,     // of a type that the kernel looks at
+  kAny,     // any type; the kernel checks it
 };
 
-// What the memory of output 0 may be.
+// The memory that output 0 may share.
 enum class Reuse {
   kNone,
   kAlias,    // output 0 has the bytes of input 0 and may be the same memory
@@ -34,8 +34,8 @@ enum class Reuse {
 
 enum class Where {
   kCpu,
-  kGpu,       // in every provider of ours and in ONNX Runtime's
-  kProvider,  // in our own alone
+  kGpu,       // in this library's provider and in ONNX Runtime's ROCm provider
+  kProvider,  // in this library's provider only
   kPlanning,  // on the host, while a region is planned: operators/movement/shape/arithmetic.h
 };
 
@@ -45,35 +45,36 @@ struct Registration {
   std::string domain;  // "" for ONNX
   Where where = Where::kCpu;
   int first = 1, last = 1;                        // versions of the operator
-  std::vector<ElementType> types;                 // of input 0; empty: refuse looks at them
-  std::vector<size_t> host_inputs, host_outputs;  // stay in host memory
+  std::vector<ElementType> types;                 // types of input 0; empty: `refuse` checks them
+  std::vector<size_t> host_inputs, host_outputs;  // indices of inputs and outputs in host memory
   bool counts = false;                            // its kernel has a counter
-  bool alone = false;                             // in no region: each run is another
-  bool rare_types = false;                        // is_rare's are not refused for all nodes
-  bool packed_types = false;                      // is_packed's neither
+  bool alone = false;                             // never part of a region, because runs differ
+  bool rare_types = false;                        // also accepts types that are is_rare
+  bool packed_types = false;                      // also accepts types that are is_packed
   Reuse reuse = Reuse::kNone;
-  Implementations implementations;  // in order of preference, where there are several
-  // Why a node is left to others; empty when it is taken.
+  Implementations implementations;  // in order of preference, if there are several
+  // Returns why the provider refuses a node; empty if it claims it.
   std::function<std::string(const Node&)> refuse;
   std::function<std::unique_ptr<Kernel>(const Node&)> create;
-  // Where there is a kernel for the node with what follows it; its residual is input `residual`, and inputs
-  // before that may be left out.
+  // Creates a kernel that fuses the nodes after it, if there is one. Input `residual` is the tail's residual; inputs
+  // before it may be omitted.
   std::function<std::unique_ptr<Kernel>(const Node&, const Tail&)> create_with_tail;
   size_t residual = 0;
-  // Where there is a kernel for several nodes of this name that differ in nothing but constant inputs 1 and
-  // up: its inputs are input 0, then inputs 1 of all nodes, then inputs 2 and so on; its outputs are those of
-  // the nodes, one behind another in memory.
+  // Creates a kernel for several nodes of this operator that differ only in constant inputs 1 and up, if there is one.
+  // Its inputs are input 0, then inputs 1 of all nodes, then inputs 2 and so on. Its outputs are those of the nodes,
+  // contiguous in memory.
   std::function<std::unique_ptr<Kernel>(const Node&, size_t nodes)> create_siblings;
 
-  // In float16, of a node whose input 0 has rank 4.
+  // The layout in float16, for a node with an input 0 of rank 4.
   std::function<Layout(const Node&)> layout = [](const Node&) { return Layout::kFirst; };
-  // The kernel for tensors of rank 4 in channels last, with kFollows and kLast. Constants of rank 4 are so, too.
+  // Creates the kernel for tensors of rank 4 in channels last, for kFollows and kLast. Constants of rank 4 are in
+  // channels last as well.
   std::function<std::unique_ptr<Kernel>(const Node&, const std::optional<Tail>&)> create_channels_last;
 
-  // What the runtime must know of an operator of our domain.
+  // Properties that the runtime needs for operators of com.graphopt.
   std::vector<Operand> inputs;
   size_t outputs = 1;
-  // The types of outputs that a node may leave out; empty: all have the operator's type and must be there.
+  // Types of the outputs if a node may omit some. Empty: all have the operator's type and are required.
   std::vector<ElementType> output_types;
   std::function<void(const ShapeInference&)> infer;
   const char* provider = nullptr;  // null: the CPU provider

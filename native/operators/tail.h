@@ -1,5 +1,5 @@
-// What may follow a node and be computed with it: y = act(node + residual), or PRelu(node + residual) with a slope for
-// each channel. A region looks for it (runtime/provider/tails.h).
+// Operations that a kernel can fuse after a node: y = act(node + residual), or PRelu(node + residual) with a slope for
+// each channel. Regions find them (runtime/provider/tails.h).
 #pragma once
 
 #include "operators/activation.h"
@@ -9,7 +9,7 @@ namespace graphopt {
 struct Tail {
   Activation act;
   bool has_residual = false;
-  bool has_slopes = false;  // of PRelu, in place of act: a number for each channel, behind the other inputs
+  bool has_slopes = false;  // slopes of PRelu instead of act: one for each channel, after the other inputs
 };
 
 }  // namespace graphopt

@@ -1,4 +1,4 @@
-// Tensors as kernels see them: an address, a type, a shape, and whose memory it is.
+// Tensors as kernels see them: an address, a type, a shape, and a place (host or device).
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,7 @@
 
 namespace graphopt {
 
-// What is wrong with a node, its attributes or its inputs. Whoever calls the kernel adds the operator, the
-// node and the shapes.
+// An invalid node, attribute or input. The caller of the kernel adds the operator, the node and the shapes.
 class Error : public std::runtime_error {
  public:
   // Joins the parts, which are strings, numbers and shapes.
@@ -36,18 +35,18 @@ class Error : public std::runtime_error {
   }
 };
 
-// Throws Error with these parts if `wrong`. The parts are evaluated in either case.
+// Throws Error with these parts if `wrong`. The parts are always evaluated.
 template <class... Parts>
 void throw_if(bool wrong, const Parts&... parts) {
   if (wrong) throw Error(parts...);
 }
 
 const char* element_type_name(ElementType type);
-// Whether two elements share a byte, the first in its lower half.
+// Returns true if two elements share a byte, the first in its lower half.
 constexpr bool is_packed(ElementType type) {
   return type == ElementType::kUint4 || type == ElementType::kInt4;
 }
-// The bytes of one element; 0 for a type that we don't know, and for one that is_packed.
+// Returns the bytes of one element; 0 for unsupported types and for those that are is_packed.
 constexpr int64_t bytes_of(ElementType type) {
   switch (type) {
     case ElementType::kUint8:
@@ -75,11 +74,11 @@ constexpr int64_t bytes_of(ElementType type) {
   return 0;
 }
 
-// Whether it is one of the floating-point types that kernels compute with.
+// Returns true for the floating-point types that kernels compute with.
 constexpr bool is_float(ElementType type) {
   return type == ElementType::kFloat || type == ElementType::kHalf;
 }
-constexpr bool is_signed(ElementType type) {  // a whole number
+constexpr bool is_signed(ElementType type) {  // integers only
   return type == ElementType::kInt8 || type == ElementType::kInt16 || type == ElementType::kInt32 ||
          type == ElementType::kInt64;
 }
@@ -89,19 +88,19 @@ constexpr bool is_unsigned(ElementType type) {
 }
 constexpr bool is_whole(ElementType type) { return is_signed(type) || is_unsigned(type); }
 constexpr bool is_byte(ElementType type) { return type == ElementType::kInt8 || type == ElementType::kUint8; }
-// uint16, int16, uint32, uint64, double: of which few operators have kernels that do more than move them.
+// uint16, int16, uint32, uint64, double: few operators have kernels that do more than move them.
 constexpr bool is_rare(ElementType type) {
   return type == ElementType::kUint16 || type == ElementType::kInt16 || type == ElementType::kUint32 ||
          type == ElementType::kUint64 || type == ElementType::kDouble;
 }
 
-// The sizes of a tensor's axes, kept without allocation.
+// The sizes of a tensor's axes, stored inline.
 class Shape {
  public:
   static constexpr size_t kMaxRank = 16;
 
   Shape() = default;
-  // Zeros. Throws std::invalid_argument for a rank above kMaxRank.
+  // All dims are zero. Throws std::invalid_argument for a rank above kMaxRank.
   explicit Shape(size_t rank) : rank_(rank) {
     if (rank > kMaxRank) {
       throw std::invalid_argument("rank " + std::to_string(rank) + " is not supported, the maximum is " +
@@ -118,7 +117,7 @@ class Shape {
   int64_t operator[](size_t i) const { return dims_[i]; }
   int64_t& operator[](size_t i) { return dims_[i]; }
 
-  // Of the axes from `first` to the one before `last`.
+  // Returns the product of the dims in [first, last).
   int64_t elements(size_t first = 0, size_t last = kMaxRank) const {
     int64_t n = 1;
     for (size_t i = first; i < std::min(last, rank_); ++i) n *= dims_[i];
@@ -144,7 +143,7 @@ class Shape {
 
 enum class Place : uint8_t { kHost, kDevice };
 
-// Contiguous. An optional input that a node leaves out has the type kUndefined.
+// A contiguous tensor. An omitted optional input has the type kUndefined.
 struct Tensor {
   void* data = nullptr;
   ElementType type = ElementType::kUndefined;
@@ -162,7 +161,7 @@ struct Tensor {
   }
 };
 
-// A list of tensors that is kept in place while it is short.
+// A list of tensors that does not allocate while it is short.
 class Tensors {
  public:
   Tensors() = default;

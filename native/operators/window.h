@@ -14,32 +14,32 @@ class Window {
  public:
   explicit Window(const Attributes& a);
 
-  // Throws Error unless what is given fits that many axes of a window of this size.
+  // Throws Error unless the given attributes fit this number of axes and this kernel size.
   void check(size_t axes, const std::vector<int64_t>& kernel) const;
 
   const std::vector<int64_t>& kernel() const { return kernel_; }  // empty when not given
   const std::string& auto_pad() const { return auto_pad_; }
   int64_t stride(size_t axis) const { return strides_.empty() ? 1 : strides_[axis]; }
   int64_t dilation(size_t axis) const { return dilations_.empty() ? 1 : dilations_[axis]; }
-  // Elements that a window of `kernel` taps covers.
+  // Returns the number of elements that a window of `kernel` taps covers.
   int64_t span(size_t axis, int64_t kernel) const { return (kernel - 1) * dilation(axis) + 1; }
 
   struct Padding {
     int64_t begin = 0, end = 0;
   };
-  // What `pads` says.
+  // Returns the padding in `pads`.
   Padding pads(size_t axis) const;
-  // What `pads` or `auto_pad` says where the window moves over `in` elements.
+  // Returns the padding from `pads` or `auto_pad` for a window over `in` elements.
   Padding padding(size_t axis, int64_t in, int64_t span) const;
-  // The larger half is at the end where auto_pad is SAME_UPPER, else at the beginning.
+  // Splits the padding. The larger half is at the end if auto_pad is SAME_UPPER, else at the beginning.
   Padding halves(int64_t total) const;
 
-  // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. No outputs: a negative `out`.
+  // Sets `pad` and `out` of p's axis d, which is axis i of the attributes. A negative `out` means no outputs.
   using Place = std::function<void(ConvolutionProblem& p, size_t d, size_t i)>;
-  // Sets N and the axes of p, whose groups, C and M are set, from X and W in channels first, which have one rank, and
-  // returns the shape of Y. Throws Error where they do not fit.
+  // Sets N and the axes of p from X and W in channels first, which have the same rank. p's groups, C and M must be set.
+  // Returns the shape of Y. Throws Error if they do not fit.
   Shape fit(const Shape& x, const Shape& w, ConvolutionProblem& p, const Place& place) const;
-  // The Place of a convolution that is not transposed.
+  // The Place function of a convolution that is not transposed.
   void place(ConvolutionProblem& p, size_t d, size_t i) const;
 
  private:
@@ -47,8 +47,9 @@ class Window {
   std::vector<int64_t> kernel_, strides_, dilations_, pads_;
 };
 
-// How often a pool's window lies on an axis that is larger by `room`. Division goes towards zero, as in ONNX Runtime: a
-// window that overhangs by less than a stride lies on it once. Less than 0: it overhangs by two strides or more.
+// Returns the number of positions of a pool's window on an axis that is `room` elements longer than the window. The
+// division rounds toward zero, as in ONNX Runtime: a window that overhangs by less than a stride has one position. A
+// negative result means that it overhangs by two strides or more.
 constexpr int64_t pool_places(int64_t room, int64_t stride) { return room / stride + 1; }
 
 }  // namespace graphopt
