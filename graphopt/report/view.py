@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from graphopt.report.text import visible
 
 # Nodes of a layer, where names tell of none, and how such a layer is called.
 CHUNK, UNNAMED = 50, "nodes "
+# The metadata in which torch.onnx.export notes the modules around a node, the outermost first.
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 # Letters of a layer in the drawing.
 LABEL = 30
 
@@ -140,7 +143,8 @@ def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
     layer_of: dict[str, int] = {}
     readers = _readers_of_constants(before.nodes)
     for i, node in enumerate(before.nodes):
-        name = stretch(readers.get(node, node).name or "")
+        reader = readers.get(node, node)
+        name = _module_of(reader) or stretch(reader.name or "")
         name = name or f"{UNNAMED}{i // CHUNK * CHUNK + 1} to {(i // CHUNK + 1) * CHUNK}"
         layer = layers.setdefault(name, len(layers))
         layer_of |= {o.name or "": layer for o in node.outputs}
@@ -151,6 +155,16 @@ def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
         for o in node.outputs:
             layer_of.setdefault(o.name or "", layer)
     return layers, layer_of
+
+
+def _module_of(node: ir.Node) -> str:
+    """Returns the module of PyTorch that the exporter noted: the outermost one with a number, else the outermost."""
+    try:
+        *modules, _ = ast.literal_eval(node.metadata_props.get(NAME_SCOPES, "[]"))
+    except (ValueError, SyntaxError):
+        return ""
+    names = [name for name in modules if isinstance(name, str) and name]
+    return next((name for name in names if any(part.isdecimal() for part in name.split("."))), "".join(names[:1]))
 
 
 def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:

@@ -90,6 +90,23 @@ def test_the_drawn_graph_has_layers_and_no_constants(layers: int, drawn: list[st
     assert "changed" in {box["state"] for box in data["map"]["boxes"]}
 
 
+def test_the_modules_that_an_exporter_notes_are_layers(tmp_path: Path) -> None:
+    """PyTorch's exporter numbers the names of nodes and notes the modules in their metadata."""
+    scopes = [
+        "['', 'embed', 'embedding']",
+        *(f"['', 'enc', 'enc.layers.{i}', 'enc.layers.{i}.a', 'mm']" for i in (0, 1)),
+    ]
+    scopes += ["['', 'head']", "no list"]
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"node_{i}") for i in range(len(scopes))]
+    for node, scope in zip(nodes, scopes, strict=True):
+        helper.set_model_props(node, {"pkg.torch.onnx.name_scopes": scope})
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in ("v0", f"v{len(nodes)}"))
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
+    data = json.loads(view._data(tmp_path / "m.onnx", None, "cpu", False, None, None, False))
+    assert data["layers"] == ["embed", "enc.layers.0", "enc.layers.1", "nodes 1 to 50"]
+
+
 def test_opens_with_the_drawn_graph_and_a_legend(address: tuple[str, int], tmp_path: Path) -> None:
     page = seen(address, "", tmp_path)
     assert page.index('<section id="map"') < page.index("<svg") < page.index('<div id="layers">')
