@@ -95,7 +95,7 @@ struct Value {
 class Node : public Attributes {
  public:
   std::string op, name;
-  int version = 0;  // opset version of its operator; 0: unknown
+  int version = 0;  // since-version of its operator; 0: unknown
   std::vector<Value> inputs, outputs;
 
   bool has_input(size_t i) const { return i < inputs.size() && inputs[i].present; }

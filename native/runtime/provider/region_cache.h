@@ -153,7 +153,7 @@ class RegionCache final : public gpu::GraphOwner, public std::enable_shared_from
   // current one have together no more bytes than that one.
   void limit_arenas(Lane& lane, const RegionPlan* in_use);
   void forget_recordings(const Lane& lane, RegionPlan& plan) noexcept;
-  // `destroy` is for plans with unfinished work, `evict` for plans that could be used again.
+  // Both accept a plan with unfinished work. `evict` also counts it as dropped: it could have been used again.
   void destroy(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
   void evict(Lane& lane, std::list<RegionPlan>::iterator plan) noexcept;
 

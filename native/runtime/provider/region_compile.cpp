@@ -56,8 +56,8 @@ class RegionNode final : public Node {
 
 }  // namespace
 
-// Channels last is known to be faster with cuDNN, and without vendor libraries with the built-in GEMM kernels, which
-// compute in channels last (docs/measurements/provider_h200.md).
+// Channels last is known to be faster on GPUs with matrix instructions: with cuDNN, and without vendor libraries with
+// the built-in GEMM kernels, which compute in channels last (docs/measurements/provider_h200.md).
 bool Region::wants_channels_last(const std::vector<GraphNode>& nodes) const {
   const auto asks = [&](const GraphNode& node) {
     const Registration* op = registry_.registration(node);

@@ -28,7 +28,7 @@ class Staging {
     void* memory = nullptr;
     size_t bytes = 0;
     void* event = nullptr;                      // recorded after the last copy from it
-    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expires when it is done
+    std::weak_ptr<gpu::StreamContext> context;  // of that copy; expires with its stream
 
     bool is_free();
   };
