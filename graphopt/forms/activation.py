@@ -157,7 +157,7 @@ def form_around(node: ir.Node, editor: Editor) -> Form | None:
     return None
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------
+# -- constants -----------------------------------------------------------------------------------------------------
 
 
 def _number(value: ir.Value | None, like: ir.Value | None, editor: Editor) -> float | None:
@@ -465,7 +465,7 @@ _GATED: dict[str, Callable[[ir.Node, _Product, list[ir.Node], Editor], str | Non
 }
 
 
-# -- the others ----------------------------------------------------------------------------------------------------
+# -- other forms ----------------------------------------------------------------------------------------------------
 
 
 def _hard_sigmoid(gate: ir.Node, editor: Editor) -> Form | None:

@@ -235,7 +235,7 @@ def fold_before(linear: Linear, scale: Array, shift: Array, editor: Editor) -> F
     shifted = bool(shift.any())
     if shifted and node.op_type == "ConvTranspose":
         raise Refusal(
-            Code.PADDED, "a shift is added before a transposed convolution, whose borders have fewer taps", node
+            Code.PADDED, "a shift is added before a transposed convolution, and its borders have fewer taps", node
         )
     if shifted and node.op_type == "Conv":
         auto_pad = attribute_string(node, "auto_pad", "NOTSET")

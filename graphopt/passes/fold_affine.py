@@ -63,7 +63,7 @@ class FoldAffine(Pass[AffineMatch, FoldPlan]):
         if following is None and not any(linear_before(v, editor) for v in node.inputs if v is not None):
             return None
         if following is None and _is_a_bias(node, editor):
-            return None  # whatever it adds: most nodes with a constant beside a MatMul are one
+            return None  # a cheap test first: most constant Adds next to a MatMul are its bias
         try:
             affine = elementwise_affine(node, editor)
         except Refusal:

@@ -301,7 +301,7 @@ def _origin(value: ir.Value | None, axis: int, graph: GraphView) -> str | None:
     """Returns the origin of a batch axis: "head" or "row" of the Reshape that splits heads, "axis N" of an input."""
     found: str | None = None
     waiting = [(value, axis, MAX_PATH)]
-    # The largest remaining budget with which each was visited: without it, paths could multiply exponentially.
+    # (value, axis) -> the largest remaining budget of a visit: without it, paths could multiply exponentially.
     followed: dict[tuple[ir.Value, int], int] = {}
     while waiting:
         value, axis, budget = waiting.pop()

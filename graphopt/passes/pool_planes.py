@@ -40,7 +40,7 @@ class PlanesMatch:
 
 class PoolPlanes(Pass[PlanesMatch, PlanesMatch]):
     name = "pool_planes"
-    equation = "MaxPool(X) = MaxPoolPlanes(X), X of an operator of ours"
+    equation = "MaxPool(X) = MaxPoolPlanes(X), X produced by one of our operators"
     numerics = Numerics.EXACT
     anchors = frozenset({("", "MaxPool")})
 

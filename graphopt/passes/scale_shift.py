@@ -1,4 +1,4 @@
-"""BatchNormalization and chains of constant affine nodes that cannot be folded into weights become one ScaleShift.
+"""Replaces BatchNormalization and chains of constant affine nodes that folding has left by one ScaleShift.
 
     BN(X)                              = scale * X + shift
     s2 * (s1 * X + t1) + t2            = (s2 s1) * X + (s2 t1 + t2)

@@ -19,7 +19,7 @@ from graphopt.ops.schema import Array
 MAX_CONSTANT_BYTES = 64 * 1024
 # Larger weights are not loaded from disk.
 MAX_REPLACED_BYTES = 256 * 1024 * 1024
-# Operators whose nodes may be computed.
+# Operators that can be computed.
 COMPUTED = ELEMENTS.keys() | EVALUATED | {"CastLike"}
 SHAPE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 MAY_BE_SHAPES = (*SHAPE_TYPES, None)
