@@ -1,4 +1,4 @@
-"""Requests that come one by one, for engines that merge none themselves or would let a bad one spoil its neighbours."""
+"""Dynamic batching for engines without it, or with batching in which an invalid request fails the whole batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from graphopt.serving.served import Feeds, Served, rows_of
 
 
 class Batcher:
-    """Merges what is waiting while a batch runs, and what comes within `delay_ms` of the first.
+    """Merges requests that wait for the running batch, and those that arrive within `delay_ms` of the first.
 
-    One batch runs at a time, in a thread of the loop's: the session's threads compute it, and the event loop goes on.
-    A model that is replaced answers what it was asked before, so nothing is closed here.
+    One batch runs at a time, in a thread of the event loop's executor. A model that the engine replaces still answers
+    its pending requests, so nothing is closed here.
     """
 
     def __init__(self, served: Served) -> None:
@@ -24,11 +24,17 @@ class Batcher:
         self._runs: asyncio.Task[None] | None = None
 
     async def run(self, feeds: Feeds) -> Feeds:
-        """The outputs of one request.
+        """Returns the outputs of one request.
+
+        Args:
+            feeds: input name -> array.
+
+        Returns:
+            Output name -> array.
 
         Raises:
-            RequestError: it does not fit the model, or the runtime refuses its values.
-            MemoryError: this machine has no memory for it.
+            RequestError: the request does not fit the model, or the runtime rejects its values.
+            MemoryError: this machine has not enough memory for it.
         """
         self._served.deployment.check(feeds)
         future: asyncio.Future[Feeds] = asyncio.get_running_loop().create_future()
@@ -53,13 +59,13 @@ class Batcher:
                 results = await asyncio.get_running_loop().run_in_executor(
                     None, self._served.run_many, [feeds for feeds, _ in batch]
                 )
-            except Exception as error:  # none may wait for ever
+            except Exception as error:  # no request may wait forever
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
                 continue
             for (_, future), result in zip(batch, results, strict=True):
-                if future.done():  # its client has gone
+                if future.done():  # the client has disconnected
                     continue
                 if isinstance(result, Exception):
                     future.set_exception(result)

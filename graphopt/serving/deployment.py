@@ -1,4 +1,4 @@
-"""What a server is told of one version of a model: `serving.json` beside the file."""
+"""`serving.json`: the settings of one version of a model, stored beside the model file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphopt.errors import GraphoptError
 Array = npt.NDArray[Any]
 MODEL, SETTINGS = "model.onnx", "serving.json"
 
-# The Open Inference Protocol's name of a type -> numpy's.
+# Type name of the Open Inference Protocol -> numpy type.
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     **{f"UINT{8 << n}": np.dtype(f"uint{8 << n}") for n in range(4)},
@@ -28,7 +28,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 
 
 class RequestError(ValueError):
-    """A request does not fit the model: the message is for the one who sent it."""
+    """A request does not fit the model. The message is sent to the client."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Tensor:
     """One input or output.
 
     Attributes:
-        name: in the model.
-        datatype: as the Open Inference Protocol calls it.
-        shape: its dimensions; -1 is any.
+        name: its name in the model.
+        datatype: type name of the Open Inference Protocol.
+        shape: its dimensions; -1 for any size.
     """
 
     name: str
@@ -48,19 +48,19 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One version of a model, and how it is to be run.
+    """One version of a model with its settings.
 
     Attributes:
-        name: of the model, in URLs.
-        version: a number.
-        inputs: what a request brings; values that the model has itself are no inputs.
-        outputs: what it gets.
-        max_batch: rows that requests may be merged to; 1 where their rows are not independent.
-        delay_ms: how long the first of a batch waits for more.
-        instances: processes (or replicas) that run it.
-        threads: of each of them; 0 is the runtime's choice.
-        devices: GPUs that the instances share; empty is what `graphopt.session` chooses.
-        warm_up: shapes to run once before the first request.
+        name: name of the model in URLs.
+        version: version number.
+        inputs: required inputs of a request; inputs with initializers are not listed.
+        outputs: outputs of the model.
+        max_batch: the largest number of rows in a batch; 1 if rows are not independent.
+        delay_ms: milliseconds that the first request of a batch waits for more.
+        instances: number of processes or replicas.
+        threads: threads of each instance; 0 leaves the choice to the runtime.
+        devices: indices of the GPUs that the instances share; empty leaves the choice to `graphopt.session`.
+        warm_up: input name -> shape, for each run before the first request.
     """
 
     name: str
@@ -75,42 +75,42 @@ class Deployment:
     warm_up: tuple[Mapping[str, Sequence[int]], ...] = field(default=())
 
     def to_json(self) -> str:
-        """The content of `serving.json`."""
+        """Returns the content of `serving.json`."""
         return json.dumps({"format": 1, **asdict(self)}, indent=2) + "\n"
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Compares what a request brings with what the model takes.
+        """Checks the arrays of a request against the inputs of the model.
 
         Raises:
-            RequestError: an input is missing, unknown, or of another type or shape.
+            RequestError: an input is missing, unknown, or has another type or shape.
         """
         takes = {tensor.name: tensor for tensor in self.inputs}
         for name in feeds:
             if name not in takes:
-                raise RequestError(f"{self.name} has no input '{name}', but {', '.join(takes)}")
+                raise RequestError(f"{self.name} has no input '{name}'; its inputs are {', '.join(takes)}")
         rows = None
         for name, tensor in takes.items():
             if name not in feeds:
                 raise RequestError(f"input '{name}' of {self.name} is missing")
             array = feeds[name]
             if array.dtype != DATATYPES[tensor.datatype]:
-                raise RequestError(f"input '{name}' is of type {array.dtype}, but {tensor.datatype} is wanted")
+                raise RequestError(f"input '{name}' has type {array.dtype} instead of {tensor.datatype}")
             fits = array.ndim == len(tensor.shape) and all(
                 d in (-1, n) for d, n in zip(tensor.shape, array.shape, strict=True)
             )
             if not fits:
-                raise RequestError(f"input '{name}' has shape {[*array.shape]}, but {[*tensor.shape]} is wanted")
+                raise RequestError(f"input '{name}' has shape {[*array.shape]} instead of {[*tensor.shape]}")
             if self.max_batch > 1:
                 if rows not in (None, len(array)):
-                    raise RequestError(f"input '{name}' has {len(array)} rows, and one before it {rows}")
+                    raise RequestError(f"input '{name}' has {len(array)} rows, but an earlier input has {rows}")
                 rows = len(array)
 
 
 def read_deployment(folder: str | os.PathLike[str]) -> Deployment:
-    """What `serving.json` in the folder of a version says.
+    """Reads `serving.json` in the folder of a version.
 
     Raises:
-        GraphoptError: it is not there or not of that form.
+        GraphoptError: the file is missing, or its content is invalid.
     """
     path = Path(folder) / SETTINGS
     try:
@@ -125,7 +125,7 @@ def read_deployment(folder: str | os.PathLike[str]) -> Deployment:
 
 
 def versions(folder: str | os.PathLike[str]) -> dict[str, dict[int, Path]]:
-    """Name -> version -> folder of all models below `folder`, versions in ascending order."""
+    """Returns name -> version -> folder for all models below `folder`, in ascending order of versions."""
     found: dict[str, dict[int, Path]] = {}
     for settings in Path(folder).glob(f"*/*/{SETTINGS}"):
         if settings.parent.name.isdecimal():

@@ -17,7 +17,9 @@ from graphopt.serving.served import Served
 
 
 def application(folder: str | os.PathLike[str]) -> Any:
-    """Every model and version below a folder; the newest version answers where a request names none.
+    """Creates a Starlette application for all models and versions below a folder.
+
+    The newest version of a model answers requests that name no version.
 
     Raises:
         GraphoptError: a model cannot be used.
@@ -33,7 +35,7 @@ def application(folder: str | os.PathLike[str]) -> Any:
     async def infer(request: Request) -> Response:
         found = find(request)
         if found is None:
-            return _error(404, f"there is no model {request.url.path}")
+            return _error(404, f"no model is at {request.url.path}")
         deployment = found.deployment
         batcher = batchers.setdefault((deployment.name, deployment.version), Batcher(found))
         try:
@@ -52,7 +54,7 @@ def application(folder: str | os.PathLike[str]) -> Any:
     async def metadata(request: Request) -> Response:
         found = find(request)
         if found is None:
-            return _error(404, f"there is no model {request.url.path}")
+            return _error(404, f"no model is at {request.url.path}")
         return JSONResponse(protocol.metadata(found.deployment, [*served[found.deployment.name]]))
 
     async def ready(request: Request) -> Response:

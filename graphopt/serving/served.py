@@ -1,4 +1,4 @@
-"""A model as engines run it: a session, requests that are checked before they reach it, and batches of several."""
+"""A served model: a session that checks requests and merges them into batches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from graphopt.errors import GraphoptError, is_out_of_memory
 from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, Provider, default_providers
 from graphopt.runtime.sessions import session
 from graphopt.serving.deployment import MODEL, Array, RequestError, read_deployment
-from graphopt.serving.shared import FOLDER, load_as_it_runs, shared_form, weights_folder
+from graphopt.serving.shared import FOLDER, load_shared_form, shared_form, weights_folder
 
 Feeds = dict[str, Array]
-# The outputs of a request, or why it has none: it does not fit, or this machine has no memory for it.
+# The outputs of a request, or its error.
 Answer = Feeds | RequestError | MemoryError
 
 
@@ -29,7 +29,7 @@ class Served:
 
     Args:
         folder: NAME/VERSION, with `model.onnx` and `serving.json`.
-        instance: the number of this instance, where the engine counts them; it decides which GPU it gets.
+        instance: index of this instance, which selects its GPU; None if the engine does not number instances.
 
     Raises:
         GraphoptError: the folder or the model cannot be used.
@@ -51,28 +51,34 @@ class Served:
     def _open(self, providers: list[Provider] | None) -> Any:
         options: dict[str, Any] = {"warm_up": self.deployment.warm_up, "intra_op_num_threads": self.deployment.threads}
         model = self.folder / MODEL
-        # A GPU has its own copy of the weights, whatever the host does.
+        # Only CPU sessions can share weights; a GPU has its own copy.
         if providers is None and default_providers()[0] == CPU and (shared := weights_folder()):
             os.environ[FOLDER] = str(shared)  # for our library
             if form := shared_form(model, shared):
-                with suppress(GraphoptError):  # removed meanwhile, to make room for another
-                    return load_as_it_runs(form, **options)
+                with suppress(GraphoptError):  # another process may have evicted it
+                    return load_shared_form(form, **options)
         return session(model, providers, **options)
 
     def run(self, feeds: Feeds) -> Feeds:
-        """The outputs of one request, by name.
+        """Runs one request.
+
+        Args:
+            feeds: input name -> array.
+
+        Returns:
+            Output name -> array.
 
         Raises:
-            RequestError: it does not fit the model, or the runtime refuses its values.
-            MemoryError: this machine has no memory for it.
+            RequestError: the request does not fit the model, or the runtime rejects its values.
+            MemoryError: this machine has not enough memory for it.
         """
         self.deployment.check(feeds)
         return self._run(feeds)
 
     def run_many(self, requests: Sequence[Feeds]) -> list[Answer]:
-        """An answer to each request. Those of one shape but for their rows run as one.
+        """Returns the outputs or the error of each request. A failing request does not affect the others.
 
-        A request that fails takes nothing from the others.
+        If the model supports batches, requests with equal shapes apart from the first axis run together.
         """
         results: list[Answer] = [RequestError("")] * len(requests)
         batches: dict[Any, list[int]] = {}
@@ -93,7 +99,7 @@ class Served:
         return results
 
     def _how_many(self, requests: Sequence[Feeds], members: Sequence[int]) -> int:
-        """How many of the first requests make a batch."""
+        """Returns how many of the first requests fit into a batch."""
         rows = 0
         for count, i in enumerate(members):
             rows += rows_of(requests[i])
@@ -109,7 +115,7 @@ class Served:
                 return [error]
         try:
             merged = self._run({name: np.concatenate([r[name] for r in requests]) for name in requests[0]})
-        except (RequestError, MemoryError):  # one of them, or all together
+        except (RequestError, MemoryError):  # caused by one request, or by the size of the batch
             return [self._run_as_one([request])[0] for request in requests]
         ends = np.cumsum([rows_of(request) for request in requests])
         return [
@@ -126,14 +132,17 @@ class Served:
 
 
 def rows_of(feeds: Feeds) -> int:
-    """How many rows a request to a model that takes batches has: all its inputs have as many."""
+    """Returns the number of rows of a request: the first axis of each of its inputs."""
     return len(next(iter(feeds.values())))
 
 
 def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
-    """The lowest number that no other living process of this user holds for this model.
+    """Claims the lowest index that no other running process of this user has claimed for this model.
 
-    The kernel takes a lock back when its process ends, however it ends: a new worker gets the place of the dead one.
+    The operating system releases a process's lock even if it is killed, so a new worker gets the index of a dead one.
+
+    Returns:
+        The index, and the locked file, which must stay open; without a free index, one by process id and None.
     """
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     for place in range(places):
@@ -142,4 +151,4 @@ def _claim_a_place(folder: Path, places: int) -> tuple[int, IO[bytes] | None]:
             if files.lock(handle, 0):
                 return place, handle
         handle.close()
-    return os.getpid() % places, None  # more processes than were planned
+    return os.getpid() % places, None  # more processes than configured instances

@@ -1,13 +1,14 @@
-"""Weights that all workers of a machine hold once.
+"""Weights in memory that all workers of a machine share.
 
-ONNX Runtime reads the initializers of a file into memory of each process and packs many of them a second time. It can
-write a model as it runs it, with initializers and packed weights in a file beside it, and maps that file when it loads
-such a model: pages that all processes share. So the first worker of a machine writes that form into a folder, and all
-workers load it. Our library does the same for what it packs (native/cpu/weight_folder.h).
+ONNX Runtime reads initializers into private memory of each process and packs many of them into another copy. It can
+also write the optimized model with initializers and packed weights in an external file. It maps that file when it loads
+the model, and all processes share the mapped pages. The first worker of a machine therefore writes this form into a
+folder, and all workers load it. Our library does the same for the weights that it packs
+(native/cpu/weight_folder.h).
 
-What is written depends on the runtime, the library and the processor, so it belongs to the machine, not to what
-`serve-config` writes. It is named by a hash of all of that and of the model's bytes, appears whole or not at all, was
-compared with the model before anybody could see it, and is compared with its own hashes before it is loaded.
+The form depends on the runtime, the library and the processor, so it belongs to the machine and not to the output of
+`serve-config`. Its name is a hash of these and of the model's bytes. It is written atomically, after its outputs were
+compared with the model's. Workers check its hashes before they load it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ FOLDER, LIMIT = "GRAPHOPT_WEIGHTS", "GRAPHOPT_WEIGHTS_LIMIT"
 _MOST_MIB = 16384
 _HASHES, _WHY_NOT = "hashes.json", "why-not"
 _UNFINISHED, _ABANDONED = "unfinished-", 3600.0
-# How long one worker waits for another that writes.
+# Seconds that a worker waits for another one that writes.
 _PATIENCE = 300.0
 
 
 def weights_folder() -> Path | None:
-    """The folder that this machine's workers share; None where they are not to, or where others may write to it.
+    """Returns the folder that this machine's workers share; None if disabled, or if other users may write to it.
 
-    `$GRAPHOPT_WEIGHTS`, "off" for none; by default `graphopt/weights` in the user's cache.
+    The folder is `$GRAPHOPT_WEIGHTS`, by default `graphopt/weights` in the user's cache; "off" disables it.
     """
     told = os.environ.get(FOLDER, "")
     if told == "off":
@@ -54,10 +55,10 @@ def weights_folder() -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        _say(f"the folder of weights can't be made: {error}")
+        _say(f"the folder of weights cannot be created: {error}")
         return None
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        _say(f"others than this user may write to {folder}")
+        _say(f"other users may write to {folder}")
         return None
     return folder
 
@@ -67,10 +68,10 @@ def _say(why: str) -> None:
 
 
 def shared_form(model: Path, folder: Path) -> Path | None:
-    """The model as this machine's runtime runs it, whose weights are mapped; made where it is not there yet.
+    """Returns the model in the runtime's optimized form with mapped weights, and writes it if it does not exist.
 
     Returns:
-        A file in `folder`; None where it can't be had, and the model itself has to be loaded.
+        A file in `folder`; None if the form is not available and the model itself must be loaded.
     """
     try:
         place = folder / _key(model)
@@ -86,7 +87,7 @@ def shared_form(model: Path, folder: Path) -> Path | None:
         for name, digest in json.loads((place / _HASHES).read_text()).items():
             if files.sha256(place / name) != digest:
                 raise OSError(f"{place / name} is damaged; remove {place}")
-        os.utime(place)  # the last to be removed
+        os.utime(place)  # the least recently used form is evicted first
     except (OSError, ValueError, GraphoptError) as error:
         _say(str(error))
         return None
@@ -97,7 +98,7 @@ def _key(model: Path) -> str:
     ort = import_onnxruntime()
     cpu = [line for line in _cpu_info() if line.startswith(("model name", "flags", "Features"))]
     parts = ["1", ort.__version__, library_version(), platform.machine(), *sorted({*cpu})]
-    # A model may be called as one likes, but not its weights, which it names.
+    # The name of the model file does not matter; the names of data files do, because the model refers to them.
     parts += [
         f"{'' if path == model else path.relative_to(model.parent)} {files.sha256(path)}" for path in _files(model)
     ]
@@ -105,9 +106,9 @@ def _key(model: Path) -> str:
 
 
 def _files(model: Path) -> list[Path]:
-    """The model and its weights, which are alone in the folder of a version but for what engines read there.
+    """Returns the model and its data files: all files in the version's folder except those of engines.
 
-    Reading the model for the names would be exact, but costs each worker half a second and 30 MiB of packages.
+    Reading the names from the model would be exact, but costs each worker half a second and 30 MiB for packages.
     """
     found = (path for path in sorted(model.parent.rglob("*")) if path.is_file())
     return [path for path in found if path.name != SETTINGS and path.suffix not in (".py", ".pyc")]
@@ -121,7 +122,7 @@ def _cpu_info() -> list[str]:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """One of the workers that start together writes; the kernel takes the lock back when its process ends."""
+    """Excludes other workers that write; the operating system releases the lock when its process ends."""
     with (folder / ".lock").open("ab") as lock:
         if not files.lock(lock, _PATIENCE):
             raise OSError(f"another worker has been writing into {folder} for {_PATIENCE:.0f} s")
@@ -129,7 +130,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _make_room(folder: Path, more: int) -> None:
-    """Removes what killed writers left, and what was not used for the longest time."""
+    """Removes unfinished forms of killed writers, and the least recently used forms if space is short."""
     most = int(os.environ.get(LIMIT, _MOST_MIB)) << 20
     places = []
     for path in folder.iterdir():
@@ -138,10 +139,10 @@ def _make_room(folder: Path, more: int) -> None:
                 shutil.rmtree(path, ignore_errors=True)
         elif (path / _HASHES).exists() or (path / _WHY_NOT).exists():
             places.append((path.stat().st_mtime, sum(p.stat().st_size for p in path.iterdir()), path))
-    # The packed form stands beside the original one.
+    # A form holds packed weights besides the original ones.
     total = sum(size for _, size, _ in places) + 2 * more
     if 2 * more > most:
-        raise OSError(f"{2 * more >> 20} MiB are more than {LIMIT}={most >> 20} lets it keep")
+        raise OSError(f"{2 * more >> 20} MiB of weights exceed the limit {LIMIT}={most >> 20}")
     for _, size, path in sorted(places):
         if total <= most:
             break
@@ -150,13 +151,13 @@ def _make_room(folder: Path, more: int) -> None:
 
 
 def _make(model: Path, place: Path) -> None:
-    """In a process of its own, whose memory goes back whole."""
+    """Writes the form in a separate process, which releases all of its memory."""
     unfinished = Path(mkdtemp(prefix=_UNFINISHED, dir=place.parent))
     try:
         command = [sys.executable, "-m", __name__, str(model.resolve()), str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode:
-            raise OSError(f"{model} can't be written as it runs: {(done.stdout + done.stderr).strip()[-300:]}")
+            raise OSError(f"{model} cannot be written for sharing: {(done.stdout + done.stderr).strip()[-300:]}")
         for path in unfinished.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -168,11 +169,11 @@ def _make(model: Path, place: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def write_as_it_runs(model: Path, out: Path) -> None:
-    """Writes the model as the runtime runs it into a folder, or why that is not to be used.
+def write_shared_form(model: Path, out: Path) -> None:
+    """Writes the model in the runtime's optimized form into a folder, or the reason why that form is unusable.
 
     Raises:
-        GraphoptError: the runtime refuses the model.
+        GraphoptError: the runtime rejects the model.
     """
     import numpy as np
 
@@ -197,11 +198,11 @@ def write_as_it_runs(model: Path, out: Path) -> None:
         del proto
         ort.InferenceSession(str(model), options, providers=configure(options, [CPU]))
         expected = session(model, [CPU]).run(None, feeds)
-        got = load_as_it_runs(out / MODEL).run(None, feeds)
+        got = load_shared_form(out / MODEL).run(None, feeds)
         if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(got, expected, strict=True)):
-            why_not = "computes other numbers in the form that can be shared"
+            why_not = "has different outputs in its shared form"
     except Exception as error:  # the runtime's exception classes share no public base
-        why_not = f"has no form that can be shared: {' '.join(str(error).split())[:300]}"
+        why_not = f"has no shared form: {' '.join(str(error).split())[:300]}"
     if why_not:
         for path in out.iterdir():
             path.unlink()
@@ -210,11 +211,11 @@ def write_as_it_runs(model: Path, out: Path) -> None:
     (out / _HASHES).write_text(json.dumps({path.name: files.sha256(path) for path in out.iterdir()}))
 
 
-def load_as_it_runs(model: Path, **options: Any) -> Any:
-    """A session over what `write_as_it_runs` wrote, on the CPU: nothing is left to be optimized."""
+def load_shared_form(model: Path, **options: Any) -> Any:
+    """Creates a CPU session of a file from `write_shared_form`, without the runtime's optimizer."""
     level = import_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
     return session(model, [CPU], graph_optimization_level=level, **options)
 
 
 if __name__ == "__main__":
-    write_as_it_runs(Path(sys.argv[1]), Path(sys.argv[2]))
+    write_shared_form(Path(sys.argv[1]), Path(sys.argv[2]))

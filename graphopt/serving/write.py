@@ -1,4 +1,4 @@
-"""`graphopt serve-config`: a folder that an engine serves as it is."""
+"""`graphopt serve-config`: writes a folder that an engine serves directly."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from graphopt.runtime.sessions import session
 from graphopt.serving.configs import ENGINES
 from graphopt.serving.deployment import DATATYPES, MODEL, SETTINGS, Deployment, Tensor
 
-# How far the rows of a batch may be from those run alone, relative to the RMS: kernels sum in another order.
+# Allowed difference of rows in a batch and alone, relative to the RMS; kernels may sum in another order.
 _ROUNDING = {"FP16": 2e-2, "FP32": 1e-3, "FP64": 1e-6}
-# Beyond this many numbers an input is too large to be tried.
+# The largest total number of elements of the inputs with which merging is tested.
 _MOST_ELEMENTS = 1 << 24
 
 
@@ -42,25 +42,25 @@ def write(
     sizes: Mapping[str, int] | None = None,
     seen_at: Path | None = None,
 ) -> tuple[Deployment, list[str]]:
-    """Puts a model, and all that an engine needs to serve it, into a folder; other models there stay.
+    """Writes a model and the files that an engine needs to serve it into a folder, which may contain other models.
 
     Args:
-        model: as `graphopt optimize` wrote it; any other works, too.
+        model: a model file, usually one written by `graphopt optimize`.
         out: the folder.
         engine: a key of `ENGINES`.
-        name: in URLs; by default that of the file.
-        version: a number from 1 on.
-        max_batch: rows that requests may be merged to, 1 for none. By default 8 where the rows of a batch are
-            independent, which is tried: rows run together and alone.
-        delay_ms: how long a request waits for others.
-        instances: processes, replicas or instances.
-        threads: of each.
-        devices: GPUs to share among the instances.
-        sizes: of symbolic dimensions, for the warm-up.
-        seen_at: where the engine sees the folder, if it runs in a container.
+        name: name of the model in URLs; by default the name of the file.
+        version: version number, at least 1.
+        max_batch: the largest number of rows in a batch; 1 does not merge requests. The default is 8 if rows are
+            independent, which a test run determines.
+        delay_ms: milliseconds that a request waits for others.
+        instances: number of processes, replicas or instances.
+        threads: threads of each instance; 0 leaves the choice to the runtime.
+        devices: indices of the GPUs that the instances share.
+        sizes: symbolic dimension -> size, for the warm-up.
+        seen_at: path of the folder in the engine's container.
 
     Returns:
-        What was written, and notes for people.
+        The written deployment, and notes for the user.
 
     Raises:
         OptionError: an option does not fit the model.
@@ -71,12 +71,10 @@ def write(
         raise OptionError(f"--for {engine}: choose one of {', '.join(ENGINES)}")
     name = name or re.sub(r"[^A-Za-z0-9_-]", "_", model.name.removesuffix(".onnx"))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise OptionError(
-            f"--name '{name}' is not a name of letters, digits, _, - and ., that begins with none of the last two"
-        )
+        raise OptionError(f"--name '{name}': use letters, digits, _, - and ., and begin with none of the last two")
     for what, number in {"--version": version, "--instances": instances, "--max-batch": max_batch}.items():
         if number is not None and number < 1:
-            raise OptionError(f"{what} {number}: give a number from 1 on")
+            raise OptionError(f"{what} {number}: give a number of at least 1")
     proto = read_proto(model)
     unknown = [symbol for symbol in sizes or {} if symbol not in symbols(proto)]
     if unknown:
@@ -113,7 +111,7 @@ def _put(model: Path, out: Path, engine: str, deployment: Deployment, seen_at: P
         folders = [out / "onnxruntime" / place, out / "python" / place]
         _make_folder(out)
         files.write(out / "libgraphopt.so", library_path().read_bytes())
-    for folder in folders:  # the settings come last: servers look for them
+    for folder in folders:  # settings are written last, because servers look for them
         _make_folder(folder)
         if data_files(model):
             writing.save(reading.load(model).model, folder / MODEL)
@@ -130,36 +128,38 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelSaveError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        raise ModelSaveError(f"{folder}: cannot be created: {error.strerror or error}") from None
 
 
 def _tensor(model: Path, value: onnx.ValueInfoProto) -> Tensor:
     kind, called = value.type.WhichOneof("value"), f"{model}: '{value.name}'"
     if kind != "tensor_type":
         kind = {"optional_type": "an optional value"}.get(str(kind), f"a {str(kind).removesuffix('_type')}")
-        raise OptionError(f"{called} is {kind}: engines take and give tensors; cut the model there")
+        raise OptionError(f"{called} is {kind}, but engines support tensors only; cut the model there")
     tensor = value.type.tensor_type
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         datatype = next(name for name, known in DATATYPES.items() if known == dtype)
     except (KeyError, StopIteration):
         type_name = onnx.TensorProto.DataType.Name(tensor.elem_type)
-        raise OptionError(f"{called} is of type {type_name}, which servers do not know; cast it in the model") from None
+        raise OptionError(
+            f"{called} has type {type_name}, which servers do not support; cast it in the model"
+        ) from None
     if not tensor.HasField("shape"):
-        raise OptionError(f"{called} has no rank in the model, and servers want one; declare its shape")
+        raise OptionError(f"{called} has no rank in the model, but servers need one; declare its shape")
     return Tensor(value.name, datatype, tuple(d.dim_value if d.dim_value > 0 else -1 for d in tensor.shape.dim))
 
 
 def _warm_up(
     proto: onnx.ModelProto, max_batch: int, sizes: Mapping[str, int], notes: list[str]
 ) -> tuple[dict[str, list[int]], ...]:
-    """One row and a full batch; none where a dimension's size is anybody's guess."""
+    """Returns input shapes for one row and for a full batch; none, with a note, if a size is unknown."""
     unknown = [s for s, role in symbols(proto).items() if s not in sizes and not (role == "batch" and max_batch > 1)]
     if unknown:
         notes.append(f"no warm-up: no size is known for {', '.join(unknown)} (--dim {unknown[0]}=...)")
         return ()
     if text := _text_input(proto):
-        notes.append(f"no warm-up: input '{text}' holds strings, which graphopt does not make up")
+        notes.append(f"no warm-up: input '{text}' holds strings, which graphopt cannot generate")
         return ()
     sets = []
     for rows in dict.fromkeys((1, max_batch)):
@@ -169,30 +169,35 @@ def _warm_up(
 
 
 def _text_input(proto: onnx.ModelProto) -> str:
-    """The first input that holds strings; "" where none does."""
+    """Returns the first input that holds strings; "" if none does."""
     found = (v.name for v in required_inputs(proto) if v.type.tensor_type.elem_type == onnx.TensorProto.STRING)
     return next(found, "")
 
 
 def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]) -> str:
-    """Why requests must not be run as one batch; "" where they may.
+    """Returns why requests must not be merged into a batch; "" if they may.
 
-    Every first axis has to be free, and rows run together have to give what they give alone: two models with the same
-    shapes differ in that (attention over the first axis, statistics over the batch), so it is tried, on random inputs.
+    All first axes must be symbolic, and each row must have the same outputs in a batch as alone. Shapes do not show the
+    second condition (attention over the first axis, statistics over the batch), so it is tested on random inputs.
+
+    Args:
+        proto: the model.
+        model: its file.
+        sizes: symbolic dimension -> size; others have a default.
     """
     values = [*required_inputs(proto), *proto.graph.output]
     for value in values:
         dims = value.type.tensor_type.shape.dim
         if not dims or dims[0].dim_value > 0:
-            return f"the first axis of '{value.name}' is no free batch axis"
+            return f"the first axis of '{value.name}' is not a symbolic batch axis"
     roles = symbols(proto)
     batch = [s for s, role in roles.items() if role == "batch"]
     others = {s: 64 if role == "image" else 16 for s, role in roles.items() if role != "batch"} | dict(sizes)
     if text := _text_input(proto):
-        return f"input '{text}' holds strings, which graphopt does not make up to try whether rows are independent"
+        return f"input '{text}' holds strings, which graphopt cannot generate to test whether rows are independent"
     together = normal_feeds(proto, others | dict.fromkeys(batch, 3))
     if sum(array.size for array in together.values()) > _MOST_ELEMENTS:
-        return "its inputs are too large to try whether rows are independent"
+        return "its inputs are too large to test whether rows are independent"
     try:
         opened = session(model, [CPU], log_severity_level=4)
         merged = opened.run(None, together)
@@ -200,13 +205,13 @@ def why_not_merged(proto: onnx.ModelProto, model: Path, sizes: Mapping[str, int]
     except GraphoptError:
         raise
     except Exception as error:  # the runtime's exception classes share no public base
-        return f"it could not be tried whether rows are independent: {str(error).strip()[:300]}"
+        return f"the test whether rows are independent failed: {str(error).strip()[:300]}"
     for value, whole, *rows in zip(proto.graph.output, merged, *alone):
         if any(row.shape != whole[:1].shape for row in rows) or len(whole) != 3:
-            return f"output '{value.name}' has no row for each row of the inputs"
+            return f"output '{value.name}' does not have one row for each row of the inputs"
         got = np.concatenate(rows)
         if not _alike(got, whole, _ROUNDING.get(_tensor(model, value).datatype, 0.0)):
-            return f"rows are not independent: output '{value.name}' of a row depends on the rows beside it"
+            return f"rows are not independent: output '{value.name}' of a row depends on other rows"
     return ""
 
 

@@ -165,8 +165,8 @@ def matmul_over_rows(path: Path) -> Path:
 def test_rows_that_depend_on_each_other_are_not_merged(tmp_path: Path) -> None:
     deployment, notes = write(matmul_over_rows(tmp_path / "m.onnx"), tmp_path / "out", "litserve")
     assert deployment.max_batch == 1
-    assert any("depends on the rows beside it" in note for note in notes)
-    with pytest.raises(OptionError, match="depends on the rows beside it"):
+    assert any("depends on other rows" in note for note in notes)
+    with pytest.raises(OptionError, match="depends on other rows"):
         write(tmp_path / "m.onnx", tmp_path / "out", "litserve", max_batch=4)
     served = Served(tmp_path / "out" / "m" / "1")
     one = np.eye(3, 4, dtype=np.float32)
@@ -206,7 +206,7 @@ def test_litserve_has_nothing_to_serve(tmp_path: Path) -> None:
     pytest.importorskip("litserve", reason="litserve is not installed: pip install '.[serving]'")
     from graphopt.serving.engines.litserve import server
 
-    with pytest.raises(GraphoptError, match="no model is there"):
+    with pytest.raises(GraphoptError, match="contains no model"):
         server(tmp_path)
 
 
@@ -233,8 +233,8 @@ def test_command(engine: str, resnet: Path, tmp_path: Path, graphopt_command: Ca
     ("arguments", "message"),
     [
         (("--for", "torchserve"), "choose one of triton, kserve, mlserver, litserve, bentoml, ray"),
-        (("--for", "ray", "--version", "0"), "a number from 1 on"),
-        (("--for", "ray", "--name", "../x"), "not a name"),
+        (("--for", "ray", "--version", "0"), "a number of at least 1"),
+        (("--for", "ray", "--name", "../x"), "use letters"),
         (("--for", "ray", "--dim", "sequence=8"), "the model has batch"),
     ],
 )
@@ -254,10 +254,10 @@ def test_wrong_options(
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ("int4[2]", "is of type INT4, which servers do not know; cast it in the model"),
-        ("float[]", "has no rank in the model, and servers want one; declare its shape"),
-        ("seq(float[2])", "is a sequence: engines take and give tensors; cut the model there"),
-        ("optional(float[2])", "is an optional value: engines take and give tensors; cut the model there"),
+        ("int4[2]", "has type INT4, which servers do not support; cast it in the model"),
+        ("float[]", "has no rank in the model, but servers need one; declare its shape"),
+        ("seq(float[2])", "is a sequence, but engines support tensors only; cut the model there"),
+        ("optional(float[2])", "is an optional value, but engines support tensors only; cut the model there"),
     ],
 )
 def test_what_servers_cannot_take(x: str, message: str, tmp_path: Path) -> None:
@@ -287,14 +287,14 @@ def test_strings_are_neither_merged_nor_warmed_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"datatype": "INT8", "data": [1, 2, 300]}, "out of the range"),
+        ({"datatype": "INT8", "data": [1, 2, 300]}, "outside the range"),
         ({"datatype": "INT8", "data": [1.5, 2, 3]}, "not int8 values"),
         ({"datatype": "FP32", "data": ["a", "b", "c"]}, "not float32 values"),
         ({"datatype": "FP32", "data": [1, 2]}, "do not fill"),
         ({"datatype": "BF16", "data": [1, 2, 3]}, "datatype BF16"),
         ({"datatype": ["FP32"], "data": [1, 2, 3]}, "datatype"),
-        ({"datatype": "FP32", "data": [1, 2, 3], "shape": [-3]}, "no list of sizes"),
-        ({"datatype": "FP32", "data": [1, 2, 3], "name": ["x"]}, "no text"),
+        ({"datatype": "FP32", "data": [1, 2, 3], "shape": [-3]}, "not a list of sizes"),
+        ({"datatype": "FP32", "data": [1, 2, 3], "name": ["x"]}, "instead of a string"),
     ],
 )
 def test_numbers_that_are_none(given: dict[str, Any], message: str) -> None:
@@ -305,7 +305,7 @@ def test_numbers_that_are_none(given: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("asked", ["y", 1, ["y"], [{}], [{"name": ["y"]}]])
 def test_outputs_that_are_none(asked: Any) -> None:
     tensors = (Tensor("y", "FP32", (-1,)),)
-    with pytest.raises(RequestError, match="no list of outputs"):
+    with pytest.raises(RequestError, match="must be a list of objects"):
         encode(Deployment("m", 1, tensors, tensors), {"y": np.zeros(1, np.float32)}, {"outputs": asked})
 
 
@@ -356,17 +356,17 @@ def test_bodies_of_a_client_of_others(binary: bool) -> None:
 @pytest.mark.parametrize(
     ("size", "behind", "message"),
     [
-        (12, bytes(13), "1 bytes are left"),
+        (12, bytes(13), "1 bytes follow"),
         (8, bytes(8), "do not fill"),
-        (-12, bytes(12), "no number of bytes"),
-        (True, bytes(12), "no number of bytes"),
+        (-12, bytes(12), "instead of a number of bytes"),
+        (True, bytes(12), "instead of a number of bytes"),
     ],
 )
 def test_bytes_that_do_not_fit(size: Any, behind: bytes, message: str) -> None:
     given = {"name": "x", "shape": [3], "datatype": "FP32", "parameters": {"binary_data_size": size}}
     with pytest.raises(RequestError, match=message):
         decode({"inputs": [given]}, behind)
-    with pytest.raises(RequestError, match="are no texts"):
+    with pytest.raises(RequestError, match="not valid strings"):
         decode({"inputs": [given | {"datatype": "BYTES", "parameters": {"binary_data_size": 5}}]}, b"\2\0\0\0x")
     with pytest.raises(RequestError, match="and 'data' or"):
         decode({"inputs": [given | {"data": [1, 2, 3], "parameters": {"binary_data_size": 12}}]}, bytes(12))

@@ -71,7 +71,7 @@ def test_a_folder_of_others_is_not_used(
     assert (tmp_path / "weights").stat().st_mode & 0o777 == 0o700
     (tmp_path / "weights").chmod(0o777)
     assert weights_folder() is None
-    assert f"others than this user may write to {tmp_path / 'weights'}" in capfd.readouterr().err
+    assert f"other users may write to {tmp_path / 'weights'}" in capfd.readouterr().err
     monkeypatch.setenv(shared.FOLDER, "off")
     assert weights_folder() is None
     assert not capfd.readouterr().err
@@ -88,13 +88,13 @@ def test_a_form_with_other_numbers_is_not_used(
             calls.append(feeds)
             return [array + 1e-6 for array in run(model, feeds).values()]
 
-    monkeypatch.setattr(shared, "load_as_it_runs", lambda _: Wrong())
-    shared.write_as_it_runs(model, tmp_path)
+    monkeypatch.setattr(shared, "load_shared_form", lambda _: Wrong())
+    shared.write_shared_form(model, tmp_path)
     assert calls and [p.name for p in tmp_path.iterdir()] == ["why-not"]
-    assert "computes other numbers" in (tmp_path / "why-not").read_text()
+    assert "has different outputs" in (tmp_path / "why-not").read_text()
     monkeypatch.setattr(shared, "_key", lambda _: tmp_path.name)
     assert shared_form(model, tmp_path.parent) is None
-    assert "computes other numbers" in capfd.readouterr().err
+    assert "has different outputs" in capfd.readouterr().err
 
 
 def test_writers_that_are_killed_and_writers_at_once(model: Path, tmp_path: Path) -> None:

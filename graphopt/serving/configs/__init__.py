@@ -1,4 +1,4 @@
-"""One file an engine: what its folder holds beside the models. Each function gives relative paths and texts."""
+"""Configuration files of engines, one module each. Each `files` function returns relative path -> text."""
 
 from __future__ import annotations
 

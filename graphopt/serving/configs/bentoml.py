@@ -24,5 +24,5 @@ python:
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """The service, and what `bentoml build` packs."""
+    """Returns the service, and the options of `bentoml build`."""
     return {"service.py": _SERVICE.format(instances=deployment.instances), "bentofile.yaml": _BENTO}

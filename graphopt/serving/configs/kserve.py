@@ -1,4 +1,4 @@
-"""KServe: a predictor of its own, https://kserve.github.io/website/docs/model-serving/predictive-inference/frameworks."""
+"""KServe: a custom predictor, https://kserve.github.io/website/docs/model-serving/predictive-inference/frameworks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CMD ["python", "-m", "graphopt.serving.engines.kserve", "/models"]
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """The image, and the service that runs it (JSON is YAML); instances are replicas."""
+    """Returns the image, and the service that runs it, as JSON, which is valid YAML; instances are replicas."""
     service = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",

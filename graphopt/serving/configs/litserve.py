@@ -20,5 +20,5 @@ if __name__ == "__main__":
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """The program that starts the server."""
+    """Returns the program that starts the server."""
     return {"server.py": _SERVER}

@@ -13,7 +13,7 @@ COMMAND = "mlserver start {folder}"
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """`settings.json` for the server, whose pool of workers serves all models, and one file for the version."""
+    """Returns `settings.json` of the server, with one pool of workers for all models, and the version's settings."""
     model = {
         "name": deployment.name,
         "platform": "onnx_graphopt",

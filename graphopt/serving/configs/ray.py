@@ -12,7 +12,7 @@ COMMAND = "serve run {folder}/serve.yaml"
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """The config that `serve run` and `serve deploy` take; JSON is YAML."""
+    """Returns the config file for `serve run` and `serve deploy`, as JSON, which is valid YAML."""
     config = {
         "applications": [
             {

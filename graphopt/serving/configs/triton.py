@@ -1,8 +1,8 @@
-"""Triton: `config.pbtxt`, the text of `inference.ModelConfig` in model_config.proto of triton-inference-server/common.
+"""Triton: `config.pbtxt`, the text form of `inference.ModelConfig` in triton-inference-server/common.
 
-Two model repositories, of which a server gets one: `onnxruntime/`, where Triton's own backend runs the file on the CPU
-with our library, and `python/`, where the Python backend runs it in `graphopt.session`, on our provider where there is
-a GPU.
+There are two model repositories, and a server uses one of them. In `onnxruntime/` Triton's ONNX Runtime backend runs
+the model on the CPU with our library. In `python/` the Python backend runs it in `graphopt.session`, on our provider if
+there is a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODEL = "from graphopt.serving.engines.triton import TritonPythonModel as Trito
 
 
 def files(deployment: Deployment, seen_at: Path) -> Mapping[str, str]:
-    """Both repositories."""
+    """Returns the files of both repositories."""
     name = deployment.name
     library = seen_at / "libgraphopt.so"
     onnxruntime = [
@@ -42,7 +42,7 @@ def _config(deployment: Deployment, backend: Iterable[str]) -> str:
         f"max_batch_size: {deployment.max_batch if merged else 0}",
         *(f"input {_tensor(tensor, merged)}" for tensor in deployment.inputs),
         *(f"output {_tensor(tensor, merged)}" for tensor in deployment.outputs),
-        # The provider, not the engine, puts an instance on its GPU.
+        # `Served` selects the GPU of an instance, not the engine.
         f"instance_group {{ count: {deployment.instances} kind: KIND_CPU }}",
         "version_policy { all { } }",
     ]
@@ -65,7 +65,7 @@ def _config(deployment: Deployment, backend: Iterable[str]) -> str:
 
 def _tensor(tensor: Tensor, merged: bool) -> str:
     dims = tensor.shape[1:] if merged else tensor.shape
-    # A tensor of rows alone: the engine wants one dimension beside that of the batch.
+    # The engine needs one dimension besides the batch; a tensor of shape (batch,) is reshaped.
     reshape = "" if dims else " reshape { shape: [ ] }"
     text = f"name: {json.dumps(tensor.name)} data_type: {_type(tensor)} {_dims(dims or (1,))}"
     return f"{{ {text}{reshape} }}"

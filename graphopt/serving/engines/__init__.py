@@ -1,1 +1,1 @@
-"""What runs inside an engine; each file needs its engine, and nothing else imports it."""
+"""Code that runs inside engines. Each file imports its engine, and nothing else imports the file."""

@@ -11,7 +11,7 @@ from graphopt.serving.http import application
 
 
 def service(folder: str | os.PathLike[str], workers: int) -> Any:
-    """A BentoML service whose workers each answer for all models of a folder; the engine restarts them.
+    """Creates a BentoML service in which each worker serves all models of a folder; the engine restarts workers.
 
     Raises:
         GraphoptError: a model cannot be used.

@@ -1,4 +1,4 @@
-"""KServe: a predictor of models of ours, `python -m graphopt.serving.engines.kserve FOLDER`."""
+"""KServe: a custom predictor, `python -m graphopt.serving.engines.kserve FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphopt.serving.served import Served
 
 
 class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
-    """The newest version of one model; KServe knows versions as revisions of a service."""
+    """The newest version of one model; KServe's own versions are revisions of a service."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name)
@@ -33,9 +33,9 @@ class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
         return True
 
     async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-        """Answers a request of the protocol's second version; `InvalidInput` (400) where it does not fit."""
+        """Answers a request of the protocol's second version; raises `InvalidInput` (400) if it does not fit."""
         if not isinstance(payload, kserve.InferRequest):
-            raise InvalidInput("this model speaks the Open Inference Protocol v2")
+            raise InvalidInput("this model supports only the Open Inference Protocol v2")
         if self._batcher is None:
             self._batcher = Batcher(self._served)
         try:
@@ -61,7 +61,7 @@ class Model(kserve.Model):  # type: ignore[misc]  # the engine has no types
 
 
 def main() -> None:
-    """Serves the newest version of every model of a folder; options are those of `kserve.ModelServer`."""
+    """Serves the newest version of every model of a folder, with the options of `kserve.ModelServer`."""
     arguments = argparse.ArgumentParser(parents=[parser])
     arguments.add_argument("folder", type=Path)
     folder = arguments.parse_args().folder

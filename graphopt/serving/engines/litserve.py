@@ -17,18 +17,18 @@ from graphopt.serving.served import Answer, Served
 
 
 def server(folder: str | os.PathLike[str], **options: Any) -> Any:
-    """A LitServer. It starts a worker again when one ends (`restart_workers`).
+    """Creates a LitServer for all models and versions of a folder; by default it restarts workers that end.
 
     Args:
-        folder: with NAME/VERSION folders.
-        options: of `litserve.LitServer`.
+        folder: the folder of NAME/VERSION folders.
+        options: options of `litserve.LitServer`.
 
     Raises:
         GraphoptError: a folder cannot be used.
     """
     found = versions(folder)
     if not found:
-        raise GraphoptError(f"{folder}: no model is there; `graphopt serve-config` writes NAME/VERSION folders")
+        raise GraphoptError(f"{folder}: contains no model; `graphopt serve-config` writes NAME/VERSION folders")
     apis = [_Api(place) for places in found.values() for place in places.values()]
     defaults: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "restart_workers": True, "timeout": 60}
     defaults["workers_per_device"] = max(api.deployment.instances for api in apis)
@@ -45,11 +45,11 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]  # the engine has no types
             batch_timeout=self.deployment.delay_ms / 1000,
             api_path=f"/v2/models/{name}/versions/{version}/infer",
         )
-        # The engine reads the type of a body from the annotation; one that does not fit never reaches a worker.
+        # The engine validates bodies by the annotated type, so invalid requests never reach a worker.
         self.decode_request = _with_type(_request_type(self.deployment))  # type: ignore[method-assign]  # of this API only
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker gets, to which bodies come as plain data."""
+        """Returns the state for a worker, which receives bodies as plain data."""
         return {key: value for key, value in vars(self).items() if key != "decode_request"}
 
     def decode_request(self, request: Any) -> Any:
@@ -99,17 +99,17 @@ def _request_type(deployment: Deployment) -> type[BaseModel]:
             return body
 
         def __reduce__(self) -> Any:
-            return dict, (self.model_dump(),)  # a worker does not know this class
+            return dict, (self.model_dump(),)  # a worker cannot import this local class
 
     return InferenceRequest
 
 
 class _Paths:
-    """The protocol's other paths: the newest version where none is named, and those that ask for health.
+    """Middleware for the protocol's other paths: requests without a version, and health checks.
 
     Args:
-        app: what answers.
-        models: name -> its versions in ascending order.
+        app: the wrapped ASGI application.
+        models: name -> versions in ascending order.
     """
 
     def __init__(self, app: Any, models: dict[str, list[int]]) -> None:
@@ -121,7 +121,7 @@ class _Paths:
         await self.app(scope, receive, send)
 
     def _path(self, asked: str) -> str:
-        """What the engine calls a path of the protocol; of a model that is not there it knows nothing."""
+        """Maps a path of the protocol to a path of the engine; paths of unknown models are unchanged."""
         match asked.strip("/").split("/"):
             case ["v2", "health", *_]:
                 return "/health"

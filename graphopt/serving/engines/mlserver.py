@@ -1,4 +1,4 @@
-"""MLServer: the runtime that `model-settings.json` names as its implementation."""
+"""MLServer: the inference runtime that is named in `model-settings.json`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from graphopt.serving.served import Served
 
 
 class GraphoptRuntime(MLModel):  # type: ignore[misc]  # the engine has no types
-    """A folder of ours as a model of MLServer. Batches are merged here, so that a bad request fails alone."""
+    """A version's folder as a model of MLServer. Requests are merged here because an invalid one then fails alone."""
 
     async def load(self) -> bool:
-        """Opens the session; the engine calls it in each worker, and for a model that is loaded again."""
+        """Creates the session. The engine calls this in each worker and whenever a model is reloaded."""
         self._served = Served(await get_model_uri(self.settings))
         self._batcher = Batcher(self._served)
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Answers one request; `InferenceError` (400) where it does not fit the model."""
+        """Answers one request; raises `InferenceError` (400) if it does not fit the model."""
         try:
             feeds = {}
             for given in payload.inputs:
@@ -40,7 +40,7 @@ class GraphoptRuntime(MLModel):  # type: ignore[misc]  # the engine has no types
         wanted = [o.name for o in payload.outputs or []] or [*outputs]
         unknown = next((name for name in wanted if name not in outputs), None)
         if unknown is not None:
-            raise InferenceError(f"{self.name} has no output '{unknown}', but {', '.join(outputs)}")
+            raise InferenceError(f"{self.name} has no output '{unknown}'; its outputs are {', '.join(outputs)}")
         encode = {
             name: StringCodec.encode_output(name, outputs[name].reshape(-1).tolist())
             if outputs[name].dtype == object

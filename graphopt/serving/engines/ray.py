@@ -10,7 +10,7 @@ from graphopt.serving import http
 
 
 def application(arguments: dict[str, str]) -> Any:
-    """The application of one folder. Replicas, resources and restarts are the engine's."""
+    """Creates the application of one folder. The engine manages replicas, resources and restarts."""
     folder = arguments["folder"]
 
     class Models:

@@ -1,4 +1,4 @@
-"""Triton's Python backend: `model.py` of a version's folder takes `TritonPythonModel` from here."""
+"""Triton's Python backend: `model.py` in a version's folder imports `TritonPythonModel` from here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from graphopt.serving.served import Served
 
 
 class TritonPythonModel:
-    """One instance of a model; the engine merges requests in time, this merges them into one run."""
+    """One instance of a model. The engine collects requests over time, and `execute` merges them into one run."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Opens the session. The engine numbers its instances at the end of their names."""
+        """Creates the session. The engine puts the index of an instance at the end of its name."""
         instance = args["model_instance_name"].rpartition("_")[2]
         folder = Path(args["model_repository"]) / args["model_version"]
         self._served = Served(folder, int(instance) if instance.isdecimal() else 0)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One answer for each request, in order; a request that does not fit gets an error of its own."""
+        """Returns one response for each request, in order; an invalid request gets an error response."""
         deployment = self._served.deployment
         results = self._served.run_many([self._feeds(request) for request in requests])
         responses = []
