@@ -1,7 +1,8 @@
-"""`bench`: how fast one model is, or two, on the providers of this machine.
+"""`bench`: times one model, or compares two, on the providers of this machine.
 
-Both sides run interleaved in one process under the runtime's full optimization, so that a slow second of the machine
-hits both; ratios are taken round by round and come with an interval. Peak memory is measured in a process a side.
+Both models run interleaved in one process with all of the runtime's optimizations, so a slow second of the machine
+affects both. The speedup is the median of the ratios of all rounds, with an interval. Peak memory is measured in a
+separate process for each model.
 """
 
 from __future__ import annotations
@@ -69,22 +70,22 @@ from graphopt.strict_json import dumps
 
 WARM_UP_RUNS = 3
 MIN_ROUNDS, MAX_ROUNDS = 9, 1000
-# Two sessions over one file differ by this much from where their memory lies alone (docs/measuring.md).
+# Two sessions of the same file differ by up to this share, because of their memory addresses (docs/measuring.md).
 NOISE_FLOOR = 0.02
 KNEE = 0.95
-# Sizes for symbols that the caller does not bind, by their role.
+# Default sizes of symbolic dimensions, by role.
 DEFAULT_SIZES = {"batch": 1, "image": 224, "length": 128}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run.
+    """Conditions of one measurement.
 
     Attributes:
-        provider: the first provider of the sessions; nodes that it cannot run go to the CPU.
-        threads: of the runtime's pool inside operators; 0 leaves the choice to the runtime.
+        provider: the first provider of the sessions; the CPU runs nodes that it does not support.
+        threads: threads of the runtime's intra-op pool; 0 leaves the choice to the runtime.
         sizes: symbolic dimension -> size.
-        io: "host": inputs and outputs are numpy arrays; "device": they are on the device already (IOBinding).
+        io: "host" if inputs and outputs are numpy arrays, "device" if they are bound on the device (IOBinding).
     """
 
     provider: str
@@ -100,14 +101,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Timing:
-    """One side under one setting.
+    """Times of one model under one setting.
 
     Attributes:
-        rounds: how many runs were timed.
-        median_ms, p95_ms: of one run.
-        spread: interquartile range over median.
-        throughput: items (of the batch) a second at the median.
-        memory: None when it was not asked for.
+        rounds: number of timed runs.
+        median_ms, p95_ms: median and 95th percentile of one run, in milliseconds.
+        spread: interquartile range divided by the median.
+        throughput: items of the batch per second at the median.
+        memory: peak memory; None if not measured.
     """
 
     rounds: int
@@ -120,12 +121,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """Both sides under one setting.
+    """Times of one or both models under one setting.
 
     Attributes:
-        speedup: time of BEFORE over time of AFTER, median over rounds; None with one side.
+        speedup: time of BEFORE divided by time of AFTER, median over rounds; None for a single model.
         low, high: 95 % interval of that median.
-        verdict: "faster", "slower" or "within noise", about AFTER; "" with one side.
+        verdict: "faster", "slower" or "within noise", about AFTER; "" for a single model.
     """
 
     setting: Setting
@@ -146,12 +147,12 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where time went under one setting, node by node.
+    """Times of all nodes under one setting.
 
     Attributes:
-        sites: both sides, place by place.
-        before, after: every node as the runtime ran it.
-        before_placement, after_placement: which provider ran them.
+        sites: times of both models, place by place.
+        before, after: all nodes that the runtime ran, after its own optimizer.
+        before_placement, after_placement: providers of these nodes.
     """
 
     setting: Setting
@@ -164,14 +165,14 @@ class Profile:
 
 @dataclass
 class BenchReport:
-    """Everything that was measured.
+    """Results of `bench`.
 
     Attributes:
-        conditions: under which both sides ran.
+        conditions: versions, devices and options common to all rows.
         rows: one for each setting.
         profiles: one for each provider, at its first setting.
-        knees: for each series over batch sizes the smallest batch within 5 % of the best throughput.
-        notes: what could not be measured, and why.
+        knees: for each series of batch sizes, the smallest batch within 5 % of the best throughput.
+        notes: settings that could not be measured, with the reasons.
     """
 
     conditions: list[str] = field(default_factory=list)
@@ -210,25 +211,25 @@ def bench(
     """Measures one model or compares two.
 
     Args:
-        before: in any form that `optimize` takes.
-        after: the other side; its inputs must be those of `before`.
-        providers: "cpu", "rocm", "migraphx", "cuda" or full names; empty for the best that this machine has.
-        threads: numbers of threads to try; 0 is the runtime's own choice.
+        before: the model, in any form that `optimize` accepts.
+        after: a second model with the same inputs; None measures `before` alone.
+        providers: "cpu", "rocm", "migraphx", "cuda" or full names; empty for the best provider of this machine.
+        threads: numbers of threads to try; 0 leaves the choice to the runtime.
         sizes: symbolic dimension -> sizes to try; the settings are all combinations.
-        batch: sizes for the symbol of the first axis of the inputs.
-        inputs: values of your own, as for `verify` (the first set of a folder), in place of sizes and batch.
-        seconds: about how long to time each setting.
-        memory: measure peak memory, in processes of their own.
+        batch: sizes for the symbolic first axis of the inputs.
+        inputs: input data as for `verify` (the first set of a folder), instead of `sizes` and `batch`.
+        seconds: approximate seconds to time each setting.
+        memory: measure peak memory, in separate processes.
         profile: time each node at each provider's first setting.
-        require_device: fail when a node of a device provider's session runs on the CPU.
-        custom_ops: libraries with operators of your own, for ONNX Runtime to register.
+        require_device: fail if a node of a device provider's session runs on the CPU.
+        custom_ops: your own operator libraries, which ONNX Runtime registers.
         progress: called with a line when a setting starts.
 
     Raises:
         ModelLoadError: a model cannot be read.
-        OptionError: an unknown provider or dimension, or sizes beside inputs.
-        VerifyError: the inputs cannot be read, or none can be made for a model that takes strings or sequences.
-        GraphoptError: a session cannot be made, runs elsewhere than asked, or (`require_device`) partly on the CPU.
+        OptionError: an unknown provider or dimension, or sizes together with inputs.
+        VerifyError: the inputs cannot be read, or cannot be generated because the model takes strings or sequences.
+        GraphoptError: a session cannot be created or uses another provider, or (`require_device`) nodes are on the CPU.
         RuntimeMissingError: no ONNX Runtime.
     """
     for what, value in (("providers", providers), ("threads", threads), ("batch", batch), *(sizes or {}).items()):
@@ -246,7 +247,7 @@ def bench(
         if given is None:
             grid = size_grid(protos[0], dict(sizes or {}), batch)
             grid = _taken(paths[0], protos[0], grid, {*(sizes or {})}, Setting(names[0], threads[0], grid[0], "host"))
-        # Without a second side there is nothing to match.
+        # A single model needs no diff.
         found = diff(*paths) if profile and len(paths) == 2 else None
         count = sum(len(grid) * len(threads) * (1 if name == CPU else 2) for name in names)
         done = 0
@@ -258,7 +259,7 @@ def bench(
                     profiled = _profile(paths, protos, found, Setting(provider, n, bound, "host"), feeds)
                     report.profiles.append(profiled)
                     if any(t.provider != CPU and not t.on_device for t in profiled.before):
-                        report.notes.append(f"times of nodes on {provider} are the host's: launches, not kernels")
+                        report.notes.append(f"times of nodes on {provider} are launches on the host, not kernels")
                     if require_device:
                         _require_device(profiled)
                 for io in ("host",) if provider == CPU else ("host", "device"):
@@ -279,10 +280,10 @@ class _CannotBindError(Exception):
 
 @contextmanager
 def _files(originals: Sequence[Any]) -> Iterator[list[Path]]:
-    """Each model as a file whose nodes all have names, which is how a profile refers to them.
+    """Writes models to temporary files if they are not files, or have nodes without names, which profiles need.
 
     Raises:
-        GraphoptError: the error of the body, with the caller's paths in the place of temporary ones.
+        GraphoptError: the error of the body, with the caller's paths instead of temporary ones.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths, copies = [], {}
@@ -310,7 +311,15 @@ def _check_inputs(protos: Sequence[onnx.ModelProto]) -> None:
 
 
 def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Sequence[int]) -> list[dict[str, int]]:
-    """All combinations of sizes for the symbolic dimensions of a model's inputs.
+    """Returns all combinations of sizes for the symbolic dimensions of a model's inputs.
+
+    Args:
+        model: the model.
+        sizes: symbolic dimension -> sizes; others have a default by role.
+        batch: sizes of the symbolic first axis; empty for the default.
+
+    Returns:
+        Mappings from symbolic dimension to size.
 
     Raises:
         OptionError: the inputs have no such dimension.
@@ -337,7 +346,7 @@ def size_grid(model: onnx.ModelProto, sizes: dict[str, Sequence[int]], batch: Se
 def _taken(
     path: Path, proto: onnx.ModelProto, grid: list[dict[str, int]], given: set[str], setting: Setting
 ) -> list[dict[str, int]]:
-    """The grid with sizes that the model takes, for images and lengths of which the caller said nothing."""
+    """Returns the grid with sizes that the model accepts, for image sizes and lengths that the caller did not give."""
     free = {s for s, role in symbols(proto).items() if role != "batch"} - given
     if not free:
         return grid
@@ -351,7 +360,7 @@ def _takes(session: Any) -> Callable[[dict[str, Any]], bool]:
     def takes(tried: dict[str, Any]) -> bool:
         try:
             session.run(None, tried)
-        except Exception:  # `_runner` says why
+        except Exception:  # `_runner` reports the reason
             return False
         return True
 
@@ -385,10 +394,10 @@ def _measure(paths: Sequence[Path], setting: Setting, feeds: dict[str, Any], sec
 
 
 def feeds_for(path: Path, proto: onnx.ModelProto, setting: Setting) -> dict[str, Any]:
-    """Inputs that the model takes: not each takes any integer, or any number where it wants one.
+    """Returns generated inputs that the model accepts, name -> array; a trial run rejects invalid integers and ranks.
 
     Raises:
-        VerifyError: there are no arrays of what an input holds.
+        VerifyError: an input has a type that is not a tensor of numbers.
     """
     with about(str(path)):
         kinds = [v.type.tensor_type for v in required_inputs(proto)]
@@ -404,8 +413,8 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
         session.run(None, feeds)
     except Exception as error:  # the runtime's exception classes share no public base
         raise GraphoptError(
-            f"{path}: {setting}: it does not run: {runtime_says(error)}; give sizes or inputs that it "
-            "takes (--dim, --inputs)"
+            f"{path}: {setting}: the model does not run: {runtime_says(error)}; give sizes or inputs that it "
+            "accepts (--dim, --inputs)"
         ) from None
     if setting.io == "host":
         return lambda: session.run(None, feeds)
@@ -413,7 +422,16 @@ def _runner(path: Path, session: Any, setting: Setting, feeds: dict[str, Any]) -
 
 
 def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]) -> Run:
-    """Runs with inputs and outputs that stay on the device: in `memory` (`runtime.memory_of`)."""
+    """Returns a function that runs a session with inputs and outputs bound on the device.
+
+    Args:
+        session: the session.
+        feeds: input name -> array.
+        memory: memory of the session (`runtime.discovery.memory_of`).
+
+    Raises:
+        _CannotBindError: the session does not accept the binding.
+    """
     value = import_onnxruntime().OrtValue
     binding = session.io_binding()
     outputs = session.run(None, feeds)
@@ -435,7 +453,15 @@ def bound_runner(session: Any, feeds: Mapping[str, Any], memory: tuple[Any, ...]
 
 
 def interleave(runs: Sequence[Run], seconds: float) -> list[list[float]]:
-    """Seconds of each run, side by side, the order of the sides reversed every round."""
+    """Times functions alternately, and reverses their order in every round.
+
+    Args:
+        runs: the functions.
+        seconds: approximate total duration after the warm-up.
+
+    Returns:
+        For each function the seconds of each round.
+    """
     for _ in range(WARM_UP_RUNS):
         for run in runs:
             run()
@@ -458,10 +484,20 @@ def _timing(times: Sequence[float], items: int, memory: PeakMemory | None) -> Ti
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """Median of the ratios round by round, and its 95 % interval (order statistics; the sign test inverted)."""
+    """Returns the median of the ratios of all rounds, and its 95 % interval.
+
+    The interval consists of order statistics, by inversion of the sign test.
+
+    Args:
+        before: seconds of the first model in each round.
+        after: seconds of the second model.
+
+    Returns:
+        Median, lower end and upper end.
+    """
     ratios = sorted(a / b for a, b in zip(before, after, strict=True))
     n = len(ratios)
-    # The largest k for which fewer than k of n fair coins come up heads with a probability of at most 2.5 %.
+    # The largest k such that fewer than k of n fair coins show heads with a probability of at most 2.5 %.
     tail, k = 0.0, 0
     while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
         k += 1
@@ -470,7 +506,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> tuple[float, float
 
 
 def verdict(speedup: float, low: float, high: float) -> str:
-    """What may be said: an interval that contains 1, or a difference of a mere 2 %, is noise."""
+    """Returns "faster", "slower" or "within noise": the interval contains 1, or the difference is below 2 %."""
     if low <= 1.0 <= high or abs(speedup - 1.0) < NOISE_FLOOR:
         return "within noise"
     return "faster" if speedup > 1.0 else "slower"
@@ -512,7 +548,7 @@ def _profile(
 def _require_device(profiled: Profile) -> None:
     if profiled.setting.provider == CPU:
         why = why_no_device()
-        raise OptionError(f"--require-device needs a provider other than the CPU's{f': {why}' if why else ''}")
+        raise OptionError(f"--require-device needs a provider other than the CPU{f': {why}' if why else ''}")
     for side, placed in (("BEFORE", profiled.before_placement), ("AFTER", profiled.after_placement)):
         if placed is not None and placed.on_cpu:
             some = ", ".join(placed.on_cpu[:5]) + (", ..." if len(placed.on_cpu) > 5 else "")
@@ -539,7 +575,11 @@ def _knees(rows: Sequence[BenchRow], model: onnx.ModelProto) -> list[dict[str, A
 
 
 def knee(points: Sequence[tuple[int, float]]) -> int | None:
-    """The smallest batch whose throughput is within 5 % of the best; None without points."""
+    """Returns the smallest batch with a throughput within 5 % of the best; None without points.
+
+    Args:
+        points: (batch size, items per second) each.
+    """
     best = max((throughput for _, throughput in points), default=0.0)
     return min((batch for batch, throughput in points if throughput >= KNEE * best), default=None)
 

@@ -1,4 +1,4 @@
-"""The session that is measured, by `bench`, by `tune` and in the process that measures memory."""
+"""The sessions that `bench`, `tune` and the memory measurement use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER, import_onnxruntime
 from graphopt.runtime.session_warnings import require_provider
 from graphopt.runtime.sessions import configure
 
-# What a provider needs to be at its best; a baseline without it would flatter us. Tuning happens in the warm-up.
+# Options for the best performance of a provider; without them the comparison would favour us. The provider tunes in
+# the warm-up.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     "ROCMExecutionProvider": {
         "miopen_conv_exhaustive_search": "1",
@@ -32,19 +33,19 @@ def open_session(
     record: Path | None = None,
     regions: bool = True,
 ) -> Any:
-    """A session with all of the runtime's optimizations, our library, the provider at its best.
+    """Creates a session with all of the runtime's optimizations, our library and the provider's best options.
 
     Args:
-        model: the file.
-        provider: by the name that the runtime has for it.
-        threads: of the runtime's pool; 0 leaves the choice to the runtime.
+        model: the model file.
+        provider: full name of the provider.
+        threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
         options: attributes to set on the `SessionOptions`.
-        record: for our own provider: where it remembers which implementation of a convolution is the fastest.
-        regions: for our own provider: whether it runs neighbouring nodes as one, as it does for users; a profile of
-            single nodes needs them one by one.
+        record: file in which our provider stores the fastest implementation of each convolution; None measures none.
+        regions: whether our provider compiles adjacent nodes into regions, its default. A profile of single nodes needs
+            them separate.
 
     Raises:
-        GraphoptError: the runtime refuses the model, or falls back to another provider.
+        GraphoptError: the runtime rejects the model, or falls back to another provider.
     """
     ort = import_onnxruntime()
     made = session_options()
@@ -55,7 +56,7 @@ def open_session(
     given = dict(PROVIDER_OPTIONS.get(provider, {}))
     if provider == DEVICE_PROVIDER and not regions:
         given["regions"] = "0"
-    elif provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):  # whose nodes a region has
+    elif provider == DEVICE_PROVIDER and (options or {}).get("enable_profiling"):  # for the nodes of each region
         made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if provider == DEVICE_PROVIDER and record is not None:
         given["measured"] = str(record)

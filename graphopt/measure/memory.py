@@ -1,4 +1,4 @@
-"""Peak memory of one session, measured in a process of its own."""
+"""Peak memory of one session, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """What a session adds to a process that has Python and the runtime loaded.
+    """Memory that a session adds to a process with Python and the runtime.
 
     Attributes:
-        host: bytes, from the kernel's high-water mark of the resident set.
-        device: bytes in use on the GPU after the runs, less those before the session; None without an AMD GPU.
+        host: bytes, from the high-water mark of the resident set.
+        device: bytes in use on all AMD GPUs after the runs minus those before the session; None without an AMD GPU.
     """
 
     host: int
@@ -34,7 +34,13 @@ class PeakMemory:
 
 
 def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any]) -> PeakMemory:
-    """Starts a process that opens a session over `model` and runs it.
+    """Starts a process that runs `model` in a session, and returns the memory that the session adds.
+
+    Args:
+        model: the model file.
+        provider: full name of the provider.
+        threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
+        feeds: input name -> array.
 
     Raises:
         GraphoptError: the process failed; the message is its last line.
@@ -42,7 +48,7 @@ def peak_memory(model: Path, provider: str, threads: int, feeds: dict[str, Any])
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.pickle"
         with inputs.open("wb") as file:
-            pickle.dump(feeds, file, pickle.HIGHEST_PROTOCOL)  # as of 5 arrays are read in place, without a second copy
+            pickle.dump(feeds, file, pickle.HIGHEST_PROTOCOL)  # protocol 5 loads arrays without a second copy
         request = {
             "model": str(model),
             "provider": provider,
@@ -73,7 +79,7 @@ def _measure(request: dict[str, Any]) -> PeakMemory:
         session.run(None, feeds)
     device_after = device_memory_used()
     device = None if device_after is None or device_before is None else device_after - device_before
-    # Not getrusage: its maximum is inherited from the parent process.
+    # getrusage would report a maximum that is inherited from the parent process.
     return PeakMemory(max(_status("VmHWM") - host_before, 0), device)
 
 
@@ -85,7 +91,7 @@ def _status(field: str) -> int:
 
 
 def answer() -> None:
-    """The other process: a request on stdin, `PeakMemory` on stdout."""
+    """Entry point of the process: reads a request from stdin and prints `PeakMemory` as JSON."""
     try:
         print(json.dumps(asdict(_measure(json.load(sys.stdin)))))
     except GraphoptError as error:

@@ -1,4 +1,4 @@
-"""Time of each node, where it ran, and which site of the two models it belongs to."""
+"""Profiles sessions: the time and provider of each node, and its place in the two compared models."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from graphopt.runtime.discovery import CPU, DEVICE_PROVIDER
 
 WARM_UP_RUNS = 2
 RUNS = 9
-# Their time is that of the nodes inside, which have events of their own.
 
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One node as the runtime ran it, after its own optimizer.
+    """One node that the runtime ran, after its own optimizer.
 
     Attributes:
-        name, op_type, provider: of that node.
-        microseconds: in one run, median.
-        output_bytes: what it wrote in one run.
-        site: the place in the original models to which it belongs, see `site_names`; "" when unknown.
-        on_device: the time is that of its kernels on a GPU; otherwise the host's, which for a GPU is the launch alone.
+        name, op_type, provider: name, operator and provider of the node.
+        microseconds: median time in one run.
+        output_bytes: bytes of its outputs in one run.
+        site: its place in the original models (`site_names`); "" if unknown.
+        on_device: whether the time is that of its GPU kernels; otherwise it is the host's, for a GPU the launch alone.
     """
 
     name: str
@@ -45,15 +44,15 @@ class NodeTime:
 
 @dataclass
 class Placement:
-    """Where the nodes of one side ran.
+    """Providers of the nodes of one model.
 
     Attributes:
-        nodes: provider -> how many.
-        copies: nodes that copy between host and device.
-        copied_bytes: what they copied in one run.
+        nodes: provider -> number of nodes.
+        copies: number of copies between host and device.
+        copied_bytes: bytes of these copies in one run.
         on_cpu: names of the nodes that a device provider left to the CPU.
-        line: all of it in one line.
-        file_nodes: how many nodes the file has, before the runtime's own fusions.
+        line: summary in one line.
+        file_nodes: number of nodes in the file, before the runtime's own fusions.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -66,12 +65,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class Site:
-    """The same place in both models.
+    """A place that both models have: a node, or a rewritten neighbourhood.
 
     Attributes:
-        name: the node of BEFORE, or the neighbourhood that was rewritten.
+        name: label of the node of BEFORE, or of the neighbourhood's last node.
         before_ops, after_ops: operators in the two files.
-        before_us, after_us: microseconds of one run; None where the side was not run.
+        before_us, after_us: microseconds of one run; None if only BEFORE was run.
     """
 
     name: str
@@ -83,7 +82,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteKind:
-    """The sites whose operators are the same: how many, and microseconds of one run of all of them together."""
+    """All sites with the same operators: their number, and the microseconds of one run of all of them."""
 
     before_ops: str
     after_ops: str
@@ -93,7 +92,7 @@ class SiteKind:
 
 
 def by_operators(sites: Iterable[Site]) -> list[SiteKind]:
-    """Kinds of sites, those that take longest on either side first."""
+    """Groups sites by their operators, the groups with the longest time in either model first."""
     kinds: dict[tuple[str, str], list[Site]] = {}
     for site in sites:
         kinds.setdefault((site.before_ops or site.name, site.after_ops or site.name), []).append(site)
@@ -112,12 +111,16 @@ def profile_sides(
     folder: Path,
     sites: Sequence[Mapping[str, str]],
 ) -> list[list[NodeTime]]:
-    """Profiles sessions, interleaved.
+    """Profiles sessions that run alternately.
 
     Args:
-        open_side: for each side what opens a session with the given options and returns it and a way to run it once.
-        folder: for the runtime's files.
-        sites: for each side value name -> site.
+        open_side: for each model a function of `SessionOptions` attributes. It returns a session and a function that
+            runs the session once.
+        folder: folder for the runtime's files.
+        sites: for each model, value name -> site.
+
+    Returns:
+        The times of each model's nodes.
     """
     opened = []
     for i, open_one in enumerate(open_side):
@@ -125,7 +128,7 @@ def profile_sides(
         options = {"enable_profiling": True, "profile_file_prefix": str(folder / f"side_{i}")}
         try:
             session, run = open_one({**options, "optimized_model_filepath": str(graph)})
-        except Exception:  # a provider that compiles subgraphs cannot save them; sites then go by names alone
+        except Exception:  # a provider that compiles subgraphs cannot save them; names alone then determine the sites
             session, run = open_one(options)
         opened.append((session, run, graph))
     for _ in range(WARM_UP_RUNS + RUNS):
@@ -141,7 +144,7 @@ def profile_sides(
 
 
 def read_events(profile: str) -> list[dict[str, Any]]:
-    """The events of a profile, one on each line; the runtime writes nodes' names without escaping them."""
+    """Parses the events of a profile, one on each line; the runtime does not escape the names of nodes."""
     events = []
     for line in re.split(r",?\n(?=\{\"cat\")", profile.strip().removeprefix("[").removesuffix("]")):
         found = re.fullmatch(r'(\{.*?"name" :")(.*)("\s*,\s*"args" :.*\})\s*', line, re.S)
@@ -152,7 +155,10 @@ def read_events(profile: str) -> list[dict[str, Any]]:
 
 
 def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
-    """Reads the runtime's profile: the median over runs after the warm-up of each node's time."""
+    """Returns the median time of each node over the runs after the warm-up.
+
+    The time of a control-flow node is the sum of its inner nodes, which have their own events, so it is left out.
+    """
     nodes: dict[str, Mapping[str, Any]] = {}
     host: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     device: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
@@ -180,7 +186,7 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
     found = []
     for name, arguments in nodes.items():
         provider = str(arguments.get("provider", ""))
-        # Where kernels were recorded at all, a node without any (Reshape) costs the device nothing.
+        # If the profile has GPU kernels, a node without one (Reshape) takes no time on the device.
         on_device = bool(device) and provider != CPU
         times = (device if on_device else host)[name]
         median = statistics.median([*times.values(), *[0.0] * (runs - len(times))])
@@ -190,10 +196,15 @@ def node_times(events: Iterable[Mapping[str, Any]]) -> list[NodeTime]:
 
 
 def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: Mapping[str, str]) -> list[NodeTime]:
-    """Gives each node its site.
+    """Assigns a site to each node.
 
-    The runtime renames and fuses nodes, but it keeps the names of values that stay, and a blocked convolution is named
-    after its output. What it adds by itself (layout changes, reshapes) counts to the node that reads it.
+    The runtime renames and fuses nodes, but keeps the names of remaining values, and names a blocked convolution after
+    its output. Nodes that it inserts (layout changes, Reshape) belong to the site of the node that reads them.
+
+    Args:
+        nodes: the profiled nodes.
+        optimized: the model after the runtime's optimizer; None if it was not saved.
+        sites: value name -> site.
     """
     outputs = {n.name: list(n.output) for n in optimized.graph.node} if optimized is not None else {}
     readers: dict[str, list[str]] = defaultdict(list)
@@ -219,13 +230,13 @@ def attribute(nodes: list[NodeTime], optimized: onnx.ModelProto | None, sites: M
 
 
 def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
-    """The nodes of a session on our provider with its regions, which a profile shows as one node each.
+    """Returns all nodes of a session on our provider, including the nodes inside its regions.
 
-    They come without times, and so do those that a region computes with its plan.
+    A profile shows a region as one node. Nodes on our provider are therefore returned with time 0.
 
     Args:
-        session: profiled.
-        run: runs it once.
+        session: a session with profiling enabled; its profiling ends.
+        run: runs the session once.
     """
     for _ in range(WARM_UP_RUNS + 1):
         run()
@@ -236,7 +247,7 @@ def nodes_of_regions(session: Any, run: Run) -> list[NodeTime]:
 
 
 def placement(nodes: Sequence[NodeTime], provider: str) -> Placement:
-    """Counts the nodes of each provider; `provider` is the one that was asked for."""
+    """Counts the nodes and copies of each provider; `provider` is the requested one."""
     found = Placement(line=placement_line(nodes, provider))
     for node in nodes:
         if node.op_type.startswith("Memcpy"):
@@ -250,7 +261,7 @@ def placement(nodes: Sequence[NodeTime], provider: str) -> Placement:
 
 
 def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
-    """Where a session's nodes ran, in one line: "412 of 415 nodes on X; CPU: 3 (If 2: a, b; TopK 1: c)"."""
+    """Returns a summary in one line: "412 of 415 nodes on X; CPU: 3 (If 2: a, b; TopK 1: c)"."""
     ran = [n for n in nodes if not n.op_type.startswith("Memcpy")]
     there = [n for n in ran if n.provider == provider]
     line = f"{len(there)} of {len(ran)} nodes on {provider}"
@@ -266,7 +277,7 @@ def placement_line(nodes: Sequence[NodeTime], provider: str) -> str:
 
 
 def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[dict[str, str], ...]:
-    """For each side value name -> site: a rewritten neighbourhood, or the node that both sides have."""
+    """Returns for each model value name -> site: the label of a rewritten neighbourhood, or the name of the node."""
     sides = []
     for model, nodes_of in ((before, "removed"), (after, "added")):
         names = {o: n.name or n.output[0] for n in model.graph.node for o in n.output if o}
@@ -280,7 +291,7 @@ def site_names(found: ModelDiff, before: onnx.ModelProto, after: onnx.ModelProto
 def match_sites(
     found: ModelDiff, before: onnx.ModelProto, before_times: list[NodeTime], after_times: list[NodeTime] | None
 ) -> list[Site]:
-    """Both sides' times site by site, the largest first; what has no site is added up as "(runtime)"."""
+    """Adds up the times of both models by site, the largest first; nodes without a site are one site "(runtime)"."""
     ops = {n.name or n.output[0]: (n.op_type, n.op_type) for n in before.graph.node if n.output}
     for h in found.neighbourhoods:
         label = (h.removed or h.added)[-1].label
@@ -292,7 +303,7 @@ def match_sites(
             label = t.site or "(runtime)"
             same = ops.get(label)
             if label not in sums and same is not None and same[0] == same[1] != t.op_type:
-                # The runtime has fused this node into another, which gives the time its meaning.
+                # The runtime has fused this node into another one, to which the time belongs.
                 ops[label] = (f"{same[0]} in {t.op_type}",) * 2
             sums[label][side] += t.microseconds
     rows = [

@@ -1,12 +1,12 @@
-"""`tune`: measures on this machine which rewrites pay.
+"""`tune`: measures on this machine which rewrites are faster.
 
-Each class of site (operator, element type, shapes, neighbours) is cut out of the model together with the nodes around
-it (rewritten as estimated), fed with the values that the model itself computes there, and timed with and without the
-rewrite in the provider that will run it. The whole model has the last word: as measured, as estimated, and without any
-doubtful rewrite.
+A class of candidates has the same operator, element type, shapes and neighbours. One candidate of each class is cut out
+of the model with its surroundings, which are rewritten by estimates. It gets the inputs that the model computes at that
+place, and is timed with and without the rewrite on the provider of the target. Finally the whole model is timed in
+three variants: by measurements, by estimates, and without rewrites that the cost model decides.
 
-Our own provider has several implementations of a convolution. With a cache it measures these as well, and remembers
-them in a file beside it, which sessions are given later (docs/provider.md, Measured choices).
+Our provider has several implementations of a convolution. With a cache file it measures these as well and stores the
+results in a second file for later sessions (docs/provider.md, Measured choices).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from graphopt.targets.profit import Candidate, Estimates, Profit, Workload
 from graphopt.targets.target import Target, TargetName
 
 CACHE_FORMAT = 1
-# How far around a site its surroundings are cut out: a convolution, its sum, its activation and the next convolution
-# stand this far apart, and what the runtime does to their layouts belongs to the price.
+# Size of a candidate's surroundings. They include a convolution, its Add, its activation and the next convolution,
+# because the runtime's layout changes between them belong to the cost.
 NODES_BEFORE, NODES_AFTER = 2, 3
 MAX_SECONDS_A_CLASS = 3.0
 WHOLE_MODEL_SHARE = 0.25
@@ -59,11 +59,12 @@ WHOLE_MODEL_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Measurement:
-    """One class of site.
+    """Measurement of one class of candidates.
 
     Attributes:
-        speedup: time without the rewrite over time with it, of the site and its surroundings; median over rounds.
-        low, high: 95 % interval of it.
+        speedup: time without the rewrite divided by time with it, for the candidate and its surroundings; median over
+            rounds.
+        low, high: 95 % interval of the speedup.
     """
 
     speedup: float
@@ -72,7 +73,7 @@ class Measurement:
 
     @property
     def pays(self) -> bool | None:
-        """True when it won beyond noise, False when it cannot have won, None when the interval is too wide to tell."""
+        """Whether the rewrite is faster beyond noise; None if the interval is too wide to decide."""
         if verdict(self.speedup, self.low, self.high) == "faster":
             return True
         return False if self.high < 1 + NOISE_FLOOR else None
@@ -80,7 +81,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """Where measurements hold; `precision` is what the model is converted to, "" for none."""
+    """Machine and versions to which measurements apply; `precision` is that of the conversion, "" for none."""
 
     device: str
     provider: str
@@ -92,19 +93,21 @@ class CacheKey:
 
 @dataclass
 class TuningCache:
-    """Measurements by machine and class of site; a JSON file that can be shipped."""
+    """Measurements by machine and class of candidates, stored in a JSON file that can be distributed."""
 
     entries: dict[CacheKey, dict[str, Measurement]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> TuningCache:
-        """Raises:
-        ModelLoadError: the file is no tuning cache of a format that this version knows.
+        """Reads a cache file.
+
+        Raises:
+            ModelLoadError: the file cannot be read, or is not a tuning cache of a known format.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["format"] != CACHE_FORMAT:
-                raise ModelLoadError(f"{path}: format {data['format']} of a tuning cache; known is {CACHE_FORMAT}")
+                raise ModelLoadError(f"{path}: is a tuning cache of format {data['format']} instead of {CACHE_FORMAT}")
             return cls(
                 {
                     CacheKey(**entry["machine"]): {name: Measurement(**m) for name, m in entry["sites"].items()}
@@ -123,7 +126,7 @@ class TuningCache:
 
 
 class Measured:
-    """A profit model of measurements; a class without a clear one is estimated."""
+    """Cost model of measurements. A class without a clear measurement is estimated."""
 
     def __init__(self, sites: Mapping[str, Measurement], sizes: Mapping[str, int]) -> None:
         self._sites, self._sizes = sites, sizes
@@ -136,7 +139,7 @@ class Measured:
 
 
 class _NoSite:
-    """Rewrites nothing that is doubtful, and remembers what there was."""
+    """Cost model that declines every candidate and collects them."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Workload] = {}
@@ -148,7 +151,7 @@ class _NoSite:
 
 
 class _OneSite:
-    """The estimates, but for one site."""
+    """Cost model of estimates, except for one candidate."""
 
     def __init__(self, label: str, *, rewrite: bool) -> None:
         self.label, self._rewrite = label, rewrite
@@ -163,17 +166,17 @@ class _OneSite:
 
 @dataclass
 class Tuning:
-    """What `tune` found.
+    """Result of `tune`.
 
     Attributes:
-        profit: to pass on to `optimize`.
-        chosen: which model of profit that is: "measurements", "estimates" or "none" (no doubtful rewrite at all).
-        machine: where it was measured.
-        sites: class of site -> measurement, of this model.
-        whole_model: milliseconds of the whole model by each of the three.
-        record: where our own provider remembers which implementations are the fastest, for its option `measured`; None
-            where it measured none.
-        notes: what was not measured, and why.
+        profit: cost model for the option `profit` of `optimize`.
+        chosen: name of that cost model: "measurements", "estimates" or "none" (declines every candidate).
+        machine: machine and versions of the measurements.
+        sites: class of candidates -> measurement, for this model.
+        whole_model: name of each of the three cost models -> milliseconds of the whole model.
+        record: file with the fastest implementations, for the option `measured` of our provider; None if none were
+            measured.
+        notes: classes that were not measured, with the reasons.
     """
 
     profit: Profit
@@ -207,23 +210,26 @@ def tune(
     measure: bool = True,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Measures each class of site of a model and then the whole model.
+    """Measures each class of candidates of a model, and then the whole model.
 
     Args:
-        model: in any form that `optimize` takes.
-        target: as for `optimize`; it must be one that takes our operators and that this machine can run.
-        precision: as for `optimize`; sites are measured in it.
-        threads: of the runtime's pool; 0 leaves the choice to the runtime.
-        sizes: symbolic dimension -> size to tune for; others have the sizes that `bench` gives them.
-        seconds: about how long measuring may take; classes that do not fit are estimated.
-        cache: a file to read measurements from, and with `measure` to write them to. Our own provider's implementations
-            are measured where there is one, into a file beside it that is named after it: cache.json.measured.
-        measure: False takes measurements from `cache` alone and runs nothing.
+        model: the model, in any form that `optimize` accepts.
+        target: as for `optimize`; it must support our operators, and this machine must be able to run it.
+        precision: as for `optimize`; candidates are measured in it.
+        threads: threads of the runtime's pool; 0 leaves the choice to the runtime.
+        sizes: symbolic dimension -> size to tune for; others have the defaults of `bench`.
+        seconds: approximate seconds for all measurements; remaining classes are estimated.
+        cache: file with earlier measurements; with `measure`, new ones are added. It also makes our provider measure
+            its implementations, into a second file with the suffix ".measured".
+        measure: False uses measurements of `cache` only and runs nothing.
         progress: called with a line for each step.
+
+    Returns:
+        The measurements, and the cost model for `optimize`.
 
     Raises:
         ModelLoadError: the model or the cache cannot be read.
-        OptionError: a target that takes no operators of ours, or an unknown dimension.
+        OptionError: the target does not support our operators, or an unknown dimension.
         GraphoptError: the model does not run.
         RuntimeMissingError: no ONNX Runtime, or no native library.
     """
@@ -248,7 +254,7 @@ def tune(
         if measure:
             with naming(work.copies):
                 end = time.perf_counter() + seconds
-                work.runner(work.plain, work.feeds)  # a model that does not run is said so now
+                work.runner(work.plain, work.feeds)  # raises the error of a model that does not run
                 _measure_classes(work, classes, sites, seconds * (1 - WHOLE_MODEL_SHARE), tuning, say)
                 if classes:
                     left = max(end - time.perf_counter(), seconds * WHOLE_MODEL_SHARE)
@@ -262,13 +268,13 @@ def tune(
         unclear = [name for name in classes if name not in sites or sites[name].pays is None]
         if unclear:
             tuning.notes.append(
-                f"{len(unclear)} of {len(classes)} classes of sites are estimated, not measured clearly"
+                f"{len(unclear)} of {len(classes)} classes of candidates are estimated, without a clear measurement"
             )
     return tuning
 
 
 class _Work:
-    """The model without any doubtful rewrite, in the precision that it came in, and what its sites look like."""
+    """The model without rewrites that the cost model decides, in its original precision, and its candidates."""
 
     def __init__(
         self,
@@ -288,7 +294,7 @@ class _Work:
         self._original, self._precision = original, precision
         recorder = _NoSite()
         self.plain = self.rewritten(recorder, "plain")
-        if precision is not None:  # sites are cut out of the model before its conversion, and converted on their own
+        if precision is not None:  # candidates are cut out before the conversion and converted separately
             self.plain = self._write("unconverted", profit=_NoSite())
         self.candidates = recorder.seen
         self._proto = reading.read_proto(self.plain)
@@ -296,14 +302,14 @@ class _Work:
 
     @cached_property
     def feeds(self) -> dict[str, Any]:
-        """Inputs that the whole model takes."""
+        """Inputs of the whole model."""
         return feeds_for(self.plain, self._proto, Setting(self.provider, self.threads, self.sizes, "host"))
 
     def rewritten(self, profit: Profit, name: str) -> Path:
         return self._write(name, profit=profit, precision=self._precision)
 
     def site(self, cut: onnx.ModelProto, profit: Profit) -> onnx.ModelProto:
-        """A cut-out site in the precision that will run; on a device its interface too, as its neighbours are."""
+        """Optimizes a cut-out candidate in the final precision; on a device this includes its inputs and outputs."""
         keep_io = self._precision is None or self._on_cpu
         side, _ = optimize(cut, target=self.target, profit=profit, precision=self._precision, keep_io=keep_io)
         return side
@@ -321,8 +327,10 @@ class _Work:
         return path
 
     def runner(self, path: Path, feeds: dict[str, Any]) -> Run:
-        """Raises:
-        GraphoptError: the model does not run.
+        """Returns a function that runs a model once.
+
+        Raises:
+            GraphoptError: the model does not run.
         """
         session = open_session(path, self.provider, self.threads, record=self._record)
         halves = {i.name for i in session.get_inputs() if i.type == "tensor(float16)"}
@@ -332,8 +340,8 @@ class _Work:
         except Exception as error:  # the runtime's exception classes share no public base
             sizes = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
             raise GraphoptError(
-                f"{path}: with {sizes or 'fixed sizes'} it does not run: {runtime_says(error)}; give sizes that "
-                "it takes (--dim)"
+                f"{path}: the model does not run with {sizes or 'fixed sizes'}: {runtime_says(error)}; give sizes "
+                "that it accepts (--dim)"
             ) from None
         if self.provider == CPU:
             return lambda: session.run(None, feeds)
@@ -372,7 +380,7 @@ def _measure(work: _Work, site: Workload, seconds: float) -> Measurement:
         profit = _OneSite(site.label, rewrite=rewrite)
         side = work.site(cut, profit)
         if not profit.asked:
-            raise GraphoptError("the rewrite needs more of the model than the site's surroundings")
+            raise GraphoptError("the rewrite needs more of the model than the candidate's surroundings")
         path = work.folder / f"side_{rewrite}.onnx"
         onnx.save(side, path)
         runs.append(work.runner(path, feeds))
@@ -380,12 +388,12 @@ def _measure(work: _Work, site: Workload, seconds: float) -> Measurement:
 
 
 def _cut_out(work: _Work, site: Workload) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """The nodes around a site as a model of their own, and the values that the whole model feeds them."""
+    """Extracts the nodes around a candidate as a model, with the inputs that the whole model computes for them."""
     source = reading.load(work.plain)
     graph = source.model.graph
     anchor = next((n for n in graph if node_label(n) == site.label), None)
     if anchor is None:
-        raise GraphoptError("the site is inside a subgraph or a function")
+        raise GraphoptError("the candidate is inside a subgraph or a function")
     region = _surroundings(anchor)
     inputs = dict.fromkeys(v for n in region for v in n.inputs if v is not None and _comes_from_outside(v, region))
     inner = dict.fromkeys(o for n in region for o in n.outputs)
@@ -420,7 +428,7 @@ def _surroundings(anchor: ir.Node) -> set[ir.Node]:
 
 
 def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
-    """What the whole model computes for these values."""
+    """Computes intermediate values of the whole model, name -> array."""
     proto = onnx.load(work.plain, load_external_data=False)
     have = {o.name for o in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
@@ -431,17 +439,21 @@ def _values(work: _Work, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _choose(work: _Work, tuning: Tuning, seconds: float) -> None:
-    """Times the whole model three ways, and takes the measurements unless another way was faster beyond noise."""
-    ways: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _NoSite()}
-    runs = {name: work.runner(work.rewritten(profit, name), work.feeds) for name, profit in ways.items()}
+    """Times the whole model with three cost models; another replaces the measurements if it is faster beyond noise."""
+    models: dict[str, Profit] = {"measurements": tuning.profit, "estimates": Estimates(), "none": _NoSite()}
+    runs = {name: work.runner(work.rewritten(profit, name), work.feeds) for name, profit in models.items()}
     times = dict(zip(runs, interleave(list(runs.values()), seconds), strict=True))
     tuning.whole_model = {name: sorted(t)[len(t) // 2] * 1e3 for name, t in times.items()}
     tuning.chosen = fastest(times)
-    tuning.profit = ways[tuning.chosen]
+    tuning.profit = models[tuning.chosen]
 
 
 def fastest(times: Mapping[str, Sequence[float]]) -> str:
-    """The first way, unless a later one was faster beyond noise."""
+    """Returns the first name, unless a later one is faster beyond noise.
+
+    Args:
+        times: name -> seconds of each round.
+    """
     best, *others = times
     for name in others:
         if verdict(*ratio(times[best], times[name])) == "faster":

@@ -250,7 +250,7 @@ def test_sizes_that_a_model_takes_are_looked_for() -> None:
     model = model_from_text(text, {"k": np.ones((1, 32, 1), np.float32)}, opset=17)
     (row,) = bench(model, threads=(1,), seconds=0.0, memory=False, profile=False).rows
     assert row.setting.sizes == {"N": 1, "H": 32, "W": 224}
-    with pytest.raises(GraphoptError, match="give sizes or inputs that it takes"):
+    with pytest.raises(GraphoptError, match="give sizes or inputs that it accepts"):
         bench(model, sizes={"H": (224,)}, threads=(1,), seconds=0.0, memory=False, profile=False)
 
 
@@ -271,9 +271,9 @@ def test_what_does_not_run_is_named(tmp_path: Path) -> None:
         bench(tmp_path / "net.onnx", inputs={"x": np.zeros((2, 3), np.float32), "s": np.array([7])}, memory=False)
     said = str(caught.value)
     assert said.startswith(f"{tmp_path / 'net.onnx'}: CPUExecutionProvider, ") and said.endswith(
-        "give sizes or inputs that it takes (--dim, --inputs)"
+        "give sizes or inputs that it accepts (--dim, --inputs)"
     )
-    assert "it does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
+    assert "the model does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
     model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})
     model.ir_version = 99
     onnx.save(model, tmp_path / "new.onnx")

@@ -186,7 +186,7 @@ def test_nothing_to_tune_for_standard_onnx() -> None:
 
 
 def test_sizes_that_the_model_refuses() -> None:
-    with pytest.raises(GraphoptError, match=r"sequence=4096 it does not run"):
+    with pytest.raises(GraphoptError, match=r"does not run with .*sequence=4096"):
         graphopt.tune(small("bert"), target="cpu", sizes={"sequence": 4096})
 
 
