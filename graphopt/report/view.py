@@ -163,7 +163,7 @@ def _module_of(node: ir.Node) -> str:
         *modules, _ = ast.literal_eval(node.metadata_props.get(NAME_SCOPES, "[]"))
     except (ValueError, SyntaxError):
         return ""
-    names = [name for name in modules if isinstance(name, str) and name]
+    names = [name for name in modules if isinstance(name, str) and name and not name.startswith("_")]
     return next((name for name in names if any(part.isdecimal() for part in name.split("."))), "".join(names[:1]))
 
 
