@@ -1,19 +1,19 @@
 // FusedAttention in tiles: FlashAttention's online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov and
 // Gimelshein 2018, arXiv:1805.02867) around two register-blocked products.
 //
-// A work item is a block of up to kItemRows query rows of one key/value head (rows of all query heads that
-// share it), and one chunk of keys. It walks over the keys in blocks; each block of K (transposed) and V is
-// packed once into the lane's scratch and then met by all the item's rows, a tile of them at a time:
+// A work item is a block of query rows of one key/value head (rows of all query heads that share the head) and
+// one chunk of keys. It walks over the keys in blocks. Each block of K (transposed) and V is packed once into the
+// worker thread's scratch memory and multiplied by all rows of the item, one tile of rows at a time:
 //   scores = Q K^T -> bias, mask, ... -> p = exp(scores - highest so far)
 //   -> O = O exp(old - new highest) + p V
-// When the keys fit in one block, nothing is ever rescaled: that is the plain two-pass softmax.
+// When the keys fit in one block, nothing is rescaled: this is the plain two-pass softmax.
 //
-// In bfloat16 the same multiplications take words of two neighbouring numbers (cpu/microkernels/product.h): along D of
-// Q and K, along the keys of p and V. The sum of p is that of the unrounded numbers. With AMX, its tiles multiply
-// (cpu/microkernels/tiles.h); steps are filled up with zeros then.
+// In bfloat16 the multiplications read words of two neighbouring values (cpu/microkernels/product.h): along D for
+// Q and K, along the keys for p and V. The sum of p adds the unrounded values. With AMX the multiplications run on
+// its tiles (cpu/microkernels/tiles.h), and the steps are padded with zeros.
 //
-// scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks) are the steps;
-// tiling_cpu.h says how they are cut. No result depends on the number of threads.
+// The steps are in scores_cpu.h, softmax_cpu.h and this file (p V, and merging the results of several chunks);
+// tiling_cpu.h defines the tiling. No result depends on the number of threads.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -224,7 +224,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
   }
   const AttentionTiling plan(p, static_cast<int64_t>(parallel.lanes()), std::is_same_v<T, float>);
   const Attention<T> attention{p, plan, {p, plan, q, bias, mask}, k, v, o};
-  const int64_t groups = plan.items / plan.chunks;  // of items that only differ in their keys
+  const int64_t groups = plan.items / plan.chunks;  // each: the items that differ only in their keys
   const auto lanes = static_cast<size_t>(plan.lanes);
   Workspace whole(workspace);
   const AttentionMemory memory = take_memory(plan, whole);
@@ -263,7 +263,7 @@ void fused_attention(const AttentionProblem& p, const T* q, const T* k, const T*
       compute(scratch, i);
     }
   };
-  // One lane that has items for more asks for threads all the same: they are known once they have come.
+  // A plan for one worker runs here, unless it has several items and one worker is all that the pool has.
   if (lanes <= 1 && (plan.items <= 1 || parallel.lanes() > 1)) {
     work(0);
   } else {

@@ -20,21 +20,21 @@ struct AttentionRow {
   int head, query;
 };
 
-// The first key that is read for a query: where its window begins, on the grid of fused_attention_values_*, so that what
-// is not read is whole parts.
+// The first key that is read for a query: the start of its window, rounded down to the grid of
+// fused_attention_values_*. The unread keys are then entire parts of that grid.
 DEVICE int first_read(const AttentionSizes& sizes, int query, int32_t flags) {
   const int from = query + sizes.T - sizes.S - sizes.left;
   return (flags & kAttentionWindow) == 0 || from < 0 ? 0 : from / kAttentionValueKeys * kAttentionValueKeys;
 }
 
-// What a work-group computes: rows of one image and one head of K and V, over some of the keys.
+// The share of a work-group: rows of one image and one head of K and V, over some of the keys.
 template <class P>
 struct AttentionPlace {
   const AttentionLayout& layout;
-  int64_t b, head;         // of K and V
-  int64_t first_head;      // of Q
-  uint32_t all_heads, id;  // (b, head) as one number; the work-group's, where they are in order
-  int rows, first_row;     // of all rows that share K and V
+  int64_t b, head;         // image; head of K and V
+  int64_t first_head;      // the first head of Q
+  uint32_t all_heads, id;  // (b, head) as one index; index of the work-group after reordering by die
+  int rows, first_row;     // number of rows that share K and V; the first one of this work-group
   int ahead;               // the last key that a query sees, less the query
   int first_hidden;        // the first key that causality hides from one of the rows
   int begin, end;          // keys
@@ -233,7 +233,7 @@ DEVICE void load_queries(const T* q, const AttentionPlace<P>& place, typename P:
   }
 }
 
-// What is needed after Q is loaded, for all work-items behind the next barrier.
+// Stores the arguments that are used after Q is loaded. All work-items can read them after the next barrier.
 template <class T, class P>
 DEVICE void remember_extras(const AttentionArgs& args, const AttentionPlace<P>& place, typename P::Lds& lds) {
   const AttentionLayout& layout = args.layout;

@@ -20,7 +20,7 @@ constexpr int64_t kPanelFloats = int64_t{kMaxVectors} * kWidth;
 // How a matrix product P is stored in C.
 enum class Result {
   kStore,  // C = P
-  kMost,   // C = P, and kWidth lanes of `per_row` for each row are raised to the largest sums of the row
+  kMost,   // C = P, and the kWidth maxima in `per_row` of each row are updated with the sums of the row
   kAdd,    // C = C * per_row[row] + P
 };
 
@@ -40,8 +40,8 @@ void multiply_half(const float* a, int64_t lda, const T* b, int64_t ldb, int64_t
                    const float* factor);
 #endif
 
-// The same in AMX's tiles: C = A B, or C * factor[row] + A B where there are factors. The rest of the last tile of
-// rows is written, too.
+// The same in AMX tiles: C = A B, or C * factor[row] + A B if `factor` is not null. All rows of the last tile are
+// written, including those beyond `rows`.
 void multiply_attention_in_tiles(int64_t rows, int64_t vectors, const Word* a, int64_t lda, const Word* b,
                                  int64_t ldb, int64_t steps, float* c, int64_t ldc, const float* factor);
 

@@ -359,7 +359,7 @@ class Attention final : public gpu::DeviceKernel {
     return tokens;
   }
 
-  // New heads behind `past` old ones, in an output or where nobody wants it in the workspace.
+  // Appends new tokens to `past` old ones: in the output, or in the workspace if the output is absent.
   Ref append(Call& call, Program& program, size_t which, Heads& heads, int64_t past, size_t output) const {
     const ElementType type = call.input(which).type;
     Shape all = heads.shape;

@@ -1,6 +1,6 @@
 // FusedAttention[Bias][Mask][Causal][Gqa][Guard][Softcap]: O = softmax(scale Q K^T + ...) V,
-// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, whose queries see the keys around their place, and
-// FusedAttention[Bias][Mask][Causal][Guard]Bf16, whose products have factors rounded to bfloat16.
+// FusedAttention[BiasGuard][MaskGuard][Gqa][Softcap]Window, where each query sees the keys near its position, and
+// FusedAttention[Bias][Mask][Causal][Guard]Bf16, where the factors of the multiplications are rounded to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ struct AttentionProblem {
   bool has_bias = false;
   bool has_mask = false;  // bool tensor, true keeps
   bool causal = false;    // key j is seen by query i iff j <= i + T - S
-  bool window = false;    // iff i + T - S - left <= j <= i + T - S + right, whatever the mask says
+  bool window = false;    // only if i + T - S - left <= j <= i + T - S + right; the mask applies in addition
   bool guard = false;     // NaN probabilities become 0
-  // scale Q, K, the exponentials and V are rounded to bfloat16 where they are multiplied. On the CPU alone.
+  // Rounds scale Q, K, the exponentials and V to bfloat16 before they are multiplied. CPU only.
   bool bfloat16 = false;
   float scale = 1.0f;
   float softcap = 0.0f;  // 0: none

@@ -18,7 +18,7 @@ struct Block {
   const T* data;
   int32_t row, column, count, width;
 
-  // The pack at `offset` = key row + d. Outside it reads from inside, so that no branch is needed.
+  // The pack at `offset` = key row + d. A position outside is read from inside, which avoids a branch.
   DEVICE Pack<T> pack(int key, int d, uint32_t offset) const {
     const bool inside = key < count && d < width;
     const auto bits = bit_cast<Bits128>(load_pack(data + (inside ? offset : 0)));
@@ -57,8 +57,8 @@ struct AttentionExtra {
     return data + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// What stands between the products and what comes after the loop, in LDS: in scalar registers, where the
-// compiler puts what is the same for all work-items, there is no room for it all along the loop.
+// Arguments of the scores and of the code after the loop, kept in LDS. They are uniform: the compiler would keep them in
+// scalar registers, and these are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

@@ -38,7 +38,7 @@ inline void store_row(const float* x, float scale, int64_t n, T* y, int64_t stri
   for (; i < n; ++i) y[i * stride] = static_cast<T>(scale * x[i]);
 }
 
-// Number i of `n`, which lie `stride` apart, and those behind it; zeros behind the last.
+// Loads kWidth elements, `stride` apart; element `n` and those after it are zeros.
 template <class T>
 inline Vec load_apart(const T* x, int64_t stride, int64_t n) {
   if (stride == 1) return load_range(x, 0, n);

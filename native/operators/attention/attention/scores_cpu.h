@@ -12,7 +12,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// x with its first `count` lanes -infinity.
+// x with its first `count` elements set to -infinity.
 inline Vec hide_first(Vec x, int64_t count) {
   const Vec hidden = splat(-std::numeric_limits<float>::infinity());
   return lane_numbers() < static_cast<int32_t>(std::min<int64_t>(count, kWidth)) ? hidden : x;
@@ -110,7 +110,7 @@ struct Scores {
   }
 
   // Applies softcap, bias, mask, causality and window to the scores of one row and keys [first, first + n). The largest
-  // lane of the result is the largest score.
+  // element of the result is the largest score.
   Vec finish_scores(const AttentionScratch& w, float* s, int64_t b, Row row, int64_t first, int64_t n) const {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const int64_t padded = round_up(n, kWidth);
@@ -168,8 +168,8 @@ struct Scores {
     return reinterpret_cast<const uint8_t*>(mask + b * p.mask.b + row.h * p.mask.h + row.s * p.mask.row);
   }
 
-  // Prefetches the bias or mask of `rows` rows at keys [first, first + n) where each row is on a page of its own:
-  // hardware prefetching ends with the page.
+  // Prefetches the bias or mask of `rows` rows at keys [first, first + n) if the rows are on different pages: hardware
+  // prefetching does not cross a page boundary.
   void prefetch_rows(int64_t b, Row row, int64_t rows, int64_t first, int64_t n) const {
     constexpr int64_t kLine = 64, kPage = 4096;
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));

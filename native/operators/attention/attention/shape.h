@@ -18,7 +18,7 @@ struct AttentionShape {
   int head, waves, rows, keys;
   bool queries_in_lds;
   int sharing;    // work-groups that should fit on a compute unit of an NVIDIA GPU at the same time
-  int parts = 1;  // in which p passes through LDS on the vector unit
+  int parts = 1;  // p passes through LDS in this many parts on the vector unit
   int teams = 1;
 
   constexpr int block_rows() const { return waves * rows; }
@@ -62,7 +62,7 @@ constexpr bool attention_has_teams(bool matrix, bool copies, int head, bool plai
 constexpr AttentionShape attention_shape(bool matrix, int wave, int lds_bytes, int head, int element,
                                          bool plain, AttentionRows rows) {
   if (matrix) {
-    if (wave == 64) {  // 512 registers a lane
+    if (wave == 64) {  // 512 registers for each work-item
       if (head == 64) return {head, 4, plain ? 32 : 16, 64, false, 1};
       if (head == 128) return {head, 4, plain && element == 2 ? 32 : 16, element == 2 ? 64 : 32, false, 1};
       if (element == 2) return {head, 4, 16, 32, false, 1};

@@ -1,4 +1,4 @@
-// From products to probabilities: what stands between the products of fused_attention_*, and the online softmax.
+// The steps between the two matrix multiplications of fused_attention_*: scores, and the online softmax.
 #pragma once
 
 #include "blocks/gpu/activation.h"
@@ -6,7 +6,7 @@
 
 namespace graphopt::hip {
 
-// From products of the keys from t on to scores.
+// Turns the products with the keys from t on into scores.
 template <class T, class P>
 DEVICE void finish_scores(typename P::Scores& scores, const AttentionPlace<P>& place,
                           const AttentionExtras<T>& extras, int t) {
@@ -66,18 +66,18 @@ DEVICE void finish_plain_scores(typename P::Scores& scores, const AttentionPlace
   }
 }
 
-// 2^(exponent (score - shift)). In float16 scores are far from overflow, and what the products round to is
-// the same for the whole row: one instruction less. In float32 a mask's value may be the lowest finite
-// number.
+// 2^(exponent (score - shift)). In float16 scores are far from overflow, and the rounding of shift * exponent is the
+// same for the whole row: one fused multiply-add saves an instruction. In float32 a mask's value may be the lowest
+// finite number.
 template <class T>
 DEVICE float power(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) return exp2_fast(fused_multiply_add(score, exponent, -shift * exponent));
   return exp2_fast((score - shift) * exponent);
 }
 
-// What the products and the sum take, all 2^10 times as large in float16: the factor cancels, 1,024 is far
-// from overflow, and what is 16 below the highest score is no subnormal yet. Those have few bits, and none at
-// all in the matrix units of gfx90a.
+// The probability for the products and the sum, scaled by 2^10 in float16. The factor cancels and 1,024 is far from
+// overflow, while a score 16 below the highest one is not subnormal yet. Subnormals have few bits, and the matrix
+// units of gfx90a flush them to zero.
 template <class T>
 DEVICE float probability(float score, float shift, float exponent) {
   if constexpr (sizeof(T) == 2) {
@@ -87,7 +87,7 @@ DEVICE float probability(float score, float shift, float exponent) {
   return power<T>(score, shift, exponent);
 }
 
-// Of the keys so far, for each row of a work-item.
+// Highest score and sum of probabilities over the keys so far, for each row of a work-item.
 template <class P>
 struct AttentionSoftmax {
   float highest[P::kSlots], sum[P::kSlots];
@@ -99,7 +99,7 @@ struct AttentionSoftmax {
     }
   }
 
-  // Scores become probabilities, and what was computed with an older highest score is brought to the new one.
+  // Turns scores into probabilities, and rescales the sums and outputs from the old highest score to the new one.
   template <class T>
   DEVICE void add(typename P::Scores& scores, P& products, float exponent) {
     float most[P::kSlots], factor[P::kSlots];

@@ -10,8 +10,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// results[i] = reduce(lanes of vector_of(i)) for i in [0, rows); results holds whole vectors. `none` is
-// neutral.
+// results[i] = reduce(vector_of(i)) for i in [0, rows). results holds entire vectors, padded with `none`, the neutral
+// element.
 template <class Op, class F>
 inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vector_of) {
   for (int64_t first = 0; first < rows; first += kGroup) {
@@ -23,7 +23,7 @@ inline void reduce_rows(int64_t rows, float* results, float none, Op op, F vecto
   }
 }
 
-// Replaces the scores of a row by exponentials, as words at its beginning. Returns their sum, divided among SIMD lanes.
+// Replaces the scores of a row by exponentials, as words at its beginning. Returns kWidth partial sums of them.
 inline Vec exp_pairs(float* s, float shift, int64_t padded) {
   Vec total{};
   for (int64_t j = 0; j < padded; j += 2 * kWidth) {
@@ -36,8 +36,8 @@ inline Vec exp_pairs(float* s, float shift, int64_t padded) {
 }
 
 // Replaces the scores of `rows` rows and n keys by their exponentials, in bfloat16 as words at the beginning of each
-// row. `most_of` returns SIMD lanes that hold the largest score of a row. Updates the highest score and the sum of
-// each row so far, and writes the factors by which earlier results are multiplied.
+// row. `most_of` returns a vector that contains the largest score of a row. Updates the highest score and the sum of
+// each row so far, and writes the factors that rescale earlier results.
 template <class F>
 void exponentiate(const AttentionTiling& plan, const AttentionScratch& w, int64_t rows, int64_t n,
                   bool bfloat16, float* highest, float* sum, F most_of) {

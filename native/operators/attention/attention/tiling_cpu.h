@@ -13,24 +13,23 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
 constexpr int64_t kTileRows = 48;            // a multiple of every rows_of() and of kWidth
-constexpr int64_t kMaxTileRows = 96;         // where the scores of so many stay in the first-level cache
-constexpr int64_t kScoreFloats = 12 * 1024;  // of a tile of more than kTileRows
+constexpr int64_t kMaxTileRows = 96;         // if the scores of so many rows fit in the first-level cache
+constexpr int64_t kScoreFloats = 12 * 1024;  // scores in a tile of more than kTileRows
 constexpr int64_t kFewRows = 4;              // so many rows or fewer read K and V in place
 constexpr int64_t kLeastItemRows = 96;       // an item of fewer rows spends too much of its time packing
-constexpr int64_t kItemFloats = 128 * 1024;  // of Q and O in an item, whose keys are packed once
-constexpr int64_t kBlockFloats = 64 * 1024;  // of K and V in a block, all in the second-level cache
+constexpr int64_t kItemFloats = 128 * 1024;  // elements of Q and O in an item, which packs its keys once
+constexpr int64_t kBlockFloats = 64 * 1024;  // elements of K and V in a block: a second-level cache
 constexpr int64_t kBlockKeys = 512;          // at most
-constexpr int64_t kChunkKeys = 1024;         // at least, where the keys are split among items
+constexpr int64_t kChunkKeys = 1024;         // at least, if the keys are split among items
 constexpr int64_t kEnoughItems = 16;         // no splitting of the keys above so many items
-constexpr int64_t kItemsPerLane = 3;         // so that lanes finish together
+constexpr int64_t kItemsPerLane = 3;         // balances the load of the threads
 constexpr int64_t kLaneProducts = 400'000;   // below, waking another thread costs more than it saves
 
-// How a problem is cut. The rows of an item depend on the number of threads, which changes no result: every row
-// is computed by itself. Blocks and chunks of keys, which decide the order of sums, depend on the problem
-// alone.
+// The tiling of a problem. The rows of an item depend on the number of threads, which changes no result: the rows
+// are independent. Blocks and chunks of keys determine the order of sums, and depend only on the problem.
 struct AttentionTiling {
   int64_t lanes;
-  int64_t rows;        // of one key/value head: group * S
+  int64_t rows;        // rows per key/value head: group * S
   int64_t heads;       // key/value heads
   int64_t item_rows;   // rows of an item
   int64_t row_items;   // items along the rows
@@ -38,15 +37,15 @@ struct AttentionTiling {
   int64_t chunk_keys;  // keys of an item
   int64_t chunks;      // items along the keys
   int64_t items;
-  int64_t query_width;  // D in whole vectors
-  int64_t query_steps;  // of a product along D
-  int64_t value_width;  // Dv in whole vectors
+  int64_t query_width;  // D, rounded up to entire vectors
+  int64_t query_steps;  // steps of a product along D
+  int64_t value_width;  // Dv, rounded up to entire vectors
   int64_t score_stride;
   int64_t tile_rows;
-  int64_t result_rows;  // of a PartialResult
+  int64_t result_rows;  // rows of a PartialResult
   bool keys_in_place, values_in_place;
   bool in_tiles;
-  bool final_products;  // nothing stands between Q K^T and the softmax
+  bool final_products;  // the softmax reads Q K^T unchanged
   bool half_vector;     // the last panel of values is two and a half vectors
   bool one_block;       // a tile sees all its keys at once, and its result is stored at once
 

@@ -113,7 +113,7 @@ Planner plan_group_query_attention(const Node& node) {
     const Shape cache = {p.B, p.G, p.length, p.H};
     const Ref y = set_output(call, 0, Shape{p.B, p.S, p.N * p.H});
     const auto given = [&](size_t i) { return input_or_none(call, i); };
-    // Behind the cache, or where nobody wants it in the workspace.
+    // In the cache output, or in the workspace if that output is absent.
     const auto present = [&](size_t i) {
       if (i < call.outputs.size()) return set_output(call, i, cache);
       return program.reserve(cache.elements() * bytes_of(query.type));

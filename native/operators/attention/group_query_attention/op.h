@@ -6,13 +6,13 @@
 namespace graphopt::gpu {
 
 struct GqaProblem {
-  int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // tokens; query and key heads, and their numbers
-  int64_t length = 1;                         // of the cache that comes out
-  int64_t past_length = 0;                    // of the one that goes in
-  bool first = true;                          // there is nothing in it
+  int64_t B = 1, S = 1, N = 1, G = 1, H = 1;  // batch, new tokens, query heads, key heads, size of a head
+  int64_t length = 1;                         // tokens in the cache that is written
+  int64_t past_length = 0;                    // tokens in the cache that is read
+  bool first = true;                          // the cache is empty
   bool packed = false;                        // Q, K and V are one tensor
   bool causal = true, smooth = false, interleaved = false;
-  int64_t half = 0, positions = 0;  // of the caches of angles; 0: nothing is turned
+  int64_t half = 0, positions = 0;  // sizes of the cos and sin caches; 0: no rotary embedding
   bool has_ids = false;
   int64_t window = 0;
   float scale = 1, softcap = 0;
@@ -25,8 +25,8 @@ struct GqaProblem {
 
 enum class GqaPart { kQuery, kKey, kValue };
 
-// New tokens in the layout of the cache, behind what it holds: inputs x, past, cos, sin, lengths, ids, weight;
-// output y. Of queries the new tokens alone. Throws std::invalid_argument.
+// Writes new tokens in the layout of the cache, after the past tokens: inputs x, past, cos, sin, lengths, ids, weight;
+// output y. For queries y has only the new tokens. Throws std::invalid_argument.
 Plan gqa_heads_plan(const GqaProblem& p, GqaPart part, bool half);
 
 // Inputs q, k, v, lengths, bias, sink; output y. q_in_heads: Q is [B, N, S, H], else as the node has it.

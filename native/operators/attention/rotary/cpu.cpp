@@ -9,7 +9,7 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-// Floats of each lane: a row of x, cos, sin and y, where they are no floats.
+// Reserves a float row of x, cos, sin and y for each worker thread, unless T is float.
 template <class T>
 float* take_rows(const FusedRotaryProblem& p, size_t lanes, Workspace& workspace) {
   return workspace.take<float>(std::is_same_v<T, float> ? 0 : static_cast<int64_t>(lanes) * 4 * p.D);

@@ -19,7 +19,7 @@ struct FusedRotaryProblem {
   std::array<int64_t, 3> x = {}, cos = {},
                          sin = {};  // elements from one to the next along these; 0: broadcast
   int64_t D = 0;
-  bool interleaved = false;  // the numbers of a pair stand beside each other, else D / 2 apart
+  bool interleaved = false;  // the two elements of a pair are neighbours, else D / 2 apart
 
   int64_t rows() const { return n[0] * n[1] * n[2]; }
 };
