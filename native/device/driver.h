@@ -36,6 +36,27 @@ void resolve_if_there(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
 }
 
+inline void check(int status, const std::string& what) {
+  if (status != 0) throw std::runtime_error(what + " failed, status " + std::to_string(status));
+}
+
+// A function of a vendor's library, which returns a status. Throws std::runtime_error where the library lacks it.
+template <class... Parameters>
+class LibraryFunction {
+ public:
+  LibraryFunction(void* library, std::string name) : name_(std::move(name)) {
+    resolve(library, name_.c_str(), function_);
+  }
+  int operator()(Parameters... arguments) const { return function_(arguments...); }
+  // Calls it, and throws std::runtime_error with its name where it fails.
+  void check(Parameters... arguments) const { gpu::check(function_(arguments...), name_); }
+  auto pointer() const { return function_; }
+
+ private:
+  std::string name_;
+  int (*function_)(Parameters...) = nullptr;
+};
+
 // What a driver's call has returned.
 class DriverError : public std::runtime_error {
  public:

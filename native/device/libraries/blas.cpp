@@ -118,20 +118,18 @@ class BlasOf final : public Blas {
 struct Cublas {
   static constexpr const char* kName = "cuBLAS";
   static constexpr bool kKeepsWorkspace = true;  // its own one
-  int (*create)(void**);
-  int (*destroy)(void*);
-  int (*set_stream)(void*, void*);
-  int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*, int,
-              int, long long, const void*, void*, int, int, long long, int, int, int);
+  void* library;
+  LibraryFunction<void**> create{library, "cublasCreate_v2"};
+  LibraryFunction<void*> destroy{library, "cublasDestroy_v2"};
+  LibraryFunction<void*, void*> set_stream{library, "cublasSetStream_v2"};
+  LibraryFunction<void*, int, int, int, int, int, const void*, const void*, int, int, long long, const void*,
+                  int, int, long long, const void*, void*, int, int, long long, int, int, int>
+      gemm{library, "cublasGemmStridedBatchedEx"};
   // Without a workspace of the caller's each product in a recording allocates its own and frees it again.
   int (*set_workspace)(void*, void*, size_t);
 
-  explicit Cublas(void* library) {
+  explicit Cublas(void* handle) : library(handle) {
     resolve_if_there(library, "cublasSetWorkspace_v2", set_workspace);
-    resolve(library, "cublasCreate_v2", create);
-    resolve(library, "cublasDestroy_v2", destroy);
-    resolve(library, "cublasSetStream_v2", set_stream);
-    resolve(library, "cublasGemmStridedBatchedEx", gemm);
   }
 
   int run(void* handle, const BlasGemm& p, bool half) const {
@@ -158,23 +156,20 @@ bool has_tensile_file(std::string folder, const std::string& arch) {
 struct Rocblas {
   static constexpr const char* kName = "rocBLAS";
   static constexpr bool kKeepsWorkspace = false;
-  int (*create_)(void**);
-  int (*destroy)(void*);
-  int (*set_stream)(void*, void*);
-  int (*set_atomics)(void*, int);
-  int (*gemm)(void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*, int,
-              int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t, int, int,
-              int, int32_t, uint32_t);
+  void* library;
+  LibraryFunction<void**> create_{library, "rocblas_create_handle"};
+  LibraryFunction<void*> destroy{library, "rocblas_destroy_handle"};
+  LibraryFunction<void*, void*> set_stream{library, "rocblas_set_stream"};
+  LibraryFunction<void*, int> set_atomics{library, "rocblas_set_atomics_mode"};
+  LibraryFunction<void*, int, int, int, int, int, const void*, const void*, int, int, int64_t, const void*,
+                  int, int, int64_t, const void*, const void*, int, int, int64_t, void*, int, int, int64_t,
+                  int, int, int, int32_t, uint32_t>
+      gemm{library, "rocblas_gemm_strided_batched_ex"};
   // It then chooses among the kernels that this workspace is enough for, and allocates none of its own.
   int (*set_workspace)(void*, void*, size_t);
 
-  explicit Rocblas(void* library) {
+  explicit Rocblas(void* handle) : library(handle) {
     resolve_if_there(library, "rocblas_set_workspace", set_workspace);
-    resolve(library, "rocblas_create_handle", create_);
-    resolve(library, "rocblas_set_atomics_mode", set_atomics);
-    resolve(library, "rocblas_destroy_handle", destroy);
-    resolve(library, "rocblas_set_stream", set_stream);
-    resolve(library, "rocblas_gemm_strided_batched_ex", gemm);
   }
 
   // Atomic additions, which rocBLAS 6 allows by default, come in another order in each run.

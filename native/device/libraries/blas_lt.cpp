@@ -70,39 +70,28 @@ class Descriptor {
 
 template <class Api>
 struct BlasLtFunctions {
-  int (*create)(void**);
-  int (*destroy)(void*);
-  int (*create_product)(void**, int, int);
-  int (*destroy_product)(void*);
-  int (*set_product)(void*, int, const void*, size_t);
-  int (*create_layout)(void**, int, uint64_t, uint64_t, int64_t);
-  int (*destroy_layout)(void*);
-  int (*set_layout)(void*, int, const void*, size_t);
-  int (*create_preference)(void**);
-  int (*destroy_preference)(void*);
-  int (*set_preference)(void*, int, const void*, size_t);
-  int (*choose)(void*, void*, void*, void*, void*, void*, void*, int, void*, int*);
-  int (*multiply)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*,
-                  void*, void*, void*, const void*, void*, size_t, void*);
+  static inline const std::string kPrefix = Api::kPrefix;
+  void* library;
+  LibraryFunction<void**> create{library, kPrefix + "Create"};
+  LibraryFunction<void*> destroy{library, kPrefix + "Destroy"};
+  LibraryFunction<void**, int, int> create_product{library, kPrefix + "MatmulDescCreate"};
+  LibraryFunction<void*> destroy_product{library, kPrefix + "MatmulDescDestroy"};
+  LibraryFunction<void*, int, const void*, size_t> set_product{library, kPrefix + "MatmulDescSetAttribute"};
+  LibraryFunction<void**, int, uint64_t, uint64_t, int64_t> create_layout{library,
+                                                                          kPrefix + "MatrixLayoutCreate"};
+  LibraryFunction<void*> destroy_layout{library, kPrefix + "MatrixLayoutDestroy"};
+  LibraryFunction<void*, int, const void*, size_t> set_layout{library, kPrefix + "MatrixLayoutSetAttribute"};
+  LibraryFunction<void**> create_preference{library, kPrefix + "MatmulPreferenceCreate"};
+  LibraryFunction<void*> destroy_preference{library, kPrefix + "MatmulPreferenceDestroy"};
+  LibraryFunction<void*, int, const void*, size_t> set_preference{library,
+                                                                  kPrefix + "MatmulPreferenceSetAttribute"};
+  LibraryFunction<void*, void*, void*, void*, void*, void*, void*, int, void*, int*> choose{
+      library, kPrefix + "MatmulAlgoGetHeuristic"};
+  LibraryFunction<void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*,
+                  void*, void*, void*, const void*, void*, size_t, void*>
+      multiply{library, kPrefix + "Matmul"};
 
-  explicit BlasLtFunctions(void* library) {
-    const auto find = [library](const char* name, auto& function) {
-      resolve(library, (std::string(Api::kPrefix) + name).c_str(), function);
-    };
-    find("Create", create);
-    find("Destroy", destroy);
-    find("MatmulDescCreate", create_product);
-    find("MatmulDescDestroy", destroy_product);
-    find("MatmulDescSetAttribute", set_product);
-    find("MatrixLayoutCreate", create_layout);
-    find("MatrixLayoutDestroy", destroy_layout);
-    find("MatrixLayoutSetAttribute", set_layout);
-    find("MatmulPreferenceCreate", create_preference);
-    find("MatmulPreferenceDestroy", destroy_preference);
-    find("MatmulPreferenceSetAttribute", set_preference);
-    find("MatmulAlgoGetHeuristic", choose);
-    find("Matmul", multiply);
-  }
+  explicit BlasLtFunctions(void* handle) : library(handle) {}
 };
 
 // State shared by the handles of a library.
@@ -200,10 +189,10 @@ class BlasLtOf final : public BlasLt {
   struct Descriptors {
     Descriptor product, weights, rows, result;
     explicit Descriptors(const BlasLtFunctions<Api>& call)
-        : product(call.destroy_product),
-          weights(call.destroy_layout),
-          rows(call.destroy_layout),
-          result(call.destroy_layout) {}
+        : product(call.destroy_product.pointer()),
+          weights(call.destroy_layout.pointer()),
+          rows(call.destroy_layout.pointer()),
+          result(call.destroy_layout.pointer()) {}
   };
 
   static size_t bytes_of(const Algorithm& algorithm) {
@@ -246,7 +235,7 @@ class BlasLtOf final : public BlasLt {
     choice = std::make_unique<Heuristic>();
     if (!known) return *choice;
     Descriptors d(call_);
-    Descriptor preference(call_.destroy_preference);
+    Descriptor preference(call_.destroy_preference.pointer());
     const uint64_t bytes = kMostWorkspace;
     int count = 0;
     std::vector<Algorithm> found(kMostAlgorithms);

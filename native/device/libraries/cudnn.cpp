@@ -31,8 +31,6 @@ struct Cudnn {
   static constexpr const char* kName = "cuDNN";
   static constexpr bool kBesideRuns = false;  // its heuristics read nothing and build nothing
   static constexpr bool kHasRelu = true;
-  static constexpr const char* kCreateTensor = "cudnnCreateTensorDescriptor";
-  static constexpr const char* kSetTensor = "cudnnSetTensorNdDescriptor";
   struct Convolution : Described {
     Made relu;
     int algorithm = 0;
@@ -44,64 +42,44 @@ struct Cudnn {
     size_t workspace;
     int deterministic, math, reserved[3];
   };
-  using Find = int(void*, void*, void*, void*, void*, int, int*, Performance*);
-  using Run = int(void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
-                  const void*, void*, void*);
+  using Find = LibraryFunction<void*, void*, void*, void*, void*, int, int*, Performance*>;
+  using Run = LibraryFunction<void*, const void*, void*, const void*, void*, const void*, void*, int, void*,
+                              size_t, const void*, void*, void*>;
 
-  int (*create_)(void**);
-  int (*destroy_)(void*);
-  int (*set_stream)(void*, void*);
-  int (*create_tensor)(void**);
-  int (*set_tensor)(void*, int, int, const int*, const int*);
-  int (*destroy_tensor)(void*);
-  int (*create_filter)(void**);
-  int (*set_filter)(void*, int, int, int, const int*);
-  int (*destroy_filter)(void*);
-  int (*create_conv)(void**);
-  int (*set_conv)(void*, int, const int*, const int*, const int*, int, int);
-  int (*set_groups)(void*, int);
-  int (*set_math)(void*, int);
-  int (*destroy_conv)(void*);
-  Find* find;  // x, w, conv, y
-  Run* forward;
-  Find* find_backward;  // w, dy, conv, dx
-  Run* backward;
-  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
-  int (*create_activation)(void**);
-  int (*set_activation)(void*, int, int, double);
-  int (*destroy_activation)(void*);
-  int (*forward_with_relu)(void*, const void*, void*, const void*, void*, const void*, void*, int, void*,
-                           size_t, const void*, void*, const void*, void*, const void*, void*, void*, void*);
+  void* library;
+  LibraryFunction<void**> create_{library, "cudnnCreate"};
+  LibraryFunction<void*> destroy_{library, "cudnnDestroy"};
+  LibraryFunction<void*, void*> set_stream{library, "cudnnSetStream"};
+  LibraryFunction<void**> create_tensor{library, "cudnnCreateTensorDescriptor"};
+  LibraryFunction<void*, int, int, const int*, const int*> set_tensor{library, "cudnnSetTensorNdDescriptor"};
+  LibraryFunction<void*> destroy_tensor{library, "cudnnDestroyTensorDescriptor"};
+  LibraryFunction<void**> create_filter{library, "cudnnCreateFilterDescriptor"};
+  LibraryFunction<void*, int, int, int, const int*> set_filter{library, "cudnnSetFilterNdDescriptor"};
+  LibraryFunction<void*> destroy_filter{library, "cudnnDestroyFilterDescriptor"};
+  LibraryFunction<void**> create_conv{library, "cudnnCreateConvolutionDescriptor"};
+  LibraryFunction<void*, int, const int*, const int*, const int*, int, int> set_conv{
+      library, "cudnnSetConvolutionNdDescriptor"};
+  LibraryFunction<void*, int> set_groups{library, "cudnnSetConvolutionGroupCount"};
+  LibraryFunction<void*, int> set_math{library, "cudnnSetConvolutionMathType"};
+  LibraryFunction<void*> destroy_conv{library, "cudnnDestroyConvolutionDescriptor"};
+  Find find{library, "cudnnGetConvolutionForwardAlgorithm_v7"};  // x, w, conv, y
+  Run forward{library, "cudnnConvolutionForward"};
+  Find find_backward{library, "cudnnGetConvolutionBackwardDataAlgorithm_v7"};  // w, dy, conv, dx
+  Run backward{library, "cudnnConvolutionBackwardData"};
+  LibraryFunction<void*, const void*, void*, const void*, const void*, void*, void*> add{library,
+                                                                                         "cudnnAddTensor"};
+  LibraryFunction<void**> create_activation{library, "cudnnCreateActivationDescriptor"};
+  LibraryFunction<void*, int, int, double> set_activation{library, "cudnnSetActivationDescriptor"};
+  LibraryFunction<void*> destroy_activation{library, "cudnnDestroyActivationDescriptor"};
+  LibraryFunction<void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t,
+                  const void*, void*, const void*, void*, const void*, void*, void*, void*>
+      forward_with_relu{library, "cudnnConvolutionBiasActivationForward"};
 
-  Cudnn(void* library, Use) {
-    resolve(library, "cudnnCreate", create_);
-    resolve(library, "cudnnDestroy", destroy_);
-    resolve(library, "cudnnSetStream", set_stream);
-    resolve(library, "cudnnCreateTensorDescriptor", create_tensor);
-    resolve(library, "cudnnSetTensorNdDescriptor", set_tensor);
-    resolve(library, "cudnnDestroyTensorDescriptor", destroy_tensor);
-    resolve(library, "cudnnCreateFilterDescriptor", create_filter);
-    resolve(library, "cudnnSetFilterNdDescriptor", set_filter);
-    resolve(library, "cudnnDestroyFilterDescriptor", destroy_filter);
-    resolve(library, "cudnnCreateConvolutionDescriptor", create_conv);
-    resolve(library, "cudnnSetConvolutionNdDescriptor", set_conv);
-    resolve(library, "cudnnSetConvolutionGroupCount", set_groups);
-    resolve(library, "cudnnSetConvolutionMathType", set_math);
-    resolve(library, "cudnnDestroyConvolutionDescriptor", destroy_conv);
-    resolve(library, "cudnnGetConvolutionForwardAlgorithm_v7", find);
-    resolve(library, "cudnnConvolutionForward", forward);
-    resolve(library, "cudnnGetConvolutionBackwardDataAlgorithm_v7", find_backward);
-    resolve(library, "cudnnConvolutionBackwardData", backward);
-    resolve(library, "cudnnAddTensor", add);
-    resolve(library, "cudnnCreateActivationDescriptor", create_activation);
-    resolve(library, "cudnnSetActivationDescriptor", set_activation);
-    resolve(library, "cudnnDestroyActivationDescriptor", destroy_activation);
-    resolve(library, "cudnnConvolutionBiasActivationForward", forward_with_relu);
-  }
+  Cudnn(void* handle, Use) : library(handle) {}
 
   Made create(void* stream) const {
-    Made handle = make(create_, "cudnnCreate", destroy_);
-    check(set_stream(handle.get(), stream), "cudnnSetStream");
+    Made handle = make(create_, destroy_);
+    set_stream.check(handle.get(), stream);
     return handle;
   }
 
@@ -115,19 +93,17 @@ struct Cudnn {
     Convolution c;
     c.transposed = p.transposed;
     describe_tensors(*this, type, a, p.channels_last, c);
-    c.w = make(create_filter, "cudnnCreateFilterDescriptor", destroy_filter);
-    check(set_filter(c.w.get(), type, p.channels_last ? kNhwc : kNchw, a.dims(), a.w.data()),
-          "cudnnSetFilterNdDescriptor");
-    c.conv = make(create_conv, "cudnnCreateConvolutionDescriptor", destroy_conv);
-    check(set_conv(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation,
-                   kFloat),
-          "cudnnSetConvolutionNdDescriptor");
-    check(set_groups(c.conv.get(), to_i31(p.groups)), "cudnnSetConvolutionGroupCount");
-    check(set_math(c.conv.get(), half ? kTensorOps : kFma), "cudnnSetConvolutionMathType");
+    c.w = make(create_filter, destroy_filter);
+    set_filter.check(c.w.get(), type, p.channels_last ? kNhwc : kNchw, a.dims(), a.w.data());
+    c.conv = make(create_conv, destroy_conv);
+    set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kCrossCorrelation,
+                   kFloat);
+    set_groups.check(c.conv.get(), to_i31(p.groups));
+    set_math.check(c.conv.get(), half ? kTensorOps : kFma);
     if (has_relu(p)) {
       constexpr int kRelu = 1, kPropagateNan = 1;
-      c.relu = make(create_activation, "cudnnCreateActivationDescriptor", destroy_activation);
-      check(set_activation(c.relu.get(), kRelu, kPropagateNan, 0.0), "cudnnSetActivationDescriptor");
+      c.relu = make(create_activation, destroy_activation);
+      set_activation.check(c.relu.get(), kRelu, kPropagateNan, 0.0);
     }
     Performance found[kMost] = {};
     int count = 0;
@@ -140,7 +116,7 @@ struct Cudnn {
       if (found[i].status != 0 || (p.transposed && found[i].deterministic == 0)) continue;
       if (transforms(found[i].algorithm, p.transposed) && !transforms_pay(p)) continue;
       // A faster algorithm for Tensor cores comes with its own kind of arithmetic.
-      check(set_math(c.conv.get(), half ? found[i].math : kFma), "cudnnSetConvolutionMathType");
+      set_math.check(c.conv.get(), half ? found[i].math : kFma);
       c.algorithm = found[i].algorithm;
       c.workspace = found[i].workspace;
       return c;
@@ -152,24 +128,20 @@ struct Cudnn {
            const void* residual, void* y, void* workspace) const {
     const float one = 1, zero = 0;
     if (c.relu != nullptr) {
-      check(forward_with_relu(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
+      forward_with_relu.check(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
                               c.workspace, residual != nullptr ? &one : &zero, c.y.get(),
                               residual != nullptr ? residual : y, c.bias.get(), bias, c.relu.get(), c.y.get(),
-                              y),
-            "cudnnConvolutionBiasActivationForward");
+                              y);
       return;
     }
     if (c.transposed) {
-      check(backward(handle, &one, c.w.get(), w, c.x.get(), x, c.conv.get(), c.algorithm, workspace,
-                     c.workspace, &zero, c.y.get(), y),
-            "cudnnConvolutionBackwardData");
+      backward.check(handle, &one, c.w.get(), w, c.x.get(), x, c.conv.get(), c.algorithm, workspace,
+                     c.workspace, &zero, c.y.get(), y);
     } else {
-      check(forward(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
-                    c.workspace, &zero, c.y.get(), y),
-            "cudnnConvolutionForward");
+      forward.check(handle, &one, c.x.get(), x, c.w.get(), w, c.conv.get(), c.algorithm, workspace,
+                    c.workspace, &zero, c.y.get(), y);
     }
-    if (bias != nullptr)
-      check(add(handle, &one, c.bias.get(), bias, &one, c.flat_y.get(), y), "cudnnAddTensor");
+    if (bias != nullptr) add.check(handle, &one, c.bias.get(), bias, &one, c.flat_y.get(), y);
   }
 };
 

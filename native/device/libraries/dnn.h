@@ -83,10 +83,6 @@ struct Arrays {
   }
 };
 
-inline void check(int status, const char* what) {
-  if (status != 0) throw std::runtime_error(std::string(what) + " failed, status " + std::to_string(status));
-}
-
 // What a library has made, and its function that destroys it.
 struct Destroy {
   int (*function)(void*) = nullptr;
@@ -94,10 +90,10 @@ struct Destroy {
 };
 using Made = std::unique_ptr<void, Destroy>;
 
-inline Made make(int (*create)(void**), const char* name, int (*destroy)(void*)) {
+inline Made make(const LibraryFunction<void**>& create, const LibraryFunction<void*>& destroy) {
   void* made = nullptr;
-  check(create(&made), name);
-  return {made, {destroy}};
+  create.check(&made);
+  return {made, {destroy.pointer()}};
 }
 
 // What both libraries make of a problem.
@@ -110,10 +106,9 @@ struct Described {
 // A tensor's descriptor, by functions that both libraries have.
 template <class Library>
 Made describe(const Library& library, int type, const Arrays::Dims& shape, int dims, bool channels_last) {
-  Made tensor = make(library.create_tensor, Library::kCreateTensor, library.destroy_tensor);
-  check(library.set_tensor(tensor.get(), type, dims, shape.data(),
-                           Arrays::strides(shape, dims, channels_last).data()),
-        Library::kSetTensor);
+  Made tensor = make(library.create_tensor, library.destroy_tensor);
+  library.set_tensor.check(tensor.get(), type, dims, shape.data(),
+                           Arrays::strides(shape, dims, channels_last).data());
   return tensor;
 }
 

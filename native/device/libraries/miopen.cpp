@@ -14,8 +14,6 @@ struct Miopen {
   static constexpr const char* kName = "MIOpen";
   static constexpr bool kBesideRuns = true;
   static constexpr bool kHasRelu = false;
-  static constexpr const char* kCreateTensor = "miopenCreateTensorDescriptor";
-  static constexpr const char* kSetTensor = "miopenSetTensorDescriptor";
   struct Convolution : Described {
     uint64_t solution = 0;
   };
@@ -26,71 +24,53 @@ struct Miopen {
     uint64_t id;
     int algorithm;
   };
-  using Find = int(void*, void*, void*, void*, void*, size_t, size_t*, Solution*);
-  using Compile = int(void*, void*, void*, void*, void*, uint64_t);
-  using Run = int(void*, void*, const void*, void*, const void*, void*, void*, void*, void*, size_t,
-                  uint64_t);
+  using Find = LibraryFunction<void*, void*, void*, void*, void*, size_t, size_t*, Solution*>;
+  using Compile = LibraryFunction<void*, void*, void*, void*, void*, uint64_t>;
+  using Run = LibraryFunction<void*, void*, const void*, void*, const void*, void*, void*, void*, void*,
+                              size_t, uint64_t>;
 
-  int (*create_)(void**, void*);
-  int (*destroy_)(void*);
-  int (*create_tensor)(void**);
-  int (*set_tensor)(void*, int, int, const int*, const int*);
-  int (*destroy_tensor)(void*);
-  int (*create_conv)(void**);
-  int (*set_conv)(void*, int, const int*, const int*, const int*, int);
-  int (*set_groups)(void*, int);
-  int (*set_attribute)(void*, int, int);
-  int (*destroy_conv)(void*);
-  Find* find;  // w, x, conv, y
-  Compile* compile;
-  Run* forward;
-  Find* find_backward;  // dy, w, conv, dx
-  Compile* compile_backward;
-  Run* backward;
-  int (*add)(void*, const void*, void*, const void*, const void*, void*, void*);
+  void* library;
+  LibraryFunction<void**, void*> create_{library, "miopenCreateWithStream"};
+  LibraryFunction<void*> destroy_{library, "miopenDestroy"};
+  LibraryFunction<void**> create_tensor{library, "miopenCreateTensorDescriptor"};
+  LibraryFunction<void*, int, int, const int*, const int*> set_tensor{library, "miopenSetTensorDescriptor"};
+  LibraryFunction<void*> destroy_tensor{library, "miopenDestroyTensorDescriptor"};
+  LibraryFunction<void**> create_conv{library, "miopenCreateConvolutionDescriptor"};
+  LibraryFunction<void*, int, const int*, const int*, const int*, int> set_conv{
+      library, "miopenInitConvolutionNdDescriptor"};
+  LibraryFunction<void*, int> set_groups{library, "miopenSetConvolutionGroupCount"};
+  LibraryFunction<void*, int, int> set_attribute{library, "miopenSetConvolutionAttribute"};
+  LibraryFunction<void*> destroy_conv{library, "miopenDestroyConvolutionDescriptor"};
+  Find find{library, "miopenConvolutionForwardGetSolution"};  // w, x, conv, y
+  Compile compile{library, "miopenConvolutionForwardCompileSolution"};
+  Run forward{library, "miopenConvolutionForwardImmediate"};
+  Find find_backward{library, "miopenConvolutionBackwardDataGetSolution"};  // dy, w, conv, dx
+  Compile compile_backward{library, "miopenConvolutionBackwardDataCompileSolution"};
+  Run backward{library, "miopenConvolutionBackwardDataImmediate"};
+  LibraryFunction<void*, const void*, void*, const void*, const void*, void*, void*> add{
+      library, "miopenConvolutionForwardBias"};
   // miopenConvAlgoPerf_t
   struct Performance {
     int algorithm;
     float milliseconds;
     size_t workspace;
   };
-  using WorkspaceSize = int(void*, void*, void*, void*, void*, size_t*);
-  using Measure = int(void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*,
-                      Performance*, void*, size_t, bool);
-  WorkspaceSize* workspace_size;           // w, x, conv, y
-  WorkspaceSize* workspace_size_backward;  // dy, w, conv, dx
-  Measure* measure;                        // x, w, conv, y
-  Measure* measure_backward;               // dy, w, conv, dx
+  using WorkspaceSize = LibraryFunction<void*, void*, void*, void*, void*, size_t*>;
+  using Measure = LibraryFunction<void*, void*, const void*, void*, const void*, void*, void*, void*, int,
+                                  int*, Performance*, void*, size_t, bool>;
+  WorkspaceSize workspace_size{library, "miopenConvolutionForwardGetWorkSpaceSize"};  // w, x, conv, y
+  WorkspaceSize workspace_size_backward{library,
+                                        "miopenConvolutionBackwardDataGetWorkSpaceSize"};  // dy, w, conv, dx
+  Measure measure{library, "miopenFindConvolutionForwardAlgorithm"};                       // x, w, conv, y
+  Measure measure_backward{library, "miopenFindConvolutionBackwardDataAlgorithm"};         // dy, w, conv, dx
   bool measures_;
 
-  Miopen(void* library, Use use) : measures_(use == Use::kFind) {
-    resolve(library, "miopenSetConvolutionAttribute", set_attribute);
-    resolve(library, "miopenCreateWithStream", create_);
-    resolve(library, "miopenDestroy", destroy_);
-    resolve(library, "miopenCreateTensorDescriptor", create_tensor);
-    resolve(library, "miopenSetTensorDescriptor", set_tensor);
-    resolve(library, "miopenDestroyTensorDescriptor", destroy_tensor);
-    resolve(library, "miopenCreateConvolutionDescriptor", create_conv);
-    resolve(library, "miopenInitConvolutionNdDescriptor", set_conv);
-    resolve(library, "miopenSetConvolutionGroupCount", set_groups);
-    resolve(library, "miopenDestroyConvolutionDescriptor", destroy_conv);
-    resolve(library, "miopenConvolutionForwardGetSolution", find);
-    resolve(library, "miopenConvolutionForwardCompileSolution", compile);
-    resolve(library, "miopenConvolutionForwardImmediate", forward);
-    resolve(library, "miopenConvolutionBackwardDataGetSolution", find_backward);
-    resolve(library, "miopenConvolutionBackwardDataCompileSolution", compile_backward);
-    resolve(library, "miopenConvolutionBackwardDataImmediate", backward);
-    resolve(library, "miopenConvolutionForwardBias", add);
-    resolve(library, "miopenConvolutionForwardGetWorkSpaceSize", workspace_size);
-    resolve(library, "miopenConvolutionBackwardDataGetWorkSpaceSize", workspace_size_backward);
-    resolve(library, "miopenFindConvolutionForwardAlgorithm", measure);
-    resolve(library, "miopenFindConvolutionBackwardDataAlgorithm", measure_backward);
-  }
+  Miopen(void* handle, Use use) : library(handle), measures_(use == Use::kFind) {}
 
   Made create(void* stream) const {
     void* handle = nullptr;
-    check(create_(&handle, stream), "miopenCreateWithStream");
-    return {handle, {destroy_}};
+    create_.check(&handle, stream);
+    return {handle, {destroy_.pointer()}};
   }
 
   // Its kernels are launched by hipExtModuleLaunchKernel. After it has measured (miopenFind...) it polls the stream, which
@@ -109,15 +89,14 @@ struct Miopen {
     c.transposed = p.transposed;
     describe_tensors(*this, type, a, p.channels_last, c);
     c.w = describe(*this, type, a.w, a.dims(), p.channels_last);
-    c.conv = make(create_conv, "miopenCreateConvolutionDescriptor", destroy_conv);
-    check(set_conv(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution),
-          "miopenInitConvolutionNdDescriptor");
-    check(set_groups(c.conv.get(), to_i31(p.groups)), "miopenSetConvolutionGroupCount");
+    c.conv = make(create_conv, destroy_conv);
+    set_conv.check(c.conv.get(), a.axes, a.pad.data(), a.stride.data(), a.dilation.data(), kConvolution);
+    set_groups.check(c.conv.get(), to_i31(p.groups));
     // float16 in bfloat16's precision is what gfx90a takes for some of these otherwise; algorithms that add
     // in another order each time are the default.
     constexpr int kFp16AlternativeAttribute = 0, kDeterministicAttribute = 1;
-    check(set_attribute(c.conv.get(), kFp16AlternativeAttribute, 0), "miopenSetConvolutionAttribute");
-    check(set_attribute(c.conv.get(), kDeterministicAttribute, 1), "miopenSetConvolutionAttribute");
+    set_attribute.check(c.conv.get(), kFp16AlternativeAttribute, 0);
+    set_attribute.check(c.conv.get(), kDeterministicAttribute, 1);
     // What is measured is in its database of the user from then on, and the best of it comes first.
     if (measures_) measure_all(c, a, half ? 2 : 4, device);
     Solution best = {};
@@ -173,16 +152,13 @@ struct Miopen {
            void* y, void* workspace) const {
     const float one = 1, zero = 0;
     if (c.transposed) {
-      check(backward(handle, c.x.get(), x, c.w.get(), w, c.conv.get(), c.y.get(), y, workspace, c.workspace,
-                     c.solution),
-            "miopenConvolutionBackwardDataImmediate");
+      backward.check(handle, c.x.get(), x, c.w.get(), w, c.conv.get(), c.y.get(), y, workspace, c.workspace,
+                     c.solution);
     } else {
-      check(forward(handle, c.w.get(), w, c.x.get(), x, c.conv.get(), c.y.get(), y, workspace, c.workspace,
-                    c.solution),
-            "miopenConvolutionForwardImmediate");
+      forward.check(handle, c.w.get(), w, c.x.get(), x, c.conv.get(), c.y.get(), y, workspace, c.workspace,
+                    c.solution);
     }
-    if (bias != nullptr)
-      check(add(handle, &one, c.bias.get(), bias, &zero, c.flat_y.get(), y), "miopenConvolutionForwardBias");
+    if (bias != nullptr) add.check(handle, &one, c.bias.get(), bias, &zero, c.flat_y.get(), y);
   }
 };
 
