@@ -1,5 +1,5 @@
-// Einsum of one tensor or two: what is summed over in one of them alone is reduced first; then the labels of both
-// make a product of matrices, a transpose, or both. Of float, float16 and whole numbers of 32 and 64 bits.
+// Einsum of one or two tensors: labels that are summed and belong to one operand are reduced first. The remaining
+// labels form a matrix multiplication, a transpose, or both. For float, float16 and integers of 32 and 64 bits.
 #include "operators/movement/movement/op.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-// Throws Error for what is none, or does not fit tensors of these ranks.
+// Parses an equation. Throws Error if it is malformed or does not fit tensors of these ranks.
 Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
   const size_t arrow = text.find("->");
@@ -95,7 +95,7 @@ Equation read_equation(std::string text, const std::vector<size_t>& ranks) {
   return e;
 }
 
-// A tensor and the stride of each of its labels, 0 where it is broadcast.
+// A tensor and the stride of each of its labels, 0 for a broadcast label.
 struct View {
   Ref memory;
   std::map<int, int64_t> strides;
@@ -246,7 +246,7 @@ class Sums {
       program_.launch(gpu::integer_product_plan(p, numbers), {left, right}, {to});
       return;
     }
-    // Nothing but batches: number by number, of which those of K are added up.
+    // M = N = 1: multiplies elementwise, then sums over K.
     const int64_t sums = p.batch.elements();
     gpu::WholeProblem product;
     product.op = hip::WholeOp::kMul;

@@ -64,7 +64,7 @@ bool is_many(const Call& call, size_t i, int64_t size, const char* what) {
 // Throws Error unless there is one number.
 void require_one(const Call& call, size_t i, const char* what) { (void)is_many(call, i, 1, what); }
 
-// The products as they are, or scaled.
+// Integer matrix multiplication; the result is int32 or scaled.
 class IntegerProduct : public gpu::DeviceKernel {
  public:
   IntegerProduct(const Node& node, gpu::Device& device, Operands in)

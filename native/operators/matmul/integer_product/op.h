@@ -1,4 +1,4 @@
-// Products of whole numbers on a GPU.
+// Matrix multiplication of integers on a GPU.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ struct ScaleProblem {
   int64_t outer = 1, M = 1, N = 1;
   bool left_many = false, right_many = false;  // a scale for each row, for each column
   bool has_bias = false;                       // float [N]
-  std::optional<ElementType> quantized;        // in which 8 bits Y is; nothing: float
-  bool has_zero = false;                       // of Y
+  std::optional<ElementType> quantized;        // the 8-bit type of Y; empty: float
+  bool has_zero = false;                       // Y has a zero point
   float alpha = 1;
 };
 

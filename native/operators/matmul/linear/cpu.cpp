@@ -1,6 +1,6 @@
-// X W on panels of W: X is packed in blocks of rows that stay in the second-level cache while all panels pass
-// by, and each product is finished (bias, residual, activation) while it is in the first-level cache. Large
-// ones in float32 are seven eighths of that (strassen.h).
+// X W on panels of W: X is packed in blocks of rows, which remain in the second-level cache while all panels are
+// multiplied. Bias, residual and activation are applied while a result is in the first-level cache. Large problems in
+// float32 use Strassen's algorithm, with seven eighths of the multiplications (strassen.h).
 #include "operators/matmul/linear/cpu.h"
 
 #include <vector>
@@ -16,9 +16,9 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kBlockCost = 6;  // of a block of rows, beside a panel that a lane begins with
+constexpr int64_t kBlockCost = 6;  // cost of a block of rows; beginning a panel costs 1
 
-// Of a panel.
+// Steps of a panel along K.
 int64_t weight_steps(const LinearProblem& p) {
   return p.bfloat16 ? tiled_steps(ceil_div(p.K, Brain::kDepth)) : p.K;
 }
@@ -39,7 +39,7 @@ void prepare(const LinearProblem& p, const T* w, Word* panels) {
   }
 }
 
-// How X is packed: in blocks of at most kMaxRows rows, of which as many as a cache holds at a time.
+// The packed X: blocks of at most kMaxRows rows. As many blocks are packed at a time as fit in a cache.
 struct Blocks {
   int64_t steps;
   int64_t slot;  // words of a block
@@ -76,7 +76,7 @@ void run(const LinearProblem& p, const T* x, const Word* w, const T* b, const T*
                        const int64_t row = first_row(first + i);
                        pack_rows<E>(x + row * p.K, p.K, first_row(first + i + 1) - row, p.K, s + i * slot);
                      }});
-    // Few panels are divided among the lanes by rows too.
+    // If there are few panels, the rows are also divided among the threads.
     const int64_t most = std::min(count, ceil_div(4 * lanes, panels));
     const int64_t parts = parts_of_least_cost(1, most, panels, lanes,
                                               [&](int64_t n) { return kBlockCost * ceil_div(count, n) + 1; });

@@ -1,4 +1,4 @@
-// What follows all products of Linear: bias, residual and activation. For kernel files only (see cpu/isa.h).
+// The epilogue of Linear on CPUs: bias, residual and activation. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include "cpu/microkernels/activation.h"

@@ -226,10 +226,10 @@ class LinearLayersGpu final : public GpuKernelOf<LinearOp> {
     program.implementation = choice_.plan(kLayers, work, call);
   }
 
-  // Elements from one of the inputs that begin with `first` to the next, where each begins at the multiple of
-  // kSiblingAlignment behind the one before it; else 0. No other distance is taken, not even one that all have: it
-  // would depend on what the memory of other sessions left free, and cuBLASLt's kernels compute a bias's address
-  // in 32 bits: with more than 2 GiB between two biases they read elsewhere.
+  // The distance in elements between consecutive inputs from `first` on, if each begins at the first multiple of
+  // kSiblingAlignment after the previous one; else 0. Another common distance is rejected because it would depend on
+  // the free memory of the device. In addition, cuBLASLt's kernels compute the address of a bias in 32 bits: they
+  // read a wrong address if two biases are more than 2 GiB apart.
   int64_t step(const Call& call, size_t first) const {
     const Tensor& one = call.input(first);
     const int64_t element = static_cast<int64_t>(bytes_of(one.type));

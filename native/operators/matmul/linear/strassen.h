@@ -1,5 +1,5 @@
-// X W in float32 by Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters instead
-// of eight. A quarter of X is a block of rows with half of a section of K, one of W a panel with the same half.
+// X W in float32 by Strassen's algorithm (Numerische Mathematik 13, 1969): seven products of quarters instead of
+// eight. A quarter of X is a block of rows and half of a section of K; a quarter of W is a panel and such a half.
 // For kernel files only (see cpu/isa.h).
 //
 //   y11 = p1 + p4 - p5 + p7   p1 = (x11 + x22) (w11 + w22)   p5 = (x11 + x12) w22
@@ -7,10 +7,11 @@
 //   y21 = p2 + p4             p3 = x11 (w12 - w22)           p7 = (x12 - x22) (w21 + w22)
 //   y22 = p1 - p2 + p3 + p6   p4 = x22 (w21 - w11)
 //
-// The sums join numbers that do not meet in X W, and the larger ones round the smaller ones' digits away: two
-// rows, two columns, or two halves of K. So it multiplies only what `alike` allows, which is measured in X while
-// it is packed and in W once: the norms of rows that are added, those of columns, and by how much the norms of
-// columns of X times those of rows of W grow by adding halves. NaN and infinity are not alike to anything.
+// The sums combine values that X W does not combine: of two rows, two columns, or two halves of K. The larger value
+// rounds away digits of the smaller one. Therefore the algorithm is used only if `alike` allows it. It compares the
+// norms of rows that are added and the norms of columns that are added. It also bounds the growth, by adding halves,
+// of the norms of columns of X times the norms of rows of W. X is measured while it is packed, W once. NaN and
+// infinity are never alike.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +27,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr float kMostApart = 64;      // of squares of norms: a factor of 8
-constexpr int64_t kSectionOfK = 768;  // at most: quarters that a second-level cache holds some of
-constexpr int64_t kFewestOfK = 512;   // in a product that pays for its sums
-constexpr int64_t kFewestOfN = 512;   // and for packing more of X
+constexpr float kMostApart = 64;      // ratio of squares of norms: a factor of 8 between norms
+constexpr int64_t kSectionOfK = 768;  // at most: a second-level cache holds some quarters of this size
+constexpr int64_t kFewestOfK = 512;   // below, the sums cost more than the algorithm saves
+constexpr int64_t kFewestOfN = 512;   // below, packing X seven times costs more than it saves
 constexpr int64_t kFewestRows = 96;
-constexpr int64_t kPackedBytes = 1536 << 10;  // of rows of X at a time
-constexpr int64_t kPairCost =
-    3;  // of a pair of blocks, beside the sums of W that a lane makes for a pair of panels
+constexpr int64_t kPackedBytes = 1536 << 10;  // rows of X that are packed at a time
+constexpr int64_t kPairCost = 3;  // cost of a pair of blocks; the sums of W for a pair of panels cost 1
 constexpr int kParts = 7;
 constexpr int64_t kTwoPanels = 2 * kPanelWidth;
 
@@ -112,8 +112,8 @@ struct HalvesMemory {
   Word* s;         // [pair][part][slot]
   float* columns;  // [pair][2 steps], squares of norms
   uint8_t* rows;   // [pair], whether its rows are alike
-  float* sums;     // [lane][steps][kPanelWidth], of W
-  float* tiles;    // [lane or, with several sections, pair of panels][pair][quarter][kTile]
+  float* sums;     // [worker][steps][kPanelWidth], sums of W
+  float* tiles;    // [worker or, with several sections, pair of panels][pair][quarter][kTile]
 };
 inline HalvesMemory take_memory(const Halves& h, int64_t lanes, Workspace& workspace) {
   HalvesMemory m;
@@ -154,8 +154,8 @@ inline void prepare_norms(const LinearProblem& p, Word* panels) {
 
 // --- X's operands -----------------------------------------------------------------------------------------
 
-// The operands s [part][slot] of a pair of blocks, each of n rows, of which the last of the second may be absent:
-// it is zeros. Adds up the squares of the columns, [2 steps rounded up], and says whether rows that are added
+// Packs the operands s [part][slot] of a pair of blocks of n rows each. If `absent`, the last row of the second block
+// is zeros. Adds the squares of the columns to [2 steps rounded up] sums, and returns whether the rows that are added
 // are alike.
 template <class T>
 bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool absent, Word* s,
@@ -190,7 +190,7 @@ bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool ab
       for (int64_t line = 0; line < n; ++line) __builtin_prefetch(to + kWidth * (n + line), 1);
       transpose(by_row + part * kSquare, kWidth, by_step, kWidth);
       for (int64_t j = 0; j < std::min<int64_t>(kWidth, here); ++j) {
-        // What is written beyond a step's words is overwritten by those of the next.
+        // The next step overwrites the words that are written beyond this one.
         *reinterpret_cast<UnalignedWords*>(to + j * n) =
             *reinterpret_cast<const AlignedWords*>(by_step + j * kWidth);
       }
@@ -208,19 +208,19 @@ bool pack_pair(const Halves& h, const T* x, int64_t x_stride, int64_t n, bool ab
 // A product of a block of rows and a panel.
 struct Tile {
   const Word* s;        // [steps][rows]
-  const float* v;       // [steps][kPanelWidth], or
-  const float* second;  // the sum of v and this times w_sign, which is written to
-  float* sum;
+  const float* v;       // [steps][kPanelWidth]
+  const float* second;  // if sums of W are made: the operand is v + w_sign * second
+  float* sum;           // receives that operand
   Vec w_sign;
   int64_t steps;
-  float* o;       // what it is added to, and
-  int64_t apart;  // how far from it, unless 0, what it is added to times
+  float* o;       // the product is added here
+  int64_t apart;  // unless 0: y_sign times the product is added at o + apart
   Vec y_sign;
-  const char* next;  // fetched into the second-level cache meanwhile,
-  int64_t pace;      // so many bytes a step
+  const char* next;  // memory that is prefetched into the second-level cache
+  int64_t pace;      // bytes that are prefetched in each step
 };
 
-// Sums of W are made by the first block of rows that wants them: adding costs nothing beside its products.
+// The first block of rows that needs a sum of W computes it: the multiplications hide the cost of adding.
 template <bool kMake>
 struct MultiplyAdd {
   template <int kRows>
@@ -287,7 +287,7 @@ class HalvesRun {
   }
 
  private:
-  // Of a pair of blocks.
+  // The first row of a pair of blocks.
   int64_t first_row(int64_t pair) const { return ceil_div(p_.rows, 2) * pair / h_.pairs * 2; }
   int64_t rows_of_block(int64_t pair) const { return (first_row(pair + 1) - first_row(pair)) / 2; }
 
@@ -302,7 +302,7 @@ class HalvesRun {
   bool multiply_pairs(int64_t first, int64_t end) const {
     const auto lanes = static_cast<int64_t>(parallel_.lanes());
     const int64_t count = end - first;
-    // Few panels are divided among the lanes by rows too.
+    // If there are few panels, the rows are also divided among the threads.
     const int64_t most = std::min(count, ceil_div(4 * lanes, h_.panels));
     const int64_t parts = parts_of_least_cost(1, most, h_.panels, lanes,
                                               [&](int64_t n) { return kPairCost * ceil_div(count, n) + 1; });

@@ -1,5 +1,5 @@
-// X W in tiles: X is rounded to tiles of rows, block by block, which stay in the second-level cache while the panels of
-// W pass by. A panel is a row of tiles of columns already.
+// X W in AMX tiles: X is rounded to tiles of rows, block by block. The blocks remain in the second-level cache while the
+// panels of W are multiplied. Each packed panel is already a row of tiles of columns.
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kWidth == kTileSide && kPanel == kBlockTiles);
 
-// X in blocks of two tiles of rows: [block][16 steps][tile], of which as many as a cache holds at a time.
+// X in blocks of two tiles of rows: [block][16 steps][tile]. As many blocks are packed at a time as fit in a cache.
 struct Blocks {
   int64_t tiles;  // along K
   int64_t slot;   // words of a block
@@ -50,7 +50,7 @@ void linear_in_tiles(const LinearProblem& p, const T* x, const Word* w, const T*
                        pack_tiles(x + block * kBlockRows * p.K, p.K, rows_of(block), p.K, tiles,
                                   s + i * blocks.slot);
                      }});
-    // Few panels are divided among the lanes by rows too.
+    // If there are few panels, the rows are also divided among the threads.
     const int64_t parts = lanes == 1 ? 1 : std::min(count, ceil_div(4 * lanes, panels));
     loops.push_back(
         {panels * parts, [&, first, count, parts](int64_t item, size_t) {

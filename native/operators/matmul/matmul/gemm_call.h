@@ -12,7 +12,7 @@ namespace graphopt {
 struct GemmCall : GpuWork<gpu::GemmProblem> {
   Ref a, b, y;
 };
-// Parts of two implementations: by the vendor's library, and by a kernel of our own (plan_own).
+// Two implementations: the vendor's library, and the built-in kernel (plan_own).
 const char* refuse_library(GemmCall& product);
 void plan_library(GemmCall& product);
 void load_blas(gpu::Device& device, const gpu::LibraryChoices* libraries);

@@ -1,4 +1,4 @@
-// MatMul and Gemm: the vendor's library where it is installed, else a kernel of our own.
+// MatMul and Gemm: the vendor's library if it is installed, else the built-in kernel.
 #include "operators/elementwise/elementwise/op.h"
 
 #include "device/libraries/libraries.h"

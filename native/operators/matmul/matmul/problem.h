@@ -1,4 +1,4 @@
-// What a matrix product is.
+// Sizes and strides of a matrix multiplication.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ struct Plan {
   }
 };
 
-// What is packed at a time.
+// Workspace for the operands that are packed at a time.
 struct Packed {
   Word *a, *b;
   Packed(const Plan& plan, Workspace& workspace)
@@ -65,14 +65,14 @@ Matrices matrices_of(const MatMulBfloat16Problem& p, int64_t i, Matrices at) {
   return at;
 }
 
-// Columns that lie one behind another, `next` apart, as a vector of each step, `width` words apart.
+// Packs contiguous columns, `next` apart, as one vector for each step; the vectors are `width` words apart.
 void pack_columns(const float* b, int64_t next, int64_t columns, int64_t K, Word* out, int64_t width) {
   alignas(64) Word some[kWidth * kWidth];
   for (int64_t k = 0; k < K; k += L * Brain::kDepth) {
     const int64_t n = std::min(L * Brain::kDepth, K - k);
     pack_rows<Brain>(b + k, next, columns, n, some);
     for (int64_t step = 0; step < ceil_div(n, Brain::kDepth); ++step, out += width) {
-      // What is behind the last column are others that nobody asks for.
+      // The words behind the last column are arbitrary and not used.
       *reinterpret_cast<AlignedWords*>(out) = *reinterpret_cast<const UnalignedWords*>(some + step * columns);
     }
   }
@@ -98,11 +98,11 @@ void pack_panel(const MatMulBfloat16Problem& p, const float* b, int64_t panel, i
   std::fill(to + filled * width, to + steps * width, Word{0});
 }
 
-// Some blocks of one matrix A and its B, packed, and Y from the first of these rows on.
+// Packed blocks of one matrix A, its packed B, and Y from the first of these rows on.
 struct Work {
   const MatMulBfloat16Problem& p;
   const Plan& plan;
-  int64_t rows;  // of all blocks
+  int64_t rows;  // rows of all blocks
   Word *a, *b;
   float* y;
 
@@ -198,7 +198,7 @@ void matmul_bfloat16(const MatMulBfloat16Problem& p, const T* a, const T* b, T* 
                            work.pack_block(from.a + block * plan.block_rows * p.a_row, at - panels);
                          }
                        }});
-      // Few panels are divided among the lanes by rows too.
+      // If there are few panels, the rows are also divided among the threads.
       const int64_t parts =
           plan.lanes == 1 ? 1 : std::min(blocks, ceil_div(4 * plan.lanes, count * plan.panels));
       loops.push_back({count * plan.panels * parts, [&, first, block, blocks, parts](int64_t item, size_t) {

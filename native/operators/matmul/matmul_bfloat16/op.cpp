@@ -19,7 +19,7 @@ std::vector<int64_t> read_perm(const Attributes& attributes, const char* name) {
 // An operand after its perm, and how far apart its elements are along each axis.
 struct Permuted {
   Shape shape, step;
-  // Of the i-th axis from the right.
+  // Size and stride of the i-th axis from the right.
   int64_t size(size_t i) const { return shape[shape.rank() - 1 - i]; }
   int64_t distance(size_t i) const { return step[step.rank() - 1 - i]; }
 };
@@ -35,7 +35,7 @@ Permuted permuted(const char* name, const Shape& shape, const std::vector<int64_
   return result;
 }
 
-// Of A and B along an axis of the batch: what it is in Y, and how far each moves.
+// An axis of the batch: its size in Y, and the strides of A and B, 0 where broadcast.
 struct BatchAxis {
   int64_t size, a, b;
 };
@@ -46,7 +46,7 @@ BatchAxis batch_axis(const Permuted& a, const Permuted& b, size_t i) {
   return {m == 1 ? n : m, m == 1 ? 0 : a.distance(i), n == 1 ? 0 : b.distance(i)};
 }
 
-// One B for all rows of A, which lie one behind another: they are those of one product.
+// Whether all matrices form one product: a single B, and the rows of A equally spaced over the batch.
 bool is_one_product(const MatMulBfloat16Problem& p) {
   int64_t distance = p.M * p.a_row;
   for (size_t i = p.batch.rank(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// MatMulBf16: Y = alpha A B, whose factors are rounded to bfloat16. On the CPU alone.
+// MatMulBf16: Y = alpha A B with A and B rounded to bfloat16. CPU only.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace graphopt {
 
-// Y [batch.., M, N] of A [.., M, K] and B [.., K, N], the perms of the node being folded into distances, in elements.
+// Y [batch.., M, N] of A [.., M, K] and B [.., K, N]. The perms of the node are folded into strides, in elements.
 struct MatMulBfloat16Problem {
   int64_t M = 0, K = 0, N = 0;
   Shape batch;
-  std::vector<int64_t> a_batch, b_batch;  // from matrix to matrix along each axis of it; 0 where broadcast
-  int64_t a_row = 0;                      // from row to row of A, which has one element behind another
-  bool b_transposed = false;              // B has those of a column behind one another, else those of a row
-  int64_t b_next = 0;                     // from row to row of B, or from column to column
+  std::vector<int64_t> a_batch, b_batch;  // strides along each axis of the batch; 0 where broadcast.
+  int64_t a_row = 0;                      // Stride between rows of A; the elements of a row are contiguous.
+  bool b_transposed = false;              // The columns of B are contiguous, else its rows.
+  int64_t b_next = 0;                     // Stride between rows of B, or between columns if transposed.
   float alpha = 1.0f;
 };
 
@@ -40,7 +40,7 @@ class MatMulBfloat16Op final : public Operator<MatMulBfloat16Problem> {
 
 namespace graphopt::cpu {
 
-// T is float. The result does not depend on the number of lanes.
+// T is float. The result does not depend on the number of threads.
 GRAPHOPT_PRODUCT_KERNEL(size_t, matmul_bfloat16_workspace, (const MatMulBfloat16Problem& p, size_t lanes),
                         (p, lanes))
 GRAPHOPT_PRODUCT_KERNEL(void, matmul_bfloat16,

@@ -5,11 +5,11 @@
 
 namespace graphopt::gpu {
 
-// Y [M, N] = A [M, K] times B [N, K] transposed, whose numbers have 2, 4 or 8 bits.
+// Y [M, N] = A [M, K] times B [N, K] transposed; the elements of B have 2, 4 or 8 bits.
 struct NBitsProblem {
   int64_t M = 1, N = 1, K = 1;
   int bits = 4;
-  int64_t size = 32;  // of a block along K, a multiple of 16
+  int64_t size = 32;  // elements of a block along K, a multiple of 16
   bool has_points = false, packed_points = false, has_groups = false, has_bias = false;
 };
 
