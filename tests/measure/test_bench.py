@@ -273,7 +273,9 @@ def test_what_does_not_run_is_named(tmp_path: Path) -> None:
     assert said.startswith(f"{tmp_path / 'net.onnx'}: CPUExecutionProvider, ") and said.endswith(
         "give sizes or inputs that it accepts (--dim, --inputs)"
     )
-    assert "the model does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
+    assert (
+        "the model does not run: Reshape 'Reshape->y': " in said and "requested shape:{7}" in said and ".h:" not in said
+    )
     model = model_from_text("g (float[2] x) => (float[2] y) { y = Neg(x) }", {})
     model.ir_version = 99
     onnx.save(model, tmp_path / "new.onnx")
