@@ -1,4 +1,4 @@
-// Vectors lie across the axes behind the one that is summed, so that no number moves to another place.
+// SIMD vectors span the axes behind the reduced one, so no element has to be moved.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kVectors = 4;  // columns of them at a time: sums do not wait for one another
 constexpr int64_t kColumns = kVectors * L;
 
-// kCount vectors of columns, of which the last holds n.
+// kCount vectors of columns; the last one holds n columns.
 template <int64_t kCount, class T>
 void columns(const T* x, T* y, int64_t D, int64_t stride, int64_t n) {
   Vec most[kCount], sum[kCount] = {};

@@ -1,4 +1,4 @@
-// AxisSoftmax: Softmax over an axis that others follow.
+// AxisSoftmax: Softmax over an axis other than the last.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What group_norm_* take.
+// Arguments of group_norm_*.
 #pragma once
 
 #include "device/args.h"

@@ -49,9 +49,9 @@ Moments block_moments(const float* x, int64_t n, float pivot) {
   return {count, static_cast<double>(pivot) + sum / count, deviations < 0 ? 0 : deviations};  // NaN stays NaN
 }
 
-// One pass over memory. The pivot is the mean of what came before, at first of the first block: a pivot that
-// is far from its block costs digits of that block's deviations only where the distance itself, which join()
-// adds, is as large a part of all deviations.
+// One pass over memory. The pivot is the mean of all blocks before, for the first block its own mean. A pivot
+// far from the block's mean costs digits of the block's deviations. It does so only where the distance
+// itself, which join() adds, is as large a part of all deviations.
 template <class T>
 Moments moments(const T* x, int64_t n) {
   alignas(64) float buffer[kBlock];
@@ -67,7 +67,7 @@ Moments moments(const T* x, int64_t n) {
 
 constexpr int64_t kChunk = 32 * kBlock;
 
-// The same, by chunks that are joined: what lanes that share a set have.
+// As moments(), by joined chunks: the same result as worker threads that share a set compute.
 template <class T>
 Moments moments_of_set(const T* x, int64_t n) {
   Moments all = moments(x, std::min(kChunk, n));
@@ -86,7 +86,7 @@ void normalize_run(const float* x, float mean, float s, float h, const Activatio
 
 constexpr int64_t kShortPlane = 16;
 
-// Chunks of each set, whose moments are joined; 0 where there are enough sets for all lanes, or small ones.
+// Chunks of each set; 0 if sets are small or as many as worker threads.
 int64_t chunks_of(const GroupNormProblem& p, size_t lanes) {
   const int64_t group_size = p.C / p.groups * p.inner;
   if (p.N * p.groups >= static_cast<int64_t>(lanes) || group_size <= kChunk) return 0;

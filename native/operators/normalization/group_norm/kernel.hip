@@ -1,12 +1,13 @@
 // FusedGroupNorm[act]: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics for each
-// image and group, in float32, the variance from deviations (two passes over registers, never E[x^2] -
-// E[x]^2).
+// image and group, in float32. The variance is computed from deviations in two passes over registers, never
+// as E[x^2] - E[x]^2.
 //
 // Bound by memory. A group that fits into the registers of one work-group is read once and written once
-// (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and leaves a mean and a sum
-// of squared deviations for each part, group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
+// (group_norm_*). A larger one is cut into parts: group_norm_stats_* reads X once and writes a mean and a sum
+// of squared deviations for each part. group_norm_apply_* combines them (Chan, Golub and LeVeque, 1983) in a
 // fixed order and reads X a second time, mostly from the cache. About 10 FLOPs an element. Reached on an H200
-// (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch: operators/normalization/group_norm/plan.cpp.
+// (docs/measurements/gpu_h200.md): 62 to 89 % of a copy's bandwidth. Launch:
+// operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
@@ -107,7 +108,7 @@ struct GroupPart {
 
 // A part of a group that was cut.
 struct CutPart {
-  uint32_t n, first, count;  // of which group, and its elements there
+  uint32_t n, first, count;  // index of the group; first element and number of elements in it
 };
 
 DEVICE CutPart cut_part(uint32_t size, const Divisor& parts) {

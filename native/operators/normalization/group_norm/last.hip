@@ -1,13 +1,16 @@
-// FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) + beta[c]), statistics
-// for each image and group, in float32.
+// FusedGroupNorm[act] in channels last, float16: y = act(gamma[c] (x - mean) / sqrt(var + epsilon) +
+// beta[c]), statistics for each image and group, in float32.
 //
-// Bound by memory. A work-item has 8 channels (one where they are no whole packs) of every rows-th pixel of a slab, and
-// keeps a mean and a sum of squared deviations for each of them: of a round of pixels by two passes over registers, rounds,
-// then rows, channels and slabs joined as T. F. Chan, G. H. Golub and R. J. LeVeque do (1983), always in the same order.
-// Where all pixels of some groups are little work, one work-group has them (group_norm_last_*) and reads what its
-// registers did not keep a second time, from a cache. Else group_norm_last_stats_* reads X once and leaves the moments
-// of the groups in each slab and block of channels, and group_norm_last_apply_* joins them and reads X a second time,
-// mostly from the cache. About 15 FLOPs an element. Launch: operators/normalization/group_norm/plan.cpp.
+// Bound by memory. A work-item has 8 channels of every rows-th pixel of a slab, or one channel if channels
+// are not a multiple of 8. For each channel it keeps a mean and a sum of squared deviations. Two passes over
+// registers compute those of a round of pixels. Rounds, then rows, channels and slabs are joined in a fixed
+// order (T. F. Chan, G. H. Golub and R. J. LeVeque, 1983).
+//
+// If all pixels of some groups are little work, one work-group processes them (group_norm_last_*). It reads
+// the pixels that its registers did not keep a second time, from a cache. Else group_norm_last_stats_* reads
+// X once and writes the moments of the groups in each slab and block of channels. group_norm_last_apply_*
+// joins them and reads X a second time, mostly from the cache. About 15 FLOPs an element. Launch:
+// operators/normalization/group_norm/plan.cpp.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/reduce.h"
@@ -18,22 +21,22 @@ namespace graphopt::hip {
 
 constexpr int kLastSteps = kGroupNormLastSteps;
 
-// Of some numbers: their mean, and the sum of squared deviations from it.
+// The mean of some values, and the sum of squared deviations from it.
 struct alignas(8) Moments {
   float mean, deviations;
 };
 
-// Of the groups of a block.
+// The statistics of the groups of a block.
 struct GroupScales {
   float mean[kGroupNormLastGroups], scale[kGroupNormLastGroups];
 };
 
 template <int kSize>
 struct GroupNormLastLds {
-  // Of the channels of each work-item; 8 more, so that those of a column are in different banks.
+  // For the channels of each work-item; 8 more, which puts those of a column into different banks.
   Moments own[kSize][kGroupNormLastThreads + 8];
-  float pixels[kGroupNormLastThreads];  // that each row has
-  // Of a channel and slice of the rows: its moments, how many numbers they are of, and its group among the block's.
+  float pixels[kGroupNormLastThreads];  // pixels per row
+  // For a channel and a slice of the rows: moments, number of values, index of the group in the block.
   Moments slice[kGroupNormLastThreads];
   float count[kGroupNormLastThreads];
   int group[kGroupNormLastThreads];
@@ -50,11 +53,11 @@ struct LastPlace {
   const GroupNormTiles& tiles;
   uint32_t image, block, slab;
   uint32_t row, column;
-  uint32_t first, channels;      // of the block
-  uint32_t first_group, groups;  // that these are of
-  uint32_t pixels;               // of the slab
-  uint32_t own_pixels;           // of the work-item
-  size_t offset;                 // of its first number
+  uint32_t first, channels;      // channels of the block
+  uint32_t first_group, groups;  // groups that these channels belong to
+  uint32_t pixels;               // pixels in the slab
+  uint32_t own_pixels;           // pixels of the work-item
+  size_t offset;                 // offset of its first element
 
   DEVICE explicit LastPlace(const GroupNormTiles& of) : tiles(of) {
     const auto id = static_cast<uint32_t>(block_x()), t = static_cast<uint32_t>(thread_x());
@@ -150,8 +153,8 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
   if (place.column == 0) lds.pixels[place.row] = count;
 }
 
-// The joined moments of `each`, which calls what it is given with moments and a count for some of the numbers, in each
-// lane for others; `count` of them in all. The pivot is near them.
+// Joins the moments that `each` passes, with a count, to its argument: different ones in each work-item,
+// `count` values in all. The pivot is near their mean.
 template <class Each>
 DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
   float sum = 0, deviations = 0;
@@ -164,7 +167,7 @@ DEVICE Moments join_in_wave(float pivot, float count, const Each& each) {
   return {mean, wave_sum(deviations)};
 }
 
-// Of the work-items of a column, each joins the rows of a slice, for one of the pack's channels.
+// Each work-item of a column joins the rows of a slice for one of the pack's channels.
 template <int kSize>
 DEVICE void join_rows(const LastPlace<kSize>& place, GroupNormLastLds<kSize>& lds) {
   const uint32_t slices = place.tiles.rows / kSize, slice = place.row / kSize,
@@ -243,7 +246,7 @@ DEVICE void join_slabs(const LastPlace<kSize>& place, const Moments* partial, ui
   }
 }
 
-// What a work-item's channels are scaled with; loaded before the statistics are there.
+// The parameters of a work-item's channels, loaded before the statistics are known.
 template <int kSize>
 struct LastParameters {
   Channels<kSize> gamma = {}, beta = {};
@@ -255,8 +258,8 @@ struct LastParameters {
   }
 };
 
-// From the last round, which is loaded, to the first: what was read last is the nearest. Y may be X: nobody else reads a
-// work-item's pixels now.
+// From the last round, which is already loaded, to the first: caches hold the most recently read pixels. Y
+// may be X, because no other work-item reads these pixels any more.
 template <int kSize>
 DEVICE void normalize(const LastPlace<kSize>& place, const half_t* x, half_t* y, LastRound<kSize>& round,
                       const LastParameters<kSize>& parameters, const GroupScales& scales,

@@ -1,4 +1,4 @@
-// What group_norm_last_* take: float16 in channels last.
+// Arguments of group_norm_last_*: float16 in channels last.
 #pragma once
 
 #include "device/args.h"
@@ -15,16 +15,16 @@ constexpr int kGroupNormLastGroups = 16;  // groups that these are of, at most
 // X [images, pixels, channels], cut into slabs of pixels and blocks of channels, which may cut groups. A work-item has a
 // pack of channels (8, or one) of every rows-th pixel of its slab.
 struct GroupNormTiles {
-  uint32_t channels, pixels;  // of an image
+  uint32_t channels, pixels;  // per image
   uint32_t slab;              // pixels
-  uint32_t rounds;            // so many times kGroupNormLastSteps pixels of a work-item
+  uint32_t rounds;            // steps of a work-item, each of kGroupNormLastSteps pixels
   uint32_t rows;              // work-items side by side in a column
-  Divisor columns;            // packs of a block
-  Divisor blocks, slabs;      // of an image
+  Divisor columns;            // packs per block
+  Divisor blocks, slabs;      // per image
   Divisor group_channels;
 };
 
-// One work-group for each block and image, whose only slab it is; blocks cut no groups.
+// One work-group for each block and image: a slab has all pixels, and no block cuts a group.
 struct GroupNormLastArgs : Arguments<4, 120> {
   In x;
   Constant gamma, beta;
@@ -39,7 +39,7 @@ struct GroupNormLastStatsArgs : Arguments<2, 88> {
   In x;
   Out partial;  // [images blocks][groups][slabs][2]: mean and sum of squared deviations
   GroupNormTiles tiles;
-  uint32_t groups;  // of a block, at most
+  uint32_t groups;  // per block, at most
 };
 
 struct GroupNormLastApplyArgs : Arguments<5, 128> {

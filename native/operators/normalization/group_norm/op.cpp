@@ -59,7 +59,7 @@ class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
   bool last_;
 };
 
-// GroupNormalization, and InstanceNormalization, whose groups are channels. Inputs X, scale, B.
+// GroupNormalization and InstanceNormalization (a group for each channel). Inputs X, scale, B.
 Planner plan_standard_group_norm(const Node& node, bool instance, bool last) {
   const int64_t groups = instance ? 0 : node.get_int("num_groups");
   const float epsilon = node.get_float("epsilon", 1e-5f);

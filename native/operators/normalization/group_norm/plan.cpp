@@ -26,9 +26,9 @@ void fill(Args& args, const GroupNormProblem& p) {
 // X in channels last, and how it is cut.
 struct LastCut {
   int64_t images, pixels, channels, of_group;
-  int64_t size;                  // of a pack
-  int64_t columns = 1;           // packs of a block
-  int64_t rounds = 1, slab = 0;  // of a work-group
+  int64_t size;                  // elements per pack
+  int64_t columns = 1;           // packs per block
+  int64_t rounds = 1, slab = 0;  // per work-group
 
   LastCut(const GroupNormProblem& p, bool aligned)
       : images(p.N),
@@ -54,8 +54,8 @@ struct LastCut {
     rounds = divide_up(slab, round_pixels());
   }
 
-  // Whether blocks of whole groups and all pixels are little work for a work-group each. So that memory gives whole
-  // sectors they are not narrow, where there is more than a cache makes up for.
+  // Whether one work-group can process all pixels of each block of complete groups. Blocks must be wide
+  // enough to use full memory sectors, unless they are so small that a cache makes up for it.
   bool take_whole_groups(const DeviceFacts& device) {
     constexpr int64_t kLeast = kLastThreads, kFew = 4 * kLastThreads, kMost = 16 * kLastThreads;  // packs
     constexpr int64_t kNarrow = 32;                                                               // channels
@@ -74,8 +74,8 @@ struct LastCut {
     return columns * pixels <= kFew || (fills() && width() >= std::min(kNarrow, channels));
   }
 
-  // Blocks of a cache line, unless that is too many groups; slabs that fill the device and whose moments, which each
-  // work-group of a group reads, are few beside its numbers.
+  // A block spans a cache line, or less where that has too many groups. Slabs fill the device. Each
+  // work-group of a group reads the moments of all slabs, so these must be few compared with its elements.
   void cut_groups(const DeviceFacts& device) {
     const int64_t packs = divide_up(channels, size);
     int64_t most = size == 8 ? 8 : 32;

@@ -1,4 +1,4 @@
-// What layer_norm_2d_* take.
+// Arguments of layer_norm_2d_*.
 #pragma once
 
 #include "device/args.h"

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kMostPixels = 512;
 constexpr int64_t kFewestPixels = 32;
-constexpr int64_t kNumbers = 32 * 1024;  // of a block of pixels: they stay in the second-level cache
-constexpr int64_t kChannels = 32;        // whose numbers are added up before they join the sum
+constexpr int64_t kNumbers = 32 * 1024;  // floats per block of pixels: fits into the second-level cache
+constexpr int64_t kChannels = 32;        // channels per partial sum
 
 // Pixels that are normalised at a time.
 int64_t block_of(const LayerNorm2dProblem& p) {
@@ -23,9 +23,9 @@ int64_t block_of(const LayerNorm2dProblem& p) {
 }
 
 struct Parts {
-  float *gamma, *beta;  // as floats, where they are not
-  float* block;         // of each lane: X as floats, where it is not
-  int64_t numbers;      // of these
+  float *gamma, *beta;  // converted to float; unused for float
+  float* block;         // for each worker thread: X converted to float
+  int64_t numbers;      // per block
 };
 
 template <class T>
@@ -90,7 +90,7 @@ void layer_norm_2d(const LayerNorm2dProblem& p, const T* x, const T* gamma, cons
     } else {
       s = x + at;
     }
-    // The first channel: with it a large mean costs no digits, and equal numbers give 0.
+    // The first channel: with it a large mean costs no digits, and equal values give 0.
     float pivot[kMostPixels], mean[kMostPixels], inverse[kMostPixels];
     std::copy_n(s, n, pivot);
     const float share = 1.0f / static_cast<float>(p.C);

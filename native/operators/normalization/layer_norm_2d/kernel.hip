@@ -1,9 +1,9 @@
 // FusedLayerNorm2d: y = (x - mean) / sqrt(variance + epsilon) gamma[c] + beta[c], mean and variance over the
 // channels of a pixel, in float32.
 //
-// Bound by memory. A work-group has slices of the channels of pixels, or of pairs of them, that lie side by side, so that
-// its loads are of whole sectors. X is read once where a work-item has registers for its channels, else three times, twice
-// of them from a cache. About 8 FLOPs an element. Launch: operators/normalization/layer_norm_2d/plan.cpp.
+// Bound by memory. A work-group has slices of the channels of adjacent pixels, or pairs of pixels, and loads
+// complete memory sectors. X is read once if a work-item has registers for its channels, else three times,
+// two of them from a cache. About 8 FLOPs an element. Launch: operators/normalization/layer_norm_2d/plan.cpp.
 #include "blocks/gpu/neighbours.h"
 #include "operators/normalization/layer_norm_2d/args.h"
 
@@ -66,8 +66,8 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
     }
   };
 
-  // The first channel: with it a large mean costs no digits, and equal numbers give 0. Y may be X, so nobody
-  // writes before all have read it.
+  // The first channel: with it a large mean costs no digits, and equal values give 0. Y may be X, so all
+  // work-items must read it before one writes.
   const Numbers pivot = load_neighbours<kWidth>(x);
   Sums part = {};
   each([&](uint32_t, const Numbers& numbers) {

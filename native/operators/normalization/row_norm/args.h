@@ -1,4 +1,4 @@
-// What row_norm_* take.
+// Arguments of row_norm_*.
 #pragma once
 
 #include "device/args.h"
@@ -7,7 +7,7 @@
 namespace graphopt::hip {
 
 constexpr int kRowNormMostThreads = 1024;
-constexpr int kRowNormVectors = 4;  // of a work-item
+constexpr int kRowNormVectors = 4;  // per work-item
 constexpr int kRowNormAnyThreads = 1024;
 
 // Rows of D, a work-group for each.
@@ -23,9 +23,11 @@ struct RowNormArgs : Arguments<7, 216> {
   Divisor image;    // rows that share a gamma; of the rows from first_row on
   uint32_t first_row;
   uint32_t gamma_step;  // from one image's to the next; 0 where all share one
-  uint32_t rows;        // of all launches
-  RowWindows windows;   // of row_norm_windows_*, where what lies elsewhere than its row is of all launches:
-  int32_t into;         // x, or with a residual y; else the residual
+  uint32_t rows;        // in all launches
+  // For row_norm_windows_*. The tensor in the other row order begins with row 0 of all launches: x, or with a
+  // residual y, if `into` is set; else the residual.
+  RowWindows windows;
+  int32_t into;
   uint32_t unused;
 };
 

@@ -11,9 +11,9 @@ namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
 struct Parts {
-  float *gamma, *beta;  // as floats, where they are not
-  float* rows;          // of each lane: s, x, r
-  int64_t stride;       // of these
+  float *gamma, *beta;  // converted to float; unused for float
+  float* rows;          // for each worker thread: s, x, r
+  int64_t stride;       // floats per row
 };
 
 template <class T>
@@ -27,7 +27,7 @@ Parts take_parts(const RowNormProblem& p, size_t lanes, Workspace& workspace) {
   return parts;
 }
 
-// The sum of f(v) over n numbers, in several vectors of which none waits for another.
+// The sum of f(v) over n elements, in several independent vector accumulators.
 template <class F>
 float sum_over(const float* x, int64_t n, const F& f) {
   constexpr int64_t kChains = 4;
@@ -40,8 +40,8 @@ float sum_over(const float* x, int64_t n, const F& f) {
   return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// The rows of what the row-th step of the loop reads and writes, but for the sum; x < 0 where its row is padding. In
-// the next `more` steps all of them are the next ones.
+// The rows of x, residual and y in the row-th step of the loop; x < 0 where its row is padding. In each of
+// the next `more` steps, every one of them advances by one row.
 struct Rows {
   int64_t x, residual, y, more;
 };
@@ -50,7 +50,7 @@ Rows rows_at(const RowNormProblem& p, int64_t row) {
   const hip::RowWindows& w = p.windows;
   const auto by = [](uint32_t n, const hip::Divisor& d) { return n / d.d; };
   const auto place = static_cast<uint32_t>(row);
-  // What lies beside each other in a line of a window does so in one of the image, but where that ends or begins.
+  // A line of a window is contiguous in the image as well, unless the image ends or begins within it.
   const uint32_t width = w.window_width.d;
   if (!p.has_residual) {
     const uint32_t first = row_in_images(w, place, by), more = width - place % width - 1;
@@ -105,10 +105,10 @@ void norm_rows(const RowNormProblem& p, const T* x, const T* residual, const T* 
         if (p.writes_sum) store(sum + row * D, total, count);
         s = total;
       }
-      // Partial sums of blocks are joined in double, so that long rows lose nothing.
+      // Partial sums of blocks are joined in double: long rows lose no precision.
       double mean = 0;
       if (!p.rms) {
-        const float pivot = s[0];  // with it, a large mean costs no digits, and equal numbers give 0
+        const float pivot = s[0];  // with it, a large mean costs no digits, and equal values give 0
         for (int64_t i = 0; i < D; i += kBlock) {
           const int64_t end = std::min(D, i + kBlock);
           mean += static_cast<double>(sum_over(s + i, end - i, [&](Vec v) { return v - pivot; }));

@@ -24,7 +24,7 @@ DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   return parameters + static_cast<size_t>(image) * args.gamma_step;
 }
 
-// The rows that a work-group reads and writes, where they are not its own; kNoRow of x where its row is padding.
+// The rows that a work-group reads and writes if their order differs from its own; x is kNoRow for padding.
 struct OtherRows {
   uint32_t x, residual, y;
 };

@@ -174,7 +174,7 @@ using KernelOfRows = RowNormKernel<RowNormOp, T>;
 template <class T>
 using KernelOfWindows = RowNormKernel<RowNormWindowsOp, T>;
 
-// [1,1,D] is a row, too.
+// [1, 1, D] is accepted as a row.
 Shape without_ones_in_front(const Shape& shape, size_t rank) {
   size_t first = 0;
   while (shape.rank() - first > rank && shape[first] == 1) ++first;
@@ -187,13 +187,13 @@ Shape without_ones_in_front(const Shape& shape, size_t rank) {
 struct Statistics {
   size_t mean, deviation;  // which outputs they are; 0: none
 
-  // Adds the launch of `p`, whose first outputs are y and sum, and what becomes of the statistics.
+  // Adds the launch of `p` with the outputs y and sum, and the copies of the statistics to their outputs.
   void launch(Call& call, Program& program, RowNormProblem p, size_t axis, std::initializer_list<Ref> inputs,
               Ref y, Ref sum) const {
     const Tensor& x = call.input(0);
     Shape shape = x.shape;
     for (size_t d = axis; d < shape.rank(); ++d) shape[d] = 1;
-    // An output that the node leaves out between others looks like one that it asks for; then its copy is not run.
+    // An omitted output before a present one looks like a present one; its copy is not run.
     const auto asked = [&](size_t i) { return i > 0 && i < call.outputs.size(); };
     p.writes_statistics = asked(mean) || asked(deviation);
     const int64_t bytes = p.rows * bytes_of(ElementType::kFloat);

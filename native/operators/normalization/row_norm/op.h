@@ -14,8 +14,8 @@
 
 namespace graphopt {
 
-// The order of rows: all is in that of images; Y is in that of windows, in which padding is 0, and without a residual
-// sum X alone may be padded; or the residual is in that of windows.
+// The order of rows. kImages: all tensors are in image order. kIntoWindows: Y is in window order; Y is
+// 0 in the padding, which is possible only without a residual. kFromWindows: the residual is in window order.
 enum class RowOrder { kImages, kIntoWindows, kFromWindows };
 
 // LayerNorm subtracts the mean and adds beta; RMSNorm does neither (beta is null).
@@ -47,7 +47,7 @@ class RowNormOp final : public Operator<RowNormProblem> {
   float epsilon_ = 0.0f;
 };
 
-// Of images of fewer than 2^31 rows with what pads them; a shift is less than an image.
+// For images of fewer than 2^31 rows including padding. The shift is less than a padded image.
 hip::RowWindows row_windows(int64_t height, int64_t width, int64_t window_height, int64_t window_width,
                             int64_t down, int64_t right);
 
@@ -67,7 +67,7 @@ class RowNormWindowsOp final : public Operator<RowNormProblem> {
 
  private:
   void read_sizes(const Attributes& node);
-  int64_t windows() const;  // of an image
+  int64_t windows() const;  // per image
   double rows_of_image() const;
   // Images of a shape [N, H, W, D] or [N, H W, D]. Throws Error.
   int64_t images(const Shape& x) const;

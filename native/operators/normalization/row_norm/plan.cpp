@@ -35,7 +35,7 @@ Plan row_norm_plan(const RowNormProblem& p, bool half, bool aligned, const Devic
   const int64_t pack = half ? 8 : 4;
   const uint8_t gamma = p.has_residual ? 2 : 1;
   const bool registers = aligned && p.D % pack == 0 && p.D / pack <= kMostThreads * hip::kRowNormVectors;
-  // Two vectors a lane keep enough loads in flight; the row fits into a wave or a few.
+  // Two vectors per work-item keep enough loads in flight; the row fits into a wave or a few.
   const int64_t threads = std::clamp(round_up(divide_up(p.D / pack, 2), device.wave),
                                      static_cast<int64_t>(device.wave), kMostThreads);
   const char* name = float_kernel(

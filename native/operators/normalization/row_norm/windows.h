@@ -1,4 +1,4 @@
-// Where a row of an image lies in the order of windows, and the other way round: for the kernels of CPUs and GPUs.
+// Maps rows of an image to rows in window order and back, for the kernels of CPUs and GPUs.
 #pragma once
 
 #include "device/args.h"
@@ -8,12 +8,12 @@ namespace graphopt::hip {
 // Images of height x width rows, padded behind to whole windows, turned up and left by a shift (the first rows come
 // last), and cut into windows. Row-major: images, rows and columns of windows, rows and columns in one.
 struct RowWindows {
-  uint32_t height, width;                // of an image
-  uint32_t padded_height, padded_width;  // whole windows
+  uint32_t height, width;                // per image
+  uint32_t padded_height, padded_width;  // complete windows
   uint32_t down, right;                  // the shift, less than a padded image
-  Divisor image, padded_image;           // rows of one
+  Divisor image, padded_image;           // rows per image
   Divisor line, window_height, window_width;
-  Divisor window, windows_across;  // rows of a window; windows beside each other
+  Divisor window, windows_across;  // rows per window; windows per line of windows
 };
 
 constexpr uint32_t kNoRow = 0xffffffff;

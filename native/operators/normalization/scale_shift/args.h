@@ -1,4 +1,4 @@
-// What scale_shift_*, shift_prelu_* and batch_norm_* take.
+// Arguments of scale_shift_*, shift_prelu_* and batch_norm_*.
 #pragma once
 
 #include "device/args.h"

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kChunk = 16 * kBlock;  // elements that one thread takes at a time
 constexpr int64_t kShortPlane = 16;      // planes below this are handled many at a time
 
-// y = act(x * s + h (+ r)) in one pass, so that the arithmetic hides behind the memory's latency. Loops are
-// free of dependences because y is at most the same array as x or r.
+// y = act(x * s + h (+ r)) in one pass, which hides the arithmetic behind the latency of memory. Loops have
+// no dependences because y is at most the same array as x or r.
 using Plane = void (*)(const float* x, float s, float h, const float* r, const Activation& act, float* y,
                        int64_t n);
 using Elementwise = void (*)(const float* x, const float* s, const float* h, const float* r,
@@ -50,10 +50,10 @@ Loops loops_of(ActivationKind kind) {
 
 bool has_short_planes(const ScaleShiftProblem& p) { return p.inner < kShortPlane; }
 
-// scale and shift as they are read: floats, one for each element of an image where planes are short.
+// scale and shift as floats, one per channel, or one per element of an image if planes are short.
 struct Expanded {
   int64_t times;
-  float *scale, *shift;  // null where they can be read where they are
+  float *scale, *shift;  // null: read in place
 };
 
 template <class T>

@@ -46,7 +46,7 @@ namespace graphopt::gpu {
 // multiples of 16. Throws std::invalid_argument when a plane has 2^31 elements or more.
 Plan scale_shift_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 
-// Y = PRelu(X + shift + R) of inputs X, slopes (a number for each channel), shift, R if any.
+// Y = PRelu(X + shift + R) of inputs X, slopes (one for each channel), shift, R if any.
 Plan shift_prelu_plan(const ScaleShiftProblem& p, bool half, bool aligned);
 
 // BatchNormalization of inputs X, scale, shift, mean, variance, the last four of float unless `half_parameters`.

@@ -1,4 +1,4 @@
-// What softmax_* and lp_norm_* take.
+// Arguments of softmax_* and lp_norm_*.
 #pragma once
 
 #include "device/args.h"
@@ -9,7 +9,7 @@ namespace graphopt::hip {
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 
-// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept numbers of a row, or of a column.
+// x and y [rows, D], a work-group for each row. A work-item keeps up to kSoftmaxKept elements of a row, or of a column.
 constexpr int kSoftmaxKept = 8;
 
 struct SoftmaxArgs : Arguments<2, 32> {
@@ -20,8 +20,8 @@ struct SoftmaxArgs : Arguments<2, 32> {
   int32_t threads;
 };
 
-// x and y [outer, D, inner]: a work-group for kSoftmaxColumns neighbouring columns, or pairs of them, each of which
-// kSoftmaxParts work-items share.
+// x and y [outer, D, inner]. A work-group has kSoftmaxColumns neighbouring columns, or pairs of columns;
+// kSoftmaxParts work-items share each.
 constexpr int kSoftmaxColumns = 32, kSoftmaxParts = 8;
 
 struct SoftmaxColumnsArgs : Arguments<2, 40> {

@@ -1,10 +1,9 @@
-// Softmax, LogSoftmax and LpNormalization, whose numbers are divided by a sum over their axis, in float32: a
-// work-group for a row of the last axis, or for some neighbouring columns of another one, of which a work-item has
-// two in float16. It keeps its numbers in registers where they fit there. What does not fit is read two or three
-// times, all but the first time from the cache.
+// Softmax, LogSoftmax and LpNormalization, in float32. A work-group has a row of the last axis, or some
+// neighbouring columns of another axis; in float16 a work-item has two columns. Elements are kept in
+// registers if they fit. Otherwise they are read two or three times, all but the first time from the cache.
 //
 // Bound by memory: X is read once and Y written once, for about 10 FLOPs an element. scripts/gpu_bench.py
-// sets it beside a copy.
+// compares it with a copy.
 #include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
@@ -12,7 +11,7 @@
 
 namespace graphopt::hip {
 
-// What is summed and what comes of the sum. kShifts: relative to the largest number, which `most` is.
+// The summands and the function of their sum. kShifts: elements are relative to `most`, the largest one.
 struct Exponentials {
   static constexpr bool kShifts = true;
   int32_t how;
@@ -104,7 +103,7 @@ struct SoftmaxColumnsLds {
   Neighbours<float, kWidth> of[kSoftmaxParts][kSoftmaxColumns];
 };
 
-// kKept: a work-item keeps its numbers, of which there are at most kSoftmaxKept in each column.
+// kKept: a work-item keeps its elements in registers, at most kSoftmaxKept of each column.
 template <class T, class Of, int kWidth, bool kKept>
 DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds<kWidth>& lds) {
   using Numbers = Neighbours<float, kWidth>;
@@ -146,7 +145,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       for (uint32_t i = part; i < args.D; i += kSoftmaxParts) visit(numbers_of(row(i)), i);
     }
   };
-  // join(what has been joined, a number), over all parts of a column.
+  // join(joined elements, an element), over all parts of a column.
   const auto over_parts = [&](const Numbers& own, const auto& join) {
     lds.of[part][lane] = own;
     barrier();

@@ -5,7 +5,7 @@
 
 namespace graphopt::gpu {
 
-// What is made of the numbers of an axis.
+// The function that is computed over an axis.
 enum class OverAxis : int32_t { kSoftmax, kLogSoftmax, kLp1, kLp2 };
 
 // x and y [outer, D, inner], over D. `aligned`: both pointers are multiples of 16. Throws std::invalid_argument.
