@@ -1,4 +1,4 @@
-// What cast_* take.
+// Arguments of cast_*.
 #pragma once
 
 #include "device/args.h"
@@ -7,8 +7,8 @@
 namespace graphopt::hip {
 
 constexpr int kCastThreads = 256;
-constexpr int kCastElements = 4;  // of a work-item, of cast_number
-constexpr int kCastPacks = 2;     // of a work-item, of 4 elements each, of the others
+constexpr int kCastElements = 4;  // per work-item, of cast_number
+constexpr int kCastPacks = 2;     // per work-item of the other kernels, 4 elements each
 
 struct CastArgs : Arguments<2, 32> {
   In x;

@@ -1,6 +1,6 @@
-// Cast between floats, whole numbers and bool. Bound by memory: each element is read once and written once, and all
-// that a work-item reads is asked for before the first is waited for. Between float and float16 it comes in packs.
-// scripts/gpu_bench.py sets it beside a copy.
+// Cast between floats, integers and bool. Bound by memory: each element is read once and written once, and a
+// work-item issues all its loads before it waits for the first. Casts between float and float16 load and
+// store packs. scripts/gpu_bench.py compares it with a copy.
 #include "device/platform.h"
 #include "operators/elementwise/cast/args.h"
 
@@ -76,7 +76,7 @@ DEVICE Float as_float(const Number& n) {
   }
 }
 
-// The bits of it, towards 0. What lies beyond int64 is a uint64.
+// Converts to integer bits, rounding towards 0. Floats above the range of int64 are converted as uint64.
 DEVICE int64_t as_whole(const Number& n) {
   if (n.kind == Number::kWhole || n.kind == Number::kUnsigned) return n.whole;
   const double x = n.kind == Number::kReal ? static_cast<double>(n.real) : n.wide;

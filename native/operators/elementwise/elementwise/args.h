@@ -1,4 +1,4 @@
-// What elementwise_* take.
+// Arguments of elementwise_*.
 #pragma once
 
 #include "device/args.h"

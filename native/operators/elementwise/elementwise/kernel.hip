@@ -1,9 +1,9 @@
 // Element-wise operators of one to three inputs with numpy broadcasting, in float32.
 //
-// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element; 16 bytes a lane
-// and instruction wherever the innermost axis allows it. The host has merged the axes that all inputs walk in
-// the same way (operators/elementwise/elementwise/plan.cpp), so that most nodes have one. scripts/gpu_bench.py sets Add
-// beside a copy.
+// Bound by memory: inputs are read once and Y is written once, for 1 to 30 FLOPs an element. A work-item
+// accesses 16 bytes per instruction wherever the innermost axis allows it. The host merges axes that all
+// inputs walk in the same way (operators/elementwise/elementwise/plan.cpp); most nodes then have one axis.
+// scripts/gpu_bench.py compares Add with a copy.
 #include "blocks/gpu/activation.h"
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
@@ -14,8 +14,8 @@ namespace graphopt::hip {
 
 DEVICE float absolute(float x) { return x < 0 ? -x : x; }
 
-// x to the power of y, of zeros and what is not finite as in C. Whole and half exponents that models use are exact to
-// rounding.
+// x to the power of y; zeros, infinities and NaN as in C. Integer and half exponents that models use are
+// exact to rounding.
 DEVICE float power(float x, float y) {
   if (y == 2.0f) return x * x;
   if (y == 3.0f) return x * x * x;
@@ -51,8 +51,8 @@ DEVICE float exp_minus_one(float x) {
   return x > -0.5f ? x + x * (x * p) : exp_fast(x) - 1.0f;
 }
 
-// What is left of x after whole multiples of y, with the sign of x, exactly: x and y are whole numbers of 24 bits
-// times powers of two, and a long division takes 40 binary digits of the quotient at a time.
+// The exact remainder of x / y with the sign of x. x and y are integers of 24 bits times powers of two; a
+// long division takes 40 binary digits of the quotient at a time.
 DEVICE float remainder_towards_zero(float x, float y) {
   constexpr uint32_t kSign = 0x80000000;
   const uint32_t sign = bit_cast<uint32_t>(x) & kSign;
@@ -77,8 +77,8 @@ DEVICE float remainder_towards_zero(float x, float y) {
   return bit_cast<float>(found | sign);
 }
 
-// x = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values. Bit j of the
-// mask is that of value j.
+// x = op(x, z). The operator is uniform across work-items, so one branch serves all values of a work-item.
+// Bit j of the mask belongs to value j.
 template <int kCount>
 DEVICE void apply(const ElementwiseArgs& args, uint32_t mask, float (&x)[kCount], const float (&z)[kCount]) {
   const float p = args.p;

@@ -37,7 +37,7 @@ void plan_unary(Call& call, Program& program, hip::ElementwiseOp op, float p, fl
   program.launch(gpu::elementwise_plan(problem, is_half(x), call.aligned()), {Ref::input(0)}, {y});
 }
 
-// p and q: the attributes alpha and beta where the operator has them, and what they are when absent.
+// p and q: the defaults of the attributes alpha and beta, which replace them if the node has them.
 Planner plan_unary_of(const Node& node, hip::ElementwiseOp op, float p, float q) {
   return [=, p = node.get_float("alpha", p), q = node.get_float("beta", q)](Call& call, Program& program) {
     plan_unary(call, program, op, p, q);
@@ -66,7 +66,7 @@ Planner plan_bias_gelu(hip::ElementwiseOp op) {
   };
 }
 
-// Neg and Abs, of numbers of any type.
+// Neg and Abs, for floats and integers.
 Planner plan_any_unary(hip::ElementwiseOp op, WholeOp whole) {
   return [=](Call& call, Program& program) {
     if (is_float(call.input(0).type)) {
@@ -107,7 +107,7 @@ void plan_relu(Call& call, Program& program) {
   }
 }
 
-// What has a kernel for floats, for whole numbers, or for both.
+// The operation of the kernel for floats, of the one for integers, or both.
 struct Operation {
   hip::ElementwiseOp of_floats = hip::kCopyOp;
   WholeOp of_whole = WholeOp::kNeg;
@@ -178,7 +178,7 @@ void plan_selection(Call& call, Program& program) {
   program.launch(std::move(chosen), {Ref::input(1), Ref::input(2), Ref::input(0)}, {y});
 }
 
-// Inputs from `first` on must be whole numbers of one type.
+// Inputs from `first` on must be integers of one type.
 std::string refuse_mixed_whole(const Node& node, size_t first = 0) {
   const ElementType type = node.inputs[first].type;
   if (!is_whole(type)) return no_kernel(type);
@@ -200,7 +200,7 @@ std::string refuse_selection(const Node& node) {
   return refuse_mixed_whole(node, 1);
 }
 
-// Of floats only the remainder with the dividend's sign is defined.
+// For floats, ONNX only defines the remainder with the dividend's sign.
 std::string refuse_remainder(const Node& node) {
   if (is_float(node.type()) && !node.get_bool("fmod")) return "a remainder of floats without fmod";
   return refuse_mixed(node);

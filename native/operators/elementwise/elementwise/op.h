@@ -22,7 +22,7 @@ Plan elementwise_plan(const ElementwiseProblem& problem, bool half, bool aligned
 
 using hip::WholeOp;
 
-// As ElementwiseProblem, of whole numbers of `bytes` (1, 2, 4 or 8) bytes. low and high are kClip's.
+// As ElementwiseProblem, for integers of `bytes` (1, 2, 4 or 8) bytes. low and high are kClip's.
 struct WholeProblem {
   WholeOp op = WholeOp::kNeg;
   bool masked = false, binary = false, is_signed = true;
@@ -36,7 +36,7 @@ Plan whole_plan(const WholeProblem& problem, bool aligned);
 // y = x, repeated along its axes of size 1.
 Plan broadcast_plan(const Shape& x, const Shape& y, bool half, bool aligned);
 
-// y = a + b, of which b is repeated along its axes of size 1; y has a's shape.
+// y = a + b, where b is repeated along its axes of size 1; y has a's shape.
 Plan add_plan(const Shape& a, const Shape& b, bool half, bool aligned);
 
 }  // namespace graphopt::gpu

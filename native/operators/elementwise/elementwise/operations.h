@@ -1,4 +1,4 @@
-// What kernel.hip computes, for the kernel and for its launch plan.
+// The operations of kernel.hip, for the kernel and for its launch plan.
 #pragma once
 
 #include "operators/activation.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 enum ElementwiseOp : int32_t {
-// of one input: the activations by their numbers, then others
+// one input: the activations in the order of their enumeration, then other functions
 #define GRAPHOPT_KIND(name, a, b) k##name##Op,
   GRAPHOPT_ACTIVATIONS(GRAPHOPT_KIND)
 #undef GRAPHOPT_KIND
@@ -19,7 +19,7 @@ enum ElementwiseOp : int32_t {
   kNegOp,
   kAbsOp,
   kEluOp,  // p
-  // of two inputs
+  // two inputs
   kAddOp,
   kSubOp,
   kMulOp,
@@ -29,7 +29,7 @@ enum ElementwiseOp : int32_t {
   kMinOp,
   kPReluOp,
   kFmodOp,
-  // of a mask and two inputs
+  // a mask and two inputs
   kWhereOp,
 };
 constexpr ElementwiseOp kCopyOp = kNoneOp;

@@ -5,7 +5,7 @@ namespace graphopt::gpu {
 
 namespace {
 
-// What the arguments of floats and of whole numbers share: Y = op(A, B) where the mask says so.
+// Returns the arguments common to floats and integers: Y = op(A, B) where the mask is set.
 template <typename Args, typename Problem>
 Args operands(const Problem& p, int64_t pack, bool aligned) {
   Args args = {};

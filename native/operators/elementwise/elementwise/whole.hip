@@ -1,7 +1,7 @@
-// Element-wise operators of whole numbers with numpy broadcasting, by the width of a number.
+// Element-wise operators of integers with numpy broadcasting, by the width of an element.
 //
-// Bound by memory, as elementwise_*: 16 bytes a lane and instruction wherever the innermost axis allows it.
-// All is computed in 64 bits and wraps around. A division by zero gives 0, where a CPU ends the process.
+// Bound by memory, as elementwise_*: 16 bytes a work-item and instruction wherever the innermost axis allows
+// it. All is computed in 64 bits and wraps around. A division by zero gives 0; on a CPU it ends the process.
 #include "blocks/gpu/operands.h"
 #include "device/platform.h"
 #include "operators/elementwise/elementwise/whole_args.h"
@@ -44,7 +44,7 @@ DEVICE int64_t limited(int64_t v, int64_t low, int64_t high, bool is_uint64) {
   return is_less(high, least, is_uint64) ? high : least;
 }
 
-// x = op(x, z), one branch for all of a lane's values. Bit j of the mask is that of value j.
+// x = op(x, z), with one branch for all values of a work-item. Bit j of the mask belongs to value j.
 template <int kBits, int kCount>
 DEVICE void compute(const WholeArgs& args, uint32_t mask, int64_t (&x)[kCount], const int64_t (&z)[kCount]) {
   const bool is_uint64 = kBits == 64 && args.is_signed == 0;  // the one type that int64 does not hold

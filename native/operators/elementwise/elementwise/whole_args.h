@@ -1,4 +1,4 @@
-// What whole_* take.
+// Arguments of whole_*.
 #pragma once
 
 #include "device/args.h"
@@ -8,11 +8,11 @@ namespace graphopt::hip {
 constexpr int kWholeThreads = 256;  // with 16 bytes each
 
 enum class WholeOp : int32_t {
-  // of one input
+  // one input
   kNeg,
   kAbs,
   kNot,
-  // of two
+  // two inputs
   kAdd,
   kSub,
   kMul,
@@ -26,9 +26,9 @@ enum class WholeOp : int32_t {
   kXor,
   kShiftLeft,
   kShiftRight,
-  // of a mask and two
+  // a mask and two inputs
   kWhere,
-  // of one input, limited to low and high
+  // one input, limited to low and high
   kClip,
 };
 

@@ -1,4 +1,4 @@
-// What gated_* take.
+// Arguments of gated_*.
 #pragma once
 
 #include "device/args.h"

@@ -1,4 +1,4 @@
-// What logic_* take.
+// Arguments of logic_*.
 #pragma once
 
 #include "device/args.h"
@@ -8,7 +8,7 @@ namespace graphopt::hip {
 constexpr int kLogicThreads = 256;  // with 16 bytes of an input each
 
 enum class LogicOp : int32_t {
-  // of two inputs
+  // two inputs
   kEqual,
   kLess,
   kLessOrEqual,
@@ -17,7 +17,7 @@ enum class LogicOp : int32_t {
   kAnd,
   kOr,
   kXor,
-  // of one
+  // one input
   kNot,
   kIsNaN,
   kIsInf,
@@ -35,7 +35,7 @@ struct LogicArgs : Arguments<3, 136> {
   LogicOp op;
   // a and b are multiples of 16 and walked in packs of 16 bytes, or the same number all along one.
   int32_t vectors;
-  int32_t is_unsigned;  // of whole numbers that are compared
+  int32_t is_unsigned;  // for comparisons of integers
   int32_t unused;
 };
 

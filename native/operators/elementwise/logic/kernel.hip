@@ -8,7 +8,7 @@
 
 namespace graphopt::hip {
 
-// Numbers whose order is that of what their bits stand for: of unsigned ones 0 becomes the least signed number.
+// Converts to values that a signed comparison orders correctly: unsigned 0 becomes the least signed integer.
 DEVICE float comparable(half_t x, bool) { return to_float(x); }
 DEVICE float comparable(float x, bool) { return x; }
 template <class T>
@@ -20,8 +20,8 @@ DEVICE T comparable(T x, bool is_unsigned) {
 DEVICE bool is_positive_inf(float x) { return x > 3.40282347e+38f; }
 DEVICE bool is_negative_inf(float x) { return x < -3.40282347e+38f; }
 
-// truth = op(x, z), the operator being the same in all lanes: one branch for all of a lane's values.
-// Comparisons with NaN are false, as everywhere.
+// truth = op(x, z). The operator is uniform across work-items, so one branch serves all values of a
+// work-item. Comparisons with NaN are false, as in IEEE 754.
 template <int kCount, class C>
 DEVICE void decide(LogicOp op, const C (&x)[kCount], const C (&z)[kCount], uint8_t (&truth)[kCount]) {
   constexpr C kZero = 0;

@@ -1,4 +1,4 @@
-// Comparisons, logic and questions about numbers on a GPU: what gives truth values.
+// Comparisons, logic and tests such as IsNaN on a GPU. Their results are bool.
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 struct LogicProblem {
   hip::LogicOp op = hip::LogicOp::kNot;
-  ElementType type = ElementType::kBool;  // of the inputs
+  ElementType type = ElementType::kBool;  // element type of the inputs
   bool binary = false;
   Shape a, b, y;
 };

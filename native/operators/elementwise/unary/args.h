@@ -1,4 +1,4 @@
-// What unary_* take.
+// Arguments of unary_*.
 #pragma once
 
 #include "device/args.h"

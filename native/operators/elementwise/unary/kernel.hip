@@ -6,7 +6,7 @@ namespace graphopt::hip {
 
 DEVICE float magnitude_of(float x) { return x < 0 ? -x : x; }
 
-// To the nearest whole number, and to the even one of two: a sum with 2^23 has no digits behind the point.
+// To the nearest integer, ties to even: a sum with 2^23 has no fraction.
 DEVICE float round_even(float x) {
   const float magnitude = magnitude_of(x);
   if (!(magnitude < 8388608.0f)) return x;
@@ -24,11 +24,10 @@ DEVICE float ceil_exact(float x) {
   return whole < x ? whole + 1.0f : whole;
 }
 
-// x = quarters pi/2 + the result, which lies within pi/4 of 0, for any finite x of magnitude 8192 and more:
-// M. Payne and R. Hanek, "Radian Reduction for Trigonometric Functions", 1983. x is a whole number of 24 bits
-// times a power of two, and of 2/pi only the 96 bits matter that the product has between 2 and 2^-94: those
-// before them give whole turns, those behind them less than 2^-70. Without double, which most GPUs are slow
-// at.
+// x = quarters pi/2 + the result, which is within pi/4 of 0, for any finite x of magnitude 8192 and more: M.
+// Payne and R. Hanek, "Radian Reduction for Trigonometric Functions", 1983. x is an integer of 24 bits times
+// a power of two. Only those 96 bits of 2/pi matter that the product has between 2 and 2^-94: higher bits
+// give full turns, lower ones less than 2^-70. Needs no double, which is slow on most GPUs.
 DEVICE float reduced_large(float x, int32_t& quarters) {
   // 32 zeros, then the digits of 2/pi behind the point.
   constexpr uint32_t kTwoOverPi[8] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
@@ -39,7 +38,7 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   const uint32_t at = (bits >> 23 & 0xffu) - 150u + 30u;
   const uint32_t word = at / 32, shift = at % 32;
   uint32_t part[4] = {};
-  UNROLL for (uint32_t i = 0; i < 8; ++i) {  // what is indexed by a variable does not lie in registers
+  UNROLL for (uint32_t i = 0; i < 8; ++i) {  // arrays that a variable indexes are not kept in registers
     UNROLL for (uint32_t k = 0; k < 4; ++k) part[k] = i == word + k ? kTwoOverPi[i] : part[k];
   }
   uint32_t window[3];
@@ -58,9 +57,9 @@ DEVICE float reduced_large(float x, int32_t& quarters) {
   return x < 0 ? -r : r;
 }
 
-// The sine of x + quarters pi/2. Multiples of pi/2 are taken off small x in three parts, the first two of few
-// digits so that their products are exact (Cody and Waite, "Software Manual for the Elementary Functions",
-// 1980). What is left lies within pi/4 of 0.
+// The sine of x + quarters pi/2. For small x, multiples of pi/2 are subtracted in three parts. The first two
+// have few digits, which makes their products exact (Cody and Waite, "Software Manual for the Elementary
+// Functions", 1980). The remainder is within pi/4 of 0.
 DEVICE float sine(float x, int32_t quarters) {
   float r;
   if (magnitude_of(x) < 8192.0f) {
@@ -81,8 +80,8 @@ DEVICE float sine(float x, int32_t quarters) {
   return (quarters & 2) != 0 ? -y : y;
 }
 
-// atan x = pi/2 - atan(1/x) = pi/4 + atan((x - 1) / (x + 1)); what is left lies within tan(pi/8) of 0, where the
-// terms of the series fall by 0.17 each.
+// atan x = pi/2 - atan(1/x) = pi/4 + atan((x - 1) / (x + 1)). The reduced argument is within tan(pi/8) of 0,
+// where the terms of the series fall by 0.17 each.
 DEVICE float arc_tangent(float x) {
   const float size = magnitude_of(x);
   const bool steep = size > 2.4142136f, middle = size > 0.41421357f;
@@ -131,7 +130,7 @@ DEVICE void unary(const UnaryArgs& args) {
   const uint32_t i = work_item(kUnaryThreads) * kSize;
   if (args.vectors != 0 && i + kSize <= args.total) {
     Pack<T> pack = load_pack(x + i);
-    // Unrolled, since what is indexed by a loop does not lie in registers.
+    // Unrolled, since arrays that a loop variable indexes are not kept in registers.
     UNROLL for (int j = 0; j < kSize; ++j) {
       pack.v[j] = from_float<T>(unary_one(args.op, args.alpha, to_float(pack.v[j])));
     }

@@ -1,4 +1,4 @@
-// Functions of one number on a GPU. Those that end other operators, and their kin, are in elementwise/.
+// Functions of one element on a GPU. Activations and similar functions are in elementwise/elementwise/.
 #pragma once
 
 #include "device/launch.h"
