@@ -1,4 +1,4 @@
-// What grid_sample_* take.
+// Arguments of grid_sample_*.
 #pragma once
 
 #include "device/args.h"
@@ -15,7 +15,7 @@ struct GridSampleArgs : Arguments<3, 72> {
   In x, grid;
   Out y;
   uint32_t total;
-  Divisor points;  // of an image
+  Divisor points;  // per image
   int32_t channels, channels_each;
   int32_t axes;      // 2 or 3
   int32_t sizes[3];  // from the innermost axis on

@@ -13,7 +13,7 @@ DEVICE float grid_floor(float x) {
   return down > x ? down - 1 : down;
 }
 
-// To the nearest whole number, of two the even one.
+// To the nearest integer, ties to even.
 DEVICE float grid_round(float x) {
   const float down = grid_floor(x), part = x - down;
   const bool odd = (static_cast<int>(down) & 1) != 0;
@@ -43,7 +43,7 @@ DEVICE GridTaps<kTaps> grid_taps(const GridSampleArgs& args, float given, int si
   const auto n = static_cast<float>(size);
   const bool corners = args.corners != 0;
   float x = corners ? (given + 1) / 2 * (n - 1) : ((given + 1) * n - 1) / 2;
-  // Such coordinates have no neighbours in X; limited, they and NaN can be made a whole number.
+  // Such coordinates have no neighbours in X. Limited, they and NaN can be converted to integers.
   const float most = 16777216;
   x = x > -most ? (x < most ? x : most) : -most;
   if (kTaps == 1) x = grid_round(x);
@@ -104,7 +104,7 @@ DEVICE void grid_sample(const GridSampleArgs& args) {
   T* y = static_cast<T*>(args.y) + static_cast<size_t>(plane) * args.points.d + point;
   NO_UNROLL for (int channel = first; channel < last; ++channel) {
     float sum = 0;
-    // An element whose weight is 0 may be infinite: their product would be NaN.
+    // An element with weight 0 may be infinite: their product would be NaN.
     NO_UNROLL for (int l = 0; l < depth; ++l) {
       const float of_layer = one_of<kTaps>(layers.weight, l);
       if (of_layer == 0) continue;

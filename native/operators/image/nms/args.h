@@ -1,4 +1,4 @@
-// What nms_* take.
+// Arguments of nms_*.
 #pragma once
 
 #include "device/args.h"
@@ -20,7 +20,7 @@ struct NmsSelectArgs : Arguments<5, 80> {
   float overlap, score;
 };
 
-// rows [all, 3]: image, class and box of what was picked, in this order; number: how many there are. A
+// rows [all, 3]: image, class and box of each selected box, in this order; number: how many rows there are. A
 // work-group for each image and class.
 struct NmsRowsArgs : Arguments<4, 56> {
   In picked, counts;

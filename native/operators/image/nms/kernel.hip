@@ -1,6 +1,6 @@
-// NonMaxSuppression: a work-group takes the boxes of an image and a class in the order of their scores, of equal
-// ones the first, and strikes out in each round, while it looks for the next one, what overlaps the last too
-// much. The order is that of the definition, and so are the results, whatever the device does first.
+// NonMaxSuppression. A work-group selects boxes of an image and a class by descending score, the first one of
+// equal scores. In each round it looks for the next box and removes those that overlap the last one too much.
+// The order is that of the definition, so results do not depend on the device's scheduling.
 #include "device/platform.h"
 #include "operators/image/nms/args.h"
 
@@ -30,7 +30,7 @@ DEVICE bool overlaps(const NmsBox& a, const NmsBox& b, float most) {
   return of_a > 0 && of_b > 0 && either > 0 && both / either > most;
 }
 
-// The best of each wave. Rounds take turns, so that one barrier in each is enough.
+// The best of each wave. Rounds alternate between two buffers, so one barrier in each round is enough.
 struct NmsBest {
   float score[2][kNmsThreads / kWave];
   int at[2][kNmsThreads / kWave];
@@ -84,7 +84,7 @@ DEVICE void select_boxes(const NmsSelectArgs& args) {
   NO_UNROLL while (count < args.most) {
     NmsCandidate mine = {none, args.N};
     NO_UNROLL for (int i = thread; i < args.N; i += kNmsBoxes * kNmsThreads) {
-      // All are asked for before the first is waited for.
+      // All loads are issued before the first is waited for.
       float score[kNmsBoxes];
       NmsBox box[kNmsBoxes];
       UNROLL for (int k = 0; k < kNmsBoxes; ++k) {

@@ -1,5 +1,5 @@
-// NonMaxSuppression: the selection decides how large the output is, and so is made before it; what is left is a
-// copy.
+// NonMaxSuppression. The selection decides the size of the output, so it runs before the output is planned;
+// the planned part is a copy.
 #include "operators/image/nms/op.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ CountedPlanner plan_non_max_suppression(const Node& node) {
       program.reserve(1);  // the runtime has no memory of 0 bytes
     }
   };
-  // The last two inputs are what the selection has put out.
+  // The last two inputs are the outputs of the selection.
   const auto plan = [](Call& call, Program& program) {
     const size_t rows = call.inputs.size() - 1;
     const std::vector<int64_t> number = call.integers(rows - 1);

@@ -1,4 +1,4 @@
-// What resize_* take.
+// Arguments of resize_*.
 #pragma once
 
 #include "device/args.h"
@@ -30,13 +30,12 @@ struct ResizeArgs : Arguments<2, 128> {
   int32_t packs;  // all columns of a work-item are written at once
 };
 
-// x [images, H, W, channels]; a work-item for each pack of channels of a pixel of y, of which there are
-// `total`.
+// x [images, H, W, channels]; a work-item for each of the `total` packs of channels in the pixels of y.
 struct ResizeChannelsLastArgs : Arguments<2, 136> {
   In x;
   Out y;
   uint32_t total, channels;
-  Divisor packs;  // of a pixel
+  Divisor packs;  // per pixel
   Divisor per_image, across;
   SourceAxis rows, columns;
   Interpolation how;
@@ -54,8 +53,8 @@ struct ResizeOneArgs : Arguments<2, 120> {
   float cubic;    // the coefficient a of the cubic
   float narrow;   // antialias: how much further apart the elements of y are than those of x, as 1 / that
   int32_t reach;  // elements of x on either side that take part
-  int32_t inside_only;  // only those that there are; else those at the edges stand for what lies beyond
-  int32_t crops;        // what lies outside of x has a value of its own
+  int32_t inside_only;  // only elements of x count; else the edge elements are repeated beyond x
+  int32_t crops;        // places outside of x have the value `outside`
   int32_t normalized;   // weights are divided by their sum
   int32_t unused;
 };

@@ -48,7 +48,7 @@ DEVICE void resize(const ResizeArgs& args) {
   UNROLL for (int k = 0; k < kColumns; ++k) {
     c[k] = from_where(columns, min_int(first_column + k, columns.out - 1), args.how);
   }
-  // Rows of X between whose columns `top` and `bottom` lie: Y that is finer takes most of them again.
+  // The rows of X that `top` and `bottom` were interpolated from: a finer Y reuses most of them.
   int top_row = -1, bottom_row = -1;
   float top[kColumns] = {}, bottom[kColumns] = {};
   const auto between_columns = [&](int row, float (&out)[kColumns]) {

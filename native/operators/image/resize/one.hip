@@ -1,6 +1,6 @@
-// Resize along one axis: picks of elements of any type, and sums of neighbours with linear or cubic weights,
-// widened where Y is coarser (antialias). Several axes are one launch each, those that shrink first; between
-// them the values stay in float.
+// Resize along one axis: copies of elements of any type, and sums of neighbours with linear or cubic weights,
+// widened where Y is coarser (antialias). Several axes are one launch each, those that shrink first;
+// intermediate values are float.
 //
 // Bound by memory. Cubic weights: Keys, "Cubic convolution interpolation for digital image processing", 1981.
 #include "operators/image/resize/coordinates.h"
@@ -64,7 +64,7 @@ DEVICE void resize_blend(const ResizeOneArgs& args) {
     const int at = max_int(0, min_int(base + k, args.axis.in - 1));
     if (args.inside_only != 0 && at != base + k) continue;
     const float weight = resize_weight(args, (static_cast<float>(k) - part) * args.narrow);
-    // What has no weight may be infinite.
+    // An element without weight may be infinite.
     if (weight == 0) continue;
     weights += weight;
     sum += weight * to_float(line[static_cast<uint32_t>(at) * args.inner.d]);

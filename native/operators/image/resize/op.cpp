@@ -96,7 +96,7 @@ class Resize final : public gpu::DeviceKernel {
     return named;
   }
 
-  // What becomes of each axis of a tensor of this shape.
+  // Returns the sizes, the scale and the crop of each axis of a tensor of this shape.
   std::vector<ResizeAxis> axes(const Call& call, const Shape& x) const {
     std::vector<ResizeAxis> all(x.rank());
     for (size_t d = 0; d < x.rank(); ++d) {
@@ -175,7 +175,7 @@ class Resize final : public gpu::DeviceKernel {
     const Tensor& x = call.input(0);
     std::vector<ResizeAxis> all = axes(call, last_ ? to_channels_first(x.shape) : x.shape);
     const size_t rank = all.size();
-    // In the order in which they lie in memory.
+    // In memory order.
     if (last_) std::rotate(all.begin() + 1, all.begin() + 2, all.end());
     Shape y = x.shape;
     std::vector<size_t> changed;

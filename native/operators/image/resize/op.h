@@ -16,7 +16,7 @@ enum class Coordinates : int32_t {
   kAsymmetric,
   kAlignCorners,
   kHalfPixelSymmetric,
-  kCrop,  // of tf_crop_and_resize: what lies outside of X has a value of its own
+  kCrop,  // tf_crop_and_resize: places outside of X have a value set by an attribute
 };
 
 struct ResizeAxis {
@@ -47,11 +47,12 @@ struct ResizeOneProblem {
   Interpolation how = Interpolation::kRoundPreferFloor;
   float cubic = -0.75f;      // a of the cubic
   bool antialias = false;    // a coarser Y takes in all of X
-  bool inside_only = false;  // what lies beyond the edges has no weight; else it is as the edges
-  // What kCrop writes where there is no X: the bits of an element; where elements are blended, of a float.
+  bool inside_only = false;  // places beyond the edges have no weight; else the edge elements are repeated
+  // The value that kCrop writes outside of X: the bits of an element, or of a float where elements are
+  // blended.
   uint64_t outside = 0;
-  int64_t bytes = 4;                       // of an element that is picked
-  bool half_in = false, half_out = false;  // of elements that are blended: float16, else float
+  int64_t bytes = 4;                       // per element, if elements are copied
+  bool half_in = false, half_out = false;  // type of elements that are blended: float16, else float
 };
 Plan resize_one_plan(const ResizeOneProblem& p);
 
