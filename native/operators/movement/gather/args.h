@@ -1,4 +1,4 @@
-// What gather_* take.
+// Arguments of gather_*.
 #pragma once
 
 #include "device/args.h"

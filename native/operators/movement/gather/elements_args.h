@@ -1,4 +1,4 @@
-// What gather_elements_* and gather_nd_* take.
+// Arguments of gather_elements_* and gather_nd_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kGatherElementsThreads = 256;
-constexpr int kGatherElements = 4;  // of a work-item
+constexpr int kGatherElements = 4;  // per work-item
 
 // y[i] = x[i, with index[i] in place of i's place along one axis]; y and index have one shape.
 struct GatherElementsArgs : Arguments<3, 112> {

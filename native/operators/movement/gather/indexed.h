@@ -12,9 +12,9 @@ namespace graphopt {
 void require_equal_ranks(const Call& call);
 std::string refuse_elements(const Node& node);
 
-// For GatherND and ScatterND, whose tuples lie along the last axis of the indices. Throws Error.
+// For GatherND and ScatterND: the last axis of their indices holds the tuples. Throws Error.
 int64_t tuple_length(const Call& call);
-// The shape of what they point at: an element of x for each tuple, without its first `indexed` axes.
+// The shape of the addressed elements: for each tuple, an element of x without its first `indexed` axes.
 Shape pointed_at(const Shape& indices, const Shape& x, size_t indexed);
 // Why a node is refused: tuples of more than five indices are, so their length must be known.
 std::string refuse_tuples(const Node& node);

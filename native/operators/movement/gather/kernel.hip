@@ -1,8 +1,8 @@
 // Gather along one axis: y[outer, i, inner] = x[outer, index[i], inner].
 //
-// Bound by memory: what is taken is read once and written once; the element is the widest that the inner size
-// allows. An index that is out of range gives zeros, where other devices can raise an error.
-// scripts/gpu_bench.py sets it beside a copy.
+// Bound by memory: gathered elements are read once and written once, in the widest type that the inner size
+// allows. An index that is out of range gives zeros; other devices may raise an error. scripts/gpu_bench.py
+// compares it with a copy.
 #include "device/platform.h"
 #include "operators/movement/gather/args.h"
 

@@ -1,4 +1,4 @@
-// What range_*, fill_*, trilu_* and one_hot_* take.
+// Arguments of range_*, fill_*, trilu_* and one_hot_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,18 +6,18 @@
 namespace graphopt::hip {
 
 constexpr int kGenerateThreads = 256;
-constexpr int kGenerateElements = 4;  // of a work-item of a range; of the others it is a pack
+constexpr int kGenerateElements = 4;  // per work-item of a range; work-items of the other kernels have a pack
 
 // y[i] = start + i step.
 struct RangeArgs : Arguments<1, 40> {
   Out y;
   uint32_t total;
-  float start, step;  // of floats
+  float start, step;  // for floats
   int32_t unused;
-  int64_t whole_start, whole_step;  // of whole numbers
+  int64_t whole_start, whole_step;  // for integers
 };
 
-// y[i] = the number of these bits.
+// y[i] = the element with these bits.
 struct FillArgs : Arguments<1, 24> {
   Out y;
   uint64_t bits;

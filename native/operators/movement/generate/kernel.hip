@@ -1,4 +1,5 @@
-// Range, ConstantOfShape, Trilu and OneHot: what is made of few numbers and of places. Bound by memory.
+// Range, ConstantOfShape, Trilu and OneHot: outputs that depend on few values and on positions. Bound by
+// memory.
 #include "device/platform.h"
 #include "operators/movement/generate/args.h"
 
@@ -82,7 +83,7 @@ DEVICE int64_t index_of(const OneHotArgs& args, uint32_t i) {
       return index_at<int16_t>(args, i);
     case IndexType::kInt8:
       return index_at<int8_t>(args, i);
-    case IndexType::kUint64: {  // beyond int64 lies beyond any depth, too
+    case IndexType::kUint64: {  // values beyond int64 are beyond any depth
       const auto index = static_cast<int64_t>(index_at<uint64_t>(args, i));
       return index < 0 ? int64_t{0x7fffffffffffffff} : index;
     }
@@ -116,7 +117,7 @@ DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t cou
   return hot;
 }
 
-// The same where each number has an index of its own.
+// The same if each element has a separate index.
 template <uint32_t kMost>
 DEVICE uint32_t hot_of_columns(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const uint32_t line = divide(first, args.inner);

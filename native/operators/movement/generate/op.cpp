@@ -27,7 +27,7 @@ gpu::RangeProblem of_floats(const Call& call) {
   return p;
 }
 
-// No double holds all of int64, and neither does int64 all distances between two of its numbers.
+// double does not hold all values of int64, nor does int64 hold all distances between two of its values.
 gpu::RangeProblem of_whole(const Call& call) {
   gpu::RangeProblem p;
   p.type = call.input(0).type;
@@ -110,7 +110,7 @@ int64_t depth(const Call& call) {
   return static_cast<int64_t>(depth);
 }
 
-// The depth is input 1, what is off and on input 2.
+// Input 1 is the depth, input 2 holds the off and the on value.
 Planner plan_one_hot(const Node& node) {
   const int64_t given = node.get_int("axis", -1);
   return [=](Call& call, Program& program) {

@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 using hip::IndexType;
 
-// `start` and `step` where the type is a float, the other two for whole numbers.
+// `start` and `step` for floats, the other two for integers.
 struct RangeProblem {
   ElementType type = ElementType::kFloat;
   int64_t total = 0;
@@ -39,7 +39,7 @@ Plan trilu_plan(const TriluProblem& p, bool aligned);
 struct OneHotProblem {
   int64_t outer = 1, depth = 1, inner = 1;
   IndexType type = IndexType::kInt64;
-  int64_t bytes = 4;  // of a value
+  int64_t bytes = 4;  // per value
 };
 // Inputs indices, values; output y. `aligned`: all pointers are multiples of 16. Throws std::invalid_argument.
 Plan one_hot_plan(const OneHotProblem& p, bool aligned);

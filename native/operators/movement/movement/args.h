@@ -1,4 +1,4 @@
-// What strided_copy_*, strided_copy_to_packs_* and pad_* take.
+// Arguments of strided_copy_*, strided_copy_to_packs_* and pad_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kCopyThreads = 256;
-constexpr int kCopyElements = 4;  // of a work-item that writes no pack
+constexpr int kCopyElements = 4;  // per work-item that writes no pack
 
 // A walk over `total` elements.
 struct StridedCopyArgs : Arguments<2, 120> {
@@ -31,7 +31,7 @@ struct PadArgs : Arguments<2, 152> {
   Out y;
   uint64_t value;  // the bits of an element
   uint32_t total;
-  uint32_t x_offset;  // of the first element that is left of x
+  uint32_t x_offset;  // first element of x that is not cropped
   Axes axes;          // of y
   Strides x_strides;  // of x
   PadAxes before, x_dims;

@@ -1,9 +1,10 @@
 // Copies between tensors with any strides (Transpose, Slice, Concat, Split, Expand), and Pad.
 //
 // Bound by memory: each element is read once and written once. The element is the widest that all strides
-// allow, up to 16 bytes, whatever the tensor's type is (operators/movement/movement/plan.cpp). Where Y alone allows it, a
-// work-item finds the place of a pack's first element, from which that of the next is a step, and writes them at
-// once: places found one by one would take longer than memory does. scripts/gpu_bench.py sets both beside a copy.
+// allow, up to 16 bytes, for any type of tensor (operators/movement/movement/plan.cpp). If only Y allows it,
+// a work-item computes the position of a pack's first element, steps to the next ones, and writes the pack at
+// once. Computing each position separately would take longer than the memory accesses. scripts/gpu_bench.py
+// compares both with a copy.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/movement/args.h"
@@ -26,7 +27,7 @@ DEVICE void strided_copy(const StridedCopyArgs& args) {
   }
 }
 
-// Y in packs, whose elements lie one behind another there and anywhere in X.
+// Writes Y in packs of consecutive elements, which may be anywhere in X.
 template <class T>
 DEVICE void strided_copy_to_packs(const StridedCopyArgs& args) {
   constexpr int kSize = Pack<T>::kSize;

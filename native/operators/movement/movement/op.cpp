@@ -52,7 +52,7 @@ gpu::StridedCopy sliced(const Call& call) {
     seen[axis] = true;
     const int64_t dim = x.shape[axis];
     throw_if(steps[i] == 0, "a step of 0");
-    // A longer step than the axis leaves what the axis' own length does: an element.
+    // A step longer than the axis selects one element, as a step of the axis' length does.
     const int64_t step = std::clamp<int64_t>(steps[i], -dim - 1, dim + 1);
     const auto clamp = [dim, step](int64_t at) {
       at = at < 0 ? std::max<int64_t>(at, -dim - 1) + dim : at;
@@ -118,7 +118,7 @@ struct Matrices {
 };
 
 std::optional<Matrices> matrices(const StridedCopy& copy) {
-  // Axes of Y in runs that lie one behind another in X as well.
+  // Runs of axes of Y that X walks with one stride.
   struct Run {
     int64_t elements, stride;
   };
@@ -157,7 +157,7 @@ Planner plan_transpose(const Node& node) {
   };
 }
 
-// What a function of the call copies of input 0.
+// Plans the copy of input 0 that kCopy describes.
 template <StridedCopy (*kCopy)(const Call&)>
 void plan_moved(Call& call, Program& program) {
   const StridedCopy copy = kCopy(call);
@@ -181,7 +181,8 @@ void plan_tile(Call& call, Program& program) {
   Ref from = Ref::input(0);
   if (y.elements() == 0) return;
   if (open.empty()) program.copy(out, from, x.shape.elements() * bytes_of(x.type));
-  // Two axes and what lies around them are five, which one copy walks; the last axes come first.
+  // Two axes to repeat and the merged axes around them are five axes, the most that one copy walks. The last
+  // axes come first.
   Shape now = x.shape;
   while (!open.empty()) {
     std::vector<size_t> chosen(open.end() - std::min<ptrdiff_t>(2, std::distance(open.begin(), open.end())),

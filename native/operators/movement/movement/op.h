@@ -32,11 +32,11 @@ using hip::PadMode;
 
 struct PadProblem {
   Shape x;
-  std::vector<int64_t> before, after;  // of each axis; negative ones crop, before anything is padded
+  std::vector<int64_t> before, after;  // for each axis; negative ones crop, before anything is padded
   PadMode mode = PadMode::kConstant;
   uint64_t value = 0;  // the bits of an element
   int64_t bytes = 4;   // 1, 2, 4 or 8
-  // Throws std::invalid_argument when nothing is left of an axis.
+  // Throws std::invalid_argument when the pads crop more than an axis has.
   Shape y() const;
 };
 

@@ -138,10 +138,10 @@ Shape PadProblem::y() const {
 
 namespace {
 
-// What is left of an axis of x, and where it lies in y.
+// The part of an axis of x that is not cropped, and its place in y.
 struct PadAxis {
   int64_t out, in, before, stride;
-  // With the next axis, of which all is in both.
+  // Merges the next axis, which is neither padded nor cropped.
   void join(const PadAxis& next) {
     out *= next.out;
     in *= next.in;
@@ -162,7 +162,7 @@ Plan pad_plan(const PadProblem& p, bool aligned) {
     const int64_t before = p.before[d], after = p.after[d], cut = std::max<int64_t>(-before, 0),
                   left = p.x[d] - cut - std::max<int64_t>(-after, 0);
     if (left <= 0 && p.mode != PadMode::kConstant) throw std::invalid_argument("nothing to pad with");
-    // What a reflection may reach; beyond it the kernel would read outside of x.
+    // A reflection covers at most the axis without its edge; the kernel would read outside of x otherwise.
     if (p.mode == PadMode::kReflect && std::max(before, after) >= left) {
       throw std::invalid_argument("pads of a reflection must be smaller than the axis");
     }

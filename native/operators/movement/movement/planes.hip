@@ -1,8 +1,8 @@
 // Matrices transposed, of elements of 2 and 4 bytes: tensors between channels first and channels last, and
-// every Transpose that comes to one.
+// every Transpose that is equal to one.
 //
-// Bound by memory: each element is read once and written once, 16 bytes a work-item where rows and columns
-// are whole packs. A tile goes through LDS, whose rows are an odd number of banks apart. Launch:
+// Bound by memory: each element is read once and written once, 16 bytes a work-item if rows and columns are
+// multiples of 16 bytes. A tile passes through LDS with rows an odd number of banks apart. Launch:
 // operators/movement/movement/plan.cpp.
 #include "device/platform.h"
 #include "operators/movement/movement/planes_args.h"

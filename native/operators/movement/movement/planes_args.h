@@ -1,4 +1,4 @@
-// What swap_planes_* take.
+// Arguments of swap_planes_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,7 +6,7 @@
 namespace graphopt::hip {
 
 constexpr int kPlanesThreads = 256;
-// Rows and columns of a work-group's part: of matrices with few rows or columns, what they have.
+// The tile of a work-group: 64 x 64, or 8 x 512 or 512 x 8 for matrices with at most 8 rows or columns.
 constexpr int kPlanesTile = 64, kPlanesNarrow = 8, kPlanesWide = 512;
 
 // y [batch, columns, rows] = x [batch, rows, columns]; a work-group for each tile.

@@ -1,4 +1,4 @@
-// What nonzero_* take.
+// Arguments of nonzero_*.
 #pragma once
 
 #include "device/args.h"
@@ -11,7 +11,7 @@ constexpr int kNonzeroPart = kNonzeroThreads * kNonzeroElements;  // of x, which
 constexpr int kNonzeroCounts = 8;  // neighbouring parts, of a work-item that sums them
 constexpr int kNonzeroMostAxes = 8;
 
-// A number counts as zero when it has no bit of `mask` set: minus zero does, NaN does not.
+// An element counts as zero if it has no bit of `mask` set: minus zero does, NaN does not.
 struct NonzeroCountArgs : Arguments<2, 32> {
   In x;
   Out counts;  // uint32_t, of each part
@@ -35,7 +35,7 @@ struct NonzeroPlacesArgs : Arguments<3, 144> {
   uint64_t mask;
   uint32_t total, all;
   int32_t axes;
-  Divisor sizes[kNonzeroMostAxes];  // of the axes of x, the last one first
+  Divisor sizes[kNonzeroMostAxes];  // sizes of the axes of x, the last one first
   int32_t unused;
 };
 

@@ -1,6 +1,6 @@
-// NonZero: the places of the numbers that are not zero, in order. Parts of x are counted, the counts summed,
-// and each part writes behind those before it: x is read twice. Bound by memory, most of it places: a work-group
-// gathers its own in LDS, so that neighbouring work-items write neighbours.
+// NonZero: the indices of the nonzero elements, in order. Parts of x are counted and the counts summed. Each
+// part then writes behind the parts before it: x is read twice. Bound by memory, mostly by the indices: a
+// work-group gathers its own in LDS, and neighbouring work-items write neighbours.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/movement/nonzero/args.h"

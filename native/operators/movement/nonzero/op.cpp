@@ -1,4 +1,4 @@
-// NonZero and Compress, whose outputs are as large as values say.
+// NonZero and Compress: the sizes of their outputs depend on values.
 #include "operators/movement/nonzero/op.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace graphopt {
 namespace {
 
-// A scalar is one number.
+// A scalar has one axis of size 1.
 Shape with_axes(const Shape& x) { return x.rank() == 0 ? Shape{1} : x; }
 
 gpu::NonzeroType numbers(ElementType type) {
@@ -19,7 +19,7 @@ gpu::NonzeroType numbers(ElementType type) {
   return {bytes_of(type), has_sign_of_zero};
 }
 
-// Counts what is not zero in input `which`, of the first `most` numbers.
+// Counts the nonzero elements among the first `most` elements of input `which`.
 void plan_count(Call& call, Program& program, size_t which, int64_t most) {
   const Ref all = set_output(call, 0, Shape{1}, ElementType::kInt64),
             starts = set_output(call, 1, Shape{gpu::nonzero_parts(most)}, ElementType::kInt32);
@@ -27,7 +27,7 @@ void plan_count(Call& call, Program& program, size_t which, int64_t most) {
                  {all, starts});
 }
 
-// Input 1 is their number, 2 what is in front of each part.
+// Input 1 is the number of nonzero elements, input 2 their number before each part.
 CountedPlanner plan_nonzero(const Node&) {
   const auto count = [](Call& call, Program& program) {
     plan_count(call, program, 0, call.input(0).shape.elements());

@@ -1,4 +1,4 @@
-// What scatter_* take.
+// Arguments of scatter_*.
 #pragma once
 
 #include "device/args.h"
@@ -7,9 +7,10 @@ namespace graphopt::hip {
 
 constexpr int kScatterThreads = 256;
 constexpr int kScatterElements =
-    4;  // of a work-item; of scatter_clear and scatter_reduce_each_* side by side
+    4;  // per work-item; adjacent ones in scatter_clear and scatter_reduce_each_*
 
-// What a target becomes of its own value and those that are scattered to it.
+// How a target's value is combined with the updates that are scattered to it; kNone: the last update replaces
+// it.
 enum class ScatterHow : int32_t { kNone, kAdd, kMul, kMin, kMax };
 
 struct ScatterClearArgs : Arguments<1, 16> {
@@ -38,7 +39,7 @@ struct ScatterLinkArgs : Arguments<4, 136> {
   int32_t tuple;
   int32_t axis_stride;
   int32_t sizes[kMostAxes];
-  Strides strides;  // of targets; of ScatterElements of a walk over the updates, 0 along the axis
+  Strides strides;  // between targets; for ScatterElements: of a walk over the updates, 0 along the axis
   Axes axes;        // of that walk
 };
 

@@ -1,12 +1,14 @@
 // ScatterElements and ScatterND, with and without a reduction: the same bits in every run, whatever the order
-// in which work-items meet.
+// of work-items.
 //
-// Updates of one target are linked to a list, whose order is that of the race for it. Each target then takes
-// them: without a reduction the last update wins, as on the CPU; minima, maxima and sums and products of
-// whole numbers are the same in any order; floats are added as whole numbers of 40 bits in units that the
-// largest of them sets, which is the same in any order, too, and nearer to the sum than float is; products of
-// floats are made in the order of the updates. Bound by memory while targets have few updates each: x is read
-// and y written once. An index that is out of range is left out, where other devices can raise an error.
+// The updates of a target are linked to a list in the order of arrival. Each target then combines its list.
+// Without a reduction the last update wins, as on the CPU. Minima, maxima, and integer sums and products are
+// the same in any order. Floats are added as integers of 40 bits in units that the largest of them sets: the
+// sum is the same in any order, and more exact than in float. Products of floats are computed in the order of
+// the updates.
+//
+// Bound by memory while targets have few updates each: x is read and y written once. An update with an index
+// that is out of range is ignored; other devices may raise an error.
 #include "blocks/gpu/walk.h"
 #include "device/platform.h"
 #include "operators/movement/scatter/args.h"
@@ -18,7 +20,7 @@ DEVICE uint32_t scatter_item(int k) {
          static_cast<uint32_t>(k * kScatterThreads + thread_x());
 }
 
-// The updates of a target, by their numbers from 1 on: what each is, and which one follows it.
+// The list of a target's updates, numbered from 1: each update and the number of the next one.
 template <class T>
 struct ListApart {
   const T* updates;
@@ -153,7 +155,7 @@ DEVICE T with_all(ScatterHow how, T x, const List& list, uint32_t first) {
   return x;
 }
 
-// x with one update, or with two, of which the first comes first.
+// Combines x with one update, or with two in the order of the arguments.
 template <class T>
 DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
   const auto wide = widened(x), first = widened(one), second = widened(two);
@@ -169,7 +171,7 @@ DEVICE T with_some(ScatterHow how, T x, T one, T two, bool both) {
   return both ? extreme(y, two, how == ScatterHow::kMax) : y;
 }
 
-// What is beside each other in memory, moved at once.
+// Adjacent elements, loaded or stored at once.
 template <class T>
 struct alignas(kScatterElements * sizeof(T)) Neighbours {
   T v[kScatterElements];
@@ -199,7 +201,7 @@ DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
   }
 }
 
-// Most targets have none, one or two updates: those are asked for together, before the first is waited for.
+// Most targets have at most two updates: their loads are all issued before the first is waited for.
 template <class T, bool kEach>
 DEVICE void scatter_reduce(const ScatterApplyArgs& args) {
   using Place = ScatterPlace<kEach>;

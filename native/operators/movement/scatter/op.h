@@ -17,7 +17,7 @@ struct ScatterProblem {
   bool elements = false;
   size_t axis = 0;
   ElementType type = ElementType::kFloat;
-  int64_t bytes = 4;    // of an element
+  int64_t bytes = 4;    // per element
   bool narrow = false;  // indices are int32_t
   ScatterHow how = ScatterHow::kNone;
 };

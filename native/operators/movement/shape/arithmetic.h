@@ -1,9 +1,10 @@
-// Kernels for values that shapes are made of: sizes, axes, scales, and what is computed from them. They lie in the
-// host's memory, inputs and outputs, and are known as soon as the shapes are: a region computes them while it is
-// planned, so plan may read what its inputs hold.
+// Kernels for values that shapes depend on: sizes, axes, scales, and functions of these. Their inputs and
+// outputs are in host memory. The values are known as soon as the shapes are: a region computes them during
+// planning, so plan may read the elements of its inputs.
 //
-// Of ONNX's operators, for whole numbers of 32 and 64 bits, float and bool. What is rounded is rounded as ONNX
-// Runtime's CPU provider does; sums and products of floats over axes, whose order is not defined, have no kernel.
+// The kernels implement ONNX operators for integers of 32 and 64 bits, float and bool. They round as ONNX
+// Runtime's CPU provider does. Sums and products of floats over axes have no kernel because their order is
+// undefined.
 #pragma once
 
 #include <functional>

@@ -11,7 +11,7 @@
 namespace graphopt {
 namespace {
 
-// body is called with a number of the type.
+// Calls body with a value of the type.
 template <class Body>
 void with_type(ElementType type, const Body& body) {
   switch (type) {
@@ -56,7 +56,7 @@ enum class Operation {
 
 bool compares(Operation op) { return op >= Operation::kEqual; }
 
-// Whole numbers wrap around.
+// Integers wrap around.
 template <class T>
 T wrapped(Operation op, T a, T b) {
   using U = std::make_unsigned_t<T>;
@@ -77,7 +77,7 @@ T divided(Operation op, T a, T b) {
 template <class T>
 T computed(Operation op, T a, T b) {
   if (op == Operation::kMin || op == Operation::kMax) {
-    if (a != a) return a;  // NaN, as b where it is that
+    if (a != a) return a;  // NaN; a NaN of b fails the comparison and is returned below
     return (op == Operation::kMin ? a < b : a > b) ? a : b;
   }
   if constexpr (std::is_same_v<T, bool>) {
@@ -158,8 +158,8 @@ HostFunction binary(Operation op) {
   };
 }
 
-// Floats are divided with the dividend's sign, whole numbers with the divisor's, which is all that ONNX and its attribute
-// fmod leave open.
+// Only the remainder of floats with the dividend's sign (fmod = 1) and that of integers with the divisor's
+// sign (fmod = 0) have a kernel.
 std::string refuse_remainder(const Node& node) {
   const bool of_c = node.get_bool("fmod");
   if (of_c != (node.type() == ElementType::kFloat)) return "this sign of the remainder";

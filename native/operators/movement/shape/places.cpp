@@ -1,4 +1,4 @@
-// What brings numbers that shapes are made of to other places, or makes more of them.
+// Operators on shape values that move or repeat elements.
 #include <algorithm>
 #include <cstring>
 
@@ -39,7 +39,7 @@ HostValue copied(const Call& call, const gpu::StridedCopy& copy, const Shape& sh
   return {shape, x.type, [&x, copy](const Tensor& y) { copy_elements(x, copy, y); }};
 }
 
-// What a function of the call makes of input 0.
+// The copy of input 0 that kCopy describes.
 template <gpu::StridedCopy (*kCopy)(const Call&)>
 HostValue moved(const Call& call) {
   const gpu::StridedCopy copy = kCopy(call);
