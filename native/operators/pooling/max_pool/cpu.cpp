@@ -1,5 +1,5 @@
-// First the largest of the rows that a window covers, column by column, then the largest of the columns: a row of
-// y takes as many comparisons as the window is high, and as it is wide.
+// First takes the maximum over the rows of a window, column by column, then over the columns. A row of y
+// needs kernel height + kernel width comparisons per column instead of their product.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -29,7 +29,7 @@ Vec load_every(const float* x, int64_t stride) {
   return load_aligned(part);
 }
 
-// How many channels a word holds, and the numbers of one.
+// The number of channels in a word, and access to their elements.
 template <class T>
 constexpr int64_t kChannels = std::is_same_v<T, uint32_t> ? 2 : 1;
 template <class T>
@@ -46,7 +46,7 @@ void store_numbers(T* y, const Vec* numbers, int64_t n) {
   store_part(y, numbers[0], n, false);
 }
 void store_numbers(uint32_t* y, const Vec* numbers, int64_t n) {
-  // They are numbers of bfloat16: the lower half of each is zero.
+  // These are bfloat16 values: the lower half of each is zero.
   const Words words = (reinterpret_cast<Words>(numbers[0]) >> 16) | reinterpret_cast<Words>(numbers[1]);
   store_part(reinterpret_cast<float*>(y), reinterpret_cast<Vec>(words), n, false);
 }

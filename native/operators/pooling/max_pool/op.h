@@ -1,5 +1,6 @@
-// MaxPoolPairsBf16: MaxPool over the last two axes of what lies in pairs of channels (operators/conv/fused_conv/op.h).
-// MaxPoolPlanes: the same of what lies in planes of one channel.
+// MaxPoolPairsBf16: MaxPool over the last two axes of the NCHW2c bf16 layout
+// (operators/conv/fused_conv/op.h).
+// MaxPoolPlanes: the same for planes of one channel.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@
 
 namespace graphopt {
 
-// x [planes, in..] and y [planes, out..] of words: a number of float or float16, or two of bfloat16.
+// x [planes, in..] and y [planes, out..] of words: an element of float or float16, or two of bfloat16.
 struct MaxPoolProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t planes = 0;
@@ -39,7 +40,7 @@ class MaxPoolOp final : public Operator<MaxPoolProblem> {
 
 namespace graphopt::cpu {
 
-// T is float, half, or uint32_t: two numbers, the first channel's in the lower half.
+// T is float, half, or uint32_t: two elements of bfloat16, the first channel's in the lower half.
 GRAPHOPT_CPU_KERNEL(size_t, max_pool_workspace, (const MaxPoolProblem& p, size_t lanes), (p, lanes))
 GRAPHOPT_CPU_KERNEL(void, max_pool,
                     (const MaxPoolProblem& p, const T* x, T* y, Parallel& parallel, void* workspace),

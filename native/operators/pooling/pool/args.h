@@ -1,4 +1,4 @@
-// What pool_* and lrn_* take.
+// Arguments of pool_* and lrn_*.
 #pragma once
 
 #include "device/args.h"
@@ -26,13 +26,13 @@ struct PoolArgs : Arguments<2, 136> {
   PoolMode mode;
 };
 
-// x [images, H, W, channels], two axes; a work-item for each pack of channels of a pixel of y, of which there
-// are `total`.
+// x [images, H, W, channels], two axes; a work-item for each of the `total` packs of channels in the pixels
+// of y.
 struct PoolChannelsLastArgs : Arguments<2, 112> {
   In x;
   Out y;
   uint32_t total, channels;
-  Divisor packs;  // of a pixel
+  Divisor packs;  // per pixel
   Divisor per_image, across;
   PoolAxis axes[2];
   PoolMode mode;

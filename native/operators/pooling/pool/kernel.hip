@@ -1,8 +1,9 @@
-// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, whose window lies over
-// channels: a work-item for each output, or for kPoolTogether neighbours, for which places are found once.
+// MaxPool and AveragePool over up to three spatial axes of x [planes, ..], and LRN, which has its window over
+// channels. A work-item for each output, or for kPoolTogether neighbours that share the computation of
+// indices.
 //
-// Bound by memory: X is read once, where windows overlap again from the cache, and Y written once, for a FLOP
-// a tap. scripts/gpu_bench.py sets it beside a copy.
+// Bound by memory: X is read once, overlaps of windows again from the cache, and Y is written once, for a
+// FLOP a tap. scripts/gpu_bench.py compares it with a copy.
 #include "blocks/gpu/channels_last.h"
 #include "blocks/gpu/neighbours.h"
 #include "blocks/gpu/quantized.h"
@@ -11,7 +12,7 @@
 
 namespace graphopt::hip {
 
-// Every whole number of 8 bits is a float.
+// Every integer of 8 bits is exact in float.
 DEVICE float number_of(float x) { return x; }
 DEVICE float number_of(half_t x) { return to_float(x); }
 DEVICE float number_of(uint8_t x) { return static_cast<float>(x); }
@@ -21,7 +22,7 @@ template <class T>
 DEVICE T pooled(float most) {
   return from_float<T>(most);
 }
-// Of a window that lies in the padding: the least number.
+// A window in the padding gives the least value.
 template <>
 DEVICE uint8_t pooled(float most) {
   return saturated_byte(most, false);

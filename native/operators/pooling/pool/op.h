@@ -11,7 +11,7 @@ namespace graphopt::gpu {
 using hip::PoolAxis;
 using hip::PoolMode;
 
-// x [planes, in..], y [planes, out..]; what has fewer than three axes has ones in front.
+// x [planes, in..], y [planes, out..]; with fewer than three axes, the first ones are 1.
 struct PoolProblem {
   int64_t planes = 1, out[kSpatialAxes] = {1, 1, 1};
   PoolAxis axes[kSpatialAxes];
@@ -26,7 +26,7 @@ Plan pool_channels_last_plan(const PoolProblem& p, int64_t channels, bool aligne
 // Over the channels of x [images, channels, inner].
 struct LrnProblem {
   int64_t images = 1, channels = 1, inner = 1;
-  int64_t size = 1;  // of the window
+  int64_t size = 1;  // window size
   float alpha = 1e-4f, beta = 0.75f, bias = 1;
 };
 
@@ -54,7 +54,7 @@ class PoolWindows {
   gpu::PoolMode mode_ = gpu::PoolMode::kMax;
 };
 
-// Why a node with windows over input 0 is left to others, whatever its type.
+// Why a node with windows over input 0 is refused, for any element type.
 std::string refuse_pool_windows(const Node& node);
 
 }  // namespace graphopt
