@@ -1,4 +1,4 @@
-// What quantize_*, dequantize_* and dynamic_scale take.
+// Arguments of quantize_*, dequantize_* and dynamic_scale.
 #pragma once
 
 #include "device/args.h"
@@ -21,14 +21,14 @@ struct QuantizeArgs : Arguments<4, 96> {
   Scales scales;
   Divisor inner, size, block;
   uint32_t blocks;
-  int32_t is_signed;   // of numbers of 4, 8 and 16 bits
+  int32_t is_signed;   // for elements of 4, 8 and 16 bits
   int32_t vectors;     // all pointers are multiples of 16
   int32_t zero_first;  // the zero point is added before rounding
 };
 
-constexpr int kDynamicThreads = 64;  // of which one has work
+constexpr int kDynamicThreads = 64;  // only one of them computes
 
-// The scale and the zero point of uint8 for numbers from the least to the most.
+// The scale and the zero point of uint8 for values from `least` to `most`.
 struct DynamicScaleArgs : Arguments<4, 32> {
   In least, most;
   Out scale, zero;

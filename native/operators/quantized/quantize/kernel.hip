@@ -1,6 +1,6 @@
 // QuantizeLinear to 4, 8 and 16 bits and DequantizeLinear from these and 32, in float32.
 //
-// Bound by memory: 16 bytes of floats a work-item, and the numbers beside them at once.
+// Bound by memory: a work-item reads or writes 16 bytes of floats, and their quantized values at once.
 #include "blocks/gpu/quantized.h"
 #include "device/platform.h"
 #include "operators/quantized/quantize/args.h"
@@ -20,8 +20,8 @@ struct alignas(kCount * sizeof(X)) Numbers {
   X v[kCount];
 };
 
-// Numbers of so many bits, which may be signed, as they lie in memory: X holds one, or two of 4 bits, the first in
-// the lower half.
+// Integers of kBits bits, which may be signed, in their memory layout: X holds one, or two of 4 bits, the
+// first in the lower half.
 template <class X, int kBits_>
 struct Stored {
   static constexpr int kBits = kBits_;

@@ -1,4 +1,4 @@
-// What quantized_* take.
+// Arguments of quantized_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,11 +6,11 @@
 
 namespace graphopt::hip {
 
-constexpr int kQuantizedThreads = 256;  // with 16 numbers each
+constexpr int kQuantizedThreads = 256;  // with 16 elements each
 constexpr int kQuantizedTeam = 32;      // work-items that share a line
 
 enum class QuantizedOp : int32_t {
-  kActivate,  // of one input
+  kActivate,  // one input
   kAdd,
   kMul,
 };

@@ -1,5 +1,5 @@
-// Functions of 8-bit numbers that stand for real ones: each number is computed in float and rounded once, as the
-// runtime's kernels for CPUs do it, whose tables have the same 256 results.
+// Functions of quantized 8-bit values. Each is computed in float and rounded once, as the tables of ONNX
+// Runtime's CPU kernels are: the 256 results are equal.
 //
 // Bound by memory: a byte read and a byte written for a few FLOPs, 16 of them a work-item.
 #include "blocks/gpu/activation.h"
@@ -94,7 +94,7 @@ KERNEL(quantized, kQuantizedThreads, QuantizedArgs, a, a_scale, a_zero, b, b_sca
       });
 }
 
-// Sums are whole numbers: exact for lines of up to 2^23 of them.
+// Sums are integers: exact for lines of up to 2^23 elements.
 KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero, y_scale, y_zero, y) {
   const uint8_t *x = args.x, *x_zero = args.x_zero, *y_zero = args.y_zero;
   const float *x_scale = args.x_scale, *y_scale = args.y_scale;

@@ -1,4 +1,4 @@
-// ONNX Runtime's QLinear operators that are no products: functions of 8-bit numbers that stand for real ones.
+// Element-wise and reduction QLinear operators of ONNX Runtime on quantized 8-bit values.
 #include "operators/quantized/quantized/op.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace {
 using gpu::QuantizedOp;
 using gpu::QuantizedProblem;
 
-// Which inputs are the numbers, their scale and their zero point.
+// Indices of the inputs that hold quantized values, their scale and their zero point.
 struct Numbers {
   size_t x, scale, zero;
 };
 
 bool is_signed_byte(const Tensor& x) { return x.type == ElementType::kInt8; }
 
-// Throws Error unless scale and zero point are one number each.
+// Throws Error unless scale and zero point have one element each.
 void require_one(const Call& call, const Numbers& in) {
   for (const size_t i : {in.scale, in.zero}) {
     if (call.has_input(i) && call.input(i).shape.elements() != 1) {
@@ -48,7 +48,7 @@ void add_activation(const Call& call, Program& program, const Activation& act, c
                  {to});
 }
 
-// The same numbers with another scale and zero point, in the workspace.
+// Requantizes x to the scale and zero point of y, in the workspace.
 Ref rescaled(const Call& call, Program& program, const Numbers& x, const Numbers& y) {
   const Ref to = program.reserve(call.input(x.x).shape.elements());
   add_activation(call, program, {}, x, y, to);
@@ -61,9 +61,10 @@ void add_transposition(const Call& call, Program& program, const Shape& shape,
   program.launch(gpu::strided_copy_plan(gpu::permutation(shape, perm, 1), call.aligned()), {x}, {to});
 }
 
-constexpr Numbers kX = {0, 1, 2}, kY = {0, 3, 4};  // of what has one input; Y's numbers are no input
+// For operators of one input; Y has only the inputs scale and zero point.
+constexpr Numbers kX = {0, 1, 2}, kY = {0, 3, 4};
 
-// Of one input: QLinearSigmoid, QLinearLeakyRelu.
+// QLinearSigmoid and QLinearLeakyRelu, which have one input.
 Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
   Activation act;
   act.kind = kind;
@@ -74,7 +75,7 @@ Planner plan_quantized_activation(const Node& node, ActivationKind kind) {
   };
 }
 
-// Of two: QLinearAdd, QLinearMul.
+// QLinearAdd and QLinearMul, which have two inputs.
 Planner plan_quantized_binary(QuantizedOp op) {
   return [=](Call& call, Program& program) {
     constexpr Numbers a = {0, 1, 2}, b = {3, 4, 5}, c = {0, 6, 7};
@@ -235,7 +236,8 @@ Planner plan_quantized_softmax(const Node& node) {
   };
 }
 
-// The inputs of a node as triples from `first` on, of which the last one stands for the output.
+// Checks triples of inputs: values, scale, zero point. The last triple describes the output and repeats an
+// input as its values.
 std::string refuse_triples(const Node& node, const std::vector<Numbers>& triples) {
   const ElementType type = node.inputs[triples.front().x].type;
   if (!is_byte(type)) return no_kernel(type);

@@ -1,4 +1,4 @@
-// Functions of 8-bit numbers that stand for real ones, on a GPU.
+// Functions of quantized 8-bit values on a GPU.
 #pragma once
 
 #include "blocks/gpu/walk_plan.h"
