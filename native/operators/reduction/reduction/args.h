@@ -1,4 +1,4 @@
-// What reduce_* take.
+// Arguments of reduce_*.
 #pragma once
 
 #include "device/args.h"
@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kReduceThreads = 256;
 
-// How numbers are joined, what is done to each before, and to the result.
+// How elements are reduced, with the functions of each element before and of the result after.
 enum class Join : int32_t { kSum, kMax, kMin, kProduct, kLogSumExp };
 enum class Before : int32_t { kNothing, kAbsolute, kSquare };
 enum class After : int32_t { kNothing, kRoot, kLog };
@@ -16,8 +16,8 @@ struct ReduceHow {
   Join join;
   Before before;
   After after;
-  float scale;      // of the result, before `after`: 1 / R for a mean
-  int64_t divisor;  // of integers in its place
+  float scale;      // factor of the result, before `after`: 1 / R for a mean
+  int64_t divisor;  // for integers, instead of `scale`
   int32_t is_unsigned;
   int32_t unused;
 };

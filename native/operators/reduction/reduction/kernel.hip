@@ -1,15 +1,15 @@
 // Reductions of x [outer, R, inner] over R: of float and float16 in float32, of integers in their own type.
 //
-// Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) take a work-group each, short
-// ones a part of a wave, columns a work-item each, so that neighbours read neighbours. What would be too few
-// work-items is joined in several steps. scripts/gpu_bench.py sets all beside a copy.
+// Bound by memory: X is read once, for one FLOP an element. Long rows (inner is 1) have a work-group each,
+// short ones a part of a wave, columns a work-item each: neighbouring work-items read neighbours. If that
+// gives too few work-items, the reduction has several steps. scripts/gpu_bench.py compares all with a copy.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/reduction/args.h"
 
 namespace graphopt::hip {
 
-// What has been joined so far. Of floats: of LogSumExp the largest number and the sum of exp(x - largest).
+// A partial result of floats. For LogSumExp: the largest element and the sum of exp(x - largest).
 struct FloatJoined {
   float value, sum;
 };
@@ -49,7 +49,7 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
   }
 }
 
-// How many elements are asked for before the first is waited for: 32 bytes of them.
+// Loads that are issued before the first is waited for: 32 bytes of elements.
 template <class From>
 constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
 
@@ -70,7 +70,7 @@ DEVICE FloatJoined join_each(Join join, FloatJoined joined, const float (&values
   return joined;
 }
 
-// The operator is the same in all lanes: one branch for all values.
+// The operator is uniform across work-items: one branch for all values.
 template <int kCount>
 DEVICE FloatJoined join_values(Join join, const FloatJoined& joined, const float (&values)[kCount]) {
   switch (join) {
@@ -104,7 +104,7 @@ DEVICE float result_of(const ReduceHow& how, const FloatJoined& joined) {
   return how.after == After::kRoot ? sqrt_exact(value) : how.after == After::kLog ? log_of(value) : value;
 }
 
-// The numbers of neighbouring lanes, in all of them.
+// Joins the values of neighbouring work-items; each of them gets the result.
 DEVICE FloatJoined join_lanes(Join join, FloatJoined x, int lanes) {
   if (join == Join::kLogSumExp) {
     float largest = x.value;
@@ -148,7 +148,7 @@ DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
     barrier();
     if (thread_x() < half) lds.values[thread_x()] *= lds.values[thread_x() + half];
   }
-  // No barrier behind the last round: thread 0 reads what it has written itself.
+  // No barrier behind the last round: thread 0 reads its own result.
   return {lds.values[thread_x()], 0.0f};
 }
 
@@ -173,7 +173,7 @@ DEVICE FloatJoined join_strided(const ReduceHow& how, const From* x, size_t from
   return joined;
 }
 
-// All of a row of R elements, which lanes read in packs side by side.
+// Reduces a row of R elements, read in adjacent packs by `lanes` work-items.
 template <class From>
 DEVICE FloatJoined join_packs(const ReduceHow& how, const From* x, uint32_t lane, uint32_t R,
                               uint32_t lanes) {
@@ -297,7 +297,7 @@ DEVICE Unsigned root_of(Unsigned x) {
   return root;
 }
 
-// The whole part of the logarithm: how many of e, e^2, .. are not above it, each as the next whole number.
+// The integer part of the logarithm: how many of e, e^2, .. are at most x, each rounded up to an integer.
 DEVICE int log_of_integer(uint64_t x) {
   constexpr int kPowers = 44;
   // clang-format off
@@ -315,7 +315,7 @@ DEVICE int log_of_integer(uint64_t x) {
   return count;
 }
 
-// Of a sum that wrapped around, or is 0, the root is 0 and the logarithm the least number.
+// If a sum wrapped around to a value below 0, or is 0, the root is 0 and the logarithm the least integer.
 template <class T, class Unsigned>
 DEVICE T result_of_integers(const ReduceHow& how, T joined) {
   const T value = divided<T, Unsigned>(how, joined);

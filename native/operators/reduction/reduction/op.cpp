@@ -50,8 +50,8 @@ std::string refuse_axes(const Node& node) {
   return "";
 }
 
-// Of LogSumExp. The CPU's kernel rounds each exponential of whole numbers down before it adds it, so that none but
-// the largest number counts: an answer that the standard does not have, and no other is what a model was made with.
+// For LogSumExp. The CPU's kernel rounds each exponential of an integer down before adding it, so only the
+// largest element counts. This contradicts the standard, but models were made with that kernel.
 std::string refuse_whole(const Node& node) {
   return is_float(node.type()) ? refuse_axes(node) : "only float and float16";
 }
@@ -61,7 +61,7 @@ std::string refuse_numbers(const Node& node) {
   return is_float(type) || (is_whole(type) && bytes_of(type) >= 4) ? refuse_axes(node) : no_kernel(type);
 }
 
-// Of Max and Min, which bytes have, too.
+// Max and Min also have kernels for bytes.
 std::string refuse_extremes(const Node& node) {
   const ElementType type = node.type();
   return bytes_of(type) == 1 ? refuse_axes(node) : refuse_numbers(node);

@@ -22,9 +22,9 @@ enum class Reduction : int32_t {
   kLogSumExp
 };
 
-// Over the axes of x that are `reduced`. Of float, float16 and whole numbers of 32 and 64 bits, of 8 bits and bool
-// only Max and Min; not LogSumExp of whole numbers, whose Mean, L2 and LogSum are rounded towards 0.
-// What is between two steps is float, also of float16.
+// Over the axes of x that are `reduced`. Types: float, float16 and integers of 32 and 64 bits; 8 bits and
+// bool only for Max and Min. Integers have no LogSumExp; their Mean, L2 and LogSum round towards 0. Between
+// two steps values are float, also for float16.
 struct ReduceProblem {
   Shape x;
   std::vector<bool> reduced;
@@ -46,7 +46,7 @@ class ReducedAxes {
   explicit ReducedAxes(const Attributes& node);
   // Throws Error.
   std::vector<bool> of(const Call& call) const;
-  // What is left of the shape.
+  // The output shape.
   Shape left(const Shape& x, const std::vector<bool>& reduced) const;
 
  private:

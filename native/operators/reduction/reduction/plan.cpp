@@ -44,15 +44,15 @@ hip::ReduceHow how_of(Reduction how, ElementType type) {
   return h;
 }
 
-// From one type to another, of floats; integers stay what they are.
-// The suffix of a kernel's name.
+// The suffix of a kernel's name. Floats may change their type; integers keep it.
 const char* suffix_of(ElementType from, ElementType to) {
   if (!is_float(from) || from == to) return type_suffix(from);
   return from == ElementType::kHalf ? "_f16_to_f32" : "_f32_to_f16";
 }
 
-// Work-items for a row: short ones share a work-group. Eight, or four that read packs, read enough side by side; more
-// of them only where each has what it asks for at once, as what they have is joined in as many steps as they double.
+// Work-items for a row: short rows share a work-group. Eight, or four that read packs, read enough adjacent
+// bytes. More are used only if each has all elements that it loads at once, because each doubling adds a step
+// to combine their results.
 uint32_t lanes_of(int64_t R, ElementType from, bool packs) {
   if (R > 512) return hip::kReduceThreads;
   const int64_t few = packs ? 4 : 8, ahead = is_float(from) ? 32 / bytes_of(from) : 8;
@@ -61,7 +61,7 @@ uint32_t lanes_of(int64_t R, ElementType from, bool packs) {
   return static_cast<uint32_t>(lanes);
 }
 
-// One step after another: each reads what the one before it has written.
+// A sequence of launches: each reads the output of the one before.
 class Steps {
  public:
   Steps(const ReduceProblem& p, int64_t reduced, bool aligned)
@@ -157,7 +157,7 @@ class Steps {
 
 }  // namespace
 
-// The innermost reduced axes first: then what is left is small.
+// Reduces the innermost axes first: then the remaining tensor is small.
 Plan reduce_plan(const ReduceProblem& p, bool aligned) {
   std::vector<Part> parts = parts_of(p);
   int64_t reduced = 1;

@@ -1,4 +1,4 @@
-// What top_k_* and arg_* take.
+// Arguments of top_k_* and arg_*.
 #pragma once
 
 #include "device/args.h"
@@ -9,7 +9,7 @@ constexpr int kTopKChunk = 2048;    // entries that a work-group sorts
 constexpr int kTopKThreads = 256;   // of the largest work-group
 constexpr uint32_t kNoEntry = ~0u;  // the index of what fills a chunk up; it comes last
 
-// What is compared.
+// The type of the compared elements.
 enum class Ordered : int32_t {
   kFloat,
   kHalf,
@@ -23,24 +23,24 @@ enum class Ordered : int32_t {
   kUint64
 };
 
-// x [outer, R, inner]. An entry is a number's key, which is larger for what comes first, and its index in R;
-// of equal keys the smaller index comes first.
+// x [outer, R, inner]. An entry is the key of an element and its index in R. Entries are sorted by descending
+// key, then by ascending index.
 
-// Each work-group sorts a chunk of a row and keeps its first `keep`. A row's `count` entries are numbers of x
-// where `from_x`, else those in keys and indices. They go to next_keys and next_indices, or, when the row is
-// one chunk that is the last, to y and which.
+// Each work-group sorts a chunk of a row and keeps its first `keep` entries. A row's `count` entries are
+// elements of x if `from_x` is set, else they are in keys and indices. The result is written to next_keys and
+// next_indices, or to y and which if the row is a single, last chunk.
 struct TopKSortArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
-  Divisor chunks, inner;          // of a row
+  Divisor chunks, inner;          // per row
   uint32_t first;                 // chunk of this launch
   uint32_t R, count, keep, size;  // size: of the sort, a power of two
   Ordered order;
   int32_t smallest, from_x, to_y, threads;
 };
 
-// Merges neighbouring sorted runs of `run` entries, of which a row has `runs`, into runs of `next`: a
-// work-item for each entry. The last two go to y and which, of which there are `next`.
+// Merges neighbouring sorted runs of `run` entries into runs of `next`; a row has `runs` of them. A work-item
+// for each entry. The last merge writes its `next` entries to y and which.
 struct TopKMergeArgs : Arguments<7, 120> {
   In x, keys, indices;
   Out next_keys, next_indices, y, which;
@@ -50,10 +50,10 @@ struct TopKMergeArgs : Arguments<7, 120> {
   int32_t to_y;
 };
 
-// y [outer, inner]: the index in R of what comes first of x [outer, R, inner], or, where that is joined in
-// several steps, the entries that come first of slices. A step reads `count` numbers of x where `from_x`, else
-// entries [outer, count, inner]. Long rows (inner is 1) take a work-group each, to y, all else a work-item for each
-// of [outer, stride], which looks at every stride-th of [count, inner].
+// y [outer, inner]: the index in R of the first entry of x [outer, R, inner]. With several steps, all but the
+// last write the first entries of slices. A step reads `count` elements of x if `from_x` is set, else entries
+// [outer, count, inner]. Long rows (inner is 1) have a work-group each and are written to y. Otherwise there
+// is a work-item for each of [outer, stride], which reads every stride-th of [count, inner].
 struct ArgArgs : Arguments<6, 112> {
   In x, keys, indices;
   Out next_keys, next_indices, y;

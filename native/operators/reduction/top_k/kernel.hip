@@ -1,8 +1,8 @@
-// TopK, ArgMax and ArgMin. Numbers are compared as unsigned keys that grow with them, NaN above all.
+// TopK, ArgMax and ArgMin. Elements are compared as unsigned keys that grow with them, NaN above all.
 //
-// Bound by memory while rows fit one chunk; longer ones are sorted chunk by chunk, and only what can still be
-// among the first goes on. Nothing is added up and no order of work-groups matters: the result is the same in
-// each run. scripts/gpu_bench.py sets them beside PyTorch.
+// Bound by memory while rows fit one chunk. Longer rows are sorted chunk by chunk, and only candidates for
+// the first K are kept. Nothing is added up and no order of work-groups matters: the result is the same in
+// each run. scripts/gpu_bench.py compares them with PyTorch.
 #include "blocks/gpu/reduce.h"
 #include "device/platform.h"
 #include "operators/reduction/top_k/args.h"
@@ -21,7 +21,7 @@ DEVICE T element(const void* x, size_t i) {
   return static_cast<const T*>(x)[i];
 }
 
-// The type of an element, of whole numbers without a sign, and that of its key.
+// The type of an element, unsigned for integers, and that of its key.
 template <class T, class K>
 struct ElementAndKey {
   using Type = T;
@@ -257,11 +257,11 @@ DEVICE void merge_runs(const TopKMergeArgs& args) {
   }
 }
 
-// How many entries are asked for before the first is waited for.
+// Loads that are issued before the first is waited for.
 constexpr int kAhead = 8;
 
-// Where a work-item looks: at the elements from, from + step, ... below end of what begins at `base`, whose
-// indices along the axis are first, first + slices, ...
+// The elements of a work-item: from, from + step, ... below end, relative to `base`. Their indices along the
+// axis are first, first + slices, ...
 struct ArgWalk {
   size_t base, from, end, step;
   uint32_t first, slices;
@@ -323,7 +323,7 @@ DEVICE Entry first_of_numbers(const ArgArgs& args, const ArgWalk& walk) {
   return seen.entry(args);
 }
 
-// Of a row's `count` numbers, which work-items read in packs side by side.
+// The first entry of a row's `count` elements, read in adjacent packs by the work-items.
 template <Ordered kOrder>
 DEVICE Entry first_of_packs(const ArgArgs& args, size_t base, uint32_t thread) {
   using T = typename ElementOf<kOrder>::Type;

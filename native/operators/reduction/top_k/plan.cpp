@@ -10,7 +10,7 @@ namespace {
 // Two pairs of buffers, keys and indices, that launches read and write in turn.
 class Entries {
  public:
-  // The launch reads what the one before it has written, and writes `count` entries.
+  // The launch reads the output of the one before, and writes `count` entries.
   template <class Args>
   void turn(Args& args, int64_t count) {
     args.keys = workspace(first_of(now_));
@@ -43,8 +43,8 @@ Plan top_k_plan(const TopKProblem& p) {
   if (rows * p.K == 0) return plan;
   constexpr int64_t kChunk = hip::kTopKChunk;
   if (p.R > kChunk) to_u31(2 * rows * round_up(p.R, kChunk));  // entries are counted in 31 bits
-  // Where at most half of a chunk is kept, chunks of what is left are sorted until there is one; else all of
-  // them are sorted once, and then merged.
+  // If at most half of a chunk is kept, chunks of the remaining entries are sorted until there is one; else
+  // all of them are sorted once, and then merged.
   const bool again = 2 * p.K <= kChunk;
   Entries entries;
   const auto addresses = [&](auto& args, bool last, int64_t written) {
