@@ -1,4 +1,4 @@
-// What cumsum_* take.
+// Arguments of cumsum_*.
 #pragma once
 
 #include "device/args.h"
@@ -9,14 +9,14 @@ constexpr int kCumSumThreads = 256;
 constexpr int kCumSumElements = 4;  // neighbours, of a work-item
 constexpr int kCumSumTile = kCumSumThreads * kCumSumElements;
 
-// Rows have `size` numbers side by side and are cut into parts of whole tiles: a work-group has a part.
+// Rows have `size` adjacent elements and are cut into parts of whole tiles: a work-group has a part.
 struct CumSumArgs : Arguments<4, 64> {
   In x;
-  In starts;   // of each part; may be null: 0
+  In starts;   // one per part; may be null: 0
   Out y;       // may be null
-  Out totals;  // of each part; may be null
+  Out totals;  // one per part; may be null
   uint32_t size;
-  uint32_t part;  // numbers
+  uint32_t part;  // elements
   Divisor parts;
   int32_t reverse, exclusive;
 };

@@ -1,4 +1,4 @@
-// What dft_* take.
+// Arguments of dft_*.
 #pragma once
 
 #include "device/args.h"
@@ -14,12 +14,12 @@ struct DftTableArgs : Arguments<1, 16> {
   uint32_t L;
 };
 
-// Where lines lie, in elements: line i begins at i / per * outer + i % per * line.
+// The addresses of lines, in elements: line i begins at i / per * outer + i % per * line.
 struct DftPlaces {
   int64_t outer, line, element;
 };
 
-// Output k of each line: the sum of its first N inputs times e^(sign 2 pi i k n / L), of which there are K.
+// Outputs k < K of each line: the sum of its first N inputs times e^(sign 2 pi i k n / L).
 struct DftArgs : Arguments<4, 120> {
   In x, window;  // window: null, or N factors
   In table;

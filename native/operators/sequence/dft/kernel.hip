@@ -1,14 +1,14 @@
-// DFT and STFT by their definition: a work-item adds up one output of several lines, whose inputs lie in LDS; the
-// roots of unity come from a table, exact to their last bit, at (k n) mod L.
+// DFT and STFT by their definition: a work-item adds up one output of several lines, with their inputs in
+// LDS. The roots of unity are read from a table, exact to their last bit, at (k n) mod L.
 //
 // Bound by arithmetic: N K multiplications of complex numbers a line. That is right for the frames of speech
-// (L of 200 to 2048); a transform of a million points wants another algorithm.
+// (L of 200 to 2048); a transform of a million points needs another algorithm.
 #include "device/platform.h"
 #include "operators/sequence/dft/args.h"
 
 namespace graphopt::hip {
 
-// Cosine and sine of 2 pi j / L, reduced to an eighth of the circle in whole numbers.
+// Cosine and sine of 2 pi j / L, reduced to an eighth of the circle in integers.
 DEVICE void root_of_unity(uint32_t j, uint32_t L, float& c, float& s) {
   const uint32_t eighth = 8 * j / L, rest = 8 * j - eighth * L;
   const bool back = (eighth & 1) != 0;

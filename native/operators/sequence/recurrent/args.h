@@ -1,4 +1,4 @@
-// What recurrent_* take.
+// Arguments of recurrent_*.
 #pragma once
 
 #include "device/args.h"
@@ -6,9 +6,9 @@
 namespace graphopt::hip {
 
 constexpr int kRecurrentThreads = 512, kStepThreads = 128, kStateThreads = 256;
-// Sequences that a work-group of the kernel of one step takes along at once.
+// Sequences that a work-group of the kernel of one step processes at once.
 constexpr int kStepCells = 8;
-// Units of which the kernel of all steps keeps the weights: of any kind, and of those with fewer gates than LSTM.
+// Units that the kernel of all steps can keep the weights of: any kind, and kinds with fewer gates than LSTM.
 constexpr int kKeptUnits = 64, kKeptUnitsOfFew = 128;
 constexpr int kMostGates = 4;
 
@@ -25,11 +25,11 @@ struct RecurrentArgs : Arguments<7, 128> {
   Out state, y;
   int64_t y_of_step, y_of_cell, y_of_direction;  // strides
   int32_t D, B, H, S;
-  int32_t step, second;              // of the kernel of one step: which, and of kGruReset which product
-  int32_t row_of_step, row_of_cell;  // rows of the product
+  int32_t step, second;  // kernel of one step: the step; for kGruReset also the matrix multiplication
+  int32_t row_of_step, row_of_cell;  // rows of `product`
   int32_t backward;                  // directions from this one on go backward
   RecurrentKind kind;
-  float clip;  // of what goes into gates; 0: none
+  float clip;  // limit of the gates' inputs; 0: none
 };
 
 // [D, B, H] floats of the state from a tensor of [D, B, H] or [B, D, H], or to one; a work-item for each

@@ -1,7 +1,7 @@
-// LSTM, GRU and RNN of few units, behind the product of all inputs: one launch for all steps, in which a work-group
-// has a sequence in a direction. Its weights are read once and stay in registers, and what does not fit there in
-// LDS; kLanes neighbouring lanes share a hidden unit, and each has every kLanes-th pack of the states. Bound by what
-// a step waits for: h in LDS, two or three exchanges between lanes, a barrier.
+// LSTM, GRU and RNN of few units, after the GEMM of all inputs: one launch for all steps. A work-group has a
+// sequence in a direction. Its weights are read once and kept in registers, and in LDS where registers do not
+// suffice. kLanes neighbouring work-items share a hidden unit, and each has every kLanes-th pack of the
+// states. Bound by the latencies of a step: h in LDS, two or three exchanges between work-items, a barrier.
 #include "operators/sequence/recurrent/unit.h"
 
 namespace graphopt::hip {
@@ -18,7 +18,7 @@ struct KeptLds {
 template <int kMost, int kLanes>
 struct Kept {
   static constexpr int kGates = kMost, kUnits = kRecurrentThreads / kLanes;
-  static constexpr int kPacks = kUnits / (Pack<float>::kSize * kLanes);  // of a gate
+  static constexpr int kPacks = kUnits / (Pack<float>::kSize * kLanes);  // per gate
   using Lds = KeptLds<kUnits, kGates * kPacks>;
 
   Pack<float> held[kHeldPacks < kGates * kPacks ? kHeldPacks : kGates * kPacks];
@@ -48,7 +48,7 @@ struct Kept {
     }
   }
 
-  // The products of the unit's rows and h, in all of its lanes.
+  // The products of the unit's rows and h, summed for all work-items of the unit.
   DEVICE void products(const float* h, const Lds& lds, float* sum) const {
     UNROLL for (int i = 0; i < kPacks; ++i) {
       const Pack<float> x = load_pack(h + place(i));

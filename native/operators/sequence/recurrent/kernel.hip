@@ -1,13 +1,13 @@
-// LSTM, GRU and RNN: what follows the product of all inputs. The product of a state and the recurrence weights
-// is that of a vector, or a few, and a matrix. recurrent_step_* is launched for each step: a wave takes the gates
-// of one hidden unit, for several sequences at once, and then ends the unit. Few units are for kept.hip, in one
-// launch. Bound by the time of a launch, and by reading r from the caches.
+// LSTM, GRU and RNN: the recurrence after the GEMM of all inputs. The states of one or a few sequences are
+// multiplied with the recurrence weights. recurrent_step_* is launched for each step: a wave computes the
+// gates of one hidden unit for several sequences at once, and then updates the unit. With few units, kept.hip
+// runs all steps in one launch. Bound by the time of a launch, and by reading r from the caches.
 // Hochreiter, Schmidhuber, "Long short-term memory", 1997; Cho et al., arXiv:1406.1078.
 #include "operators/sequence/recurrent/unit.h"
 
 namespace graphopt::hip {
 
-// Sums of kCount values over a wave. Lane i has that of value i / (lanes / kCount) then.
+// Sums of kCount values over a wave. Work-item i returns that of value i / (wave size / kCount).
 template <int kCount>
 DEVICE float fold(float* v, int mask) {
   if constexpr (kCount == 1) {
@@ -25,8 +25,8 @@ DEVICE float fold(float* v, int mask) {
   }
 }
 
-// Adds the products of rows of r, H H apart, and of the states h [cells, H], of the elements that a lane has.
-// kWide: in packs, for which H is a multiple of a pack. All of a step is asked for before the first is waited for.
+// Adds the products of rows of r, H H apart, and of the states h [cells, H], for the elements of a work-item.
+// kWide: in packs; H is a multiple of a pack. All loads of a step are issued before the first is waited for.
 template <class T, bool kWide>
 DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int count, float* v) {
   constexpr int kSize = kWide ? Pack<T>::kSize : 1, kStates = kWide ? Pack<float>::kSize : 1;
@@ -69,7 +69,7 @@ DEVICE void recurrent_products(const T* r, const float* h, int H, int cells, int
   }
 }
 
-// The gates of hidden unit j in step s, and what becomes of them.
+// Computes the gates of hidden unit j in step s and updates the unit.
 template <class T>
 DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part, const RecurrentState& state,
                            int j) {
@@ -78,7 +78,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   // What depends on H is kept in vector registers: gfx90a has too few scalar ones.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
-  // Lanes that end the unit have a sequence each.
+  // Work-items that update the unit have a sequence each.
   const int cell = lane_id() % kStepCells;
   const bool ends = lane_id() < part.cells;
   const int b = part.first + (ends ? cell : 0);
@@ -86,7 +86,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
   const size_t all = static_cast<size_t>(gates) * static_cast<size_t>(H),
                d = static_cast<size_t>(part.direction), unit = static_cast<size_t>(first * H + j);
   const T* const product = recurrent_input<T>(args, part.direction, b, moment.time, all) + unit;
-  // What only the end needs is asked for first, so that it comes along with the rest.
+  // Loads for the update are issued first, and complete together with the others.
   float in[kMostGates] = {}, of_state[kMostGates] = {}, peephole[3] = {};
   if (ends) {
     read_parameters<T, kMostGates>(args, d, all, first * H + j, count, H, j, in, of_state, peephole);

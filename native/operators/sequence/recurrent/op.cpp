@@ -1,5 +1,4 @@
-// LSTM, GRU and RNN: the inputs of all steps and directions are one product, and what depends on the step before
-// a kernel of our own.
+// LSTM, GRU and RNN: one GEMM for the inputs of all steps and directions, then a kernel for the recurrence.
 #include "operators/sequence/recurrent/op.h"
 
 #include <algorithm>

@@ -13,17 +13,18 @@ using hip::RecurrentKind;
 struct RecurrentProblem {
   RecurrentKind kind = RecurrentKind::kLstm;
   int64_t D = 1, B = 1, S = 1, H = 1;  // directions, sequences, steps, hidden units
-  bool backward = false;               // the first direction goes backward, too
+  bool backward = false;               // also the first direction is processed backward
   bool batch_first = false;  // X [B, S, I], Y [B, S, D, H], states [B, D, H]; else S or D comes first
-  float clip = 0;            // of what goes into gates; 0: none
+  float clip = 0;            // limit of the gates' inputs; 0: none
   // Optional inputs.
   bool bias = false, peepholes = false, lengths = false, h = false, c = false;
 
   int64_t gates() const { return kind == RecurrentKind::kLstm ? 4 : kind == RecurrentKind::kRnn ? 1 : 3; }
 };
 
-// What follows the product of X and W. Inputs: that, R, bias, peepholes, lengths, h, c; outputs: Y, the last h,
-// the last c. Outputs may be null. `at_once`: all steps in one launch, or not, instead of the plan's own choice.
+// The recurrence after the GEMM of X and W. Inputs: the GEMM's result, R, bias, peepholes, lengths, h, c;
+// outputs: Y, the last h, the last c. Outputs may be null. `at_once` overrides whether all steps run in one
+// launch.
 Plan recurrent_plan(const RecurrentProblem& p, bool half, const DeviceFacts& device,
                     std::optional<bool> at_once = std::nullopt);
 

@@ -1,4 +1,4 @@
-// What becomes of a hidden unit in a step, once its gates are summed. For the kernels of this folder.
+// The update of a hidden unit in a step after its gates are summed. For the kernels of this folder.
 #pragma once
 
 #include "blocks/gpu/activation.h"
@@ -7,12 +7,12 @@
 
 namespace graphopt::hip {
 
-// What a work-group works on: a direction, and the sequences from `first` on.
+// The part of a work-group: a direction, and the sequences from `first` on.
 struct RecurrentPart {
   int direction, first, cells;  // cells: how many sequences there are
 };
 
-// Where the states of these sequences lie, a float for each unit. `more`: c, or reset gate times h; `update`: the
+// The states of these sequences, a float for each unit. `more`: c, or reset gate times h; `update`: the
 // update gate of kGruReset.
 struct RecurrentState {
   const float* now;
@@ -53,8 +53,8 @@ DEVICE const T* recurrent_input(const RecurrentArgs& args, int direction, int b,
          (row * static_cast<size_t>(args.D) + static_cast<size_t>(direction)) * all;
 }
 
-// What the inputs' and the state's biases of a unit add to `count` gates, from `unit` on and H apart, and the
-// peepholes of unit j. What the node leaves out stays as it is.
+// Reads the input and state biases of `count` gates, from `unit` on and H apart, and the peepholes of unit j.
+// Values that the node omits are not written.
 template <class T, int kGates>
 DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int unit, int count, int H,
                             int j, float* of_input, float* of_state, float* peephole) {
@@ -72,8 +72,8 @@ DEVICE void read_parameters(const RecurrentArgs& args, size_t d, size_t all, int
   }
 }
 
-// What becomes of a unit of a sequence: `in` of the inputs and `sum` of the state before it, both with their
-// bias. Of the first product of kGruReset only the gates.
+// Updates a unit of a sequence from `in` of the inputs and `sum` of the state before, both with their bias.
+// For kGruReset the first call only computes gates.
 DEVICE float end_unit(const RecurrentArgs& args, const RecurrentState& state, bool active, int at,
                       const float* in, const float* sum, const float* peephole, bool second) {
   const auto clipped = [&](float x) {
