@@ -42,7 +42,7 @@ void ConvolutionWork::add_tail() {
 
 namespace {
 
-// Why it is not a product of pixels, or null. An output whose pixel is beyond the input reads padding.
+// Why it is not a pointwise convolution, or null. An output pixel beyond the input would read padding.
 const char* refuse_unless_pointwise(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     if (p.kernel[d] != 1 || p.pad[d] != 0 || (p.out[d] - 1) * p.stride[d] >= p.in[d]) {
@@ -78,8 +78,8 @@ gpu::GemmProblem product_of_images(int64_t M, int64_t K, int64_t pixels, int64_t
   return p;
 }
 
-// Y[n] = W X[n] + b over the pixels that the strides leave. The libraries' convolutions come to the same
-// product, by way of more work on the host than the product of one image takes on the device.
+// Y[n] = W X[n] + b over the pixels that the strides select. The libraries' convolutions compute the same matrix
+// multiplication, but their work on the host takes longer than the multiplication of one image on the device.
 void plan_pixels(ConvolutionWork& work, void (*multiply)(GemmCall&)) {
   const ConvolutionProblem& conv = work.p;
   gpu::GemmProblem p = product_of_images(conv.M, conv.C, conv.out_size(), conv.N);
@@ -109,8 +109,9 @@ const char* refuse_windows(ConvolutionWork& work) {
   return p.in[0] == 1 && p.kernel[0] == 1 && p.out[0] == 1 ? nullptr : "it has three axes";
 }
 
-// A bias and a stride cost a product of pixels one more launch each, windows none. Their product is not split, so that
-// they take what fills the device (docs/measurements/gpu_h200.md, Implementations measured).
+// A bias and a stride cost the pointwise implementation one more launch each, and the window implementation none. The
+// latter has no split-K, so it is preferred only for problems that fill the device
+// (docs/measurements/gpu_h200.md, Implementations measured).
 const char* refuse_pixels(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const char* why = refuse_unless_pointwise(p);
@@ -123,8 +124,8 @@ const char* refuse_pixels(ConvolutionWork& work) {
 }
 void plan_own_pixels(ConvolutionWork& work) { plan_pixels(work, plan_own); }
 
-// A transposed convolution whose windows lie apart, its kernel being its stride, is one product too:
-// Z[n] [M taps, pixels of X] = W^T X[n] + b, of which each pixel's taps are then laid out as its window of Y. cuDNN's
+// A transposed convolution with disjoint windows (the kernel equals the stride) is also one matrix multiplication:
+// Z[n] [M taps, pixels of X] = W^T X[n] + b. A copy then arranges the taps of each pixel as its window of Y. cuDNN's
 // gradients take up to a hundred times as long (docs/measurements/gpu_h200.md, U-Net).
 const char* refuse_unless_apart(const ConvolutionProblem& p) {
   constexpr const char* kWhy = "its windows do not lie apart";
@@ -169,7 +170,7 @@ void plan_apart_by_library(ConvolutionWork& work) { plan_apart(work, plan_librar
 const char* refuse_apart(ConvolutionWork& work) { return refuse_unless_apart(work.p); }
 void plan_own_apart(ConvolutionWork& work) { plan_apart(work, plan_own); }
 
-// Libraries know one padding for both ends of an axis; what is beyond the last window does not matter.
+// Libraries have one padding for both ends of an axis. Padding beyond the last window has no effect.
 bool pads_evenly(const ConvolutionProblem& p) {
   for (size_t d = 0; d < gpu::kSpatialAxes; ++d) {
     const int64_t from = p.transposed ? p.out[d] : p.in[d], to = p.transposed ? p.in[d] : p.out[d];
@@ -277,7 +278,7 @@ const char* refuse_last_own(ConvolutionWork& work) {
 const char* refuse_last_own_pixels(ConvolutionWork& work) {
   const char* why = refuse_unless_pointwise(work.p);
   if (why != nullptr) return why;
-  // The kernel of our own needs no copy of the pixels that a stride leaves.
+  // The built-in kernel needs no copy of the pixels that a stride selects.
   return work.p.in != work.p.out && refuse_last_own(work) == nullptr ? "it is no copy of pixels" : nullptr;
 }
 
@@ -325,7 +326,7 @@ void plan_last_padded(ConvolutionWork& work) {
                       {Ref::output(0)});
 }
 
-// What no library takes goes by way of channels first.
+// The fallback: transposes to channels first, convolves, and transposes back.
 void plan_last_any(ConvolutionWork& work) {
   const ConvolutionProblem& p = work.p;
   const int64_t x_channels = p.x_channels(), y_channels = p.y_channels();

@@ -1,5 +1,5 @@
-// Conv and ConvTranspose of one to three spatial axes: the vendor's library where it is installed and takes
-// them, else kernels of our own.
+// Conv and ConvTranspose with one to three spatial axes: the vendor's library if it is installed and supports them,
+// else built-in kernels.
 #include "operators/conv/fused_conv/op.h"
 
 #include <algorithm>
@@ -107,8 +107,7 @@ class Convolution : public gpu::DeviceKernel {
 
   Shape channels_first(const Shape& s) const { return last_ ? to_channels_first(s) : s; }
 
-  // One pass over what the convolution has written, in place of one for the bias, one for the sum and one for
-  // the activation. `p`: sizes of Y, and the tail.
+  // Applies bias, residual and activation in one pass over Y instead of three. `p`: sizes of Y, and the tail.
   void add_tail(const ScaleShiftProblem& p, bool has_bias, const Call& call, Program& program) const {
     const bool half = is_half(call.input(0)), slopes = tail_->has_slopes;
     const auto each = [&](float value) { return Ref::held(gpu::constant_vector(device_, value, half, p.C)); };
@@ -120,7 +119,7 @@ class Convolution : public gpu::DeviceKernel {
                    {Ref::output(0)});
   }
 
-  // Of a tail with PRelu.
+  // The index of the slopes if the tail is PRelu.
   size_t slopes_input() const { return ConvolutionWork::kResidual + (tail_->has_residual ? 1 : 0); }
 
   // Sets C and M, and throws Error where W's do not divide into the groups.
@@ -207,7 +206,7 @@ class WithTail final : public Plain {
 using FusedConvGpu = WithTail<FusedConvOp, Conv>;
 using FusedConvTransposeGpu = WithTail<FusedConvTransposeOp, ConvTranspose>;
 
-// The rank of input and weights; 0 when neither tells: behind an If whose bodies give different ranks.
+// The rank of input or weights; 0 if both are unknown, for example after an If with branches of different ranks.
 size_t rank_of(const Node& node) {
   for (size_t i = 0; i < 2 && node.has_input(i); ++i) {
     if (node.inputs[i].shape && node.inputs[i].shape->rank() > 0) return node.inputs[i].shape->rank();

@@ -6,18 +6,18 @@
 
 namespace graphopt::gpu {
 
-// Any of them, directly (direct.hip). Inputs X, W, B if any; output Y. Throws std::invalid_argument.
+// Any convolution, by the direct algorithm (direct.hip). Inputs X, W, B if any; output Y. Throws std::invalid_argument.
 Plan convolution_plan(const ConvolutionProblem& p, bool half);
 
-// One that is not transposed and whose first axis is not used, as a product (product.hip). Inputs X, W, B if
+// A convolution that is not transposed, over the last two axes, as an implicit GEMM (product.hip). Inputs X, W, B if
 // any; output Y. `aligned` and `wanted`: as gemm_plan (operators/matmul/matmul/op.h).
 Plan conv_plan(const ConvolutionProblem& p, bool half, bool aligned, const DeviceFacts& device,
                std::optional<GemmTile> wanted = std::nullopt);
 
-// One in float16 and channels last as a product of whole packs, with what follows it (last.hip), its pixels being
-// whole vectors; transposed where its kernel is its stride. Inputs X, W, B if any, the residual if any (always number
-// 3), all of them at multiples of 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last: why not, or
-// null.
+// A convolution in float16 and channels last with its epilogue, as an implicit GEMM on vectors of channels (last.hip).
+// A transposed convolution is supported if its kernel equals its stride. Inputs X, W, B if any, the residual if any
+// (always index 3), all aligned to 16 bytes; output Y. Throws std::invalid_argument. refuse_conv_last returns the
+// reason against it, or null.
 const char* refuse_conv_last(const ConvolutionProblem& p, const DeviceFacts& device);
 Plan conv_last_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
@@ -28,9 +28,9 @@ const char* refuse_conv_halo(const ConvolutionProblem& p, const DeviceFacts& dev
 Plan conv_halo_plan(const ConvolutionProblem& p, const DeviceFacts& device,
                     std::optional<GemmTile> wanted = std::nullopt);
 
-// A depthwise one of two axes in float16 and channels last, its channels whole vectors, with what follows it
-// (depthwise.hip). Inputs X, W, B, the residual if any, all of them at multiples of 16 bytes; output Y.
-// Throws std::invalid_argument.
+// A depthwise convolution over two axes in float16 and channels last with its epilogue (depthwise.hip). The channels
+// fill vectors of 8. Inputs X, W, B, the residual if any, all aligned to 16 bytes; output Y. Throws
+// std::invalid_argument.
 Plan depthwise_plan(const ConvolutionProblem& p);
 
 }  // namespace graphopt::gpu

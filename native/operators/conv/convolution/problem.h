@@ -1,4 +1,4 @@
-// What a convolution is, for all operators and libraries that compute one.
+// The sizes and attributes of a convolution, shared by all operators and libraries that compute one.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@ namespace graphopt {
 using gpu::kSpatialAxes;
 
 // Y = act(conv(X, W) + B + R): X [N, groups C, in..], B [groups M] if any, R and Y [N, groups M, out..]; W is
-// [groups M, C, kernel..], that of a transposed convolution [groups C, M, kernel..]. What has fewer axes has
-// ones in front.
+// [groups M, C, kernel..], that of a transposed convolution [groups C, M, kernel..]. Missing axes are
+// leading ones.
 struct ConvolutionProblem {
   using Axes = std::array<int64_t, kSpatialAxes>;
   bool transposed = false, has_bias = false;
   bool bfloat16 = false;        // X and W are rounded to it
-  bool channels_last = false;   // of X, Y and W, as they lie in memory
-  bool pairs = false;           // X lies as pairs of channels in bfloat16: [N, groups C / 2, in.., 2]
-  bool residual_pairs = false;  // R lies so, too: [N, groups M / 2, out.., 2]
+  bool channels_last = false;   // memory layout of X, Y and W
+  bool pairs = false;           // X has the NCHW2c bf16 layout: [N, groups C / 2, in.., 2]
+  bool residual_pairs = false;  // R has the NCHW2c bf16 layout: [N, groups M / 2, out.., 2]
   int64_t N = 1, groups = 1, C = 1, M = 1;
   Axes in = {1, 1, 1}, out = {1, 1, 1}, kernel = {1, 1, 1}, stride = {1, 1, 1}, dilation = {1, 1, 1};
   Axes pad = {0, 0, 0};  // at the beginning; at the end is what `out` leaves
@@ -42,7 +42,7 @@ struct ConvolutionProblem {
   int64_t out_size() const { return out[0] * out[1] * out[2]; }
   int64_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
 
-  // Height and width of images, which lie on the last two axes.
+  // Height and width of images: the last two axes.
   int64_t H() const { return in[1]; }
   int64_t W() const { return in[2]; }
   int64_t OH() const { return out[1]; }

@@ -1,12 +1,12 @@
-// The elements of y whose places, counted with the padding, leave the same remainder modulo the stride are a phase of
-// y: a convolution of x, with stride 1, by those taps k whose places k dilation leave this remainder, too.
+// The elements of y with equal positions, counted with the padding, modulo the stride form a phase of y. A phase is a
+// convolution of x, with stride 1, by the taps k where k dilation leaves the same remainder.
 //
 //   y[q stride + remainder - pad] = sum of x[q - distance] w[k],   distance stride + remainder = k dilation
 //
-// All phases lie on the same grid of q. x is packed once for all distances, strip by strip of the grid
-// (fused_conv/strips.h), and the phases of some channels of y are the rows of a product over its pixels. Where the
-// kernel is a multiple of the stride all phases have the same distances, and rows of one block may be of any. The sums
-// of neighbouring phases are interleaved in the first-level cache and leave as rows of y.
+// All phases share one grid of q. x is packed once for all distances, strip by strip of the grid
+// (fused_conv/strips.h). The phases of some channels of y are the rows of a matrix multiplication over its pixels. If
+// the kernel is a multiple of the stride, all phases have the same distances, and a block may mix rows of all phases.
+// The sums of neighbouring phases are interleaved in the first-level cache and stored as rows of y.
 #include <vector>
 
 #include "cpu/microkernels/workspace.h"
@@ -20,16 +20,15 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kStepsTogether = 128;  // steps whose words of x stay in the first-level cache
+constexpr int64_t kStepsTogether = 128;  // the words of x for so many steps fit in the first-level cache
 constexpr int64_t kAhead = 16;           // steps from a prefetch to its use
 
-// A strip of x and what is the same for all of its items.
+// A strip of x and the data shared by all of its items.
 struct Piece {
   Strip strip;
-  bool apart;                      // `gather` brings x
-  std::vector<Segments> segments;  // of each set
-  std::vector<std::vector<std::vector<int64_t>>>
-      offsets;  // of the steps of each product of each set, and kAhead more
+  bool apart;                                              // `gather` brings x
+  std::vector<Segments> segments;                          // for each set
+  std::vector<std::vector<std::vector<int64_t>>> offsets;  // [set][product][step], and kAhead more steps
 
   Piece(const ConvolutionProblem& p, const ConvolutionProblem& grid, const PhasePlan& plan, const Strip& of)
       : strip(of), apart(is_apart(grid)) {
@@ -70,7 +69,7 @@ struct Brought {
   Loop bring;
 };
 
-// Panels of pixels, whose words of all channels are neighbours then: each bundle reads them again.
+// Packs panels of pixels with contiguous words of all channels, because each bundle reads them again.
 template <class T>
 Brought gather(const ConvolutionProblem& p, const Piece& piece, const T* image, Word* gathered) {
   const int64_t panels = piece.panels(), pixels = piece.strip.span(), size = p.C * kPanelWidth;
@@ -106,7 +105,7 @@ struct FarTable : Table {
   }
 };
 
-// What becomes of a part of the sums: it is added to those of the steps before.
+// Adds the sums of some steps to the sums of the steps before.
 struct Add {
   bool first;
   Vec begin(int64_t) const { return Vec{}; }
@@ -122,8 +121,8 @@ struct Add {
   }
 };
 
-// The sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Some steps of all rows at a time, so that x
-// stays in the first-level cache.
+// Computes the sums of a bundle for a panel of pixels: [phase][channel][vectors L]. Processing some steps for all rows
+// at a time keeps x in the first-level cache.
 void multiply_bundle(const PhasePlan& plan, const Piece& piece, const ChannelBundle& bundle, const Word* x,
                      const Word* w, int64_t vectors, float* sums) {
   const PhaseSet& set = plan.sets[bundle.set];
@@ -292,7 +291,7 @@ void fused_conv_transpose(const ConvolutionProblem& p, OnlyWay, const T* x, cons
   }
   for (int64_t begin = 0; begin < grid.out[strips.axis]; begin += strips.most) {
     const Piece piece(p, grid, plan, strips.at(grid, begin));
-    std::vector<Loop> loops;  // of all images, one after the other
+    std::vector<Loop> loops;  // the loops of each image in turn
     for (int64_t n = 0; n < p.N; ++n) {
       const T* image = x + n * p.x_channels() * p.in_size();
       Brought brought = piece.apart ? gather(p, piece, image, packed) : pack(grid, piece, image, packed);

@@ -1,4 +1,4 @@
-// Bias, residual and activation of a transposed convolution, and the rows of y in which its phases take turns.
+// Bias, residual and activation of a transposed convolution, and the interleaving of its phases in rows of y.
 // For kernel files only (see cpu/isa.h).
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// The first n lanes, fewer than all, in as few pieces as there are bits in n.
+// Stores the first n < L elements, with one store for each bit that is set in n.
 inline void store_few(float* to, Vec v, int64_t n) {
   alignas(64) float lanes[L];
   store_aligned(lanes, v);
@@ -41,7 +41,7 @@ struct FinishedChannel {
   const T* residual;
   T* y;
 
-  // n numbers from element `at` on; `buffer` has room for them and a vector.
+  // Finishes n elements from `at` on. `buffer` holds n floats and one vector.
   void end(int64_t at, const float* sums, int64_t n, float* buffer) const {
     T* to = y + at;
     if (!bounds.enough) {
@@ -69,7 +69,7 @@ struct FinishedChannel {
   }
 };
 
-// Of all channels of an image.
+// The epilogue of all channels of an image.
 template <class T>
 struct FinishedImage {
   const ConvolutionProblem& p;

@@ -1,5 +1,5 @@
 // FusedConvTranspose[Add][act]: Y = act(conv_transpose(X, W) + B + R), a transposed convolution over one to three
-// axes with what follows it; FusedConvTranspose[Add]PRelu: Y = PRelu(conv_transpose(X, W) + B + R) with a slope for
+// axes with its epilogue; FusedConvTranspose[Add]PRelu: Y = PRelu(conv_transpose(X, W) + B + R) with a slope for
 // each channel of Y.
 #pragma once
 

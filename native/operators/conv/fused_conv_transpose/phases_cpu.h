@@ -13,9 +13,9 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kMostPhases = 16;  // of all axes that are computed together
+constexpr int64_t kMostPhases = 16;  // phases, over all axes, that are computed together
 constexpr int64_t kMostSums = 64;    // rows of a bundle
-constexpr int64_t kFullRows = 4;     // that keep the multipliers busy
+constexpr int64_t kFullRows = 4;     // rows of a block that keep the multipliers busy
 
 // The taps that reach the elements of an axis with this remainder, and how far before q they read x.
 struct AxisPhase {
@@ -23,7 +23,7 @@ struct AxisPhase {
   std::vector<int64_t> taps, distances;
 };
 
-// Those that any taps reach.
+// The phases that have taps.
 inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis) {
   std::map<int64_t, AxisPhase> found;
   for (int64_t k = 0; k < p.kernel[axis]; ++k) {
@@ -40,8 +40,8 @@ inline std::vector<AxisPhase> phases_of(const ConvolutionProblem& p, size_t axis
 
 // Phases of the same distances: rows of one product.
 struct PhaseProduct {
-  std::vector<int64_t> distances;          // of each tap, among those of the plan
-  std::vector<std::vector<int64_t>> taps;  // of each phase, among those of the kernel
+  std::vector<int64_t> distances;          // [tap], indices into the distances of the plan
+  std::vector<std::vector<int64_t>> taps;  // [phase][tap], indices into the kernel
 };
 
 // A row of y's from the sums of phases along the last axis.
@@ -73,7 +73,7 @@ struct PhasePlan {
   std::vector<ConvolutionProblem::Axes> distances;  // that there are
   std::vector<PhaseSet> sets;
   std::vector<ChannelBundle> bundles;
-  int64_t most_sums = 0;  // of a bundle
+  int64_t most_sums = 0;  // the largest number of sums of a bundle
 
   explicit PhasePlan(const ConvolutionProblem& p) {
     const std::vector<AxisPhase> d = phases_of(p, 0), h = phases_of(p, 1), w = phases_of(p, 2);
@@ -151,7 +151,8 @@ struct PhasePlan {
     }
   }
 
-  // Channels whose rows fill blocks best, of which each bundle fetches x once more.
+  // The number of channels of a bundle that minimizes the cost: each block should be full, and each bundle reads x
+  // again.
   static int64_t channels_together(const ConvolutionProblem& p, const PhaseSet& set) {
     int64_t best = 1;
     double lowest = 0;
@@ -171,7 +172,7 @@ struct PhasePlan {
     return best;
   }
 
-  std::map<ConvolutionProblem::Axes, int64_t> places_;  // of distances
+  std::map<ConvolutionProblem::Axes, int64_t> places_;  // index of each distance
 };
 
 // The convolution that reads x for all phases: its window has a place for each distance, the farthest one first.

@@ -36,7 +36,7 @@ class Segments {
   const Segment* end(int64_t panel, int64_t row) const { return begin(panel, row + 1); }
 
  private:
-  // Of a row of phases and the panel that begins with this pixel of s.
+  // Adds the segments of a row of phases for the panel that begins with pixel `first` of s.
   void add(const ConvolutionProblem& p, const PhasePlan& plan, const PhaseRow& row, const Strip& strip,
            int64_t first) {
     const auto columns = static_cast<int64_t>(plan.remainders.size());
@@ -55,7 +55,7 @@ class Segments {
       i += run;
     }
   }
-  // Of sums that begin with those of a pixel at column w of a row of y.
+  // Adds the segments of `count` sums from `from` on; the first one belongs to column w of a row of y.
   void add_run(const ConvolutionProblem& p, const PhasePlan& plan, int64_t from, int64_t count, int64_t w,
                int64_t row) {
     if (plan.whole) {

@@ -1,12 +1,12 @@
-// Some rows of y at a time, so that what lies between the three convolutions stays in the second-level cache:
+// Computes some rows of y at a time: the intermediate results remain in the second-level cache.
 //
 //   s [vectors of M][rows][columns][L]   the first convolution's result, with the window's padding
 //   d [vectors of M][pixels][L]          the second one's
 //
-// Vectors are channels, so that planes of 7x7 and 14x14 fill them. A pixel of the products is a number that is spread
-// over a vector: the first product takes it from planes, where neighbouring pixels are neighbours, the second from d.
-// A row of s replaces one that is not needed any more. Several threads compute all rows of y at a time, in bands;
-// one that does not go on where its lane's last one ended begins with what its windows reach of the one before.
+// Vectors hold channels, because 7x7 and 14x14 planes would leave vectors of pixels partly empty. The matrix
+// multiplications broadcast one pixel of a channel: the first reads it from the planes of x, the second from d. s is a
+// ring buffer of rows. Several threads compute all rows of y at a time, in bands. A band that does not continue the
+// previous band of its thread first recomputes the rows of s that its windows share with the band before it.
 #include <array>
 #include <cstring>
 #include <vector>
@@ -27,9 +27,9 @@ struct RowsOfImage {
   const InvertedResidualPlan& plan;
   const PackedWeights& w;
   const Bounds finish;
-  const float *x, *r;  // of the image
+  const float *x, *r;  // x and r of the image
   float *y, *s, *d;
-  int64_t first, rows;  // of y
+  int64_t first, rows;  // rows of y
 
   int64_t pixels() const { return rows * p.out[1]; }
   // The same rows of an image behind it.
@@ -298,7 +298,7 @@ void inverted_residual(const InvertedResidualProblem& p, const T* x, const void*
   // PackedWeights that would not stay in the cache beside d pass once.
   const bool by_panels = 4 * p.M * p.O > part_of_cache(kWeights);
   std::vector<Loop> loops;
-  int64_t items = 0;  // of the loops before
+  int64_t items = 0;  // the number of items in the loops before
   for (int64_t n = 0; n < p.N; n += plan.images) {
     const int64_t of_y = n * p.O * p.out_size(), images = std::min(plan.images, p.N - n);
     for (int64_t first = 0; first < p.out[0]; first += plan.rows) {

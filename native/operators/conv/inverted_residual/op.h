@@ -1,4 +1,4 @@
-// InvertedResidual[Add][act]: three convolutions, of which the middle one has a window for each channel alone:
+// InvertedResidual[Add][act]: a pointwise, a depthwise and a pointwise convolution:
 //
 //   Y = conv(act(depthwise(act(conv(X, W1) + B1), W2) + B2), W3) + B3 + R
 #pragma once
@@ -36,7 +36,7 @@ class InvertedResidualOp final : public TailedOperator<InvertedResidualProblem> 
   static std::vector<InvertedResidualOp> all();
   std::vector<Operand> inputs() const override;
   void read(const Node& node) override;
-  // Of constants of these shapes, W1 first, without N, `in` and `out`. Throws Error.
+  // The problem of constants with these shapes, W1 first, without N, `in` and `out`. Throws Error.
   Problem of_weights(const std::vector<Shape>& weights) const;
   Problem problem(const Shapes& inputs) const override;
   Shape output(const Shapes& inputs) const override;
@@ -63,7 +63,7 @@ GRAPHOPT_CPU_KERNEL(void, inverted_residual_prepare,
                     (p, from, weights))
 GRAPHOPT_CPU_KERNEL(size_t, inverted_residual_workspace, (const InvertedResidualProblem& p, size_t lanes),
                     (p, lanes))
-// r is null unless p.has_residual. The result does not depend on the number of lanes.
+// r is null unless p.has_residual. The result does not depend on the number of threads.
 GRAPHOPT_CPU_KERNEL(void, inverted_residual,
                     (const InvertedResidualProblem& p, const T* x, const void* weights, const T* r, T* y,
                      Parallel& parallel, void* workspace),

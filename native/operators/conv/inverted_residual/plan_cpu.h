@@ -13,15 +13,15 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kTogether = 7;          // pixels of the window's convolution: as many sums
-constexpr int64_t kStepBytes = 20 << 10;  // of s for a panel: most of a first-level cache
-// Of the second-level cache.
-constexpr double kWhole = 0.5;     // d, where all rows of y are computed at a time
-constexpr double kBlock = 0.1875;  // where they are not
+constexpr int64_t kTogether = 7;          // pixels of the depthwise convolution that are summed together
+constexpr int64_t kStepBytes = 20 << 10;  // bytes of s for a panel: most of a first-level cache
+// Fractions of the second-level cache.
+constexpr double kWhole = 0.5;     // for d, if all rows of y are computed at a time
+constexpr double kBlock = 0.1875;  // for d, if they are not
 constexpr double kWeights = 0.375;
-constexpr int64_t kFewestRows = 4;   // of a tile of the third convolution, where several lanes share them
-constexpr int64_t kEnoughItems = 8;  // of a lane: more would divide no better
-constexpr int64_t kStoring = 4;      // what bounds and a store cost beside a multiplication
+constexpr int64_t kFewestRows = 4;   // rows of a tile of the third convolution, if several threads share them
+constexpr int64_t kEnoughItems = 8;  // items per thread: more would not balance the load better
+constexpr int64_t kStoring = 4;      // cost of bounds and a store; a multiplication costs 1
 
 inline int64_t part_of_cache(double part) {
   return static_cast<int64_t>(part * static_cast<double>(second_level_cache()));
@@ -29,17 +29,17 @@ inline int64_t part_of_cache(double part) {
 
 // How y is computed.
 struct InvertedResidualPlan {
-  int64_t panels;         // of M
-  int64_t images;         // at a time
-  int64_t rows;           // of y at a time
-  int64_t step;           // of these, for one panel at a time
-  int64_t height, width;  // of s, whose rows are used again and again
-  int64_t plane;          // numbers of one vector of s
-  int64_t bands;          // of rows, which different lanes may compute
+  int64_t panels;         // panels of M
+  int64_t images;         // images at a time
+  int64_t rows;           // rows of y at a time
+  int64_t step;           // rows of y at a time for one panel
+  int64_t height, width;  // size of s, a ring buffer of rows
+  int64_t plane;          // elements of one vector of s
+  int64_t bands;          // bands of rows, which different threads may compute
   int64_t lanes;
 
   InvertedResidualPlan(const InvertedResidualProblem& p, int64_t all_lanes) : lanes(all_lanes) {
-    const int64_t numbers = round_up(p.M, L) * p.out[1];  // of a row of d
+    const int64_t numbers = round_up(p.M, L) * p.out[1];  // elements of a row of d
     panels = ceil_div(p.M, kPanelWidth);
     width = std::max((p.out[1] - 1) * p.stride[1] + p.kernel[1], p.pad[1] + p.in[1]);
     const auto parts_of = [](int64_t all, int64_t most) {
@@ -56,7 +56,7 @@ struct InvertedResidualPlan {
     step = parts_of(rows, first / p.stride[0] + 1);
     height = (step - 1) * p.stride[0] + p.kernel[0];
     plane = height * width * L;
-    // A band that another lane takes repeats rows: half a row for each, on average.
+    // A band on another thread recomputes rows: half a row for each band, on average.
     bands = parts_of_least_cost(1, std::min(rows, enough(panels * images)), panels * images, lanes,
                                 [&](int64_t n) { return 2 * ceil_div(rows, n) + 1; });
   }
@@ -65,23 +65,23 @@ struct InvertedResidualPlan {
     const int64_t least = ceil_div(pixels, kMaxRows), most = ceil_div(pixels, kFewestRows);
     return parts_of_least_cost(
         least, std::min(most, std::max(least, enough(panels_of_y * images))), panels_of_y * images, lanes,
-        [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // a step reads weights, too
+        [&](int64_t n) { return ceil_div(pixels, n) + 1; });  // each tile also reads the weights
   }
-  // s is of one panel for each lane where all rows are computed at a time, or of all panels.
+  // s holds one panel for each thread if all rows are computed at a time, else all panels.
   bool whole(const InvertedResidualProblem& p) const { return rows == p.out[0]; }
   int64_t slots(const InvertedResidualProblem& p) const { return whole(p) ? lanes : panels; }
   int64_t s_numbers(const InvertedResidualProblem& p) const { return slots(p) * kPanel * plane; }
-  // Of an image.
+  // Elements of d for an image.
   int64_t d_numbers(const InvertedResidualProblem& p) const { return round_up(p.M, L) * rows * p.out[1]; }
 
  private:
   int64_t enough(int64_t of_panels) const { return ceil_div(kEnoughItems * lanes, of_panels); }
 };
 
-// How far a thread is in the first two convolutions.
+// The progress of a thread in the first two convolutions.
 struct alignas(64) BandState {
-  int64_t next = -1;     // the item, of all loops, whose rows go on where the last ones ended
-  bool cleared = false;  // s beside its rows
+  int64_t next = -1;     // the item, counted over all loops, that continues the rows of the last one
+  bool cleared = false;  // the padding columns of s are zeros
 };
 
 // Packed weights: panels of W1 [C][M], the window [vectors of M][taps][L], panels of W3 [M][O], and the biases.

@@ -21,7 +21,7 @@ using Half = Vec;
 inline Half half_of(Vec v) { return v; }
 #endif
 
-// The sums of kRows pixels of a panel, whose last vector may count by its first half alone.
+// The sums of kRows pixels of a panel. With kHalf, only the first half of the last vector is used.
 template <int kRows, int kVectors, bool kHalf>
 struct PixelSums {
   static constexpr int kFull = kVectors - (kHalf ? 1 : 0);

@@ -11,8 +11,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity, whose error is a fifth of that of 0, +-1,
-// +-2.
+// kF4x4 interpolates at 0, +-sqrt(1/2), +-sqrt(2) and infinity. Its error is a fifth of the error with 0, +-1, +-2 and
+// infinity.
 constexpr double kA = 0.70710678118654752440;  // sqrt(1/2)
 constexpr double kB = 1.41421356237309504880;  // sqrt(2)
 
@@ -76,14 +76,14 @@ struct F4x4 {
   }
 };
 
-// Of its weights 18 numbers for 9 are kept, transformed along one axis; each run does it along the other.
+// Stores weights that are transformed along one axis: 18 values for 9. Each run transforms the other axis.
 struct F4x4Rows : F4x4 {};
 
 template <class A>
 constexpr bool kKeepsRows = std::is_same_v<A, F4x4Rows>;
 
-// [xi][k] of the output channel whose 9 C weights are at w, xi_stride and k_stride apart; or [row][k][3], k_stride
-// apart.
+// Transforms the 9 C weights w of an output channel to [xi][k] with strides xi_stride and k_stride, or to [row][k][3]
+// with stride k_stride.
 template <class A, class T>
 void transform_weights(const T* w, int64_t C, float* u, int64_t xi_stride, int64_t k_stride) {
   for (int64_t c = 0; c < C; ++c, w += 9) {
@@ -161,8 +161,8 @@ Geometry geometry(const ConvolutionProblem& p) {
   return g;
 }
 
-// Floats between the points of v of some tiles: an odd number of cache lines, so that the points do not share
-// the sets of a cache.
+// Floats between the points of v of some tiles: an odd number of cache lines, which maps the points to different sets
+// of a cache.
 inline int64_t v_stride(const Geometry& g, int64_t tiles) { return (g.k_blocks * tiles | 1) * L; }
 
 // Calls fn(n, ty, tx, count, offset) for runs of at most limit tiles of one row; offset counts from begin.

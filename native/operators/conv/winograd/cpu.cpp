@@ -3,7 +3,7 @@
 // The unit of work is a "tile": MT x MT output pixels for Winograd's F(MT x MT, 3x3), one pixel for the
 // direct algorithm. Every algorithm is kAlpha^2 independent matrix products [tiles, K] x [K, M], where kAlpha
 // = MT + 2 and K = C for Winograd, kAlpha = 1 and K = 9 C for direct. All arrays are blocked by L, the number
-// of lanes of a vector:
+// of floats in a vector:
 //
 //   v [kAlpha^2][K / L][tiles][L]      input, transformed; one vector holds L channels of one tile
 //   u [M / panel][kAlpha^2][K][panel]  weights, transformed; a panel is kPanel vectors of output channels

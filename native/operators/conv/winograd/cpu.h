@@ -11,7 +11,7 @@ namespace graphopt::cpu {
 // transforms the rest in each run; kDirect is a matrix product over gathered windows.
 enum class ConvAlgorithm { kF4x4, kF4x4Rows, kF2x2, kDirect };
 
-// y [N, M, OH, OW] = act(conv(x, w) + b + r). w is OIHW [M, C, 3, 3]; what it is packed to depends on p.C and
+// y [N, M, OH, OW] = act(conv(x, w) + b + r). w is OIHW [M, C, 3, 3]; its packed form depends on p.C and
 // p.M.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_CPU_KERNEL, winograd_conv, ConvolutionProblem, ConvAlgorithm)
 

@@ -5,13 +5,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kRowChannels = 64;  // whose points of a row are transformed at a time: a first-level cache
+constexpr int64_t kRowChannels = 64;  // channels per transformed block: its points fit in a first-level cache
 
 // Floats from a point to the next one: an odd number of cache lines, as of v.
 inline int64_t row_point(int64_t numbers) { return (ceil_div(numbers, kLineNumbers) | 1) * kLineNumbers; }
 
-// o [rows][panel] for one point: all tiles of a range against one panel. next_v and next_u are those of the
-// next call.
+// o [rows][panel] for one point: all tiles of a range times one panel. next_v and next_u are the operands of the next
+// call.
 void multiply_panel(const float* v, int64_t rows, const float* u, int64_t k, int64_t vectors, float* o,
                     const float* next_v, const float* next_u, bool adds = false);
 

@@ -69,7 +69,7 @@ namespace {
 // --- On the CPU
 
 struct CpuWork {
-  const ConvolutionProblem& p;  // N, H and W are 0 where they are not known
+  const ConvolutionProblem& p;  // N, H and W are 0 if unknown
   bool half;
 };
 
@@ -93,8 +93,9 @@ double product_cost(const ConvolutionProblem& p, int64_t tile) {
   return points * std::max(static_cast<double>(tiles), far ? 20.0 : 8.0);
 }
 
-// Of all that a model keeps these are four times its weights: a network of many would take more memory than twice what
-// the runtime takes. Half of them cost a twentieth to a sixth of the time (docs/measurements/winograd_cpu.md).
+// Transformed weights are four times as large as the original ones: a network with many of them would take more than
+// twice the memory of the runtime. Keeping half of them costs a twentieth to a sixth of the time
+// (docs/measurements/winograd_cpu.md).
 constexpr double kMostKept = 24 << 20;  // bytes of weights that are transformed as a whole
 
 const char* refuse_f4x4_rows(CpuWork& work) {

@@ -1,5 +1,5 @@
 // WinogradConv[Add][act]: a 3x3 convolution with strides, dilations and group 1, NCHW, OIHW weights;
-// WinogradConv[Add]PRelu: with a slope for each channel of what is below zero.
+// WinogradConv[Add]PRelu: with one PRelu slope for each channel.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace graphopt {
 
-// With pads [top, left, bottom, right]. Sizes of X may be 0 where they are not known; those of Y come out
-// negative where the padded X is smaller than the window.
+// `pads` are [top, left, bottom, right]. Sizes of X may be 0 if unknown. Sizes of Y are negative if the padded X is
+// smaller than the window.
 inline ConvolutionProblem convolution_3x3(int64_t N, int64_t C, int64_t H, int64_t W, int64_t M,
                                           const std::vector<int64_t>& pads) {
   ConvolutionProblem p;

@@ -12,28 +12,27 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all lanes share: part of a last-level cache
-constexpr int64_t kStreamBytes = 2 << 20;  // a lane's y: from here on it is stored past the caches
-constexpr int64_t kFewestTiles = 4;        // of a piece: with fewer, weights are most of what is read
-constexpr int64_t kPassing = 2;            // what passing a panel's weights costs beside a tile
+constexpr int64_t kSharedBytes = 8 << 20;  // v of tiles that all threads share: part of a last-level cache
+constexpr int64_t kStreamBytes = 2 << 20;  // from this size of y per thread on, stores bypass the caches
+constexpr int64_t kFewestTiles = 4;        // tiles of a piece: with fewer, reading weights dominates
+constexpr int64_t kPassing = 2;            // cost of reading a panel's weights; a tile costs 1
 // Panels that share a reading of v when v is not in the second-level cache.
 constexpr int64_t kPanelsTogether = 2;
 
 // How the tiles are divided among the threads.
 template <class A>
 struct WinogradSchedule {
-  // o of a lane: half of a second-level cache; for the direct algorithm, which reads it once, of a
-  // first-level one.
+  // The bytes of o for a thread: half of a second-level cache, or 32 KiB for the direct algorithm, which reads o once.
   static int64_t product_bytes() { return kPoints<A> == 1 ? 32 << 10 : second_level_cache() / 2; }
 
   Geometry g;
   int64_t lanes, tiles, panels;
-  bool stream;     // y is stored past the caches
-  int64_t unit;    // parts of the tiles begin at multiples of it: at a full cache line of y where it streams
-  bool apart;      // every lane transforms and multiplies tiles of its own: v is half of a second-level cache
-  int64_t blocks;  // else lanes share the transformed tiles of a block
-  int64_t pieces;  // of all tiles, or of a block
-  int64_t group;   // panels that a lane multiplies at a time
+  bool stream;      // stores to y bypass the caches
+  int64_t unit;     // parts of the tiles begin at multiples of it: at a full cache line of y if it streams
+  bool apart;       // each thread transforms the tiles that it multiplies: v is half of a second-level cache
+  int64_t blocks;   // else the threads share the transformed tiles of a block
+  int64_t pieces;   // pieces of all tiles if `apart`, else of a block
+  int64_t group;    // panels that a thread multiplies at a time
   int64_t largest;  // tiles of a piece
 
   WinogradSchedule(const ConvolutionProblem& p, size_t element_size, size_t most_lanes)
@@ -43,7 +42,7 @@ struct WinogradSchedule {
         panels(ceil_div(round_up(p.M, L), kPanel * L)),
         stream(p.N * p.M * p.OH() * p.OW() * static_cast<int64_t>(element_size) >= kStreamBytes * lanes),
         unit(stream ? std::max<int64_t>(kLineNumbers / A::kTile, 1) : 1) {
-    const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // of a tile
+    const int64_t v_bytes = v_floats(64) / 64 * static_cast<int64_t>(sizeof(float)) + 1;  // per tile
     const int64_t o_bytes = o_floats(64) / 64 * static_cast<int64_t>(sizeof(float));
     const int64_t local =
         std::min({second_level_cache() / 2 / v_bytes, product_bytes() / o_bytes, ceil_div(tiles, lanes)});

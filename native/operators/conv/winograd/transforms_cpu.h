@@ -10,7 +10,7 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// v of tiles [begin, end), of which k block kb is written.
+// Writes k block kb of v for tiles [begin, end).
 template <class A, class T>
 void transform_input(const ConvolutionProblem& p, const Geometry& g, const T* x, int64_t begin, int64_t end,
                      int64_t kb, float* v) {
@@ -93,9 +93,9 @@ template <class T>
 struct WinogradOutput {
   const T* bias;
   const T* residual;
-  const T* slopes;  // of what is below zero then, of each channel; null: p.act follows
+  const T* slopes;  // PRelu slopes, one for each channel; null: p.act is applied
   T* y;
-  bool stream;  // y is too large to be found in a cache by who reads it
+  bool stream;  // y is too large to remain in a cache until it is read
 };
 
 constexpr int64_t kOutputRun = 64;  // pixels of a row at a time: whole cache lines
@@ -122,9 +122,9 @@ void output_tile(const float* in, int64_t xi_stride, float (*by_pixel)[kOutputRu
   }
 }
 
-// Finished values of channel m: n contiguous ones of y at `at`, from x, which is overwritten and can be
-// read for L floats beyond them. They are stored in this one go so that a line of y is written once and as a
-// whole where possible.
+// Applies bias, residual and activation to n contiguous elements of channel m, and stores them to y at `at`. x is
+// overwritten, and must be readable for L floats beyond them. Storing all elements together writes most cache lines of
+// y once and entirely.
 template <class T>
 void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m, float* x, int64_t at,
             int64_t n) {
@@ -150,7 +150,7 @@ void finish(const ConvolutionProblem& p, const WinogradOutput<T>& out, int64_t m
   for (int64_t i = 0; i < n; i += L) store_part(out.y + at + i, load(x + i), n - i, out.stream);
 }
 
-// WinogradOutput pixels of tiles [begin, end) and the output channels m to m + vectors * L from their products.
+// Computes the output pixels of tiles [begin, end) and channels m to m + vectors * L from their products.
 template <class A, class T>
 void transform_output(const ConvolutionProblem& p, const Geometry& g, const float* o, int64_t xi_stride,
                       int64_t begin, int64_t end, int64_t m, int64_t vectors, const WinogradOutput<T>& out) {
@@ -170,7 +170,7 @@ void transform_output(const ConvolutionProblem& p, const Geometry& g, const floa
                        output_tile<A>(in + t * vectors * L, xi_stride, by_pixel, t);
                    }
                    for (int64_t i = 0; i < rows; ++i) {
-                     // The next row overwrites the lanes that a transposition writes beyond this one.
+                     // The next row overwrites the elements that a transposition writes beyond this one.
                      for (int64_t j = 0; j < pixels; j += L) {
                        if constexpr (A::kAlpha > 1) {
                          transpose(by_pixel[i] + j * L, L, by_channel + i * pixels + j, kStride);
