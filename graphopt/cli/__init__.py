@@ -1,7 +1,7 @@
-"""The command line: parses, calls the API, prints; one file a command.
+"""The command line: parses arguments, calls the API and prints results; one file for each command.
 
-Exit codes: graphopt.errors, and 1 where `verify` differs. What takes time to import is imported late: for --version and
---help nothing is, for a usage error the parser and the command that it is about, and the rest by the command's work.
+Exit codes are in graphopt.errors; 1 means that `verify` found a difference. Slow imports are delayed: --version and
+--help import nothing, and a usage error only the parser and its command.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from graphopt.cli.overview import OVERVIEW
 
 
 def main() -> None:
-    """The entry point: failures become one line on stderr and their exit code."""
+    """Runs the command line. A failure prints one line on stderr and sets its exit code."""
     first = "".join(sys.argv[1:2]) or "--help"
-    if "_GRAPHOPT_COMPLETE" in os.environ:  # a shell asks the parser for completions, with nothing in argv
+    if "_GRAPHOPT_COMPLETE" in os.environ:  # a shell requests completions with an empty argv
         first = ""
     said = {"--help": OVERVIEW, "--version": f"graphopt {graphopt.__version__}\n"}.get(first)
     if said is not None:
@@ -24,7 +24,7 @@ def main() -> None:
             sys.stdout.write(said)
             sys.stdout.flush()
             return
-        except OSError:  # a full disk, a closed pipe: told in the way of all commands
+        except OSError:  # a full disk or a closed pipe: `run` reports it
             pass
     from graphopt.cli.run import run
 

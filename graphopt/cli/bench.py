@@ -15,15 +15,13 @@ from graphopt.cli.root import Command, app
 @app.command(cls=Command, name="bench")
 def bench_command(
     before: Annotated[Path, typer.Argument(metavar="A", help="A model; - is stdin.")],
-    after: Annotated[Path | None, typer.Argument(metavar="B", help="The other side; without it A alone.")] = None,
+    after: Annotated[Path | None, typer.Argument(metavar="B", help="A model to compare with A.")] = None,
     provider: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="cpu, rocm, migraphx, cuda, ... (repeatable).")
     ] = None,
     threads: Annotated[
         Numbers | None,
-        typer.Option(
-            parser=numbers_of("--threads"), metavar="1,2", help="0, the default, is the runtime's own choice."
-        ),
+        typer.Option(parser=numbers_of("--threads"), metavar="1,2", help="0, the default: the runtime decides."),
     ] = None,
     batch: Annotated[
         Numbers | None,
@@ -31,24 +29,24 @@ def bench_command(
     ] = None,
     dim: Annotated[
         list[Sizes] | None,
-        typer.Option(parser=several_sizes, metavar="NAME=64,128", help="Binds a symbolic dimension (repeatable)."),
+        typer.Option(parser=several_sizes, metavar="NAME=64,128", help="Sizes of a symbolic dimension (repeatable)."),
     ] = None,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
     seconds: Annotated[float, typer.Option(min=0, help="Seconds to time each setting.")] = 2.0,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Time each node.")] = True,
     require_device: Annotated[
-        bool, typer.Option("--require-device", help="Fail where a node of a GPU session runs on the CPU.")
+        bool, typer.Option("--require-device", help="Fail if a node of a GPU session runs on the CPU.")
     ] = False,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Only say where the nodes ran, a line for each session.")
+        bool, typer.Option("--placement", help="Only print where nodes run, one line for each session.")
     ] = False,
     custom_ops: CustomOpsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Time A, or compare A with B.
 
-    Throughput, memory, times of nodes, and which provider runs them, too.
+    Also prints throughput, memory, times of nodes and their providers.
     """
     import graphopt
 

@@ -17,7 +17,7 @@ from graphopt.cli.verify import exit_with_verdict
 @app.command(cls=Command, name="bisect")
 def bisect(
     before: InPath,
-    out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the site here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a minimal model around the rewrite here.")] = None,
     target: TargetOption = "auto",
     ignore_cost_model: IgnoreCostModelOption = False,
     inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder, as for verify.")] = None,
@@ -25,11 +25,11 @@ def bisect(
     providers: ProvidersOption = None,
     custom_ops: CustomOpsOption = None,
 ) -> None:
-    """Find the one rewrite of IN that breaks its numbers.
+    """Find the rewrite of IN that makes its outputs wrong.
 
-    With --providers: the first value at which two providers differ.
+    With --providers: find the first value at which two providers differ.
 
-    Exit code 0: no rewrite does, 1: one was found, 8: the model differs from itself, so that nothing can be blamed.
+    Exit code 0: none, 1: found, 8: the model is random, so none can be found.
     """
     from graphopt.debug.bisect import bisect_file
     from graphopt.report.layout import say
@@ -85,7 +85,7 @@ def _bisect_providers(
         return
     say(f"[red]{plain(result.value)}[/] of {plain(result.node)}: {plain(result.summary)}", console)
     if result.alone:
-        say("it differs only while no other value is an output: a provider computes it with its neighbours", console)
+        say("it differs only if it is the single output: a provider fuses it with its neighbours", console)
     _say_written(out, result.minimal is not None)
     raise typer.Exit(1)
 

@@ -1,7 +1,8 @@
 """Defaults of options from a file: [tool.graphopt] in pyproject.toml, or graphopt.toml.
 
-The nearest file from the working directory upwards counts. A table of a command's name holds options of that command,
-by their long names; what stands beside the tables holds for each command that has the option. The command line wins.
+The nearest file in the working directory or its parents is used. A table with a command's name contains options of that
+command by their long names. Options outside such tables apply to every command that has them. The command line
+overrides the file.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 
 from graphopt.errors import OptionError
 
-# Parameter -> value, of options alone: positional arguments are for the command line.
+# Parameter -> value, for options only; a file cannot set positional arguments.
 Options = dict[str, Any]
 
 
 def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The nearest file with a configuration, and what stands in it.
+    """Returns the nearest file with a configuration, and the configuration; None if there is none.
 
     Raises:
-        OptionError: a file is no TOML, or holds something else in the place of the table.
+        OptionError: a file is not valid TOML, or its configuration is not a table.
     """
     for folder in (start, *start.parents):
         for name, keys in (("graphopt.toml", ()), ("pyproject.toml", ("tool", "graphopt"))):
@@ -32,31 +33,31 @@ def find(start: Path) -> tuple[Path, dict[str, Any]] | None:
             for key in keys:
                 table = table.get(key, {})
                 if not isinstance(table, dict):
-                    raise OptionError(f"{path}: '{key}' is no table")
+                    raise OptionError(f"{path}: '{key}' is not a table")
             if table or not keys:
                 return path, table
     return None
 
 
 def defaults(path: Path, table: Mapping[str, Any], commands: Mapping[str, Any]) -> dict[str, Options]:
-    """Command -> parameter -> value, as the parser takes them.
+    """Returns command -> parameter -> value for the parser.
 
     Args:
-        path: for messages.
+        path: the configuration file, for messages.
         table: the configuration.
         commands: name -> command of the parser.
 
     Raises:
-        OptionError: a name that no command has, or a value of another kind than the option's.
+        OptionError: a command or option is unknown, or a value has the wrong type.
     """
-    # `verify` is a command, and an option of others: a table is for the command.
+    # `verify` is both a command and an option of other commands; a table configures the command.
     shared = {key: value for key, value in table.items() if key not in commands or not isinstance(value, dict)}
     found: dict[str, Options] = {name: {} for name in commands}
     for key, value in shared.items():
         having = [name for name, command in commands.items() if key in _options(command)]
         if isinstance(value, dict) or not having:
             kind = "command" if isinstance(value, dict) else "option"
-            raise OptionError(f"{path}: there is no {kind} '{key}'; graphopt --show-config lists what there is")
+            raise OptionError(f"{path}: there is no {kind} '{key}'; graphopt --show-config lists all")
         for name in having:
             option = _options(commands[name])[key]
             found[name][option.name] = _checked(value, option, f"{path}: {key}")
@@ -70,7 +71,7 @@ def defaults(path: Path, table: Mapping[str, Any], commands: Mapping[str, Any]) 
 
 
 def shown(path: Path | None, found: Mapping[str, Options], commands: Mapping[str, Any]) -> str:
-    """All options with their values, as a file could hold them; those that nobody set are comments."""
+    """Returns all options with their values in the form of a configuration file, with unset options as comments."""
     import json
 
     lines = [f"# from {path}" if path is not None else "# no graphopt.toml, and no [tool.graphopt] in pyproject.toml"]
@@ -92,7 +93,7 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise OptionError(f"{path}: cannot be read: {error}") from None
-    if path.name == "pyproject.toml" and "graphopt" not in text:  # as most; a parser of TOML takes its time to load
+    if path.name == "pyproject.toml" and "graphopt" not in text:  # saves loading the TOML parser
         return {}
     if sys.version_info >= (3, 11):
         import tomllib
@@ -106,7 +107,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _options(command: Any) -> dict[str, Any]:
-    """Long name -> option, of those that a file may set."""
+    """Returns long name -> option, for options that a file may set."""
     options = {}
     for option in command.params:
         names = [o.removeprefix("--") for o in _names(option) if o.startswith("--")]
@@ -125,7 +126,7 @@ def _checked(value: Any, option: Any, where: str) -> Any:
     elif option.multiple:
         fits, kind = isinstance(value, list) and all(isinstance(v, str) for v in value), 'a list such as ["..."]'
     else:
-        fits, kind = isinstance(value, str | int | float) and not isinstance(value, bool), "a text or a number"
+        fits, kind = isinstance(value, str | int | float) and not isinstance(value, bool), "a string or a number"
     if not fits:
         import json
 

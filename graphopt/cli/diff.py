@@ -17,9 +17,9 @@ def diff_command(
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The other model.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON.")] = False,
 ) -> None:
-    """Show what differs between the graphs of two models.
+    """Show the differences between the graphs of two models.
 
-    Exit code 0 whether they differ or not.
+    Exit code 0, even if they differ.
     """
     before, after = streams.read(before), streams.read(after)
     from graphopt.debug.diff import diff

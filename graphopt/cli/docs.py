@@ -12,18 +12,18 @@ from graphopt.cli import screen
 from graphopt.cli.root import Command, app
 from graphopt.errors import OptionError, did_you_mean
 
-# In a wheel, and in the source tree.
+# The folder of pages in a wheel and in the source tree.
 PLACES = (Path(graphopt.__file__).parent / "docs", Path(graphopt.__file__).parents[1] / "docs")
 
 
 def pages() -> dict[str, Path]:
-    """Name -> file; "usage", "passes/winograd_conv", "refusals/NO_GAIN"."""
+    """Returns name -> file of all pages: "usage", "passes/winograd_conv", "refusals/NO_GAIN"."""
     place = next((p for p in PLACES if (p / "index.md").is_file()), PLACES[0])
     return {path.relative_to(place).with_suffix("").as_posix(): path for path in sorted(place.rglob("*.md"))}
 
 
 def page_names() -> list[str]:
-    """For the completion of PAGE."""
+    """Returns the completions of PAGE."""
     return [*pages()]
 
 
@@ -32,24 +32,24 @@ def docs(
     page: Annotated[
         str, typer.Argument(metavar="PAGE", help="usage, serving, NO_GAIN, ...", autocompletion=page_names)
     ] = "index",
-    listed: Annotated[bool, typer.Option("--list", help="The names of all pages.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Print the names of all pages.")] = False,
 ) -> None:
-    """Show a page of the documentation, without a network."""
+    """Show a page of the documentation offline."""
     known = pages()
     if listed:
         print("\n".join(known))
         return
     wanted = page.removesuffix(".md").lower()
-    # A page of a folder may have the name of one outside of it.
+    # Pages in different folders may have equal names; a full name takes precedence.
     found = [path for name, path in known.items() if wanted == name.lower()]
     found += [path for name, path in known.items() if wanted == name.rpartition("/")[2].lower()]
     if not found:
-        raise OptionError(f"there is no page '{page}'{did_you_mean(wanted, known)}; --list names all")
+        raise OptionError(f"there is no page '{page}'{did_you_mean(wanted, known)}; --list prints all names")
     show(found[0])
 
 
 def show(page: Path) -> None:
-    """Prints a page: in a pager on a terminal, elsewhere as the Markdown that it is."""
+    """Shows a page in a pager on a terminal; otherwise prints its Markdown."""
     text = page.read_text(encoding="utf-8")
     out = screen.out()
     if not out.is_terminal:

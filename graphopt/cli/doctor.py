@@ -16,13 +16,13 @@ from graphopt.errors import OptionError, RuntimeMissingError
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Run every kernel that this machine would use, and compare with float64.")
+        bool, typer.Option("--selftest", help="Run every kernel of this machine and compare with float64.")
     ] = False,
-    bench: Annotated[bool, typer.Option("--bench", help="With --selftest: measure times, too.")] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="With --selftest: also measure times.")] = False,
 ) -> None:
-    """Show what is installed, the ways to a GPU, what is missing.
+    """Show installed parts, routes to a GPU and missing parts.
 
-    Exit code 1 when the self-test fails.
+    Exit code 1 if the self-test fails.
     """
     if bench and not selftest:
         raise OptionError("--bench times the self-test: add --selftest")

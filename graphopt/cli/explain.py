@@ -22,7 +22,7 @@ from graphopt.remarks import Code
 
 
 def _codes() -> list[str]:
-    """For the completion of --code."""
+    """Returns the completions of --code."""
     return list(Code.__members__)
 
 
@@ -35,9 +35,7 @@ def _no_code(name: str, what: str) -> OptionError:
 def explain_command(
     model: Annotated[
         Path,
-        typer.Argument(
-            help="The model to read; - is stdin. Or a code or a pass, whose page is printed.", metavar="IN|CODE"
-        ),
+        typer.Argument(help="The model to read; - is stdin. A code or a pass prints its page.", metavar="IN|CODE"),
     ],
     target: TargetOption = "auto",
     only: OnlyOption = None,
@@ -46,7 +44,7 @@ def explain_command(
         list[str] | None,
         typer.Option(
             metavar="CODE",
-            help="Show what was refused for this reason alone (repeatable).",
+            help="Show only refusals with this code (repeatable).",
             autocompletion=_codes,
         ),
     ] = None,
@@ -56,13 +54,13 @@ def explain_command(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="Say which nodes this provider will take, before any session: graphopt, cpu, migraphx or hip-ep.",
+            help="Predict which nodes this provider runs: graphopt, cpu, migraphx or hip-ep.",
             autocompletion=lambda: ["graphopt", "cpu", "migraphx", "hip-ep"],
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Account for all of IN: what is rewritten, what not, and why.
+    """Show for each part of IN whether it is rewritten, and why.
 
     Each group of nodes has its share of multiply-adds and of bytes.
     """
@@ -74,7 +72,7 @@ def explain_command(
             show(page)
             return
         if str(model).isupper():
-            raise _no_code(str(model), "file and no code")
+            raise _no_code(str(model), "file or code")
     if provider is not None:
         if only or skip or code or dim or ignore_cost_model:
             raise OptionError("--provider can be combined with --input-shape and --json only")

@@ -1,4 +1,4 @@
-"""`--github`: what a workflow of GitHub Actions shows beside the change.
+"""`--github`: annotations and step summaries for GitHub Actions.
 
 Workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 def tell(
     report: Report, accuracy: VerifyReport | None, times: BenchReport | None, model: Path, out: Path | None
 ) -> None:
-    """Prints an annotation, and adds a summary to the step where the workflow has a place for it."""
+    """Prints an annotation, and appends a summary to the file `GITHUB_STEP_SUMMARY` if it is set.
+
+    Args:
+        report: of `optimize`.
+        accuracy: of `verify`; None if not run.
+        times: of `bench`; None if not run.
+        model: the input file, to which annotations refer.
+        out: the output file; None if not written.
+    """
     said = answer(report, accuracy, times, "" if out is None else str(out))
     wrong = accuracy is not None and not accuracy.equal
     level = "error" if wrong else "warning" if times is not None and is_slower(times) else "notice"
@@ -36,7 +44,7 @@ def tell(
 
 
 def markdown(report: Report, accuracy: VerifyReport | None, times: BenchReport | None, title: str) -> str:
-    """The summary of a step."""
+    """Returns the summary of a step as Markdown."""
     lines = [f"### {_cell(title)}", "", f"**{_cell(answer(report, accuracy, times))}**", ""]
     before, after = report.before.nodes, report.after.nodes
     lines += ["| | before | after |", "|---|--:|--:|"]
@@ -52,14 +60,14 @@ def markdown(report: Report, accuracy: VerifyReport | None, times: BenchReport |
         lines.append("")
     refused = Counter(r.code for r in report.remarks if not r.applied and Code[r.code].advice != "nothing")
     if refused:
-        lines += ["| refused | sites | to do |", "|---|--:|---|"]
+        lines += ["| refused | candidates | to do |", "|---|--:|---|"]
         lines += [f"| {code} | {n} | {_cell(Code[code].advice)} |" for code, n in refused.most_common()]
         lines.append("")
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
-    """Text in a table of Markdown, with no markup of its own."""
+    """Escapes Markdown in the text of a table cell."""
     special = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"})
     return visible(text).translate(special)
 

@@ -17,15 +17,15 @@ def lower(
     model: InPath,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; - is stdout.")],
     to: Annotated[
-        str, typer.Option(help="onnxruntime keeps its com.microsoft operators; standard writes them out, too.")
+        str, typer.Option(help="onnxruntime keeps com.microsoft operators; standard replaces them as well.")
     ] = "onnxruntime",
-    opset: Annotated[int | None, typer.Option(help="The standard operators' version in OUT.")] = None,
+    opset: Annotated[int | None, typer.Option(help="Version of the standard operators in OUT.")] = None,
     share_weights: ShareWeightsOption = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Then compare the outputs of both; see verify.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the outputs of both models.")] = False,
 ) -> None:
     """Write our operators as standard ONNX, for other runtimes.
 
-    With --to standard those of com.microsoft, too.
+    With --to standard also operators of com.microsoft.
     """
     from graphopt.lower import lower as lower_model
     from graphopt.report.layout import say
@@ -50,7 +50,7 @@ def lower(
         for line in data_files(*({str(path): n for path, n in of.items()} for of in (done.files, done.shared_files))):
             say(plain(line), console)
     for remark in done.kept:
-        say(plain(f"stays: {remark.nodes[0]}: {remark.detail} ({remark.code})"), console)
+        say(plain(f"kept: {remark.nodes[0]}: {remark.detail} ({remark.code})"), console)
     if report is not None:
         from graphopt.cli.verify import exit_with_verdict
         from graphopt.report.tables import print_verdict

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 OutPath = Annotated[Path | None, typer.Argument(help="The file to write; - is stdout.", metavar="OUT")]
 PrecisionOption = Annotated[
     str | None,
-    typer.Option(help="fp16 converts to half precision; bf16, for CPUs, rounds the factors of products to bfloat16."),
+    typer.Option(help="fp16 converts to half precision; bf16, for CPUs, rounds operands of GEMMs to bfloat16."),
 ]
 Fp16IoOption = Annotated[
-    bool, typer.Option("--fp16-io", help="With --precision fp16: inputs and outputs become float16 too.")
+    bool, typer.Option("--fp16-io", help="With --precision fp16: also convert inputs and outputs.")
 ]
 KeepFloatOption = Annotated[
     list[str] | None,
@@ -55,7 +55,7 @@ KeepFloatOption = Annotated[
         "--keep-float",
         "--fp16-keep",
         metavar="NAME",
-        help="With --precision: a node or operator that stays float32 (repeatable).",
+        help="With --precision: keep this node or operator in float32 (repeatable).",
     ),
 ]
 InputsOption = Annotated[
@@ -69,42 +69,42 @@ MaxErrorOption = Annotated[
     float | None,
     typer.Option(
         metavar="0.005",
-        help="With --precision bf16: an output's RMS error over its RMS; the most sensitive layers stay float32.",
+        help="With --precision bf16: limit of RMS error / RMS; keeps the most sensitive layers in float32.",
     ),
 ]
 FreezeOption = Annotated[
-    bool, typer.Option("--freeze-initializers", help="Initializers stop being inputs that callers can override.")
+    bool, typer.Option("--freeze-initializers", help="Remove initializers from inputs; callers cannot override them.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Report only; write nothing.")]
-ExplainOption = Annotated[bool, typer.Option("--explain", help="Print every candidate site and why.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Print every rewrite and refusal.")]
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON; - is stdout.")
 ]
 VerifyOption = Annotated[bool | None, typer.Option("--verify/--no-verify", help="Compare outputs before and after.")]
 BenchOption = Annotated[bool | None, typer.Option("--bench/--no-bench", help="Time IN and OUT (--threads, --dim).")]
 ReportOption = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="One HTML page; verifies and times as well.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page; also verifies and times.")
 ]
 ExternalDataOption = Annotated[
-    bool | None, typer.Option("--external-data/--no-external-data", help="Weights beside the file, or inside.")
+    bool | None, typer.Option("--external-data/--no-external-data", help="Store weights in OUT.data, or in OUT.")
 ]
 InPlaceOption = Annotated[bool, typer.Option("--in-place", help="Allow OUT to be IN.")]
 CheckOption = Annotated[bool, typer.Option("--check", help="Check the invariants after each pass.")]
-TuneOption = Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites pay.")]
+TuneOption = Annotated[bool, typer.Option("--tune", help="Measure on this machine which rewrites are faster.")]
 TuningCacheOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds to the file what is missing.")
+    Path | None, typer.Option(metavar="FILE", help="Measurements to use; --tune adds missing ones.")
 ]
-TuneSecondsOption = Annotated[float, typer.Option(min=0, help="About how long --tune may measure.")]
-ThreadsOption = Annotated[int, typer.Option(min=0, help="Threads to tune and time for; 0 is the runtime's own choice.")]
+TuneSecondsOption = Annotated[float, typer.Option(min=0, help="Approximate duration of --tune.")]
+ThreadsOption = Annotated[int, typer.Option(min=0, help="Threads for tuning and timing; 0: the runtime decides.")]
 DimOption = Annotated[
     list[Sizes] | None,
-    typer.Option(parser=several_sizes, metavar="NAME=8", help="The size to tune and time for (repeatable)."),
+    typer.Option(parser=several_sizes, metavar="NAME=8", help="Size for tuning and timing (repeatable)."),
 ]
 StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit code 9 where OUT is partly verified, 11 where it is slower.")
+    bool, typer.Option("--strict", help="Exit code 9 if OUT is only partly verified, 11 if it is slower.")
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print tables of all that is known.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print tables of all results.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")]
 
 
 @app.command(cls=Command, name="optimize")
@@ -230,28 +230,30 @@ def _end(found: _Found, *, strict: bool) -> None:
 
 @dataclass(frozen=True)
 class _Timing:
-    """For which threads and sizes OUT is tuned and timed; of several sizes it is tuned for the first."""
+    """Threads and sizes for tuning and timing; tuning uses the first of several sizes."""
 
     threads: int
     sizes: dict[str, list[int]]
 
     def require_unused(self) -> None:
-        """Raises:
-        OptionError: something was given, and nothing asks for it.
+        """Rejects --dim and --threads.
+
+        Raises:
+            OptionError: one of them was given.
         """
         given = [option for option, value in (("--dim", self.sizes), ("--threads", self.threads)) if value]
         if given:
             why = "; --input-shape fixes sizes in the model" if self.sizes else ""
-            raise OptionError(f"{given[0]} says what to tune and time for, with --tune, --bench or --report{why}")
+            raise OptionError(f"{given[0]} needs --tune, --bench or --report{why}")
 
 
 def _comparisons(
     verify: bool | None, bench: bool | None, page: Path | None, shown: Path | None, *, in_place: bool
 ) -> tuple[bool, bool]:
-    """Whether OUT is verified, and whether it is timed: a page wants both unless it is told otherwise.
+    """Returns whether OUT is verified and whether it is timed; a page needs both unless disabled.
 
     Raises:
-        OptionError: there is nothing to compare with.
+        OptionError: IN is replaced, so there is nothing to compare with.
     """
     if page is not None and shown is not None and not in_place:
         verify, bench = verify is not False, bench is not False
@@ -261,8 +263,10 @@ def _comparisons(
 
 
 def _check_outputs(out: Path | None, json_file: Path | None, page: Path | None, *, dry_run: bool) -> None:
-    """Raises:
-    OptionError: there is no OUT, or more than one thing would go to stdout.
+    """Checks that there is an output, and that at most one goes to stdout.
+
+    Raises:
+        OptionError: there is no OUT, or several outputs go to stdout.
     """
     if out is None and not dry_run:
         raise OptionError("optimize needs an output path (or --dry-run)")
@@ -356,10 +360,10 @@ def _data(found: _Found) -> dict[str, object]:
 
 
 def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]) -> None:
-    """Before any work: no file that is asked for may take the place of the model, of its weights or of another one.
+    """Checks in advance that no output overwrites the model, its weights or another output.
 
     Raises:
-        ModelSaveError: one would, or cannot be written.
+        ModelSaveError: an output overwrites one of these files, or cannot be written.
     """
     places = {
         what: path
@@ -374,7 +378,7 @@ def _check_places(model: Path, out: Path | None, reports: dict[str, Path | None]
     if out is not None:
         from graphopt.graph.writing import data_file
 
-        if not files.same(out, model):  # which `graphopt.optimize` judges
+        if not files.same(out, model):  # `graphopt.optimize` checks this case
             places |= {"OUT": out, "the data file of OUT": data_file(out)}
     files.check_places(places, reads)
 
@@ -446,14 +450,14 @@ def _provenance(shown: list[Path]) -> Provenance:
 
 
 def _place(shown: Path | None) -> str:
-    """OUT in a sentence; "" where nothing is written."""
+    """Returns OUT as text for a sentence; "" if nothing is written."""
     if shown is None:
         return ""
     return "stdout" if shown == streams.DASH else str(shown)
 
 
 def _print(found: _Found, tuning: Tuning | None, shown: Path | None, *, explain: bool, verbose: bool) -> None:
-    """Prints the answer, the few lines below it, and on request the tables that it depends on."""
+    """Prints the result in one line, details in a few lines, and on request all tables."""
     from graphopt.report import tables
     from graphopt.report.answer import answer, details, is_faster, is_slower
     from graphopt.report.layout import say

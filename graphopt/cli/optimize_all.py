@@ -16,17 +16,17 @@ from graphopt.cli.root import Command, app
 )
 def optimize_all(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Every .onnx file below it is read.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Models, reports, manifest and summary go there.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of models, reports, manifest and summary.")],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="OPTIONS_OF_OPTIMIZE", help="--verify, --target cpu, ...")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="How many models at a time; each has a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(min=0, help="Models at a time, each in its own process.")] = 1,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds for one model; 0 sets no limit.")] = 0.0,
-    on: Annotated[str, typer.Option(help="ray: run on a Ray cluster that sees both folders.")] = "",
+    on: Annotated[str, typer.Option(help="ray: run on a Ray cluster with access to both folders.")] = "",
 ) -> None:
     """Optimize every model of FOLDER into OUT.
 
-    Run it again to go on. Exit code 1: some failed.
+    A second run continues the first. Exit code 1: some models failed.
     """
     from graphopt.optimize_all import PAGE, Outcome, summary
     from graphopt.optimize_all import optimize_all as run

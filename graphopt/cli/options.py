@@ -1,6 +1,6 @@
-"""What several commands take: the types of their options, and the parsers of those that have a form of their own.
+"""Options that several commands share, and parsers of their values.
 
-A parser is given to typer, which calls it for each text; a repeatable option's are pairs, and `dict` joins them.
+typer calls a parser for each value. Parsers of repeatable options return (name, value) pairs for `dict`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from graphopt.errors import OptionError
 
 
 def pass_names() -> list[str]:
-    """For the completion of --only and --skip."""
+    """Returns the completions of --only and --skip."""
     from graphopt.passes.plugins import installed
 
     return [p.name for p in installed()]
 
 
 def target_names() -> list[str]:
-    """For the completion of --target."""
+    """Returns the completions of --target."""
     return ["auto", "cpu", "rocm", "cuda", "migraphx", "portable"]
 
 
@@ -35,7 +35,7 @@ class InputShape(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A symbolic dimension and the sizes that it takes."""
+    """A symbolic dimension and its sizes."""
 
     name: str
     sizes: list[int]
@@ -49,32 +49,32 @@ class Size(NamedTuple):
 
 
 class Range(NamedTuple):
-    """An input, its lowest and its highest number."""
+    """An input, and its smallest and largest value."""
 
     name: str
     ends: tuple[float, float]
 
 
 class Tolerance(NamedTuple):
-    """An output, or the empty name for all, and what it may differ by."""
+    """An output, or "" for all outputs, and its tolerance."""
 
     output: str
     value: float
 
 
 class Names(tuple[str, ...]):
-    """Names that commas part."""
+    """Names separated by commas."""
 
 
 class Numbers(tuple[int, ...]):
-    """Numbers that commas part."""
+    """Numbers separated by commas."""
 
 
 def input_shape(text: str) -> InputShape:
     """Parses NAME:1x3x224x224.
 
     Raises:
-        OptionError: not of that form.
+        OptionError: the text has another form.
     """
     name, colon, dims = text.rpartition(":")
     parts = dims.split("x") if dims else []
@@ -87,12 +87,12 @@ def several_sizes(text: str) -> Sizes:
     """Parses NAME=64,128.
 
     Raises:
-        OptionError: not of that form.
+        OptionError: the text has another form.
     """
     name, equals, sizes = text.rpartition("=")
     parts = sizes.split(",")
     if not equals or not name or not all(p.strip().isdecimal() and int(p) for p in parts):
-        raise OptionError(f"--dim '{text}' is not of the form NAME=8 or NAME=64,128, with sizes from 1 on")
+        raise OptionError(f"--dim '{text}' is not of the form NAME=8 or NAME=64,128 with positive sizes")
     return Sizes(name, [int(p) for p in parts])
 
 
@@ -100,11 +100,11 @@ def one_size(text: str) -> Size:
     """Parses NAME=8.
 
     Raises:
-        OptionError: not of that form, or several sizes.
+        OptionError: the text has another form, or several sizes.
     """
     name, (size, *others) = several_sizes(text)
     if others:
-        raise OptionError(f"--dim {name} takes one size here, such as {name}={size}")
+        raise OptionError(f"--dim {name}: this command takes one size, such as {name}={size}")
     return Size(name, size)
 
 
@@ -112,7 +112,7 @@ def value_range(text: str) -> Range:
     """Parses NAME:LO:HI.
 
     Raises:
-        OptionError: not of that form.
+        OptionError: the text has another form.
     """
     rest, _, high = text.rpartition(":")
     name, _, low = rest.rpartition(":")
@@ -121,25 +121,25 @@ def value_range(text: str) -> Range:
     except ValueError:
         ends = 1.0, 0.0
     if not name or not -math.inf < ends[0] <= ends[1] < math.inf:
-        raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI, with finite numbers, LO not above HI")
+        raise OptionError(f"--range '{text}' is not of the form NAME:LO:HI with finite numbers LO <= HI")
     return Range(name, ends)
 
 
 def tolerance_of(option: str) -> Callable[[str], Tolerance]:
-    """A parser of OUTPUT:number or number, which raises OptionError where it is neither."""
+    """Returns a parser of OUTPUT:NUMBER or NUMBER, which raises OptionError for other texts."""
 
     def tolerance(text: str) -> Tolerance:
         name, _, number = text.rpartition(":")
         try:
             return Tolerance(name, float(number))
         except ValueError:
-            raise OptionError(f"{option} '{text}' is not a number or OUTPUT:number") from None
+            raise OptionError(f"{option} '{text}' is not of the form NUMBER or OUTPUT:NUMBER") from None
 
     return tolerance
 
 
 def numbers_of(option: str) -> Callable[[str], Numbers]:
-    """A parser of 1,8,64, which raises OptionError where it is no such list."""
+    """Returns a parser of 1,8,64, which raises OptionError for other texts."""
 
     def numbers(text: str) -> Numbers:
         parts = text.split(",") if text else []
@@ -159,16 +159,16 @@ InPath = Annotated[Path, typer.Argument(help="The model to read; - is stdin.", m
 TargetOption = Annotated[
     str,
     typer.Option(
-        help="auto, cpu, rocm, rocm:ARCH, cuda, migraphx or portable: decides what pays.", autocompletion=target_names
+        help="auto, cpu, rocm, rocm:ARCH, cuda, migraphx or portable: selects rewrites.", autocompletion=target_names
     ),
 ]
 OnlyOption = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="PASS", help="Run this pass alone (repeatable).", autocompletion=pass_names),
+    typer.Option("--only", metavar="PASS", help="Run only this pass (repeatable).", autocompletion=pass_names),
 ]
 SkipOption = Annotated[
     list[str] | None,
-    typer.Option("--skip", metavar="PASS", help="Leave this pass out (repeatable).", autocompletion=pass_names),
+    typer.Option("--skip", metavar="PASS", help="Do not run this pass (repeatable).", autocompletion=pass_names),
 ]
 ProvidersOption = Annotated[
     Names | None,
@@ -193,13 +193,15 @@ CountDimOption = Annotated[
 ]
 ShareWeightsOption = Annotated[
     bool,
-    typer.Option("--share-weights", help="OUT refers to IN's files of weights, and is refused when these change."),
+    typer.Option("--share-weights", help="OUT refers to IN's weight files, and is rejected if these change."),
 ]
 CustomOpsOption = Annotated[
     list[Path] | None,
-    typer.Option("--custom-ops", metavar="LIB", help="A library with operators of your own (repeatable)."),
+    typer.Option("--custom-ops", metavar="LIB", help="A library with your own operators (repeatable)."),
 ]
-IgnoreCostModelOption = Annotated[bool, typer.Option("--ignore-cost-model", help="Also rewrite where it does not pay.")]
+IgnoreCostModelOption = Annotated[
+    bool, typer.Option("--ignore-cost-model", help="Also apply rewrites that may be slower.")
+]
 GithubOption = Annotated[
     bool, typer.Option("--github", help="Annotations and a step summary for a workflow of GitHub Actions.")
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# What `graphopt --help` prints. The parser would say the same (a test compares them), but loading it takes ten times as
-# long as Python itself.
+# A constant, because importing the parser takes ten times as long as starting Python. A test compares it with the
+# parser's text.
 OVERVIEW = """\
 Usage: graphopt [OPTIONS] COMMAND [ARGS]...
 
@@ -20,14 +20,14 @@ Commands:
   optimize      Rewrite IN into OUT.
   verify        Compare the outputs of two models.
   bench         Time A, or compare A with B.
-  explain       Account for all of IN: what is rewritten, what not, and why.
+  explain       Show for each part of IN whether it is rewritten, and why.
   view          Show MODEL and its rewrite side by side in the browser.
-  diff          Show what differs between the graphs of two models.
-  bisect        Find the one rewrite of IN that breaks its numbers.
+  diff          Show the differences between the graphs of two models.
+  bisect        Find the rewrite of IN that makes its outputs wrong.
   lower         Write our operators as standard ONNX, for other runtimes.
   optimize-all  Optimize every model of FOLDER into OUT.
-  serve-config  Write a folder from which a server serves MODEL as it is.
-  passes        List the passes with their equations, in their order.
-  doctor        Show what is installed, the ways to a GPU, what is missing.
-  docs          Show a page of the documentation, without a network.
+  serve-config  Write a folder with MODEL and the files of a model server.
+  passes        List the passes with their equations, in order.
+  doctor        Show installed parts, routes to a GPU and missing parts.
+  docs          Show a page of the documentation offline.
 """

@@ -8,7 +8,7 @@ from graphopt.cli.root import Command, app
 
 @app.command(cls=Command, name="passes")
 def passes() -> None:
-    """List the passes with their equations, in their order."""
+    """List the passes with their equations, in order."""
     from graphopt.metadata import Numerics
     from graphopt.passes.plugins import installed
     from graphopt.report.layout import say
@@ -23,9 +23,9 @@ def passes() -> None:
         say(f"[dim]{p.numerics.name.lower()}[/]", console, label=" " * width)
     console.print()
     for numerics, meaning in (
-        (Numerics.EXACT, "the same bits"),
+        (Numerics.EXACT, "equal bits"),
         (Numerics.REASSOCIATED, "the same terms, multiplied and added in another order"),
-        (Numerics.APPROXIMATE, "fewer products of other terms, whose rounding is their own"),
+        (Numerics.APPROXIMATE, "another algorithm with fewer multiplications and different rounding"),
     ):
         if any(p.numerics == numerics for p in installed()):
             say(f"[dim]{numerics.name.lower()}: {meaning}[/]", console)

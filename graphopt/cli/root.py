@@ -1,4 +1,4 @@
-"""The command itself: what holds for all of its subcommands."""
+"""The command line's root: options and behaviour common to all subcommands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import graphopt
 from graphopt.cli import config
 from graphopt.cli.overview import OVERVIEW
 
-# As people need them: what one begins with, what one looks at, what is there besides. Each is a module beside this one.
+# Subcommands in the order of the help: first steps, inspection, others. Each is a module of this package.
 NAMES = "optimize verify bench explain view diff bisect lower optimize-all serve-config passes doctor docs".split()
 
 
 class Loaded(UserDict[str, Any]):
-    """Name -> command, each imported when it is first asked for."""
+    """Name -> command; imports a command at its first use."""
 
     def __getitem__(self, name: str) -> Any:
         if self.data.get(name) is None and name in NAMES:
@@ -32,7 +32,7 @@ class Loaded(UserDict[str, Any]):
 
 
 class Commands(TyperGroup):
-    """Imports of its commands the one that is called, and prints the help of all without any."""
+    """A group that imports only the called command, and prints its help without importing any."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -45,22 +45,22 @@ class Commands(TyperGroup):
         return OVERVIEW.rstrip()
 
 
-# Help without boxes: at 80 columns nothing folds, and rich, which takes as long as all else, is not loaded for it.
+# Help without boxes fits into 80 columns, and does not load rich, which would double the time.
 app = typer.Typer(
     cls=Commands,
-    # Reading an option without a default loads pydantic, which takes as long as all else: --help gets one here, and the
-    # options of completion, which are typer's, get theirs below.
+    # typer loads pydantic for options without a default, which would double the time. --help has a default here,
+    # typer's options for completion have theirs below.
     context_settings={"default_map": {"help": False}},
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Ahead-of-time ONNX graph rewriter: optimize, verify, explain, bench.",
 )
-get_completion_inspect_parameters()  # the shells that are known, which is what it is called for here
+get_completion_inspect_parameters()  # registers the shells for completion
 
 
 class Command(TyperCommand):
-    """Says what is missing and what is no number before it reads what is there, for which typer loads pydantic."""
+    """Reports missing parameters and invalid numbers first, because typer's own parsing loads pydantic."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
@@ -73,20 +73,20 @@ class Command(TyperCommand):
                     ctx.fail(f"Missing {param.param_type_name} '{name}'.")
                 number = _number(hints.get(param.name or ""))
                 if number is not None and isinstance(text, str) and not _reads(text, number):
-                    what = "whole number" if number is int else "number"
-                    ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is no {what}.")
+                    kind = "an integer" if number is int else "a number"
+                    ctx.fail(f"Invalid value for '{param.opts[0]}': '{text}' is not {kind}.")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         import logging
 
-        # What onnx_ir warns of while it reads a file, `load` refuses with a line of its own.
+        # `load` reports the same problems as onnx_ir's warnings, as one error.
         logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)
         return super().invoke(ctx)
 
 
 def _number(hint: Any) -> type[int] | type[float] | None:
-    """The type of a parameter that is a number."""
+    """Returns int or float if a parameter has that type, else None."""
     return next((t for t in (int, float) if t in (hint, *get_args(hint))), None)
 
 
@@ -134,14 +134,14 @@ def main_options(
         ),
     ] = False,
 ) -> None:
-    if context.resilient_parsing:  # a shell asks for completions
+    if context.resilient_parsing:  # completion in a shell
         return
     _, context.default_map = _configured(context)
 
 
 def _configured(context: typer.Context) -> tuple[Path | None, dict[str, config.Options]]:
     found = config.find(Path.cwd())
-    if found is None:  # no command is imported for this
+    if found is None:  # returns without importing commands
         return None, {}
     return found[0], config.defaults(*found, _commands(context))
 

@@ -1,4 +1,4 @@
-"""Runs a command: what holds from its first argument to its exit code."""
+"""Runs a command: signals, error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from graphopt.cli.root import app
 from graphopt.cli.startup import sympy_when_needed
 from graphopt.errors import EXIT_INTERNAL, GraphoptError, ModelSaveError
 
-# As shells do.
+# The exit code of shells for an interrupted command.
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-# The base of what typer raises for wrong usage, wherever it keeps it.
+# The base class of typer's usage errors; its module differs between versions.
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-# Whether the command has done its work, or undone it: an interrupt has nothing left to end.
+# Whether the command has finished or rolled back its work, so interrupts are ignored.
 _ended = False
 
 
 def run() -> None:
-    """Runs the command of `sys.argv` and exits: failures are one line on stderr and their exit code."""
+    """Runs the command of `sys.argv` and exits. A failure prints one line on stderr and sets its exit code."""
     global _ended
     _ended = False
     sympy_when_needed()
@@ -37,13 +37,13 @@ def run() -> None:
             _take_interrupts()
             code = _exit_code()
         finally:
-            _ended = True  # Python looks for signals at calls and at jumps back: none comes between the work and this
+            _ended = True  # Python handles signals at calls and backward jumps only, so none arrives just before this
     except KeyboardInterrupt:
         print("graphopt: interrupted", file=sys.stderr)
     except SystemExit as terminated:
         code = int(terminated.code or 0)
     finally:
-        # While Python takes itself apart it has no handlers any more, and the signal would end it.
+        # During its shutdown Python has no handlers, and a signal would kill the process.
         for late in (signal.SIGINT, signal.SIGALRM):
             signal.signal(late, signal.SIG_IGN)
         streams.reset()
@@ -51,15 +51,15 @@ def run() -> None:
 
 
 def _exit_code() -> int:
-    """Does the work and tells of its failure.
+    """Runs the command, prints the error of a failure, and returns the exit code.
 
     Raises:
-        KeyboardInterrupt: It was interrupted.
-        SystemExit: It was terminated.
+        KeyboardInterrupt: the command was interrupted.
+        SystemExit: the command was terminated.
     """
     try:
         code = app(prog_name="graphopt", standalone_mode=False)
-        if code == EXIT_INTERRUPTED:  # typer makes an exit code of a KeyboardInterrupt
+        if code == EXIT_INTERRUPTED:  # typer converts KeyboardInterrupt to an exit code
             raise KeyboardInterrupt
         sys.stdout.flush()
         return int(code or 0)
@@ -69,23 +69,23 @@ def _exit_code() -> int:
         return _fail(str(error), error.exit_code)
     except MemoryError as error:
         what = f" ({error})" if str(error) else ""
-        advice = "give smaller sizes (--dim, --input-shape) or more"
+        advice = "give smaller sizes (--dim, --input-shape) or use a machine with more memory"
         return _fail(f"not enough memory{what}: {advice}", GraphoptError.exit_code)
-    except BrokenPipeError:  # as if the signal had ended it
+    except BrokenPipeError:  # the exit code of a process that SIGPIPE ended
         _let_go_of_stdout()
         return 128 + signal.SIGPIPE
-    except OSError as error:  # a report, a cache: models have messages of their own
+    except OSError as error:  # of a report or a cache; models have their own error classes
         _let_go_of_stdout()
         return _fail(str(error), ModelSaveError.exit_code)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except Exception:
         traceback.print_exc()
-        return _fail("internal error, which is a bug of graphopt: please report the lines above", EXIT_INTERNAL)
+        return _fail("internal error (a bug of graphopt): please report the lines above", EXIT_INTERNAL)
 
 
 def _let_go_of_stdout() -> None:
-    """Where it takes no more, as on a full disk, what is left goes nowhere: Python would try again at its end."""
+    """Redirects stdout to /dev/null if it fails (full disk), because Python would flush it again at the end."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -93,18 +93,18 @@ def _let_go_of_stdout() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    """Says what failed on stderr; the exit code."""
+    """Prints an error on stderr and returns the exit code."""
     from graphopt.report.text import visible
 
     is_plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    color = False if is_plain else None  # None: where stderr is a terminal
+    color = False if is_plain else None  # None: colored if stderr is a terminal
     typer.secho("graphopt: ", fg=typer.colors.RED, nl=False, err=True, color=color)
     print(visible(streams.named(message)), file=sys.stderr)
     return code
 
 
 def _show_usage(error: Exception) -> int:
-    """One line that says what is wrong and where help is."""
+    """Prints a usage error and the command for help in one line, and returns the exit code."""
     context, message = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]  # of all usage errors
     path = context.command_path if context is not None else "graphopt"
     print(f"graphopt: {' '.join(message.split()).rstrip('.')} (see {path} --help)", file=sys.stderr)
@@ -112,14 +112,14 @@ def _show_usage(error: Exception) -> int:
 
 
 def _take_interrupts() -> None:
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job of a shell stays one
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells let background jobs ignore it
         signal.signal(signal.SIGINT, _leave)
     signal.signal(signal.SIGTERM, _leave)
     sys.unraisablehook = _unraisable
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Ends the work by an exception, so that what is half-written goes; while a module is imported, in a moment."""
+    """Raises an exception, which removes unfinished files; during an import it is delayed."""
     if _ended:
         return
     if _importing(frame):
@@ -136,7 +136,7 @@ def _leave_later(number: int) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Where Python drops an interrupt, as in a finalizer, it comes again."""
+    """Repeats an interrupt whose exception Python discarded, for instance in a finalizer."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
         _leave_later(signal.SIGINT)
     elif isinstance(lost.exc_value, SystemExit):
@@ -146,7 +146,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether `run` has begun an import that a frame belongs to: compiled modules crash on an exception in it."""
+    """Returns whether a frame is part of an import that `run` started; an exception there can crash native modules."""
     while frame is not None and frame.f_code is not run.__code__:
         if frame.f_code.co_filename.startswith("<frozen importlib."):
             return True

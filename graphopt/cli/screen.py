@@ -1,6 +1,6 @@
-"""Where the command line prints: answers on stdout, progress and errors on stderr.
+"""Consoles of the command line: results on stdout, progress and errors on stderr.
 
-A terminal gets lines of its width, with what is too long cut; a pipe or a file gets all of it, a line each.
+A terminal gets lines cut to its width. A pipe or a file gets complete lines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-# The width where there is no terminal: enough that nothing is cut.
+# Width without a terminal; large enough for all lines.
 UNLIMITED = 100_000
 
 _diverted = False
 
 
 def reset() -> None:
-    """Looks afresh at where stdout and stderr lead; each run of the command line begins with it."""
+    """Recreates the consoles for the current stdout and stderr. Each run of the command line starts with this."""
     global _diverted
     _diverted = False
     out.cache_clear()
@@ -31,7 +31,7 @@ def reset() -> None:
 
 
 def divert() -> None:
-    """What is printed goes to stderr from now on: stdout is for a model or for a report."""
+    """Redirects results to stderr, because a model or a report is written to stdout."""
     global _diverted
     _diverted = True
     out.cache_clear()
@@ -39,13 +39,13 @@ def divert() -> None:
 
 @functools.cache
 def out() -> Console:
-    """For answers."""
+    """Returns the console for results."""
     return _console(stderr=_diverted)
 
 
 @functools.cache
 def errors() -> Console:
-    """For progress and errors."""
+    """Returns the console for progress and errors."""
     return _console(stderr=True)
 
 
@@ -60,8 +60,8 @@ def _console(*, stderr: bool) -> Console:
 
 @contextmanager
 def working(what: str = "") -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal that work is going on, and with what; yields the function that says with what."""
-    if not sys.stderr.isatty():  # nobody looks, and rich takes its time to load
+    """Shows progress on a terminal; yields a function that sets the current step."""
+    if not sys.stderr.isatty():  # saves loading rich
         yield lambda step: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -75,7 +75,7 @@ def working(what: str = "") -> Iterator[Callable[[str], None]]:
 
 
 def print_json(command: str, data: dict[str, Any]) -> None:
-    """What a command found, on stdout, wherever else is printed."""
+    """Prints a command's result as JSON on stdout, even if other output is redirected."""
     from graphopt.strict_json import document
 
     print(document(command, data))

@@ -13,7 +13,7 @@ from graphopt.cli.root import Command, app
 
 
 def engine_names() -> list[str]:
-    """For the completion of --for."""
+    """Returns the completions of --for."""
     from graphopt.serving.configs import ENGINES
 
     return [*ENGINES]
@@ -22,31 +22,31 @@ def engine_names() -> list[str]:
 @app.command(cls=Command, name="serve-config")
 def serve_config(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The optimized model.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder; other models in it stay.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder; keeps other models in it.")],
     engine: Annotated[
         str,
         typer.Option("--for", help="triton, kserve, mlserver, litserve, bentoml or ray.", autocompletion=engine_names),
     ],
-    name: Annotated[str, typer.Option(help="The model's name in URLs; by default that of the file.")] = "",
-    version: Annotated[int, typer.Option(help="The model's version, beside others of its name.")] = 1,
+    name: Annotated[str, typer.Option(help="The model's name in URLs; default: the name of the file.")] = "",
+    version: Annotated[int, typer.Option(help="The model's version.")] = 1,
     max_batch: Annotated[
         int | None,
-        typer.Option(help="Most rows of a merged request; 1 merges none, the default is 8 if rows are independent."),
+        typer.Option(help="Most rows of a batch; 1 merges no requests; default: 8 if rows are independent."),
     ] = None,
     delay_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that a request waits for others.")] = 2.0,
     instances: Annotated[int, typer.Option(help="Processes, replicas or instances.")] = 1,
-    threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0 is the runtime's choice.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0: the runtime decides.")] = 0,
     devices: Annotated[
         Numbers | None,
         typer.Option(parser=numbers_of("--devices"), metavar="0,1", help="The GPUs that the instances share."),
     ] = None,
     dim: Annotated[
         list[Size] | None,
-        typer.Option(parser=one_size, metavar="NAME=128", help="A size to warm up with (repeatable)."),
+        typer.Option(parser=one_size, metavar="NAME=128", help="A size for the warm-up (repeatable)."),
     ] = None,
-    seen_at: Annotated[Path | None, typer.Option(help="Where the engine sees OUT, if in a container.")] = None,
+    seen_at: Annotated[Path | None, typer.Option(help="Path of OUT in the engine's container.")] = None,
 ) -> None:
-    """Write a folder from which a server serves MODEL as it is."""
+    """Write a folder with MODEL and the files of a model server."""
     from graphopt.report.layout import say
     from graphopt.report.text import plain
     from graphopt.serving.configs import COMMANDS

@@ -1,4 +1,4 @@
-"""Modules that are loaded when something of them is first used, so that commands start fast."""
+"""Lazy imports of slow modules, for a fast start of commands."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Loading sympy takes twice the time of all else; onnx_ir imports it for arithmetic on symbolic dimensions, for which
-# graphopt.graph.shapes has its own. onnx imports the two modules of protobuf to read and write models as JSON and as
-# text, which nothing here does.
+# sympy takes twice as long to load as everything else. onnx_ir imports it for symbolic dimensions, for which graphopt
+# has graphopt.graph.shapes. onnx imports the two protobuf modules for models as JSON and text, which graphopt does not
+# use.
 LATE = frozenset({"sympy", "onnx_ir._symbolic_shapes", "google.protobuf.json_format", "google.protobuf.text_format"})
 
 
 class _LateFinder:
-    """Modules that are executed when something of them is first asked for."""
+    """Finder that delays the execution of the modules in LATE until their first use."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -28,6 +28,6 @@ class _LateFinder:
 
 
 def sympy_when_needed() -> None:
-    """From now on the modules in LATE, sympy above all, are loaded when they are first used, not when imported."""
+    """Makes later imports of the modules in LATE, above all sympy, lazy."""
     if _LateFinder not in sys.meta_path:
         sys.meta_path.insert(0, _LateFinder)

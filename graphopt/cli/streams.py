@@ -1,7 +1,7 @@
-"""`-` or a pipe where one file is meant: a model from stdin or from a named pipe, a model or a report to stdout.
+"""`-` and named pipes as files: a model from stdin or a pipe, and a model or a report to stdout.
 
-A model is read whole into a temporary folder that goes when the process ends, since we read a file several times, and
-written from there: nothing half-made leaves the process. Weights travel inside.
+An input is copied into a temporary folder, because graphopt reads files several times. An output is written there first
+and copied to stdout when it is complete. The folder is removed at the end. Weights are inside the model.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from graphopt.errors import ModelLoadError, OptionError
 
 DASH = Path("-")
 _cleanup = ExitStack()
-# The place of what was spooled -> the path that was asked for.
+# Temporary copy of an input -> the user's path.
 _spooled: dict[Path, Path] = {}
 
 
 def reset() -> None:
-    """Removes what was spooled."""
+    """Removes all temporary copies."""
     _spooled.clear()
     _cleanup.close()
 
 
 def read(path: Path) -> Path:
-    """The file to read in the place of `path`; stdin for `-`. Of a pipe it waits for the end.
+    """Returns the file to read instead of `path`: a copy of stdin for `-`, a copy of a pipe, else `path` itself.
 
     Raises:
-        ModelLoadError: there is no such file; this is asked first, since loading what reads models takes longer.
-        OptionError: stdin was read before.
+        ModelLoadError: the file does not exist; this check precedes slow imports.
+        OptionError: stdin was already read.
     """
     if path != DASH:
         if not path.exists():
@@ -43,7 +43,7 @@ def read(path: Path) -> Path:
         with path.open("rb") as pipe:
             return _spool(pipe, path)
     if DASH in _spooled.values():
-        raise OptionError("- stands for stdin, which can be read once")
+        raise OptionError("- means stdin, which can be read only once")
     return _spool(sys.stdin.buffer, path)
 
 
@@ -56,7 +56,7 @@ def _spool(stream: BinaryIO, path: Path) -> Path:
 
 
 def write(path: Path) -> Path:
-    """The file to write in the place of `path`; `flush` copies it to stdout for `-`."""
+    """Returns the file to write instead of `path`: a temporary one for `-`, which `flush` copies to stdout."""
     if path != DASH:
         return path
     screen.divert()
@@ -64,7 +64,7 @@ def write(path: Path) -> Path:
 
 
 def flush(path: Path | None, written: Path | None) -> None:
-    """Copies what was written in the place of `-` to stdout."""
+    """Copies a temporary output to stdout if `path` is `-`."""
     if path == DASH and written is not None:
         with written.open("rb") as model:
             shutil.copyfileobj(model, sys.stdout.buffer)
@@ -72,7 +72,7 @@ def flush(path: Path | None, written: Path | None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A report into its place, or to stdout."""
+    """Writes a report to a file, or to stdout for `-`."""
     if path == DASH:
         sys.stdout.write(text)
     else:
@@ -80,7 +80,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def named(message: str) -> str:
-    """A message in which what was spooled is called as the user calls it."""
+    """Replaces paths of temporary copies in a message by the user's paths."""
     for place, path in _spooled.items():
         message = message.replace(str(place), "stdin" if path == DASH else str(path))
     return message

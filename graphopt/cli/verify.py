@@ -51,7 +51,7 @@ BatchOption = Annotated[
 RangeOption = Annotated[
     list[Range] | None,
     typer.Option(
-        "--range", parser=value_range, metavar="NAME:LO:HI", help="The range of an input's numbers (repeatable)."
+        "--range", parser=value_range, metavar="NAME:LO:HI", help="The range of an input's values (repeatable)."
     ),
 ]
 
@@ -60,39 +60,37 @@ RangeOption = Annotated[
 def verify_command(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The original; - is stdin.")],
     after: Annotated[
-        Path | None, typer.Argument(metavar="AFTER", help="The rewritten one; with --providers it may be left out.")
+        Path | None, typer.Argument(metavar="AFTER", help="The rewritten model; optional with --providers.")
     ] = None,
-    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder of inputs of your own.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="A .npz file or a folder with your own inputs.")] = None,
     rtol: RtolOption = None,
     atol: AtolOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random inputs.")] = 0,
     probe_nan: Annotated[bool, typer.Option("--probe-nan", help="Also try NaN and infinite inputs.")] = False,
     provider: Annotated[
-        str | None, typer.Option(help="rocm, graphopt, ...: run AFTER there as well; BEFORE runs on the CPU.")
+        str | None, typer.Option(help="rocm, graphopt, ...: also run AFTER there; BEFORE runs on the CPU.")
     ] = None,
-    effort: Annotated[str, typer.Option(help="quick, normal or thorough: how many inputs are tried.")] = "normal",
+    effort: Annotated[str, typer.Option(help="quick, normal or thorough: number of inputs to try.")] = "normal",
     dim: DimOption = None,
     batch: BatchOption = None,
     range_: RangeOption = None,
     providers: ProvidersOption = None,
     custom_ops: CustomOpsOption = None,
     save_inputs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the inputs that differ most go, as ONNX test data.")
+        Path | None, typer.Option(metavar="FOLDER", help="Save the inputs that differ most, as ONNX test data.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 9 where something is not covered by the inputs tried.")
+        bool, typer.Option("--strict", help="Exit code 9 if the inputs do not cover everything.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
     """Compare the outputs of two models.
 
-    Exit code 0: equal, 1: they differ, 2: could not be run, 8: random, 10: an internal error.
+    Exit code 0: equal, 1: different, 2: not runnable, 8: random, 10: internal error.
     """
     if after is None and providers is None:
-        raise OptionError(
-            "AFTER is missing; one model alone is compared with itself on two providers (--providers A,B)"
-        )
+        raise OptionError("AFTER is missing; give it, or --providers A,B to compare one model on two providers")
     before, after = streams.read(before), None if after is None else streams.read(after)
     import graphopt
 
@@ -126,7 +124,12 @@ def verify_command(
 
 
 def exit_with_verdict(verdict: Verdict, *, uncovered: bool = False) -> None:
-    """Ends with the exit code of what was found; 0 returns."""
+    """Ends the command with the exit code of a verdict; returns if it is 0.
+
+    Args:
+        verdict: of `verify`.
+        uncovered: whether incomplete coverage of an equal model is an error.
+    """
     from graphopt.verification.verify import Verdict
 
     code = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.RANDOM: EXIT_RANDOM}[verdict]

@@ -1,4 +1,4 @@
-"""`graphopt view`: a page on this machine, for this machine alone."""
+"""`graphopt view`: serves a page on the loopback interface."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HOST = "127.0.0.1"
 def view_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model to look at.")],
     after: Annotated[
-        Path | None, typer.Argument(metavar="AFTER", help="Its rewrite; without it, what optimize would make of it.")
+        Path | None, typer.Argument(metavar="AFTER", help="Its rewrite; default: the result of optimize.")
     ] = None,
     target: TargetOption = "auto",
     ignore_cost_model: IgnoreCostModelOption = False,
     input_shape: ShapeOption = None,
     dim: CountDimOption = None,
-    bench: Annotated[bool, typer.Option("--bench", help="Time each node, too.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 is a free one.")] = 0,
+    bench: Annotated[bool, typer.Option("--bench", help="Also time each node.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free port.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Show MODEL and its rewrite side by side in the browser.
@@ -97,14 +97,22 @@ def _data(
 
 
 def serve(data: bytes, port: int = 0) -> ThreadingHTTPServer:
-    """A server of the page and its data, bound to this machine; its caller runs and closes it."""
+    """Creates a server of the page and its data on the loopback interface; the caller runs and closes it.
+
+    Args:
+        data: JSON of the view.
+        port: port number; 0 for any free port.
+
+    Raises:
+        OSError: the port cannot be used.
+    """
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     from graphopt.report.view import page
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # A page of another site could have its name resolve to this machine.
+            # Prevents DNS rebinding: another site's name may resolve to this machine.
             if (self.headers.get("Host") or "").rpartition(":")[0] not in (HOST, "localhost"):
                 self.send_error(403)
                 return
@@ -124,6 +132,6 @@ def serve(data: bytes, port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing of each request."""
+            """Suppresses the log of requests."""
 
     return ThreadingHTTPServer((HOST, port), Handler)

@@ -1,1 +1,1 @@
-"""What a run did and found, as data, tables and a page."""
+"""Reports: data, tables on the terminal, and HTML pages."""

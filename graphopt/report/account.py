@@ -1,7 +1,7 @@
-"""Where a model's multiply-adds and bytes are, what the passes did there, and why not where they did nothing.
+"""Accounts for every node of a model: its multiply-adds and bytes, its rewrites, and the reasons for refusals.
 
-Every node is in one group. Groups that differ in the numbers of their names alone (layers) are one, and those that
-could gain most come first.
+Every node is in one group. Sites with names that differ only in numbers (layers) form one group. Groups with the
+largest potential gain come first.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.text import operators
 from graphopt.targets.target import Target, TargetName
 
-# They hand on what they are given, in another shape at most.
+# Operators that return their input, possibly with another shape.
 _VIEWS = frozenset("Constant Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
 _MOVES = frozenset(
     "Concat DepthToSpace Expand Gather GatherElements GatherND Pad Resize ScatterElements ScatterND Slice SpaceToDepth "
     "Split Tile Transpose Upsample".split()
 )
 _WINDOWS = frozenset("AveragePool Conv ConvInteger LpPool MaxPool".split())
-# How often sizes of images and lengths are doubled where a kernel is larger than its input.
+# How often the default sizes of images and lengths are doubled if a kernel is larger than its input.
 MAX_DOUBLINGS = 8
-# In a detail; sizes begin with a digit.
+# The name of a node or value in a detail; sizes begin with a digit.
 _NAME = re.compile(r"[A-Za-z/][\w./:]*\d[\w./:]*")
 _ACTIVATIONS = frozenset(
     "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish "
@@ -52,7 +52,7 @@ _ACTIVATIONS = frozenset(
 
 
 class Fate(enum.Enum):
-    """What became of a group; in the order in which people can gain from knowing."""
+    """Result of a group, in the order of usefulness to the user."""
 
     COULD_GAIN = "refused, and there is something to do"
     NO_GAIN = "legal, but it would not pay here"
@@ -63,16 +63,16 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """A node, or the nodes that were rewritten together.
+    """A node, or several nodes that were rewritten together.
 
     Attributes:
-        operators: as counted, "Conv, BatchNormalization, Relu".
-        into: the operators that took their place; "" where nothing did.
-        labels: of the nodes.
-        multiply_adds, bytes: of one run; bytes are those of inputs, weights and outputs.
-        fate: what became of it.
-        remarks: what passes said of it.
-        reason: why no pass rewrites it, where none said anything.
+        operators: their operators, "Conv, BatchNormalization, Relu".
+        into: the operators that replace them; "" if none do.
+        labels: labels of the nodes.
+        multiply_adds, bytes: in one run; bytes of inputs, weights and outputs.
+        fate: its result.
+        remarks: remarks of passes.
+        reason: why no pass rewrites it; "" if there are remarks.
     """
 
     operators: str
@@ -86,19 +86,20 @@ class Site:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What sites of one group have in common."""
+        """The key that all sites of a group share."""
         said = ((r.pass_name, r.code, "" if r.applied else _NAME.sub("", r.detail)) for r in self.remarks)
         return self.fate, self.operators, self.into, tuple(dict.fromkeys(said)), self.reason
 
 
 @dataclass(frozen=True)
 class AccountGroup:
-    """Sites that are alike, in several layers as a rule.
+    """Similar sites, usually one in each of several layers.
 
     Attributes:
-        where: their names as one.
-        places: how often, " in 12 layers"; "" for once.
-        share, byte_share: of the model's multiply-adds and bytes.
+        where: one pattern for their names.
+        places: the number of layers or places, " in 12 layers"; "" for a single site.
+        multiply_adds, bytes: of all sites in one run.
+        share, byte_share: shares of the model's multiply-adds and bytes.
     """
 
     sites: tuple[Site, ...]
@@ -115,21 +116,21 @@ class AccountGroup:
 
     @property
     def cost(self) -> float:
-        """The larger share: what a rewrite could touch at most."""
+        """The larger of the two shares, an upper bound of what a rewrite can affect."""
         return max(self.share, self.byte_share)
 
 
 @dataclass
 class Account:
-    """All of a model.
+    """Account of a whole model.
 
     Attributes:
-        groups: those that could gain most first.
-        multiply_adds, bytes: of one run at `sizes`.
-        sizes: of symbolic dimensions, where they are not given.
-        elsewhere: refusals at nodes that passes made and removed again.
-        unknown: nodes with a size that nothing tells; they count as nothing.
-        report: what `optimize` would do.
+        groups: all groups, those with the largest potential gain first.
+        multiply_adds, bytes: in one run at `sizes`.
+        sizes: symbolic dimension -> size.
+        elsewhere: refusals at nodes that passes created and removed again.
+        unknown: number of nodes with an unknown size; they count as 0.
+        report: result of `optimize`.
     """
 
     groups: list[AccountGroup] = field(default_factory=list)
@@ -141,7 +142,7 @@ class Account:
     report: Report = field(default_factory=lambda: Report(""))
 
     def share_of(self, fate: Fate) -> tuple[float, float]:
-        """The share of multiply-adds and the share of bytes."""
+        """Returns the shares of multiply-adds and of bytes of all groups with a result."""
         mine = [g for g in self.groups if g.first.fate == fate]
         return sum(g.share for g in mine), sum(g.byte_share for g in mine)
 
@@ -184,24 +185,24 @@ def account(
     ignore_cost_model: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Account:
-    """Optimizes a copy of a model, and says of each node what became of it and what share it has.
+    """Optimizes a copy of a model, and returns the share and the result of each node.
 
     Args:
-        model: in any form that `optimize` takes; it is not changed.
+        model: the model, in any form that `optimize` accepts; it is not changed.
         target: as for `optimize`.
-        only: likewise.
-        skip: likewise.
-        input_shapes: likewise.
-        ignore_cost_model: likewise.
-        progress: likewise.
-        sizes: of symbolic dimensions, as for `side`.
+        only: as for `optimize`.
+        skip: as for `optimize`.
+        input_shapes: as for `optimize`.
+        sizes: symbolic dimension -> size, as for `side`.
+        ignore_cost_model: as for `optimize`.
+        progress: as for `optimize`.
 
     Raises:
         ModelLoadError: the model cannot be read.
         OptionError: an unknown pass, target, input or dimension.
     """
     if progress is not None:
-        progress("looking at the model as it is")
+        progress("analyzing the original model")
     before = side(model, input_shapes=input_shapes, sizes=sizes)
     after, report = graphopt.optimize(
         reading.load(model).model,
@@ -230,10 +231,12 @@ def account(
 
 @dataclass
 class Side:
-    """A model whose values have shapes, at certain sizes of its symbolic dimensions.
+    """A model with the shapes of its values for given sizes of its symbolic dimensions.
 
     Attributes:
-        nodes: of all its graphs, in order, without the bodies of our operators.
+        model: the model.
+        nodes: nodes of all its graphs in order, without the function bodies of our operators.
+        sizes: symbolic dimension -> size.
     """
 
     model: ir.Model
@@ -241,19 +244,19 @@ class Side:
     sizes: dict[str, int]
 
     def bytes_of(self, node: ir.Node) -> int | None:
-        """What a node reads and writes in one run; None where a size is not known."""
+        """Returns the bytes that a node reads and writes in one run; None if a size is unknown."""
         return _bytes(node)
 
 
 def side(
     model: Any, *, input_shapes: Mapping[str, Sequence[int]] | None = None, sizes: Mapping[str, int] | None = None
 ) -> Side:
-    """Reads a model and finds its shapes.
+    """Reads a model and infers its shapes.
 
     Args:
-        model: in any form that `optimize` takes.
+        model: the model, in any form that `optimize` accepts.
         input_shapes: as for `optimize`.
-        sizes: of symbolic dimensions. Others have the default of `bench`, doubled while a kernel does not fit.
+        sizes: symbolic dimension -> size; others have the defaults of `bench`, doubled if a kernel exceeds its input.
 
     Raises:
         ModelLoadError: the model cannot be read.
@@ -285,7 +288,7 @@ def side(
 
 
 def _exceeds_input(node: ir.Node) -> bool:
-    """Whether the kernel of a convolution or a pooling is larger than its padded input."""
+    """Returns whether the kernel of a convolution or a pooling is larger than its padded input."""
     shapes = [None if value is None else value.shape for value in node.inputs[:2]]
     if node.op_type not in _WINDOWS or not shapes or shapes[0] is None:
         return False
@@ -305,7 +308,7 @@ def _exceeds_input(node: ir.Node) -> bool:
 
 
 def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
-    """The interface of a model alone, with the shapes that its inputs have now."""
+    """Returns a model with the inputs and initializer names only, and the current input shapes."""
     interface = onnx.ModelProto()
     interface.graph.initializer.extend(onnx.TensorProto(name=t.name) for t in proto.graph.initializer)
     interface.graph.input.extend(ir.serde.serialize_value(v) for v in model.graph.inputs)
@@ -313,7 +316,7 @@ def _with_shapes(proto: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
 
 
 def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Gives the inputs' symbolic dimensions their sizes."""
+    """Replaces symbolic dimensions of the inputs by sizes."""
     for value in model.graph.inputs:
         if value.shape is None:
             continue
@@ -329,7 +332,7 @@ def _bind(model: ir.Model, sizes: Mapping[str, int]) -> None:
 
 
 def _tell_shapes(model: ir.Model) -> None:
-    """Puts on values the sizes that follow from arithmetic on shapes, which onnx's inference does not follow."""
+    """Sets shapes that depend on shape arithmetic, which onnx's inference does not evaluate."""
     shapes = Editor(model, Target("portable")).shapes
     for node in _nodes(model):
         for value in node.outputs:
@@ -341,7 +344,7 @@ def _tell_shapes(model: ir.Model) -> None:
 
 
 def _tell_folded_shapes(model: ir.Model) -> None:
-    """Puts on values the sizes that follow once constants are folded: paddings, which exporters leave to compute."""
+    """Sets shapes that depend on folded constants, for instance paddings that the exporter computes by nodes."""
     folded, _ = graphopt.optimize(model.clone(), target="portable", only=("clean_up",))
     inference.infer(folded)
     _tell_shapes(folded)
@@ -390,7 +393,7 @@ def _sites(nodes: Mapping[str, ir.Node], changed: Iterable[Neighbourhood], repor
 
 def _site(nodes: Sequence[ir.Node], into: str, fate: Fate, remarks: tuple[Remark, ...], reason: str = "") -> Site:
     adds = sum(multiply_adds(n) or 0 for n in nodes)
-    bytes_ = sum(_bytes(n) or 0 for n in nodes)  # what goes from one to the next of them is written and read again
+    bytes_ = sum(_bytes(n) or 0 for n in nodes)  # counts values between the nodes twice: written and read
     labels = tuple(node_label(n) for n in nodes)
     return Site(operators(n.op_type for n in nodes), into, labels, adds, bytes_, fate, remarks, reason)
 
@@ -407,25 +410,25 @@ def _fate(remarks: Iterable[Remark], *, changed: bool) -> Fate:
 
 
 def _is_bias(node: ir.Node) -> bool:
-    """Whether it adds a constant to a product."""
+    """Returns whether a node adds a constant to the result of a matrix multiplication or convolution."""
     made_by = (v.producer() for v in node.inputs if v is not None)
     return node.op_type == "Add" and _constants(node) and any(n is not None and n.op_type in LINEAR for n in made_by)
 
 
 def _constants(node: ir.Node) -> bool:
-    """Whether it reads a constant."""
+    """Returns whether a node reads a constant."""
     return any(v is not None and v.const_value is not None for v in node.inputs)
 
 
 def _bytes(node: ir.Node) -> int | None:
-    """What a node reads and writes in one run; None where a size is not known."""
+    """Returns the bytes that a node reads and writes in one run; None if a size is unknown."""
     if node.domain == "" and node.op_type in _VIEWS:
         return 0
     total = 0
     for value in (*node.inputs, *node.outputs):
         if value is None or (not value.name and value.producer() is node):
             continue
-        if value.dtype == ir.DataType.STRING:  # of texts each is as long as it is
+        if value.dtype == ir.DataType.STRING:  # the lengths of strings are unknown
             return None
         if value.const_value is not None:
             total += traversal.tensor_bytes(value.const_value)
@@ -437,22 +440,22 @@ def _bytes(node: ir.Node) -> int | None:
 
 
 def _why_left(node: ir.Node) -> str:
-    """Why no pass said anything about a node."""
+    """Returns why no pass has a remark about a node."""
     op_type = node.op_type
     if node.domain not in ("", DOMAIN):
         return f"graphopt has no pass for the domain {node.domain}"
     if node.domain == DOMAIN:
         return "already an operator of graphopt"
     if op_type in _VIEWS:
-        return "changes the shape or a name only, and moves no data"
+        return "changes only the shape or a name, and moves no data"
     if op_type in _MOVES:
-        return "moves data without computing; passes look through it where they can"
+        return "moves data without computing; passes match through it if possible"
     if op_type in LINEAR and len(node.inputs) > 1 and node.inputs[1] is not None:
         weight = node.inputs[1]
         if weight.is_graph_input() and not weight.is_initializer():
             return f"its weight is the graph input '{weight.name}', whose values are unknown"
         if weight.const_value is None and op_type in ("MatMul", "Gemm"):
-            return "both factors are computed, and no known form of attention contains it"
+            return "both operands are computed, and no known form of attention contains it"
     if op_type == "Conv":
         kernel = attribute_ints(node, "kernel_shape", ())
         if kernel and kernel != (3, 3):
@@ -464,7 +467,7 @@ def _why_left(node: ir.Node) -> str:
     if _is_bias(node):
         return "no pass fuses the bias of a matrix multiplication for this target"
     if op_type in _ACTIVATIONS:
-        return "already a single operator that runtimes know"
+        return "already a single operator that runtimes support"
     if op_type in ARITHMETIC and not _constants(node):
         return "both inputs are computed, so there is no constant to fold"
     looking = [p.name for p in installed() if isinstance(p, Pass) and ("", op_type) in p.anchors]

@@ -1,4 +1,4 @@
-"""The answer in one line: how much faster, whether it is the same, how many nodes."""
+"""The result in one line: speedup, verdict of `verify` and node counts; and a few lines of details."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def answer(
     written: str = "",
     failed: str = "",
 ) -> str:
-    """The result in one line: "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx".
+    """Returns a line like "1.29x faster (1.27-1.31), equal (worst 1.2e-6), 464 -> 247 nodes, resnet50.opt.onnx".
 
     Args:
         report: of `optimize`.
-        accuracy: of `verify`.
-        times: of `bench`.
-        written: the output file, to be named at the end.
-        failed: why the outputs could not be compared.
+        accuracy: of `verify`; None if not run.
+        times: of `bench`; None if not run.
+        written: the output file, named at the end; "" to omit it.
+        failed: why the outputs could not be compared; "" if they were, or were not to be.
     """
     measured = speed(times) if times is not None else ""
-    shown = replace(report, doubt="") if measured else report  # a measurement, not an estimate beside it
+    shown = replace(report, doubt="") if measured else report  # a measurement replaces the estimate
     verified = f"not verified ({textwrap.shorten(failed, REASON, placeholder=' ...')})" if failed else ""
     if accuracy is not None:
         verified = equality(accuracy)
@@ -46,10 +46,15 @@ def answer(
 def details(
     report: Report, times: BenchReport | None = None, written: str = "", *, everything: bool = False
 ) -> list[str]:
-    """At most five lines below the answer: file, operators, weights, rewrites, times, target.
+    """Returns at most `MOST_LINES` lines below the answer: file, weights, operators, rewrites, times, notes, target.
 
-    Notes take the room that these leave; with `everything` they are left to the tables. The last line says what is
-    left out.
+    Notes fill the remaining lines. The last line counts omitted notes and refusals.
+
+    Args:
+        report: of `optimize`.
+        times: of `bench`; None if not run.
+        written: the output file; "" if none was written.
+        everything: omit notes, because tables follow.
     """
     files = [f"written to {written}"] if written else []
     if report.weights:
@@ -71,13 +76,13 @@ def details(
 
 
 def _times(row: BenchRow) -> str:
-    """Medians of one setting."""
+    """Returns the medians of one setting."""
     after = "" if row.after is None else f" -> {milliseconds(row.after.median_ms)}"
     return f"time: {milliseconds(row.before.median_ms)}{after} ms on {row.setting}"
 
 
 def speed(times: BenchReport) -> str:
-    """How much faster AFTER is than BEFORE; "" where one side alone was timed."""
+    """Returns how much faster or slower AFTER is than BEFORE; "" if only one model was timed."""
     rows = [row for row in times.rows if row.speedup is not None]
     if not rows:
         return ""
@@ -89,13 +94,13 @@ def speed(times: BenchReport) -> str:
 
 
 def is_faster(times: BenchReport) -> bool:
-    """Faster somewhere and slower nowhere."""
+    """Returns whether AFTER is faster in some setting and slower in none."""
     verdicts = {row.verdict for row in times.rows}
     return "faster" in verdicts and "slower" not in verdicts
 
 
 def is_slower(times: BenchReport) -> bool:
-    """Slower somewhere."""
+    """Returns whether AFTER is slower in some setting."""
     return any(row.verdict == "slower" for row in times.rows)
 
 
@@ -106,7 +111,7 @@ def _of_row(row: BenchRow) -> str:
 
 
 def factor(row: BenchRow) -> str:
-    """How many times faster or slower AFTER is, never below 1."""
+    """Returns how many times faster or slower AFTER is, as a factor of at least 1; "" for a single model."""
     if row.speedup is None:
         return ""
     if row.verdict == "slower":
@@ -115,7 +120,7 @@ def factor(row: BenchRow) -> str:
 
 
 def interval(row: BenchRow) -> str:
-    """The interval of `factor`."""
+    """Returns the 95 % interval of `factor`."""
     if row.low is None or row.high is None:
         return ""
     if row.verdict == "slower":
@@ -130,16 +135,16 @@ def _verdicts(rows: Sequence[BenchRow]) -> str:
     return f"{said.count('faster')} of {len(rows)} settings faster"
 
 
-# A larger error relative to the RMS of the output says little of an equal one: most of its elements are near 0.
+# Above this error relative to RMS, an equal output consists mostly of elements near 0, and the error says little.
 MEANINGFUL = 0.5
-# Letters of a reason in the first line.
+# Characters of a reason in the first line.
 REASON = 100
-# Lines below it.
+# Largest number of lines below the answer.
 MOST_LINES = 5
 
 
 def equality(accuracy: VerifyReport) -> str:
-    """The verdict and the error nearest to its limit; what was not compared; whether BEFORE refused most inputs."""
+    """Returns the verdict with the error nearest to its limit, gaps in coverage, and rejected inputs if many."""
     said = [word for word in (_error(accuracy), _refused(accuracy)) if word]
     gaps = len(accuracy.not_covered)
     verdict = accuracy.verdict.value
@@ -155,7 +160,7 @@ def _error(accuracy: VerifyReport) -> str:
     if accuracy.verdict == Verdict.EQUAL:
         if accuracy.rows and all(row.rel_rms == 0 for row in accuracy.rows):
             return "same bits"
-        # An inconclusive output may be far off, and says nothing.
+        # Errors of inconclusive outputs may be large and are no evidence.
         rows = [row for row in accuracy.rows if row.reason != NOISE]
         worst = max(rows, key=severity, default=None)
         if worst is None:

@@ -1,4 +1,4 @@
-"""What an optimization did: the data, and its rendering as JSON. Tables are made from the same data by the CLI."""
+"""Results of an optimization as data and JSON. The command line formats the same data as tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from graphopt.strict_json import dumps
 
 @dataclass
 class ModelStats:
-    """What a model consists of.
+    """Statistics of a model.
 
     Attributes:
-        nodes: operator type -> count, over all graphs, bodies of our own domain not counted.
+        nodes: operator type -> count, in all graphs except the function bodies of our domain.
         initializer_bytes: bytes of all initializers.
-        multiply_adds: of convolutions and matrix multiplications, as the equations state them (a Winograd convolution
-            counts like the convolution that it computes); None where one of them has an unknown size.
+        multiply_adds: number for convolutions, matrix multiplications and attention by their equations (a Winograd
+            convolution counts like a direct one); None if one of them has an unknown size.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class ModelStats:
 
 
 def model_stats(model: ir.Model) -> ModelStats:
-    """Counts nodes, bytes and multiply-adds; uses the shapes that are on the values."""
+    """Counts nodes, bytes and multiply-adds, using the shapes of the values."""
     counts: Counter[str] = Counter()
     total_bytes = 0
     total: int | None = 0
@@ -54,7 +54,7 @@ def model_stats(model: ir.Model) -> ModelStats:
 
 
 def node_counts(before: ModelStats, after: ModelStats) -> str:
-    """How many before and after: "30 -> 12 nodes"."""
+    """Returns the node counts before and after: "30 -> 12 nodes"."""
     a, b = sum(before.nodes.values()), sum(after.nodes.values())
     return f"{count(a, 'node')}, as before" if before.nodes == after.nodes else f"{a:,} -> {count(b, 'node')}"
 
@@ -69,24 +69,24 @@ class PassSummary:
 
 @dataclass
 class Report:
-    """What `optimize` did.
+    """Result of `optimize`.
 
     Attributes:
-        target: what it was optimized for.
-        target_reason: why that, where the target was "auto"; else what this machine's library lacks for it.
-        remarks: one for each candidate site.
+        target: the target.
+        target_reason: why "auto" selected it; for a named target the device code that this machine's library lacks.
+        remarks: one for each candidate.
         passes: seconds and counts of each pass.
-        before, after: what the model consisted of.
-        numerics: the class of the rewrites that were applied ("exact", "reassociated", "approximate", "fp16").
-        seconds: all of it, loading and writing included.
-        notes: remarks about the model as a whole.
-        obstacle: why no pass may run on the model; "" where they may.
-        doubt: why the result may be slower on this machine; "" where nothing says so.
+        before, after: statistics of the model.
+        numerics: the class of the applied rewrites ("exact", "reassociated", "approximate", "fp16", "bf16").
+        seconds: total time, including loading and writing.
+        notes: remarks about the whole model.
+        obstacle: why no pass may run on the model; "" if passes may run.
+        doubt: why the result may be slower on this machine; "" without such a reason.
         inputs_changed: whether initializers were frozen or dimensions of inputs fixed.
-        tuning: what `--tune` measured, or the cache said.
-        initializer_ranges: what float16 does to the initializers that do not fit it (with a precision).
-        files: path -> bytes of each file that was written, the model first.
-        shared_files: the same of the input's files that the model refers to.
+        tuning: measurements of `--tune` or its cache; None without them.
+        initializer_ranges: with a precision, the effect of float16 on initializers outside its range.
+        files: path -> bytes of each written file, the model first.
+        shared_files: path -> bytes of the input's files to which the model refers.
     """
 
     target: str
@@ -112,7 +112,7 @@ class Report:
 
     @property
     def outcome(self) -> str:
-        """The node counts, or why the model is unchanged: "30 -> 12 nodes"."""
+        """Node counts, "30 -> 12 nodes", or the reason why the model is unchanged."""
         if not self.changed and self.before.nodes == self.after.nodes:
             return (
                 f"{'inputs changed, nodes' if self.inputs_changed else ''} unchanged: {self._why_unchanged()}".strip()
@@ -135,17 +135,17 @@ class Report:
 
     @property
     def optimized_for(self) -> str:
-        """The target, and why it was chosen where it was "auto"."""
+        """The target, with its reason if there is one."""
         return f"optimized for {self.target}" + (f" ({self.target_reason})" if self.target_reason else "")
 
     @property
     def weights(self) -> str:
-        """The sizes of the initializers where they differ: "weights 43.4 KiB -> 42.2 KiB"; else ""."""
+        """Sizes of the initializers if they differ, "weights 43.4 KiB -> 42.2 KiB"; else ""."""
         before, after = size(self.before.initializer_bytes), size(self.after.initializer_bytes)
         return "" if before == after else f"weights {before} -> {after}"
 
     def details(self) -> list[str]:
-        """What changed: operators and rewrites, a line each."""
+        """Returns a line about changed operators and a line about rewrites."""
         lines = []
         old, new = self.before.nodes, self.after.nodes
         moved = {op: abs(new.get(op, 0) - old.get(op, 0)) for op in {*old, *new}}

@@ -1,8 +1,8 @@
-"""A small graph as a picture: rows by longest path, data flowing down, edges that do not cross where they need not.
+"""Layered drawing of a small graph: rows by longest path, data flow from top to bottom, few edge crossings.
 
-Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures", IEEE SMC 1981: an edge
-over several rows has a bend in each; the order in the rows follows from the medians of the neighbours, sweep by sweep,
-and from exchanging neighbours as long as that takes crossings away.
+Method: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures", IEEE SMC 1981. An
+edge over several rows has a bend in each. Sweeps order each row by the medians of neighbours, and then exchange
+adjacent cells while this removes crossings.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """A node, or a value from outside (label "").
+    """A node, or an external value (label "").
 
     Attributes:
-        x, y: of its upper left corner.
-        title: what it is called in the model.
+        x, y: upper left corner in pixels.
+        width: in pixels.
+        label: text in the box.
+        title: its name in the model.
     """
 
     x: float
@@ -41,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Boxes, and the lines between them, each from a box to one below it."""
+    """Boxes, and edges as lists of points, each from a box to a lower one; sizes in pixels."""
 
     width: float
     height: float
@@ -51,27 +53,27 @@ class Drawing:
 
 @dataclass
 class _Cell:
-    """A box, or the bend of an edge that passes its row."""
+    """A box, or the bend of an edge that crosses its row."""
 
     row: int
     width: float
     label: str = ""
     title: str = ""
     bend: bool = False
-    x: float = 0.0  # of its middle
+    x: float = 0.0  # its center
 
 
 def draw(nodes: Sequence[DiffNode], shared: set[str]) -> Drawing:
     """Draws nodes in topological order.
 
     Args:
-        nodes: the first `MAX_DRAWN_NODES` of them are drawn.
-        shared: values from outside that are worth a dot; each reader gets one of its own, right above it.
+        nodes: the nodes; only the first `MAX_DRAWN_NODES` are drawn.
+        shared: external values that are drawn as dots, one directly above each reader.
     """
     shown = nodes[:MAX_DRAWN_NODES]
     maker = {o: i for i, n in enumerate(shown) for o in n.outputs if o}
     cells: list[_Cell] = []
-    links: list[tuple[int, int]] = []  # of cells in rows that follow each other
+    links: list[tuple[int, int]] = []  # pairs of cells in adjacent rows
     chains: list[list[int]] = []
     for i, node in enumerate(shown):
         sources = list(dict.fromkeys(maker[v] for v in node.inputs if v in maker and maker[v] < i))
@@ -120,7 +122,7 @@ def _width(label: str) -> float:
 
 
 def _ordered(cells: Sequence[_Cell], links: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The cells of each row from left to right, with the fewest crossings that were found."""
+    """Returns the cells of each row from left to right, in the order with the fewest crossings found."""
     above, below = defaultdict(list), defaultdict(list)
     for a, b in links:
         above[b].append(a)
@@ -151,7 +153,7 @@ def _median(places: list[int], otherwise: int) -> float:
 
 
 def _exchange(rows: list[list[int]], below: dict[int, list[int]]) -> None:
-    """Exchanges neighbours in a row as long as that takes crossings away."""
+    """Exchanges adjacent cells of a row while this removes crossings."""
     improved = True
     while improved:
         improved = False
@@ -175,7 +177,7 @@ def _crossings(rows: Sequence[Sequence[int]], below: dict[int, list[int]]) -> in
 
 
 def _place(cells: Sequence[_Cell], rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]]) -> None:
-    """Gives each cell its x: near its neighbours in other rows, in the order of its row, without overlap."""
+    """Sets the x of each cell: near its neighbours in other rows, in the order of its row, without overlap."""
     near = defaultdict(list)
     for a, b in links:
         near[a].append(b)

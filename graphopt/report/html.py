@@ -1,4 +1,4 @@
-"""The report as one self-contained page: no network, no data in scripts, every name escaped."""
+"""The report as one self-contained HTML page without network access or data in scripts; all names are escaped."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ RUNTIME = "(runtime)"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a report comes from.
+    """Origin of a report.
 
     Attributes:
-        date: when, with the time zone.
-        command: what was run.
-        versions, host: of what, and on what.
-        files: name, size in bytes and SHA-256 of each.
+        date: date and time with the time zone.
+        command: the command line.
+        versions: package -> version.
+        host: description of the machine.
+        files: name, size in bytes and SHA-256 of each model file.
     """
 
     date: str
@@ -47,7 +48,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the answers at the top; `state` is good, bad, noise or none."""
+    """One of the results at the top; `state` is good, bad, noise, plain or none."""
 
     title: str
     text: str
@@ -57,12 +58,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of the model, in the order in which it runs.
+    """A section of the model in the order of execution.
 
     Attributes:
-        name: of its nodes.
+        name: common name of its nodes.
         before, after: milliseconds.
-        before_rewritten, after_rewritten: of these, in nodes that were rewritten.
+        before_rewritten, after_rewritten: milliseconds in rewritten nodes.
     """
 
     name: str
@@ -74,14 +75,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Card:
-    """A kind of rewrite, drawn once.
+    """A kind of rewrite with one drawing.
 
     Attributes:
         title: operators before and after.
-        sites: names of the places.
-        where: the same as one.
-        passes: what did it.
-        before_ms, after_ms: of all sites; None where nothing was timed.
+        sites: names of all rewritten places.
+        where: one pattern for these names.
+        passes: names of the passes.
+        before, after: drawings of the first place.
+        before_ms, after_ms: milliseconds of all places; None if not timed.
     """
 
     title: tuple[str, str]
@@ -96,7 +98,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Refusals:
-    """All sites that were refused for one reason."""
+    """All candidates that were refused with one code; `places` are (pass, names, detail)."""
 
     code: Code
     sites: int
@@ -113,16 +115,16 @@ def render(
     order: Sequence[str] = (),
     provenance: Provenance | None = None,
 ) -> str:
-    """The page as HTML.
+    """Returns the page as HTML.
 
     Args:
-        report: what `optimize` did.
+        report: result of `optimize`.
         title: usually the model's file name.
-        difference: adds drawings of the changes that matter most.
+        difference: adds drawings of the most important changes.
         accuracy: adds the verdict, and a row for each output.
-        times: adds measured times, and the picture of the whole model.
-        order: names of the nodes of BEFORE as they run, for that picture.
-        provenance: adds where the report comes from.
+        times: adds measured times, and the overview of the whole model.
+        order: names of the nodes of BEFORE in the order of execution, for the overview.
+        provenance: adds the origin of the report.
     """
     profile = next(iter(times.profiles), None) if times is not None else None
     found = [] if difference is None else cards(difference, report.remarks, profile)
@@ -183,7 +185,12 @@ def _operators(report: Report) -> list[tuple[str, int, int]]:
 
 
 def stages(sites: Sequence[Site], order: Sequence[str]) -> list[Stage]:
-    """The model as a few stretches in the order of its nodes: those of its names, or of about equal time."""
+    """Divides the model into at most `MAX_STAGES` sections in the order of its nodes, by layer or by equal time.
+
+    Args:
+        sites: times of all sites.
+        order: names of the nodes in the order of execution.
+    """
     at = {name: i for i, name in enumerate(order)}
     ordered = sorted((s for s in sites if s.name != RUNTIME), key=lambda s: at.get(s.name, len(at)))
     by_name: list[list[Site]] = []
@@ -199,7 +206,7 @@ def stages(sites: Sequence[Site], order: Sequence[str]) -> list[Stage]:
 
 
 def _equal(parts: Sequence[list[Site]]) -> list[list[Site]]:
-    """Neighbours joined until each stretch has its share of the time."""
+    """Joins adjacent sections to sections of about equal time."""
     total = sum(s.before_us for part in parts for s in part)
     joined: list[list[Site]] = [[]]
     spent = 0.0
@@ -229,7 +236,7 @@ def _stage(sites: Sequence[Site]) -> Stage:
 
 @dataclass(frozen=True)
 class Bar:
-    """Sites of one kind, added up; shares are percentages of the longest bar."""
+    """Total of the sites with the same operators; shares are percentages of the longest bar."""
 
     before: str
     after: str
@@ -252,11 +259,17 @@ def _bars(sites: Sequence[Site]) -> list[Bar]:
 
 
 def cards(difference: ModelDiff, remarks: Sequence[Remark], profile: Profile | None) -> list[Card]:
-    """Neighbourhoods grouped by operators and wiring: what saved most first, or what there is most of."""
+    """Groups neighbourhoods by operators and connections; the largest saving or the most frequent comes first.
+
+    Args:
+        difference: the differences of the two models.
+        remarks: remarks of the passes.
+        profile: measured times; None without measurements.
+    """
     groups: dict[Any, list[Any]] = defaultdict(list)
     for h in difference.neighbourhoods:
         before, after = _shape_of(h.removed), _shape_of(h.added)
-        if before != after:  # else only names or constants changed
+        if before != after:  # otherwise only names or constants changed
             groups[before, after].append(h)
     by_label: dict[str, list[str]] = defaultdict(list)
     for remark in remarks:
@@ -295,7 +308,7 @@ def _shape_of(nodes: Sequence[DiffNode]) -> tuple[Any, ...]:
 
 
 def refusals(remarks: Sequence[Remark]) -> list[Refusals]:
-    """Refusals grouped by reason, the most frequent first; sites of one pass with one detail are one place."""
+    """Groups refusals by code, the most frequent first; candidates of one pass with equal details are one place."""
     by_code: dict[str, list[Remark]] = defaultdict(list)
     for remark in remarks:
         if not remark.applied:

@@ -1,4 +1,4 @@
-"""Repeated layers: what differs in the numbers of its names alone is said once."""
+"""Groups repeated layers: items with names that differ only in numbers are shown once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Group(Generic[T, K]):
-    """Members of one kind whose names differ in numbers alone.
+    """Items of one kind with names that differ only in numbers.
 
     Attributes:
-        kind: what they have in common.
-        members: in the order of the model.
-        where: their names as one, "/encoder/layer.{0-11}/attention/MatMul".
-        places: how often, " in 12 layers"; "" for once.
+        kind: the common key.
+        members: the items, in the order of the model.
+        where: one pattern for their names, "/encoder/layer.{0-11}/attention/MatMul".
+        places: the number of layers or places, " in 12 layers"; "" for a single item.
     """
 
     kind: K
@@ -31,7 +31,13 @@ class Group(Generic[T, K]):
 
 
 def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]) -> list[Group[T, K]]:
-    """Groups of one kind and one name but for the numbers in it, the largest first."""
+    """Groups items of the same kind with names that differ only in numbers, the largest group first.
+
+    Args:
+        items: the items, in the order of the model.
+        kind: returns the key of an item.
+        name: returns its name.
+    """
     found: dict[tuple[K, str], list[T]] = defaultdict(list)
     for item in items:
         found[kind(item), pattern(name(item))].append(item)
@@ -43,12 +49,12 @@ def grouped(items: Iterable[T], kind: Callable[[T], K], name: Callable[[T], str]
 
 
 def pattern(name: str) -> str:
-    """A name without its numbers."""
+    """Replaces the numbers in a name by "#"."""
     return _NUMBER.sub("#", name)
 
 
 def where(names: Sequence[str]) -> str:
-    """Names that differ in numbers alone, as one: the numbers that vary become {0-11} or {2,5,9}."""
+    """Returns one pattern for names that differ only in numbers: varying numbers become {0-11} or {2,5,9}."""
     distinct = list(dict.fromkeys(names))
     if len(distinct) == 1:
         return distinct[0]
@@ -56,7 +62,7 @@ def where(names: Sequence[str]) -> str:
     if len({len(n) for n in numbers}) != 1:
         return f"{distinct[0]}, ..."
     columns = [list(dict.fromkeys(column)) for column in zip(*numbers)]
-    # Numbers that go together, as counters of nodes do, would promise combinations that are not there.
+    # Numbers that vary together, like node counters, would suggest combinations that do not exist.
     if len([c for c in columns if len(c) > 1]) > 1 and _product(columns) != len(distinct):
         return f"{distinct[0]} ... {distinct[-1]}"
     parts = iter([_span(column) for column in columns])
@@ -64,7 +70,7 @@ def where(names: Sequence[str]) -> str:
 
 
 def stretch(name: str) -> str:
-    """What the nodes of one layer have in common: the path of a name up to its first number; "" for a name alone."""
+    """Returns the layer of a node: the path of its name up to the first number; "" for a name without a path."""
     parts = name.strip("/").split("/")
     if len(parts) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Sentences and tables of a terminal's width; what is too long for it is cut, and nothing is on its way to a file."""
+"""Prints text and tables in the width of a terminal. Output to a file is never cut."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# No text is cut below so many letters.
+# Smallest width to which text is cut, in characters.
 LEAST_TEXT = 8
 
 
 def table(columns: Sequence[str]) -> Table:
-    """A table without lines. Columns whose name begins with ">" are right-aligned; what is too long is cut."""
+    """Creates a table without lines; a leading ">" in a column's name aligns the column to the right."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         right = column.startswith(">")
@@ -23,12 +23,12 @@ def table(columns: Sequence[str]) -> Table:
 
 
 def width(made: Table) -> int:
-    """How wide a table is where nothing is cut."""
+    """Returns the width of a table without cut cells, in characters."""
     return sum(_widths(made)) + 2 * (len(made.columns) - 1)
 
 
 def show(made: Table, console: Console) -> None:
-    """Prints a table; where it is wider than a terminal the widest texts are cut, and never a number."""
+    """Prints a table. If it is wider than the terminal, the widest texts are cut, but no numbers."""
     widths = _widths(made)
     texts = [i for i, column in enumerate(made.columns) if column.justify == "left"]
     gaps = 2 * (len(widths) - 1)
@@ -46,25 +46,25 @@ def _widths(made: Table) -> list[int]:
 
 
 def say(text: str, console: Console, *, label: str = "", indent: int = 2) -> None:
-    """A sentence (markup); on a terminal that is too narrow for it its later lines are indented.
+    """Prints a text with rich markup; on a terminal it is wrapped, and later lines are indented.
 
     Args:
-        text: the sentence; of a word that is longer than a line the middle is left out.
-        console: where to.
-        label: what stands before it (markup); later lines begin below its end.
-        indent: of later lines, where there is no label.
+        text: the text; words longer than a line lose their middle.
+        console: the console.
+        label: text with markup before the first line; later lines are indented by its width.
+        indent: indentation of later lines without a label.
     """
     before = Text.from_markup(label)
     indent = before.cell_len or indent
-    room = max(console.width - indent, LEAST_TEXT)
-    lines = _fitted(Text.from_markup(text), room).wrap(console, room)
+    columns = max(console.width - indent, LEAST_TEXT)
+    lines = _fitted(Text.from_markup(text), columns).wrap(console, columns)
     for i, line in enumerate(lines or [Text()]):
         line.rstrip()
         console.print((Text(" " * indent) if i else before) + line, soft_wrap=True)
 
 
 def say_facts(facts: Iterable[tuple[str, str]], console: Console) -> None:
-    """Names, and beside them what there is to say of each (markup)."""
+    """Prints names and values with markup in two columns."""
     rows = list(facts)
     longest = max((Text.from_markup(name).cell_len for name, _ in rows), default=0)
     for name, value in rows:
@@ -72,11 +72,11 @@ def say_facts(facts: Iterable[tuple[str, str]], console: Console) -> None:
         say(value, console, label=f"{name}{gap}")
 
 
-def _fitted(text: Text, room: int) -> Text:
-    """The text without the middles of words that are longer than a line."""
+def _fitted(text: Text, columns: int) -> Text:
+    """Replaces the middle of words that are longer than a line by an ellipsis."""
     parts, end = [], 0
-    for word in re.finditer(rf"\S{{{room + 1},}}", text.plain):
-        head = (room - 1) // 2
+    for word in re.finditer(rf"\S{{{columns + 1},}}", text.plain):
+        head = (columns - 1) // 2
         parts += [text[end : word.start() + head], Text("…")]
-        end = word.end() - (room - 1 - head)
+        end = word.end() - (columns - 1 - head)
     return Text.assemble(*parts, text[end:]) if parts else text

@@ -1,4 +1,4 @@
-"""Multiply-adds of convolutions, matrix multiplications and attention, as their equations state them."""
+"""Counts multiply-adds of convolutions, matrix multiplications and attention by their equations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _gemm(node: ir.Node, y: Dims, a: Dims) -> int:
 
 
 def _standard_attention(node: ir.Node, y: Dims, q: Dims, k: Dims) -> int | None:
-    """With earlier keys, whose number is that of no input here, None."""
+    """Returns None with past keys, because the counted inputs do not contain their number."""
     has_past = len(node.inputs) > 4 and node.inputs[4] is not None
     return None if has_past or len(k) < 3 else (math.prod(q) + math.prod(y)) * k[-2]
 
@@ -50,7 +50,7 @@ def _is_set(node: ir.Node, name: str) -> bool:
     return attribute is not None and bool(attribute.as_int())
 
 
-# Operator -> the formula, and the inputs whose dimensions it takes behind those of the output.
+# Operator -> formula, and indices of the inputs with dimensions that the formula takes after those of the output.
 _Formula = tuple[Callable[..., int | None], tuple[int, ...]]
 _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("", "Attention"): (_standard_attention, (0, 1)),
@@ -66,7 +66,7 @@ _COUNTED: Mapping[tuple[str, str], _Formula] = {
     ("com.microsoft", "FusedGemm"): (_gemm, (0,)),
     ("com.microsoft", "FusedMatMul"): (_gemm, (0,)),
 }
-# Of our own operators all variants: their suffixes add no products. The longest stem is first.
+# Our operators by the stem of their names, since suffixes add no multiplications. The longest stem is first.
 _OURS: Mapping[str, _Formula] = {
     "FusedConvTranspose": (_conv_transpose, (0, 1)),
     "FusedConv": (_conv, (1,)),
@@ -76,7 +76,7 @@ _OURS: Mapping[str, _Formula] = {
     "Linear": (_matmul, (0,)),
     "MatMulBf16": (_matmul, (0,)),
 }
-# Operators that passes rewrite into some of the above, and whose multiply-adds nothing here tells.
+# Operators that passes rewrite into some of the above; no formula counts their multiply-adds.
 _UNKNOWN = frozenset(
     {
         ("com.microsoft", name)
@@ -96,7 +96,7 @@ def _formula(domain: str, op_type: str) -> _Formula | None:
 
 
 def operands(domain: str, op_type: str) -> Sequence[int]:
-    """Returns the inputs whose dimensions `multiply_adds` needs, by index; none where it counts nothing."""
+    """Returns the indices of inputs with dimensions that `multiply_adds` needs; empty for other operators."""
     formula = _formula(domain, op_type)
     return () if formula is None else formula[1]
 
@@ -111,11 +111,11 @@ def multiply_adds(node: ir.Node, dims: Mapping[str, Dims] | None = None) -> int 
     """Counts the multiply-adds of a node.
 
     Args:
-        node: its values have static shapes, or are in `dims`.
-        dims: of a run, by the names of values.
+        node: the node; its values have static shapes or are in `dims`.
+        dims: value name -> dimensions in a run.
 
     Returns:
-        None for an operator without multiply-adds, and where a size is unknown.
+        The number; None for an operator without multiply-adds, or if a size is unknown.
     """
     formula = _formula(node.domain, node.op_type)
     if formula is None:

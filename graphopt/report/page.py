@@ -1,4 +1,4 @@
-"""The pages of HTML: their templates, with every name escaped and made visible."""
+"""Templates of the HTML pages, which escape every name and make control characters visible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphopt.report.text import count, milliseconds, size, small, visible
 
 @functools.cache
 def templates() -> jinja2.Environment:
-    """The templates of `templates/` with the filters that they use."""
+    """Returns the templates of `templates/` with their filters."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("graphopt.report"),
         autoescape=True,
@@ -22,7 +22,7 @@ def templates() -> jinja2.Environment:
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     made.filters |= {"bytes": size, "ms": milliseconds, "small": small, "factor": factor, "interval": interval}
-    # Arrows, and hyphens at which no line breaks: 1.27-1.31 and 1e-6 are one word each.
+    # Arrows and non-breaking hyphens, because 1.27-1.31 and 1e-6 are one word each.
     made.filters["typeset"] = lambda text: visible(text).replace("->", "→").replace("-", "\u2011")
     made.globals["count"] = count
     return made

@@ -1,4 +1,4 @@
-"""Data as rich tables, for the command line."""
+"""Prints reports as tables on the command line."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 MAX_SITE_ROWS = 15
 _COLOURS = {Verdict.EQUAL: "green", Verdict.DIFFERENT: "red", Verdict.RANDOM: "yellow"}
-# Initializers with range problems that are printed; the JSON report has all.
+# Largest number of printed initializers with range problems; the JSON report has all.
 MAX_RANGES = 20
-# Groups of an account that are listed however small they are.
+# Results of which all groups are listed, even small ones.
 UNDONE = (Fate.COULD_GAIN, Fate.NO_GAIN, Fate.REFUSED)
-# Groups of the others below it are counted, not listed.
+# Smaller groups of other results are counted, but not listed.
 LEAST_SHARE = 0.01
 
 
 def print_before_after(before: ModelStats, after: ModelStats, console: Console) -> None:
-    """What there is another number of."""
+    """Prints the operators with different counts, and the sizes."""
     rows = [(op, before.nodes.get(op, 0), after.nodes.get(op, 0)) for op in sorted({*before.nodes, *after.nodes})]
     rows = [row for row in rows if row[1] != row[2]]
     if not rows:
@@ -63,7 +63,7 @@ def print_all(
     tuning: Tuning | None,
     console: Console,
 ) -> None:
-    """Prints everything that is known of an optimized model."""
+    """Prints all results of an optimization."""
     print_before_after(report.before, report.after, console)
     print_passes(report, console)
     print_refusals(report.remarks, console)
@@ -79,7 +79,7 @@ def print_all(
 
 
 def print_passes(report: Report, console: Console) -> None:
-    """Print a row for each pass that did something, and one line for all others."""
+    """Prints a line for the passes that rewrote something, and one for all others."""
     if worked := [p for p in report.passes if p.applied]:
         say(f"rewrites: {', '.join(f'{p.name} {p.applied}' for p in worked)}", console)
     if idle := [p.name for p in report.passes if not p.applied]:
@@ -87,24 +87,24 @@ def print_passes(report: Report, console: Console) -> None:
 
 
 def print_refusals(remarks: Sequence[Remark], console: Console) -> None:
-    """How many, by reason."""
+    """Prints the number of refusals by code."""
     codes = Counter(r.code for r in remarks if not r.applied)
     if codes:
         say(f"refused: {', '.join(f'{code} {n}' for code, n in codes.most_common())} (--explain shows each)", console)
 
 
 def print_remarks(remarks: Sequence[Remark], console: Console) -> None:
-    """A line for each site."""
+    """Prints a line for each candidate."""
     for remark in remarks:
         say(remark_line(remark, ", ".join(plain(n) for n in remark.nodes)), console)
     if not remarks:
-        say("no candidate sites", console)
+        say("no candidates", console)
 
 
 def remark_line(remark: Remark, where: str) -> str:
-    """What was done or refused, and what to do about it."""
+    """Returns a rewrite or a refusal with its remedy, as markup; `where` names the nodes."""
     if remark.applied:
-        place = f"{where}: " if where else ""  # of the model as a whole
+        place = f"{where}: " if where else ""  # empty for the whole model
         return f"[green]applied[/] {remark.pass_name}: {place}{plain(remark.detail)}"
     code = Code[remark.code]
     return (
@@ -114,10 +114,10 @@ def remark_line(remark: Remark, where: str) -> str:
 
 
 def print_ranges(report: Report, console: Console) -> None:
-    """The initializers that float16 holds badly, the worst first."""
+    """Prints the initializers that lose precision in float16, the worst first."""
     if not report.initializer_ranges:
         return
-    columns = ("initializer", ">numbers", ">beyond 65504", ">subnormal", ">zero", ">share", "stored as")
+    columns = ("initializer", ">elements", ">beyond 65504", ">subnormal", ">zero", ">share", "stored as")
     say("[bold]initializers in float16[/]", console)
     shown = table(columns)
     worst = sorted(report.initializer_ranges, key=lambda r: r.error, reverse=True)
@@ -130,18 +130,18 @@ def print_ranges(report: Report, console: Console) -> None:
 
 
 def print_verdict(report: VerifyReport, console: Console) -> None:
-    """The answer, and what it rests on."""
+    """Prints the verdict and its evidence."""
     say(f"[bold {_COLOURS[report.verdict]}]{equality(report)}[/]: {plain(report.summary)}", console)
 
 
 def verdict(found: Verdict) -> str:
-    """A verdict as markup."""
+    """Returns a verdict as markup."""
     return f"[{_COLOURS[found]}]{found.value}[/]"
 
 
 def print_verify(report: VerifyReport, console: Console) -> None:
-    """Each output at its worst."""
-    for spared in ((), ("SNR dB",), ("SNR dB", "worst slice")):  # what a narrow terminal has no room for
+    """Prints the worst row of each output, gaps in coverage and notes."""
+    for spared in ((), ("SNR dB",), ("SNR dB", "worst slice")):  # omitted on a narrow terminal
         shown = _outputs(report, spared)
         if width(shown) <= console.width:
             break
@@ -166,7 +166,7 @@ def _outputs(report: VerifyReport, spared: Sequence[str]) -> Table:
 
 
 def print_diff(found: ModelDiff, console: Console) -> None:
-    """What was rewritten, by kind and layer."""
+    """Prints the rewritten places by kind and layer."""
     if found.equal:
         say("[bold]the same nodes and weights[/]", console)
         return
@@ -191,7 +191,7 @@ def _named(nodes: Sequence[DiffNode]) -> str:
 
 
 def print_speed(report: BenchReport, console: Console) -> None:
-    """The answer: how much faster, or how fast."""
+    """Prints the speedup, or the time of a single model."""
     said = speed(report)
     style = "bold green" if is_faster(report) else "bold red" if is_slower(report) else "bold"
     if not said and report.rows:
@@ -203,7 +203,7 @@ def print_speed(report: BenchReport, console: Console) -> None:
 
 
 def print_placements(report: BenchReport, console: Console) -> None:
-    """A line for each session."""
+    """Prints the placement of nodes, one line for each session."""
     for profile in report.profiles:
         for side, placed in (("A", profile.before_placement), ("B", profile.after_placement)):
             if placed is not None:
@@ -228,15 +228,15 @@ def print_bench(report: BenchReport, console: Console) -> None:
 
 def print_tuning(tuning: Tuning, console: Console) -> None:
     if tuning.sites:
-        say("[bold]measured classes of sites[/]", console)
-        shown = table((">speedup", ">95 % interval", "", "site"))
+        say("[bold]measured classes of candidates[/]", console)
+        shown = table((">speedup", ">95 % interval", "", "candidate"))
         for name, m in tuning.sites.items():
-            said = {True: "[green]rewritten[/]", False: "left", None: "as estimated"}[m.pays]
+            said = {True: "[green]rewritten[/]", False: "not rewritten", None: "as estimated"}[m.pays]
             shown.add_row(f"{m.speedup:.2f}x", f"{m.low:.2f}-{m.high:.2f}", said, plain(name))
         show(shown, console)
     if tuning.whole_model:
-        ways = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
-        say(f"whole model: {ways}; chosen: {tuning.chosen}", console)
+        times = ", ".join(f"by {name} {ms:.3f} ms" for name, ms in tuning.whole_model.items())
+        say(f"whole model: {times}; chosen: {tuning.chosen}", console)
     if tuning.record is not None:
         say(f"fastest implementations: {plain(str(tuning.record))}, for the provider's option 'measured'", console)
     for note in tuning.notes:
@@ -244,7 +244,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
 
 
 def print_findings(found: Findings, console: Console) -> None:
-    """What there is, and what is missing."""
+    """Prints the results of `graphopt doctor`."""
     say_facts([(name, plain(value)) for name, value in found.rows], console)
     _print_routes(found.routes, console)
     for problem in found.problems:
@@ -252,7 +252,7 @@ def print_findings(found: Findings, console: Console) -> None:
 
 
 def _print_routes(routes: Sequence[Route], console: Console) -> None:
-    """A section for each way to a GPU; devices that two ways share are described once."""
+    """Prints a section for each route to a GPU; devices of several routes are described once."""
     described: set[str] = set()
     for route in routes:
         state = "[green]ready[/]" if route.ready else "[yellow]not used[/]"
@@ -370,8 +370,8 @@ def _print_profile(profile: Profile, console: Console) -> None:
     from graphopt.measure.profiling import SiteKind, by_operators
 
     both = profile.after is not None
-    columns = (">before ms", ">after ms", ">sites", "before", "after") if both else (">ms", ">nodes", "operator")
-    say(f"[bold]time by site ({plain(str(profile.setting))})[/]", console)
+    columns = (">before ms", ">after ms", ">places", "before", "after") if both else (">ms", ">nodes", "operator")
+    say(f"[bold]time by operators ({plain(str(profile.setting))})[/]", console)
     shown_table = table(columns)
     kinds = by_operators(profile.sites)
     shown, rest = kinds[:MAX_SITE_ROWS], kinds[MAX_SITE_ROWS:]
@@ -391,7 +391,7 @@ def _print_profile(profile: Profile, console: Console) -> None:
 
 def _print_placement(name: str, placed: Placement, console: Console) -> None:
     nodes = ", ".join(f"{n:,} on {provider}" for provider, n in placed.nodes.items())
-    fused = f"{count(placed.file_nodes, 'node')} in the file, behind the runtime's own fusions "
+    fused = f"{count(placed.file_nodes, 'node')} in the file; after the runtime's own fusions "
     copied = f"{placed.copies} {'copy' if placed.copies == 1 else 'copies'} between host and device"
     copies = f"; {copied}, {size(placed.copied_bytes)}" if placed.copies else ""
     left = f"; left to the CPU: {', '.join(plain(n) for n in placed.on_cpu[:5])}" if placed.on_cpu else ""
@@ -399,7 +399,7 @@ def _print_placement(name: str, placed: Placement, console: Console) -> None:
 
 
 def print_forecast(found: Forecast, console: Console) -> None:
-    """Where nodes will run, in a line, and then what the provider does not take and why."""
+    """Prints the predicted placement in one line, then the nodes that the provider does not run, with reasons."""
     from graphopt.placement.forecast import NOWHERE
 
     say(f"[bold]{plain(found.answer())}[/]", console)
@@ -418,14 +418,14 @@ def print_forecast(found: Forecast, console: Console) -> None:
 
 
 def print_account(found: Account, console: Console) -> None:
-    """The whole model, what could gain first."""
+    """Prints the account of a model, groups with the largest potential gain first."""
     say(f"[bold]{account_answer(found)}[/]", console)
     sizes = ", ".join(f"{s}={n}" for s, n in found.sizes.items())
     unknown = f"; {count(found.unknown, 'node')} of unknown size" if found.unknown else ""
     at = f" at {sizes}" if sizes else ""
     adds = f"{amount(found.multiply_adds)} multiply-adds"
     say(plain(f"{adds}, {size(found.bytes)} read and written{at}{unknown}"), console)
-    say("[dim]shares of multiply-adds and of bytes, then what became of which nodes[/]", console)
+    say("[dim]columns: share of multiply-adds, share of bytes, nodes and their result[/]", console)
     for fate in Fate:
         mine = [g for g in found.groups if g.first.fate == fate]
         if not mine:
@@ -440,14 +440,14 @@ def print_account(found: Account, console: Console) -> None:
             say(f"[dim]   and {count(len(rest), 'group')} below {LEAST_SHARE:.0%} each (--json lists all)[/]", console)
     if found.elsewhere:
         console.print()
-        say("[bold]refused at nodes that passes made and removed again[/]", console)
+        say("[bold]refused at nodes that passes created and removed again[/]", console)
         for remark in found.elsewhere:
             say(f"{_refusal(remark)} ({', '.join(plain(n) for n in remark.nodes)})", console)
     _print_codes([*found.elsewhere, *(r for g in found.groups for r in g.first.remarks)], console)
 
 
 def account_answer(found: Account) -> str:
-    """How much is rewritten, how much could be, how much stays."""
+    """Returns the share of each result in one line, of multiply-adds or else of bytes."""
     parts = []
     for fate, words in (
         (Fate.REWRITTEN, "rewritten"),
@@ -464,7 +464,7 @@ def account_answer(found: Account) -> str:
 
 
 def _print_group(group: AccountGroup, console: Console) -> None:
-    """Its shares, and below them what is said of it."""
+    """Prints the shares and nodes of a group, and its remarks below."""
     site = group.first
     into = f" -> {site.into}" if site.into else " -> nothing" if site.fate == Fate.REWRITTEN else ""
     label = f"{group.share:6.1%} {group.byte_share:6.1%}  "
@@ -485,7 +485,7 @@ def _refusal(remark: Remark) -> str:
 
 
 def _print_codes(remarks: Iterable[Remark], console: Console) -> None:
-    """What the codes of these remarks mean, each once."""
+    """Prints the meaning of each code in these remarks."""
     codes = dict.fromkeys(Code[r.code] for r in remarks if not r.applied)
     if not codes:
         return

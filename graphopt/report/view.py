@@ -1,4 +1,4 @@
-"""What the live view shows: both sides of a model, node by node, folded by layer."""
+"""Data of the live view: all nodes of both models, grouped by layer."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from graphopt.report.multiply_adds import multiply_adds
 from graphopt.report.page import templates
 from graphopt.report.text import visible
 
-# Nodes of a layer, where names tell of none, and how such a layer is called.
+# Number of nodes in a layer, and prefix of its name, if the names of nodes contain no layers.
 CHUNK, UNNAMED = 50, "nodes "
 # The metadata in which torch.onnx.export notes the modules around a node, the outermost first.
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
-# Letters of a layer in the drawing.
+# Characters of a layer's name in the drawing.
 LABEL = 30
 
 
 @dataclass
 class View:
-    """Two sides of a model, as the page takes them.
+    """Data of the page for two models.
 
     Attributes:
         title: names of the files.
-        layers: their names, in the order in which they run.
-        before, after: the nodes of each side.
-        map: the layers of BEFORE as a drawing, with repeated ones as one box.
+        layers: names of the layers in the order of execution.
+        before, after: the nodes of each model.
+        map: drawing of the layers of BEFORE, with repeated layers as one box.
     """
 
     title: str
@@ -50,14 +50,14 @@ class View:
 
 
 def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Mapping[str, Site] | None = None) -> View:
-    """Puts both sides together.
+    """Creates the data of the page.
 
     Args:
-        title: of the page.
+        title: title of the page.
         before: the original, with shapes.
-        after: the rewritten model, likewise.
-        remarks: what the passes said, where they ran here.
-        sites: times of nodes and of rewritten neighbourhoods, by name.
+        after: the rewritten model, with shapes.
+        remarks: remarks of the passes; empty if AFTER is given as a file.
+        sites: name -> times of a node or a rewritten neighbourhood; None without measurements.
     """
     layers, layer_of = _layers(before, after)
     said: dict[str, list[str]] = defaultdict(list)
@@ -87,7 +87,7 @@ def view(title: str, before: Side, after: Side, remarks: list[Remark], sites: Ma
 
 
 def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Draws a model: its nodes where they are few, else its layers, of which those alike in a row are one box."""
+    """Draws the nodes of a small model, or the layers of a large one with consecutive similar layers as one box."""
     few = [i for i, node in enumerate(nodes) if node["op"] != "Constant"]
     if len(few) <= MAX_DRAWN_NODES:
         box_of = {i: box for box, i in enumerate(few)}
@@ -120,7 +120,7 @@ def _map(layers: list[str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _alike_in_a_row(layers: list[str]) -> list[list[int]]:
-    """Numbers of layers, those in a row together whose names differ in their numbers alone."""
+    """Groups consecutive layers with names that differ only in numbers; returns their indices."""
     found: list[list[int]] = []
     for number, name in enumerate(layers):
         if found and not name.startswith(UNNAMED) and pattern(name) == pattern(layers[found[-1][0]]):
@@ -131,14 +131,14 @@ def _alike_in_a_row(layers: list[str]) -> list[list[int]]:
 
 
 def _label(layers: list[str], box: list[int]) -> str:
-    """The end of a name, which tells layers apart, and how often it is repeated."""
+    """Returns the end of a layer's name, which is distinctive, and the number of repetitions."""
     name = where([layers[number] for number in box])
     short = name if len(name) <= LABEL else f"…{name[-LABEL:]}"
     return f"{short} ({len(box)} times)" if len(box) > 1 else short
 
 
 def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
-    """The number of each layer, and of that in which each value is made."""
+    """Returns layer name -> index, and value name -> index of the layer that computes it."""
     layers: dict[str, int] = {}
     layer_of: dict[str, int] = {}
     readers = _readers_of_constants(before.nodes)
@@ -150,7 +150,7 @@ def _layers(before: Side, after: Side) -> tuple[dict[str, int], dict[str, int]]:
         layer_of |= {o.name or "": layer for o in node.outputs}
     layer = 0
     for node in after.nodes:
-        # What is new stands where what it takes the place of stood, or the node before it.
+        # A new node belongs to the layer of the value that it replaces, or of the node before it.
         layer = next((layer_of[o.name or ""] for o in node.outputs if (o.name or "") in layer_of), layer)
         for o in node.outputs:
             layer_of.setdefault(o.name or "", layer)
@@ -168,7 +168,7 @@ def _module_of(node: ir.Node) -> str:
 
 
 def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
-    """For each node that computes a constant the node that needs it, in whose layer it belongs."""
+    """Returns for each node with a constant result the node that reads it, which determines its layer."""
     constant: set[ir.Node] = set()
     for node in nodes:
         made_by = [v.producer() for v in node.inputs if v is not None and not v.is_initializer()]
@@ -183,7 +183,7 @@ def _readers_of_constants(nodes: Sequence[ir.Node]) -> dict[ir.Node, ir.Node]:
 
 
 def _row(node: ir.Node, model: Side, number_of: Mapping[int, int]) -> dict[str, Any]:
-    """What a node says by itself, and the numbers of its neighbours."""
+    """Returns the properties of a node, and the indices of its neighbours."""
     makers = [number_of.get(id(v.producer())) for v in node.inputs if v is not None]
     readers = [number_of.get(id(n)) for o in node.outputs for n in o.consumers()]
     return {
@@ -204,7 +204,11 @@ def _time(site: Site | None, side: str) -> float | None:
 
 
 def page(nonce: str) -> str:
-    """The page as HTML; it asks the server that sent it for the data."""
+    """Returns the page as HTML, which requests the data from its server.
+
+    Args:
+        nonce: nonce of the Content-Security-Policy for its script.
+    """
     return templates().get_template("view.html").render(nonce=nonce)
 
 

@@ -64,7 +64,7 @@ def test_without_a_file(folder: Path, graphopt_command: Command) -> None:
     (folder / "pyproject.toml").write_text('[tool]\ngraphopt = "cpu"\n')
     result = graphopt_command("--show-config")
     assert result.exit_code == OptionError.exit_code
-    assert result.stderr == f"graphopt: {folder / 'pyproject.toml'}: 'graphopt' is no table\n"
+    assert result.stderr == f"graphopt: {folder / 'pyproject.toml'}: 'graphopt' is not a table\n"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_without_a_file(folder: Path, graphopt_command: Command) -> None:
         ("[optimize]\nnonsense = 1", "graphopt optimize has no option 'nonsense'; it has target, "),
         ('[optimize]\nskip = "winograd_conv"', 'optimize.skip is "winograd_conv", not a list'),
         ("[optimize]\nverify = 1", "optimize.verify is 1, not true or false"),
-        ("[optimize]\ntarget = true", "optimize.target is true, not a text or a number"),
+        ("[optimize]\ntarget = true", "optimize.target is true, not a string or a number"),
         ("[optimize", "cannot be read"),
     ],
 )

@@ -125,4 +125,4 @@ def test_options(graphopt_command: Command, tmp_path: Path) -> None:
 def test_explain_code(graphopt_command: Command) -> None:
     assert graphopt_command("explain", "NO_GAIN").stdout == (ROOT / "docs/refusals/NO_GAIN.md").read_text()
     other = graphopt_command("explain", "NO_GAINS")
-    assert (other.exit_code, "there is no file and no code 'NO_GAINS'" in other.stderr) == (5, True)
+    assert (other.exit_code, "there is no file or code 'NO_GAINS'" in other.stderr) == (5, True)

@@ -133,7 +133,9 @@ def test_too_little_memory_is_one_line() -> None:
     code += "@app.command()\ndef fill() -> None:\n    bytearray(1 << 62)\n"
     code += "sys.argv = ['graphopt', 'fill']\ncli.main()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    wanted = "graphopt: not enough memory: give smaller sizes (--dim, --input-shape) or more\n"
+    wanted = (
+        "graphopt: not enough memory: give smaller sizes (--dim, --input-shape) or use a machine with more memory\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
 
 
@@ -190,8 +192,8 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
         assert result.exit_code == OptionError.exit_code and words in result.stderr, result.stderr
         assert len(result.stderr.splitlines()) == 1
     for command, option, text, form in (
-        ("verify", "--rtol", "y:z", "OUTPUT:number"),
-        ("verify", "--atol", "none", "OUTPUT:number"),
+        ("verify", "--rtol", "y:z", "OUTPUT:NUMBER"),
+        ("verify", "--atol", "none", "OUTPUT:NUMBER"),
         ("verify", "--range", "x:3:1", "NAME:LO:HI"),
         ("verify", "--range", "x:0:inf", "NAME:LO:HI"),
         ("verify", "--range", "x:nan:1", "NAME:LO:HI"),
@@ -202,9 +204,9 @@ def test_options_name_the_right_form(graphopt_command: Command, tmp_path: Path) 
     ):
         result = graphopt_command(command, path, option, text)
         assert result.exit_code == OptionError.exit_code and option in result.stderr and form in result.stderr
-    for option, text, words in (("--threads", "many", "whole number"), ("--tune-seconds", "long", "number")):
+    for option, text, words in (("--threads", "many", "an integer"), ("--tune-seconds", "long", "a number")):
         result = graphopt_command("optimize", path, "--dry-run", option, text)
-        wanted = f"graphopt: Invalid value for '{option}': '{text}' is no {words} (see graphopt optimize --help)\n"
+        wanted = f"graphopt: Invalid value for '{option}': '{text}' is not {words} (see graphopt optimize --help)\n"
         assert (result.exit_code, result.stderr) == (2, wanted)
 
 
