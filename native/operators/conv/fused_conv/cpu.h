@@ -9,27 +9,27 @@
 
 namespace graphopt::cpu {
 
-// What the vectors of a product are: pixels of y, or output channels, which fill them where pixels are few. In bfloat16
-// on machines with AMX: tiles of both.
+// The elements of a vector of the implicit GEMM: pixels of y, or output channels if there are few pixels. kTiles: AMX
+// tiles of both, in bfloat16 only.
 enum class FusedConvVectors { kPixels, kChannels, kTiles };
 
-// The faster one; p.in is 0 where it is not known.
+// Returns the fastest choice; p.in is 0 if unknown.
 GRAPHOPT_PRODUCT_KERNEL(FusedConvVectors, fused_conv_choose, (const ConvolutionProblem& p), (p))
 
-// y = act(conv(x, w) + b + r), summed in float32; where p.bfloat16 both factors are rounded to
-// bfloat16 before. What w is packed to depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
+// y = act(conv(x, w) + b + r), summed in float32. With p.bfloat16 both factors are rounded to bfloat16 first. The
+// packed form of w depends on p.groups, p.M, p.C, p.kernel and p.bfloat16.
 GRAPHOPT_PACKED_KERNELS(GRAPHOPT_PRODUCT_KERNEL, fused_conv, ConvolutionProblem, FusedConvVectors)
 
-// What runs of the same shapes on as many lanes share, which one run at a time may use.
+// Data that is reused by runs with the same shapes and number of threads. One run at a time may use it.
 struct ConvSchedule {
   virtual ~ConvSchedule() = default;
 };
-// Null where there is nothing to keep.
+// Returns null if there is nothing to reuse.
 GRAPHOPT_PRODUCT_KERNEL(std::unique_ptr<ConvSchedule>, conv_schedule,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
                         (p, vectors, lanes))
 
-// The same as fused_conv by a schedule, which may be null.
+// fused_conv with a schedule, which may be null.
 GRAPHOPT_PRODUCT_KERNEL(void, scheduled_conv,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                          const T* x, const void* weights, const T* b, const T* r, const T* slopes, T* y,
@@ -40,9 +40,9 @@ GRAPHOPT_PRODUCT_KERNEL(size_t, pairs_conv_workspace,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, size_t lanes),
                         (p, vectors, lanes))
 
-// The same in bfloat16 for what lies in pairs of channels, of which there is an even number in each group, or
-// one in and one out of each of an even number of groups. x: numbers, or pairs where p.pairs; r: the same where
-// p.residual_pairs; y and `pairs`: the result as numbers and as pairs, null where it is not wanted.
+// The same in bfloat16 for the NCHW2c bf16 layout. Each group has an even number of channels, or there is an even
+// number of groups with one input and one output channel each. x is NCHW2c if p.pairs, r if p.residual_pairs, else both
+// are NCHW. y and `pairs` receive the result in NCHW and NCHW2c; either may be null.
 GRAPHOPT_PRODUCT_KERNEL(void, pairs_conv,
                         (const ConvolutionProblem& p, FusedConvVectors vectors, ConvSchedule* schedule,
                          const void* x, const void* weights, const T* b, const void* r, T* y, void* pairs,

@@ -27,15 +27,15 @@ void filter(const float* s, const int64_t* offsets, const float* w, int64_t taps
   for (int j = 0; j < kVectors; ++j) finish(0, j, sum[j], o + j * L);
 }
 
-// The nearest numbers of bfloat16.
+// The nearest values in bfloat16.
 Vec rounded(Vec x) { return reinterpret_cast<Vec>(Brain::join(x, x) & (Words{} + 0xffff0000u)); }
 
-// Words of a row of zeros and of two channels of x for each lane.
+// Words of a row of zeros and of two channels of x for each worker thread.
 int64_t pair_slot(const ConvolutionProblem& p) {
   return round_up(p.in[2], L) + (p.pairs ? 0 : round_up(p.in_size(), L));
 }
 
-// Two channels of x as words, which are made in `memory` where x has numbers.
+// Two channels of x as words, packed in `memory` unless x has the NCHW2c layout.
 const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Word* memory) {
   if (p.pairs) return static_cast<const Word*>(x) + item * p.in_size();
   const float* low = static_cast<const float*>(x) + 2 * item * p.in_size();
@@ -49,23 +49,23 @@ const Word* pair_at(const ConvolutionProblem& p, const void* x, int64_t item, Wo
 
 Strips plane_strips(const ConvolutionProblem& p) { return Strips(p, kPlaneBytes, 1, 4); }
 
-// Words of s for each lane.
+// Words of s for each worker thread.
 int64_t plane_slot(const ConvolutionProblem& p, const Strips& strips) {
   return round_up(strips.at(p, 0).words + kPlaneVectors * L, L);
 }
 
-// --- Two channels at a time, from pairs or to them
+// --- Two channels at a time, from or to the NCHW2c layout
 
-// Vectors of y, one below another, that are summed together: no sum waits for itself, and rows of x are read once.
+// Vectors of y, in consecutive rows, that are summed together: the sums are independent, and rows of x are read once.
 constexpr int64_t kStacked = 4;
 
-// The words of L neighbouring columns of y at one tap: where they are in a row of x, and which of them are. A
-// vector of a narrow y has the columns of two rows, half of its lanes each.
+// The words of L neighbouring columns of y at one tap: their position in a row of x, and masks of those inside it. A
+// vector of a narrow y has the columns of two rows, L / 2 each.
 template <int kStride, bool kNarrow>
 struct Columns {
   int64_t at, lo, hi;
 #if defined(__AVX512F__)
-  __mmask16 low, high;  // of the first and of the second L words there
+  __mmask16 low, high;  // masks of the first and the second L words
 #endif
 
   Columns() = default;
@@ -101,7 +101,7 @@ struct Columns {
   }
 };
 
-// Rows of x under each other, as a filter reads them: the one at `at`, or one of zeros.
+// Rows of x as a filter reads them: a row of the image, or the row of zeros outside it.
 struct Rows {
   const Word *image, *zeros;
   int64_t height, width;
@@ -111,20 +111,20 @@ struct Rows {
   }
 };
 
-// A filter of a window and a stride that are known here, or of any where they are 0.
+// A filter with a compile-time window and stride, or with any if these are 0.
 template <int kKernelH, int kKernelW, int kStride, bool kNarrow>
 struct Filter {
   using Taken = Columns<kStride, kNarrow>;
   static constexpr int64_t kRowsOfVector = kNarrow ? 2 : 1;
   static constexpr int64_t kColumns = kNarrow ? L / 2 : L;
 
-  // Adds to the sums of kStacked vectors of y, the first of whose rows begins at row `top` of x, what two channels
-  // with the weights w and next give.
+  // Adds the products of two channels with the weights w and next to the sums of kStacked vectors of y. The window of
+  // the first vector begins at row `top` of x.
   static void add(const ConvolutionProblem& p, const Rows& rows, int64_t top, const Taken* columns,
                   const float* w, const float* next, Vec (&sum)[2][kStacked]) {
     if constexpr (kStride > 0) {
       constexpr int kStep = kStride * kRowsOfVector;
-      std::array<Taken, kKernelW> taken;  // which the compiler sees that nothing else changes
+      std::array<Taken, kKernelW> taken;  // a local copy: the compiler sees that it does not change
       std::copy_n(columns, kKernelW, taken.begin());
 #pragma GCC unroll 16
       for (int i = 0; i < (kStacked - 1) * kStep + kKernelH; ++i) {
@@ -155,8 +155,8 @@ struct Filter {
     }
   }
 
-  // Images of groups of one input and one output channel each, two groups at a time. Rows of x are read where they
-  // are; what the window covers beyond them is a row of zeros.
+  // Computes images with one input and one output channel in each group, two groups at a time. Rows of x are read in
+  // place; a row of zeros stands in for rows of the window outside x.
   static void run(const ConvolutionProblem& p, const void* x, const float* w, const float* bias,
                   Residual<float> residual, Outputs<float> to, Parallel& parallel, void* memory) {
     const int64_t taps = p.taps(), pairs = p.groups / 2, width = p.kernel[2], step = kStacked * kRowsOfVector;
@@ -216,15 +216,17 @@ struct Filter {
   }
 };
 
-// Where weights of two channels in turns begin, behind the single ones and what a vector reads beyond them.
+// The offset of the interleaved weights of two channels: after the other weights, and a vector that may be read beyond
+// these.
 int64_t pairs_begin(const ConvolutionProblem& p) { return round_up(p.y_channels() * p.taps() + L, L); }
 
 #if defined(__AVX512F__)
 
 using PairsOfWords = uint64_t __attribute__((vector_size(L * 4)));
 
-// 16-bit numbers of two vectors in turns, of the first or the second half of each four words. Of words of pairs of
-// channels they make words of one channel each, that of `a` and that of `b`, both channels of a pixel in turns.
+// Interleaves 16-bit values of two vectors, from the first or the second half of each four words. From words with two
+// channels it makes words with one channel: the value of `a` and the value of `b`. The two channels of a pixel
+// alternate.
 template <int kHalf>
 Words in_turns(Words a, Words b) {
   const Shorts x = (Shorts)a, y = (Shorts)b;
@@ -237,31 +239,31 @@ Words in_turns(Words a, Words b) {
   }
 }
 
-// Of two such vectors of sums, those of the first or the second channel.
+// Selects the sums of the first or the second channel from two such vectors.
 template <int kChannel>
 struct OfChannel {
   static constexpr int at(int i) { return i / 4 * 4 + i % 2 * 2 + kChannel + (i % 4 < 2 ? 0 : L); }
 };
 
-// A window of kKernel x kKernel, an odd number, on planes that it leaves as large as they are. Its taps are
-// multiplied two at a time, neighbours of a row and, of the last column, of two rows; the last one is alone. A vector
-// is of neighbouring pixels of a plane, whatever its rows are: each row of the window is read once, and what its
-// other columns read is shifted to them. What lies beside a row or the plane is masked out.
+// A window of kKernel x kKernel, an odd number, with padding that keeps the size of the planes. Taps are multiplied two
+// at a time: neighbours in a row and, in the last column, in two rows. The last tap is single. A vector has consecutive
+// pixels of a plane, across the ends of rows. Each row of the window is read once, and shifts produce its other
+// columns. Masks remove words outside the row or the plane.
 template <int kKernel>
 struct SamePlanes {
   static constexpr int64_t kTaps = kKernel * kKernel, kProducts = (kTaps + 1) / 2;
 
-  // Of a vector: which of the words that a row of the window reads first are in the plane, and which of its pixels a
-  // column of the window has words for.
+  // Masks of a vector: for each row of the window, the words inside the plane; for each column of the window, the
+  // pixels where this column is inside the row.
   struct Masks {
     std::array<Lanes, kKernel> inside, columns;
   };
 
-  // Of the vectors of a plane, and of the one behind them.
+  // Returns the masks of the vectors of a plane and of one more vector.
   static std::vector<Masks> masks_of(const ConvolutionProblem& p) {
     const int64_t size = p.out_size(), width = p.out[2];
     std::vector<Masks> masks(static_cast<size_t>(ceil_div(size, L) + 1));
-    int64_t begin = -p.pad[1] * width - p.pad[2];  // what the first row of the window reads first
+    int64_t begin = -p.pad[1] * width - p.pad[2];  // the first word of the window's first row
     for (Masks& of : masks) {
       of.columns.fill(0xffff);
       for (int64_t h = 0; h < kKernel; ++h) {
@@ -272,7 +274,7 @@ struct SamePlanes {
       begin += L;
     }
     for (int64_t k = 0; k < kKernel; ++k) {
-      const int64_t right = k - p.pad[2];  // what the column reads, counted from a pixel
+      const int64_t right = k - p.pad[2];  // distance from a pixel to the word for this column
       const int64_t from = right < 0 ? 0 : std::max<int64_t>(width - right, 0);
       const int64_t until = right < 0 ? std::min(-right, width) : width;
       for (int64_t row = 0; row < size; row += width) {

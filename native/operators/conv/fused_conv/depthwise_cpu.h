@@ -1,4 +1,4 @@
-// A convolution whose groups have one channel on both sides (depthwise_cpu.cpp). For kernel files only (see
+// A convolution with one input and one output channel in each group (depthwise_cpu.cpp). For kernel files only (see
 // cpu/isa.h).
 #pragma once
 

@@ -9,15 +9,15 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// Where a result goes: to y, to pairs of channels in bfloat16, or to both; null where it does not.
+// The destinations of a result: y, `pairs` in the NCHW2c bf16 layout, or both; null if not wanted.
 template <class T>
 struct Outputs {
   T* y;
   Word* pairs;
 };
 
-// What is added to it, as numbers or as pairs of channels; both null: nothing. And the slopes of what is below zero
-// then, of all channels; null: there is no PRelu.
+// The residual in NCHW (`numbers`) or NCHW2c (`pairs`); both null: there is none. Also the PRelu slopes of all
+// channels; null: there is no PRelu.
 template <class T>
 struct Residual {
   const T* numbers;
@@ -44,22 +44,22 @@ inline Words load_words(const Word* x, int64_t n) {
   return reinterpret_cast<Words>(load_range(reinterpret_cast<const float*>(x), 0, n));
 }
 
-// Some channels of an image from products: y = act(product + bias + residual). With kTwo the channels come two
-// at a time, an even one first.
+// The epilogue of some channels of an image: y = act(product + bias + residual). With kTwo channels are finished two at
+// a time, an even one first.
 template <class T, bool kTwo = false>
 struct Finish {
   static constexpr bool kPairs = kTwo;
   const ConvolutionProblem& p;
-  const T* bias;  // of the first channel, as y
+  const T* bias;  // begins with the first channel, like y
   Residual<T> residual;
   const T* slopes;
   T* y;
   Word* pairs;
   int64_t plane;
-  const Pixels* pixels;  // of the vectors
+  const Pixels* pixels;  // for each vector
   Bounds bounds;
-  bool bounded;  // they are enough
-  // Only pairs are wanted, and bounds are enough. Their sums may begin with the bias.
+  bool bounded;  // `bounds` is the entire activation
+  // Only `pairs` is wanted, and `bounds` is the entire activation. The sums may begin with the bias.
   bool pairs_alone;
 
   Finish(const ConvolutionProblem& problem, const T* b, Residual<T> r, Outputs<T> to)
@@ -102,15 +102,15 @@ struct Finish {
   // written.
   void fetch(int64_t channels) const;
 
-  // Vector j of channel i. What is not bounded is left in o for `activate`.
+  // Finishes vector j of channel i. Unless `bounded`, leaves it in o for `activate`.
   void operator()(int64_t i, int64_t j, Vec v, float* o) const {
     v = summed(i, j, v);
     if (!bounded) return store_aligned(o, v);
     put(i, j, bounds(v));
   }
 
-  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with initial_sums(), not with
-  // zeros.
+  // Computes y from the sums o [channels][vectors L] and stores it; `begun`: the sums began with initial_sums(), not
+  // with zeros.
   void end(int64_t channels, int64_t vectors, float* o, bool begun) const;
   // The same from the sums [pixels][vectors L] of a block of pixels, which began with zeros.
   void end_block(int64_t channels, int64_t vectors, const float* o) const;
@@ -156,10 +156,10 @@ struct Finish {
   }
 };
 
-// Stores pairs of channels alone, from sums that include the bias: within bounds or, with kSlope, of LeakyRelu.
+// Stores only `pairs`, from sums that include the bias: clamped or, with kSlope, after LeakyRelu.
 template <bool kResidual, bool kSlope = false>
 struct PairsAlone {
-  const Word* residual;  // of the first channel, as `pairs`
+  const Word* residual;  // begins with the first channel, like `pairs`
   Word* pairs;
   int64_t plane;
   const Pixels* pixels;
@@ -172,7 +172,8 @@ struct PairsAlone {
   explicit PairsAlone(const Finish<float, true>& of)
       : residual(of.residual.pairs), pairs(of.pairs), plane(of.plane), pixels(of.pixels), bounds(of.bounds) {}
 
-  // Vector j of channels i and i + 1. Inlined always: what is left of a compiler's budget does not reach the filters.
+  // Stores vector j of channels i and i + 1. Always inlined, because the inlining budget does not suffice for the
+  // filters.
   [[gnu::always_inline]] void operator()(int64_t i, int64_t j, Vec low, Vec high) const {
     const Pixels& here = pixels[j];
     const int64_t at = i / 2 * plane + here.at;
@@ -192,7 +193,7 @@ struct PairsAlone {
   }
 };
 
-// An image's part of what comes out.
+// The outputs of image n.
 template <class T>
 Outputs<T> image_of(const ConvolutionProblem& p, Outputs<T> to, int64_t n) {
   const int64_t size = p.y_channels() * p.out_size();

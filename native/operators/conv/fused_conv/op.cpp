@@ -145,7 +145,7 @@ ConvolutionProblem FusedConvOp::problem(const Shapes& inputs) const {
 void FusedConvOp::infer(const ShapeInference& node) const {
   SymbolicShape x = node.input(0);
   const SymbolicShape w = node.input(1);
-  if (pairs() && x.size() == 5) x.pop_back();  // whose channels are not looked at
+  if (pairs() && x.size() == 5) x.pop_back();  // NCHW2c: the channels of x are not used below
   if (x.size() < 2 || w.size() != x.size()) return;
   const size_t axes = x.size() - 2;
   const auto strides = find_sizes(node, "strides", axes, 1),

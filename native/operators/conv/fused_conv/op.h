@@ -1,6 +1,7 @@
-// FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with what
-// follows it; FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y. FusedConvPairs[Add][act]Bf16: the same over two axes, from X in either layout to pairs of channels
-// and, where it is wanted, Y. FusedConvFromPairs[Add][act]Bf16: from pairs of channels to Y.
+// FusedConv[Add][act][Bf16]: Y = act(conv(X, W) + B + R), a convolution over one to three axes with its epilogue.
+// FusedConv[Add]PRelu: Y = PRelu(conv(X, W) + B + R) with a slope for each channel of Y.
+// FusedConvPairs[Add][act]Bf16: the same over two axes, from X in NCHW or NCHW2c bf16 to NCHW2c bf16 and, if wanted, Y.
+// FusedConvFromPairs[Add][act]Bf16: from NCHW2c bf16 to Y.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ enum class Added { kNothing, kNumbers, kPairs };
 template <class T, class To, Added kAdded>
 struct StoreNumbers : Keep {
   static constexpr bool kParts = kWidth == 16 && std::is_same_v<T, float>;
-  const float* bias;  // of the first channel, as the others
+  const float* bias;  // begins with the first channel, like the pointers below
   const T* residual;
   const Word* residual_pairs;
   To* to;

@@ -1,8 +1,8 @@
-// A group of several channels, on one side at least, as an implicit product. Each step of it (a pair of channels, a
-// tap of the window) finds the words of its pixels at an offset in s (strips.h). Output channels are the rows of the
-// product, so that y is written as it is computed. Where y has few pixels, vectors of them would be partly empty:
-// there the pixels are the rows, whose words are gathered first, and the channels the vectors. Where there are tiles,
-// they take all that is in bfloat16 (tiles_cpu.cpp).
+// A group with several input or output channels, as an implicit GEMM. Each step (a pair of channels, a tap of the
+// window) reads the words of its pixels at an offset in s (strips.h). Output channels are the rows, which gives the
+// result the layout of y. If y has few pixels, vectors of pixels would be partly empty: then the pixels are the rows,
+// with words that are gathered first, and the channels form the vectors. With AMX, tiles compute everything in bfloat16
+// (tiles_cpu.cpp).
 #include "operators/conv/fused_conv/product_cpu.h"
 
 #include <memory>
@@ -18,11 +18,11 @@
 namespace graphopt::cpu::GRAPHOPT_ISA {
 namespace {
 
-constexpr int64_t kGroupBytes = 256 << 10;  // weights that pass a strip together
-// Half a second-level cache: panels of weights pass beside them.
+constexpr int64_t kGroupBytes = 256 << 10;  // weights that are multiplied by a strip together
+// Half a second-level cache: the other half is for panels of weights.
 constexpr int64_t kGatheredBytes = 512 << 10;
-constexpr int64_t kKeptBytes = 128 << 10;  // of a schedule, for the next run
-constexpr double kFull = 0.9;              // of vectors of pixels: below, vectors of channels are better
+constexpr int64_t kKeptBytes = 128 << 10;  // the largest schedule that is kept for the next run
+constexpr double kFull = 0.9;  // used fraction of vectors of pixels: below, vectors of channels are better
 
 template <class E>
 Strips strips_of(const ConvolutionProblem& p, int64_t lanes) {
@@ -35,7 +35,8 @@ int64_t strip_words(const ConvolutionProblem& p, const Strips& strips) {
   return p.groups * pairs_of<E>(p) * strips.at(p, 0).words + kPanelWidth;
 }
 
-// Images whose strips are multiplied in one call of the pool: as many as the strips of one would fill the caches of.
+// The number of images that are multiplied in one call of the pool: several if a strip is an entire image and smaller
+// than the caches.
 template <class E>
 int64_t images_at_once(const ConvolutionProblem& p, const Strips& strips, int64_t lanes) {
   if (lanes == 1 || strips.most < p.out[strips.axis]) return 1;
@@ -48,8 +49,8 @@ int64_t block_slot(const ConvolutionProblem& p) {
   return steps_of<E>(p) * kMaxRows + L;
 }
 
-// Whether pixels that are the rows of a product have their words gathered. Where these would fill the caches, and a
-// row of y fills blocks well, each block has pixels of one row instead, whose words are neighbours in s.
+// Whether the words of pixels are gathered if pixels are the rows of the GEMM. If gathered words would fill the caches
+// and a row of y fills blocks well, each block has pixels of one row instead: their words are neighbours in s.
 template <class E>
 bool gathers(const ConvolutionProblem& p, const Strips& strips) {
   const Strip strip = strips.at(p, 0);
@@ -85,8 +86,8 @@ std::vector<PixelBlock> pixel_blocks(const ConvolutionProblem& p, const Strip& s
   return all;
 }
 
-// Words of pixels that are gathered, of each image those of a strip in blocks of rows, or what tiles of all lanes want;
-// none where they are read from s.
+// The number of gathered words: a strip of each image in blocks of rows, or the tiles of all threads. Zero if words are
+// read from s.
 struct Gathered {
   int64_t words = 0, of_image = 0;
 };
@@ -101,18 +102,18 @@ Gathered gathered_words(const ConvolutionProblem& p, FusedConvVectors vectors, c
   return {images_at_once<E>(p, strips, lanes) * words, words};
 }
 
-// What all runs of a shape on so many lanes share.
+// Data that is shared by all runs with the same shape and number of threads.
 struct ProductSchedule final : ConvSchedule {
   Strips strips;
-  int64_t images;      // that are multiplied together
-  int64_t words_of_s;  // of each
+  int64_t images;      // images that are multiplied together
+  int64_t words_of_s;  // words of s for each of them
   Gathered gathered;
   bool in_place;
-  std::vector<StripSchedule> kept = {};  // of all strips
+  std::vector<StripSchedule> kept = {};  // all strips, or none
 
   template <class E>
   static ProductSchedule of(const ConvolutionProblem& p, FusedConvVectors vectors, int64_t lanes);
-  // For the next run, where that takes little memory.
+  // Stores the schedules of strips for the next run if they take little memory.
   template <class E>
   void keep_strips(const ConvolutionProblem& p, FusedConvVectors vectors);
   template <class E>
@@ -123,7 +124,7 @@ struct ProductSchedule final : ConvSchedule {
       : strips(all), images(together), words_of_s(words), gathered(words_of_pixels), in_place(of_x) {}
 };
 
-// The memory of a run: s of each image, and what is gathered, null for nothing.
+// The workspace of a run: s of each image, and the gathered words, null if there are none.
 struct Memory {
   Word *s, *gathered;
 
@@ -147,7 +148,8 @@ Loop multiply_by_pixel(const ConvolutionProblem& p, const StripSchedule& schedul
     const Word* packed = s + g * pairs_of<E>(p) * schedule.strip.words;
     const Word* group = w + g * outputs * steps.count;
     const Panels part_of_strip = {pixels, vectors, panels * part / parts, panels * (part + 1) / parts};
-    // What comes out of a block is written row by row, as far as its rows go on: they are many places in memory.
+    // Each block runs over all its panels before the next block. Its output rows are separate regions of memory, and
+    // each is written sequentially.
     for (int64_t block = pass * together; block < std::min(blocks, (pass + 1) * together); ++block) {
       const int64_t m = first_of(outputs, block), rows = first_of(outputs, block + 1) - m;
       const Word* weights = group + m * steps.count;
@@ -196,7 +198,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
       Pixels here = from.pixels;
       const int64_t rows = here.count;
       if (rows == 0) continue;
-      if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // they lie side by side
+      if (gathered != nullptr) here.lanes = (1u << here.count) - 1;  // the pixels are contiguous
       const bool fetches = block < fetching && panel + 1 < panels;
       Keep keep;
       if (fetches) {
@@ -220,7 +222,7 @@ std::vector<Loop> multiply_by_channel(const ConvolutionProblem& p, const StripSc
   return loops;
 }
 
-// Loops of several images, which have as many items each: the first ones of all images, then the second ones.
+// Runs the loops of several images with equal numbers of items: the first loop of all images, then the second one.
 void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
   std::vector<Loop> loops = std::move(images[0]);
   for (size_t i = 0; i < loops.size() && images.size() > 1; ++i) {
@@ -235,8 +237,8 @@ void run_together(Parallel& parallel, std::vector<std::vector<Loop>> images) {
   parallel_loops(parallel, loops);
 }
 
-// Whether the words of a strip are read where they lie in x, as pixels of y read those of x at the same places. What
-// vectors read beyond a pair of channels is the next pair's then; the end of the last pair is copied.
+// Whether the words of a strip are read from x in place: the convolution is pointwise and x is NCHW2c. Vectors that
+// reach beyond a pair of channels then read words of the next pair; the end of the last pair is copied.
 bool reads_in_place(const ConvolutionProblem& p) {
   bool same = p.pairs && p.groups == 1 && p.C > 2 && p.in_size() >= kPanelWidth;
   for (size_t i = 0; i < 3; ++i) {
@@ -245,15 +247,15 @@ bool reads_in_place(const ConvolutionProblem& p) {
   return same;
 }
 
-// The strip of an image: where it begins, how far from there the words of each step are, and what packs them.
+// The strip of an image: its begin, the offsets of each step, and the loop that packs it.
 struct StripOfImage {
   const Word* begins;
   Steps steps;
   Loop pack;
 };
 
-// Of words that are read where they lie in x. Those with which x ends come to s, with room behind them for what vectors
-// read there.
+// The strip of an image that is read from x in place. Copies the last words of x to s and pads them, because vectors
+// read beyond the end.
 StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule, int64_t place,
                             const void* x, int64_t n, Word* s) {
   const ConvolutionProblem::Axes& first = schedule.strip.first;
@@ -269,7 +271,7 @@ StripOfImage strip_in_place(const ConvolutionProblem& p, StripSchedule& schedule
   return {begins, {schedule.offsets.data(), steps, there, at_end.data()}, {0, {}}};
 }
 
-// x: numbers of T, or words where they lie in pairs.
+// x: elements of T, or words in the NCHW2c bf16 layout.
 template <class E, class T>
 StripOfImage packed_strip(const ConvolutionProblem& p, const StripSchedule& schedule, const void* x,
                           int64_t n, Word* s) {
@@ -353,7 +355,7 @@ void ProductSchedule::keep_strips(const ConvolutionProblem& p, FusedConvVectors 
   }
 }
 
-// x: numbers of T, or words where they lie in pairs.
+// x: elements of T, or words in the NCHW2c bf16 layout.
 template <class E, bool kTwo, class T>
 void multiply_groups(const ConvolutionProblem& p, FusedConvVectors vectors, ProductSchedule& schedule,
                      const void* x, const Word* w, const T* bias, Residual<T> residual, Outputs<T> to,

@@ -1,4 +1,4 @@
-// A convolution whose groups have several channels on one side at least (product_cpu.cpp).
+// A convolution with several input or output channels in each group (product_cpu.cpp).
 // For kernel files only (see cpu/isa.h).
 #pragma once
 

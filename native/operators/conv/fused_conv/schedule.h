@@ -1,4 +1,4 @@
-// What a product needs to know of its shapes, whatever it computes. For kernel files only (see cpu/isa.h).
+// Tables of the implicit GEMM that depend only on the shapes. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct PixelBlock {
   int64_t first;  // in the order of s
 };
 
-// Where a tile of columns lies: in s, or among the gathered ones.
+// The location of a tile of columns: in s, or in the gathered words.
 struct Place {
   int64_t offset, row;  // in words
   bool gathered;
@@ -23,16 +23,16 @@ struct Place {
 
 struct StripSchedule {
   Strip strip;
-  std::vector<int64_t> offsets;  // of each step
-  // The same of each image that is multiplied together, for vectors that reach beyond x where that is read in place. A
-  // run writes the last one.
+  std::vector<int64_t> offsets;  // [step]
+  // [image][step], for vectors that reach beyond the end of x if x is read in place. Each run writes the offset of the
+  // last step.
   std::vector<std::vector<int64_t>> at_end = {};
-  std::vector<Pixels> pixels = {};      // that are the vectors
-  std::vector<PixelBlock> blocks = {};  // or the rows
-  std::vector<int64_t> order = {};      // of the steps, in tiles
+  std::vector<Pixels> pixels = {};      // if pixels are the vectors
+  std::vector<PixelBlock> blocks = {};  // if pixels are the rows
+  std::vector<int64_t> order = {};      // the order of the steps in tiles
   std::vector<Place> places = {};
 
-  // What it takes where it is kept.
+  // The memory of the tables.
   int64_t bytes() const {
     const size_t numbers = offsets.size() * (1 + at_end.size()) + order.size();
     return static_cast<int64_t>(numbers * sizeof(int64_t) + pixels.size() * sizeof(Pixels) +

@@ -1,12 +1,11 @@
-// Where the elements of x lie for the CPU kernels of FusedConv, and how they come there. x is packed strip by
-// strip, with its padding, as pairs of channels (in bfloat16) or single ones, sorted by the remainders of their
-// places modulo the stride, so that neighbouring pixels of y read neighbouring words:
+// The packing of x for the CPU kernels of FusedConv. x is packed strip by strip, with its padding, as pairs of channels
+// (in bfloat16) or single ones. Elements are sorted by their position modulo the stride: neighbouring pixels of y read
+// neighbouring words.
 //
 //   s [group][pair of channels][phase][depth][row][column]
 //
-// The pixels of y lie in s as in y but for the columns and rows that the window needs beyond them: vectors run
-// over these too, and what they gave is left out when a vector is stored. For kernel files only (see
-// cpu/isa.h).
+// The pixels of y have the same order in s as in y. Between them are the columns and rows that the window needs beyond
+// them. Vectors also compute these, and drop them when they are stored. For kernel files only (see cpu/isa.h).
 #pragma once
 
 #include <algorithm>
@@ -20,13 +19,13 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-constexpr int64_t kStripBytes = 256 << 10;  // of a product's s for each lane: a part of a second-level cache
+constexpr int64_t kStripBytes = 256 << 10;  // bytes of s per thread: a part of a second-level cache
 
-// A part of y along its first axis with more than one element, and what of x it reads.
+// A part of y along its first axis with more than one element, and the layout of the part of x that it reads.
 struct Strip {
-  ConvolutionProblem::Axes out, first;    // sizes of the part of y, and where it begins
-  ConvolutionProblem::Axes phases, size;  // of s
-  int64_t plane, words;                   // of a phase, of a pair of channels
+  ConvolutionProblem::Axes out, first;    // sizes and first index of the part of y
+  ConvolutionProblem::Axes phases, size;  // number of phases of s, and sizes of a phase
+  int64_t plane, words;                   // words of a phase, and of a pair of channels
 
   Strip(const ConvolutionProblem& p, size_t axis, int64_t begin, int64_t end) {
     plane = words = 1;
@@ -61,12 +60,12 @@ struct Strip {
   }
 };
 
-// How y is cut into strips: as much of it at a time as has its s in the caches.
+// The division of y into strips: the s of a strip fits in the caches.
 struct Strips {
   size_t axis;   // the first one with more than one element
   int64_t most;  // elements of it
 
-  // Strips take at most `bytes`, of which each element has `depth` words, and have at least `least` elements.
+  // Strips have at most `bytes` of s, with `depth` planes of words, and at least `least` elements of the axis.
   Strips(const ConvolutionProblem& p, int64_t bytes, int64_t depth, int64_t least) : axis(0) {
     while (axis < 2 && p.out[axis] == 1) ++axis;
     most = p.out[axis];
@@ -75,7 +74,7 @@ struct Strips {
     if (whole <= bytes) return;
     const int64_t more = std::max<int64_t>((whole - one) / std::max<int64_t>(most - 1, 1), 1);
     most = std::min(most, std::max((bytes - one) / more, least));
-    // Equal ones, of whole vectors.
+    // Strips of nearly equal size; along columns they are multiples of a vector.
     most = ceil_div(p.out[axis], ceil_div(p.out[axis], most));
     if (axis == 2) most = std::min(round_up(most, L), p.out[axis]);
   }
@@ -84,11 +83,11 @@ struct Strips {
   }
 };
 
-// Who shares a product: lanes, and images that are multiplied in one call of the pool.
+// The threads that share a GEMM, and the images that are multiplied in one call of the pool.
 struct Sharing {
   int64_t lanes, images;
 
-  // Into how many parts, at most `most`, each of `items` items of an image is cut, for some items for each lane.
+  // The number of parts, at most `most`, of each of the `items` items of an image: about four parts for each thread.
   int64_t parts(int64_t items, int64_t most) const {
     return lanes == 1 ? 1 : std::clamp<int64_t>(ceil_div(4 * lanes, items * images), 1, most);
   }
@@ -163,10 +162,10 @@ std::vector<int64_t> step_offsets(const ConvolutionProblem& p, const Strip& stri
 struct Pixels {
   uint32_t lanes;  // one bit each
   int32_t count;
-  int64_t at;  // of the first one in a plane of y
+  int64_t at;  // index of the first one in a plane of y
 };
 
-// The pixels of a strip, in vectors of which the first `width` lanes are used.
+// The pixels of a strip, in vectors of `width` pixels.
 inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& strip, int64_t width) {
   std::vector<Pixels> pixels(static_cast<size_t>(ceil_div(strip.span(), width)));
   const int64_t first = (strip.first[0] * p.out[1] + strip.first[1]) * p.out[2] + strip.first[2];
@@ -194,7 +193,7 @@ inline std::vector<Pixels> pixels_of(const ConvolutionProblem& p, const Strip& s
   return pixels;
 }
 
-// The lanes of v whose bits are set, in order.
+// Moves the elements of v that are pixels of y to the front, in order.
 inline Vec chosen(Vec v, const Pixels& pixels) {
   if (pixels.count == L) return v;
 #if defined(__AVX512F__)
@@ -263,7 +262,7 @@ void pack_pair(const ConvolutionProblem& p, const Strip& strip, const T* x, Seco
         for (int64_t c = 0; c < columns; c += L) {
           const int64_t at = place(2, phase_w, c), beyond = at + second.columns;
           if (stride <= 2 && at >= 0 && beyond + stride * L <= p.in[2] && c + L <= columns) {
-            // Whose next part is elsewhere, which nothing else foresees.
+            // The next channels of x are far away: hardware prefetching does not reach them.
             __builtin_prefetch(row + E::kDepth * p.in_size() + at, 0, 2);
             if (E::kDepth > 1) __builtin_prefetch(next + E::kDepth * p.in_size() + at, 0, 2);
             const auto numbers = [stride](const T* from) {

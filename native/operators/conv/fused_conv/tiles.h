@@ -11,8 +11,8 @@
 
 namespace graphopt::cpu::GRAPHOPT_ISA {
 
-// The steps of the product in the order in which tiles take them, by their numbers in step_offsets: all pairs of
-// channels of a tap, then those of the next tap, since the words of neighbouring pairs are as far apart as any two.
+// The order of steps in tiles, as indices into step_offsets: all pairs of channels of a tap, then those of the next
+// tap, because the distance between the words of neighbouring pairs is constant.
 inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
   const int64_t steps = steps_of<Brain>(p), taps = pairs_columns<Brain>(p) ? 1 : p.taps();
   std::vector<int64_t> order;
@@ -27,21 +27,22 @@ inline std::vector<int64_t> order_of_steps(const ConvolutionProblem& p) {
 inline int64_t tiled_group_words(const ConvolutionProblem& p) {
   return round_up(p.M, kTileSide) * round_up(steps_of<Brain>(p), kTileSide);
 }
-// Where the words of a channel's 16 steps are that tile k takes.
+// The offset of the words of a channel in tile k, which has 16 steps.
 inline int64_t tiled_channel(const ConvolutionProblem& p, int64_t channel, int64_t k) {
   const int64_t first = channel / kBlockRows * kBlockRows, steps = round_up(steps_of<Brain>(p), kTileSide);
   const int64_t tiles = std::min(kBlockTiles, ceil_div(p.M - first, kTileSide));
   return first * steps + (k * tiles * kTileSide + channel - first) * kTileSide;
 }
 
-// What the lanes want beside s.
+// Words of workspace for all threads, in addition to s.
 int64_t conv_tiles_words(const ConvolutionProblem& p, int64_t lanes);
 
 std::vector<Place> places_of(const ConvolutionProblem& p, const std::vector<int64_t>& offsets,
                              const std::vector<int64_t>& order, bool in_place);
 
-// The product of an image's strip, whose s is there: x, behind whose last pair of channels is nothing, where it is read
-// in place. `gathered` has so many words. F is a Finish. p and the schedule stay.
+// Returns the loop that multiplies a packed strip of an image. If x is read in place, s points into x, and nothing may
+// be read beyond its last pair of channels. `gathered` has conv_tiles_words words. F is a Finish. p and the schedule
+// must outlive the loop.
 template <class F>
 Loop multiply_in_tiles(const ConvolutionProblem& p, const StripSchedule& schedule, const Steps& steps,
                        const Word* s, const Word* w, const F& image, const Sharing& sharing, Word* gathered);

@@ -1,6 +1,6 @@
-// A group of several channels as an implicit product in tiles: output channels are the rows, pixels the columns. The
-// words of 16 neighbouring pairs of channels at a tap are a tile of columns where they lie in s (strips.h). Other 16
-// steps, of several taps or few channels, are gathered first, for the columns of a block at a time.
+// A group of several channels as an implicit GEMM in AMX tiles: output channels are the rows, pixels the columns. The
+// words of 16 neighbouring pairs of channels at a tap form a tile of columns in place in s (strips.h). Other groups of
+// 16 steps, of several taps or few channels, are gathered first, for the columns of one block at a time.
 #include <type_traits>
 #include <utility>
 

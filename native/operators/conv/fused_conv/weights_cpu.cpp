@@ -18,7 +18,7 @@ void prepare_groups(const ConvolutionProblem& p, FusedConvVectors vectors, const
   const int64_t channels = p.C, outputs = p.M, taps = p.taps();
   const int64_t steps = steps_of<E>(p), size = group_words<E>(p, vectors);
   const bool tiled = vectors == FusedConvVectors::kTiles;
-  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // of steps among those of tiles
+  std::vector<int64_t> places(static_cast<size_t>(tiled ? steps : 0));  // index of each step in tiles
   if (tiled) {
     int64_t place = 0;
     for (const int64_t step : order_of_steps(p)) places[static_cast<size_t>(step)] = place++;
