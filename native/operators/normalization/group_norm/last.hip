@@ -99,7 +99,7 @@ struct LastPlace {
   DEVICE uint32_t channel(int j) const { return first + column * kSize + static_cast<uint32_t>(j); }
 };
 
-// A work-item's pixels of a round. As bits: of numbers of 16 bits each would take a register.
+// A work-item's pixels of a round. Kept as bits: 16-bit elements would take a register each.
 template <int kSize>
 struct LastRound {
   using Bits = typename Select<kSize == 8, Bits128, OneChannel>::Type;
@@ -133,7 +133,7 @@ DEVICE void find_own_moments(const LastPlace<kSize>& place, const half_t* x, Las
     if (found == 0) break;
     const float more = static_cast<float>(found), inverse = 1.0f / more, share = more / (count + more);
     UNROLL for (int j = 0; j < kSize; ++j) {
-      // With a pivot from the channel a large mean costs no digits, and equal numbers give 0.
+      // With a pivot from the channel a large mean costs no digits, and equal values give 0.
       const float pivot = count > 0.0f ? own[j].mean : to_float(round.at(0).v[j]);
       float sum = 0, deviations = 0;
       UNROLL for (int i = 0; i < kLastSteps; ++i) {

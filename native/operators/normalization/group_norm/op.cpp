@@ -63,7 +63,7 @@ class GroupNormGpu final : public GpuKernelOf<GroupNormOp> {
 Planner plan_standard_group_norm(const Node& node, bool instance, bool last) {
   const int64_t groups = instance ? 0 : node.get_int("num_groups");
   const float epsilon = node.get_float("epsilon", 1e-5f);
-  const bool by_group = !instance && node.version < 21;  // scale and B have a number for each group
+  const bool by_group = !instance && node.version < 21;  // scale and B have an element per group
   throw_if(groups < 0 || (groups == 0 && !instance), "num_groups must be positive");
   return [=](Call& call, Program& program) {
     const Tensor& x = call.input(0);

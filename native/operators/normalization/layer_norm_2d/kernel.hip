@@ -17,7 +17,8 @@ struct LayerNorm2dLds {
   Sums second[kSlices][kPixels];
 };
 
-// kKept: so many channels of a slice stay in registers; 0: none. kWidth: neighbouring pixels of a work-item.
+// kKept: the number of channels of a slice that are kept in registers; 0: none. kWidth: neighbouring pixels of
+// a work-item.
 template <class T, int kKept, int kSlices, int kWidth>
 DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   SHARED(lds, LayerNorm2dLds<kSlices, kWidth>);
@@ -28,7 +29,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
   const int pixel = thread_x() % kPixels, slice = thread_x() / kPixels;
   const uint32_t at = (static_cast<uint32_t>(block_x()) * kPixels + static_cast<uint32_t>(pixel)) * kWidth;
   const bool inside = at < args.pixels;
-  // Those beyond the last pixel go along with it up to the barriers, and write nothing.
+  // Work-items beyond the last pixel repeat it, to reach the barriers, and write nothing.
   const size_t image = static_cast<size_t>(args.first_image) + static_cast<size_t>(block_y());
   const size_t base = image * args.C * args.pixels + (inside ? at : args.pixels - kWidth);
   const T* x = static_cast<const T*>(args.x) + base;
@@ -52,7 +53,7 @@ DEVICE void layer_norm_2d(const LayerNorm2dArgs& args) {
       if (c < args.C) kept[i] = load_neighbours<kWidth>(x + c * step);
     }
   }
-  // f(channel, its numbers) of the slice
+  // f(channel, its elements) of the slice
   const auto each = [&](const auto& f) {
     if constexpr (kKept > 0) {
       // Else the compiler keeps the conditions of all channels in registers for the next call.

@@ -16,7 +16,7 @@ struct RowNormLds {
   WaveSums first, second;
 };
 
-// Those of the work-group's row; null stays null.
+// The parameters of the work-group's row; null if `parameters` is null.
 template <class T>
 DEVICE const T* parameters_of(const RowNormArgs& args, const T* parameters) {
   if (args.gamma_step == 0 || parameters == nullptr) return parameters;
@@ -91,7 +91,7 @@ DEVICE void row_norm(const RowNormArgs& args) {
 
   float mean = 0;
   if (args.rms == 0) {
-    // The row's first number: with it a large mean costs no digits, and equal numbers give 0.
+    // The row's first element: with it a large mean costs no digits, and equal values give 0.
     float pivot = to_float(*x);
     if (residual != nullptr) pivot = to_float(from_float<T>(pivot + to_float(*residual)));
     float s = 0;

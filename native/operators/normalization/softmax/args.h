@@ -5,7 +5,7 @@
 
 namespace graphopt::hip {
 
-// What softmax_* and lp_norm_* compute: `how` in their arguments.
+// The functions of softmax_* and lp_norm_*: `how` in their arguments.
 enum SoftmaxHow : int32_t { kSoftmax, kLogSoftmax };
 enum LpNormHow : int32_t { kSumOfAbsolutes, kRootOfSquares };
 

@@ -41,10 +41,10 @@ struct SoftmaxLds {
   WaveSums most, sum;
 };
 
-// NaN stays.
+// Keeps NaN.
 DEVICE float larger(float v, float most) { return v > most || v != v ? v : most; }
 
-// A row of at most kSoftmaxKept numbers for each work-item, which asks for all of them at once.
+// A row of at most kSoftmaxKept elements per work-item, which are all loaded at once.
 template <class T, class Of>
 DEVICE void softmax_kept(const SoftmaxArgs& args, SoftmaxLds& lds) {
   Of of = {};
@@ -112,7 +112,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
   const auto thread = static_cast<uint32_t>(thread_x());
   const uint32_t lane = thread % kSoftmaxColumns, part = thread / kSoftmaxColumns;
   const uint32_t column = ((group - outer * args.groups.d) * kSoftmaxColumns + lane) * kWidth;
-  // Work-items beyond the last column compute it once more, and write nothing.
+  // Work-items beyond the last column compute the last one again, and write nothing.
   const bool inside = column < args.inner;
   const size_t first =
       static_cast<size_t>(outer) * args.D * args.inner + (inside ? column : args.inner - kWidth);
@@ -134,7 +134,7 @@ DEVICE void softmax_of_columns(const SoftmaxColumnsArgs& args, SoftmaxColumnsLds
       kept[k] = row(place(k) < args.D ? place(k) : args.D - 1);
     }
   }
-  // visit(the numbers of a row, which row), for all rows of the work-item. Rows from D on are the last one once more.
+  // visit(elements of a row, its index), for all rows of the work-item. Rows from D on repeat the last one.
   const auto each = [&](const auto& visit) {
     if constexpr (kKept) {
       UNROLL for (uint32_t k = 0; k < kSoftmaxKept; ++k) {
