@@ -26,7 +26,7 @@ DEVICE int64_t quotient(int64_t v, int64_t w, bool is_uint64) {
   return w == -1 ? negative(v) : v / w;
 }
 
-// By numbers that are no bit of it, all of them are shifted out; to the right a sign stays.
+// Shifts v by w; w outside of [0, bits) gives 0, or the sign in a right shift of signed integers.
 DEVICE int64_t shifted(int64_t v, int64_t w, int bits, bool left, bool is_uint64) {
   const bool out = w < 0 || w >= bits;
   if (left) return out ? 0 : static_cast<int64_t>(static_cast<uint64_t>(v) << w);
@@ -88,7 +88,7 @@ DEVICE void whole(const WholeArgs& args) {
       args, [&](uint32_t i, const auto& left, const auto& right, auto& results) {
         constexpr int kCount = sizeof left / sizeof(T);
         const uint32_t mask = mask_bits<kCount>(args, i);
-        // In parts of 32 bytes at 64 bits each: what 16 small numbers would take of registers is too much.
+        // In parts of 32 bytes at 64 bits each: 16 small integers would need too many registers.
         constexpr int kPart = kCount < 4 ? kCount : 4;
         UNROLL for (int begin = 0; begin < kCount; begin += kPart) {
           int64_t x[kPart], z[kPart];

@@ -33,7 +33,7 @@ struct LogicArgs : Arguments<3, 136> {
   Axes axes;
   Strides a_strides, b_strides;
   LogicOp op;
-  // a and b are multiples of 16 and walked in packs of 16 bytes, or the same number all along one.
+  // a and b are multiples of 16 and walked in packs of 16 bytes, or constant within a pack.
   int32_t vectors;
   int32_t is_unsigned;  // for comparisons of integers
   int32_t unused;

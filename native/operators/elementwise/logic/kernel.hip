@@ -1,4 +1,4 @@
-// Comparisons, logic and questions about numbers with numpy broadcasting: truth values, a byte each.
+// Comparisons, logic and tests such as IsNaN, with numpy broadcasting. Results are bool, a byte each.
 //
 // Bound by memory: inputs are read once, 16 bytes a work-item wherever the innermost axis allows it, and
 // their bytes are written at once.
