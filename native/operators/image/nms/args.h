@@ -9,7 +9,7 @@ constexpr int kNmsThreads = 256;
 constexpr int kNmsBoxes = 4;  // that a work-item looks at in one go
 
 // boxes [B, N, 4], scores [B, C, N]; a work-group for each image and class. left [B, C, N]: scores of the boxes
-// that are still to be had, minus infinity for others. picked [B, C, most] boxes, counts [B, C] of them.
+// that are still candidates, minus infinity for all else. picked [B, C, most] boxes, counts [B, C] of them.
 struct NmsSelectArgs : Arguments<5, 80> {
   In boxes, scores;
   Out left, picked, counts;

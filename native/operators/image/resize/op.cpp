@@ -85,7 +85,7 @@ class Resize final : public gpu::DeviceKernel {
         last_(last) {}
 
  private:
-  // The axes that the node names; the others stay.
+  // The axes of the attribute `axes`; by default all.
   std::vector<size_t> named_axes(size_t rank) const {
     std::vector<size_t> named;
     for (const int64_t axis : axes_) {
