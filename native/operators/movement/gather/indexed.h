@@ -1,4 +1,4 @@
-// What Gather's and Scatter's kernels have in common: an axis, or tuples, of indices, which are input 1.
+// Functions common to Gather and Scatter: input 1 holds indices along an axis, or tuples of indices.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ DEVICE int64_t hot_place(const OneHotArgs& args, uint32_t i) {
   return index < 0 ? index + args.depth.d : index;
 }
 
-// A bit for each of `count` numbers of y from `first` on that is hot. Those of a row have one index (inner is 1).
+// A bit for each of `count` elements of y from `first` on, set if it is hot. A row has one index (inner is 1).
 DEVICE uint32_t hot_of_rows(const OneHotArgs& args, uint32_t first, uint32_t count) {
   const int64_t depth = args.depth.d;
   uint32_t row = divide(first, args.depth), hot = 0;

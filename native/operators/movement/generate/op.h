@@ -19,7 +19,7 @@ struct RangeProblem {
 // Output y. Throws std::invalid_argument.
 Plan range_plan(const RangeProblem& p);
 
-// `total` times a number of `bytes` bytes, in the lower ones of `bits`.
+// `total` copies of an element of `bytes` bytes, stored in the lower bytes of `bits`.
 struct FillProblem {
   int64_t total = 0, bytes = 4;
   uint64_t bits = 0;

@@ -20,8 +20,8 @@ StridedCopy copy_to(const Shape& y, std::vector<int64_t> x_strides, int64_t byte
 // x with its axes in the order of perm.
 StridedCopy permutation(const Shape& x, const std::vector<size_t>& perm, int64_t bytes);
 
-// Input x, output y. `aligned`: both pointers are multiples of 16. Of more than kMostAxes axes that do not
-// merge it is several launches. Throws std::invalid_argument.
+// Input x, output y. `aligned`: both pointers are multiples of 16. More than kMostAxes axes that do not
+// merge need several launches. Throws std::invalid_argument.
 Plan strided_copy_plan(const StridedCopy& copy, bool aligned);
 
 // y [batch, columns, rows] = x [batch, rows, columns] of elements of 2 or 4 bytes. Input x, output y. `aligned`:
@@ -47,13 +47,13 @@ Plan pad_plan(const PadProblem& p, bool aligned);
 
 namespace graphopt {
 
-// What Slice copies of input 0; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
+// The copy of input 0 by Slice; starts, ends, axes and steps are inputs 1 to 4, in host memory. Throws Error.
 gpu::StridedCopy sliced(const Call& call);
 
-// What Expand copies of it; the shape is input 1, in host memory. Throws Error.
+// The copy of input 0 by Expand; the shape is input 1, in host memory. Throws Error.
 gpu::StridedCopy expanded(const Call& call);
 
-// What Transpose copies of it; without a permutation the axes are reversed. Throws Error.
+// The copy of input 0 by Transpose; without a permutation the axes are reversed. Throws Error.
 gpu::StridedCopy transposed(const Call& call, const std::vector<int64_t>& perm);
 
 // The shape of the inputs `first`, `first + step`, .. side by side along `axis`. Throws Error where they do not fit.

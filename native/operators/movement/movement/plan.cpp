@@ -34,7 +34,7 @@ StridedCopy simplified(const StridedCopy& copy) {
   return result;
 }
 
-// A copy for each index of the shortest axis; the innermost one stays.
+// A copy for each index of the shortest axis except the innermost one.
 Plan copies_along_shortest_axis(const StridedCopy& copy, bool aligned) {
   const int64_t* dims = copy.shape.data();
   const auto rank = copy.shape.rank();

@@ -91,7 +91,7 @@ DEVICE void nonzero_places(const NonzeroPlacesArgs& args) {
   int64_t* const y = static_cast<int64_t*>(args.y) + starts[part];
   NO_UNROLL for (auto i = static_cast<uint32_t>(thread_x()); i < sums.all; i += kNonzeroThreads) {
     uint32_t rest = first + lds.in_part[i];
-    // Numbered by constants, sizes stay in registers.
+    // Indexed by constants, sizes are kept in registers.
     UNROLL for (int axis = 0; axis < kNonzeroMostAxes; ++axis) {
       if (axis >= args.axes) break;
       const uint32_t outer = divide(rest, args.sizes[axis]);

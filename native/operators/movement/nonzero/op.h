@@ -15,7 +15,7 @@ struct NonzeroType {
 // Returns the number of parts of `total` elements.
 int64_t nonzero_parts(int64_t total);
 
-// Input x; outputs the number of those that are not zero (int64_t [1]), and how many of them are in front of
+// Input x; outputs the number of nonzero elements (int64_t [1]), and how many of them are before
 // each part (uint32_t, as int32_t). Throws std::invalid_argument.
 Plan nonzero_count_plan(int64_t total, const NonzeroType& type);
 

@@ -34,7 +34,7 @@ struct ScatterLinkArgs : Arguments<4, 136> {
   Out first, next;
   uint32_t count;
   int32_t narrow;
-  // For ScatterND `tuple` is how many numbers a tuple has, and sizes and strides are those of its axes. For
+  // For ScatterND `tuple` is the length of a tuple, and sizes and strides are those of its axes. For
   // ScatterElements it is 0, and sizes[0] and axis_stride are those of the one axis.
   int32_t tuple;
   int32_t axis_stride;

@@ -188,7 +188,7 @@ struct ScatterPlace {
         column(kEach ? 0 : i - target * args.inner.d) {}
 };
 
-// kEach: what scatter_link_each_* made, an update and its successor in one access; `column` is 0.
+// kEach: reads the lists of scatter_link_each_*, an update and its successor in one access; `column` is 0.
 template <class T, bool kEach>
 DEVICE auto list_of(const ScatterApplyArgs& args, uint32_t column) {
   if constexpr (kEach) {

@@ -8,9 +8,9 @@ namespace graphopt::gpu {
 
 using hip::ScatterHow;
 
-// x and y [sizes..., inner]. Of ScatterElements inner is 1, and each number of `indices` is a place along
-// `axis`; of ScatterND the last axis of the indices has a number for each of the sizes, and an update is a
-// row of inner elements.
+// x and y [sizes..., inner]. For ScatterElements inner is 1, and `indices` holds positions along `axis`. For
+// ScatterND the last axis of `indices` has an index for each of the sizes, and an update is a row of inner
+// elements.
 struct ScatterProblem {
   Shape sizes, indices;
   int64_t inner = 1;

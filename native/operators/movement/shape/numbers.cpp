@@ -229,7 +229,7 @@ std::string refuse_unless_float(const Node& node) {
   return node.type() == ElementType::kFloat ? "" : no_kernel(node.type());
 }
 
-// Floats are cut; those that the type does not hold, and NaN, become its least number, as x86's conversion makes them.
+// Floats are truncated; NaN and values out of range become the least integer, as in x86's conversion.
 template <class To, class From>
 To converted(From x) {
   if constexpr (std::is_same_v<From, float> && !std::is_same_v<To, float> && !std::is_same_v<To, bool>) {
