@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kLeast = -std::numeric_limits<float>::infinity();
 
-// Columns of a row with its padding, and what vectors read beyond it.
+// Columns of a row with its padding and the columns that vector loads read beyond it.
 int64_t row_slot(const MaxPoolProblem& p) {
   const int64_t read = round_up(p.out[1], L) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + L;
   return round_up(std::max(read, p.pad[1] + p.in[1]) + L, L);
@@ -71,7 +71,7 @@ void largest_of_rows(const T* x, int64_t width, int64_t first, int64_t last, int
   }
 }
 
-// Whether each number of a row of y comes from two neighbouring columns of x, without padding.
+// Whether each element of a row of y comes from two neighbouring columns of x, without padding.
 bool halves_columns(const MaxPoolProblem& p) {
   return p.kernel[1] == 2 && p.stride[1] == 2 && p.dilation[1] == 1 && p.pad[1] == 0 &&
          2 * p.out[1] <= p.in[1];

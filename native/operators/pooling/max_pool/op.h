@@ -18,7 +18,7 @@ struct MaxPoolProblem {
   using Axes = std::array<int64_t, 2>;
   int64_t planes = 0;
   Axes in = {1, 1}, out = {1, 1}, kernel = {1, 1}, stride = {1, 1}, dilation = {1, 1};
-  Axes pad = {0, 0};  // at the beginning; at the end is what `out` leaves
+  Axes pad = {0, 0};  // at the beginning; `out` determines the end
 };
 
 class MaxPoolOp final : public Operator<MaxPoolProblem> {
