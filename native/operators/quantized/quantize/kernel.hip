@@ -77,7 +77,7 @@ DEVICE void quantize(const QuantizeArgs& args) {
   X* y = args.y;
   constexpr int kSize = Pack<T>::kSize, kOut = kSize / To::kInOne;
   const uint32_t first = first_element(kSize);
-  // One X: all numbers that are in it, as far as there are so many.
+  // One X: all elements in it, up to `total`.
   const auto joined = [&](uint32_t i, const auto& value) {
     uint32_t bits = 0;
     UNROLL for (uint32_t part = 0; part < To::kInOne; ++part) {
@@ -137,7 +137,7 @@ FLOAT_KERNELS(dequantize_b16, (dequantize<uint16_t, 16, T>), kQuantizeThreads, Q
               y)
 FLOAT_KERNELS(dequantize_i32, (dequantize<int32_t, 32, T>), kQuantizeThreads, QuantizeArgs, x, scale, zero, y)
 
-// The range has 0 in it, which one of the 256 numbers stands for.
+// The range includes 0, which one of the 256 values represents exactly.
 KERNEL(dynamic_scale, kDynamicThreads, DynamicScaleArgs, least, most, scale, zero) {
   const float *least = args.least, *most = args.most;
   float* scale = args.scale;

@@ -14,7 +14,7 @@ DEVICE float zero_point(const uint8_t* zero, bool is_signed) {
   return zero == nullptr ? 0.0f : static_cast<float>(byte_number(zero[0], is_signed));
 }
 
-// What all elements have in common.
+// The parameters of all elements.
 struct Quantization {
   bool is_signed;
   float a_scale = 1, a_zero = 0, b_scale = 1, b_zero = 0, y_scale, y_zero;
@@ -30,7 +30,7 @@ struct Quantization {
   }
 };
 
-// y = op(a, b), one branch for all of a work-item's numbers.
+// y = op(a, b), one branch for all elements of a work-item.
 template <int kCount>
 DEVICE void compute(const QuantizedArgs& args, const Quantization& q, const uint8_t (&a)[kCount],
                     const uint8_t (&b)[kCount], uint8_t (&y)[kCount]) {
@@ -117,7 +117,7 @@ KERNEL(quantized_mean, kQuantizedThreads, QuantizedMeanArgs, x, x_scale, x_zero,
       nearest_whole(static_cast<float>(sum) * scale) + zero_point(y_zero, is_signed), is_signed);
 }
 
-// e^x, for the few numbers that a table has: x = k ln 2 + r, and 13 terms of the series of e^r.
+// e^x, for the few entries of a table: x = k ln 2 + r, and 13 terms of the series of e^r.
 KERNEL(quantized_exponentials, kExponentials, ExponentialsArgs, x_scale, table) {
   const float* x_scale = args.x_scale;
   float* table = args.table;

@@ -33,7 +33,7 @@ struct QuantizedLines {
 Plan quantized_mean_plan(const QuantizedLines& p);
 
 // Inputs x, a table of quantized_exponentials_plan, scale and zero point of y; output y like x. x_zero is not read:
-// what all numbers have in common cancels.
+// a common offset cancels.
 Plan quantized_softmax_plan(const QuantizedLines& p);
 
 // Input the scale of x; output 256 floats: e^(-d scale) for the differences d of two bytes, times a factor that lets
