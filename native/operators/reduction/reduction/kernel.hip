@@ -27,7 +27,7 @@ DEVICE FloatJoined none_of_floats(Join join) {
   }
 }
 
-// What exponents are counted from; not from an infinite number, since infinity - infinity would be NaN.
+// The base that exponents are relative to; 0 if `largest` is infinite, since infinity - infinity would be NaN.
 DEVICE float base_of(float largest) { return largest - largest == 0.0f ? largest : 0.0f; }
 DEVICE float weight(float x, float base) { return exp_fast(x - base); }
 
@@ -53,7 +53,7 @@ DEVICE FloatJoined join_two(Join join, const FloatJoined& a, const FloatJoined& 
 template <class From>
 constexpr int kAhead = 32 / static_cast<int>(sizeof(From));
 
-// NaN is larger than nothing: it is in the sum alone.
+// NaN does not change the largest element: it only reaches the sum.
 template <int kCount>
 DEVICE FloatJoined log_sum_exp_with(const FloatJoined& joined, const float (&values)[kCount]) {
   float largest = joined.value;
@@ -127,7 +127,7 @@ struct FloatLds {
   float values[kReduceThreads];
 };
 
-// All threads' numbers, in thread 0.
+// Joins the values of all threads; the result is valid in thread 0.
 DEVICE FloatJoined join_group(Join join, FloatJoined x, FloatLds& lds) {
   switch (join) {
     case Join::kSum:
@@ -238,8 +238,8 @@ DEVICE void reduce_column(const ReduceColumnsArgs& args) {
   y[i] = from_float<To>(result_of(args.how, joined));
 }
 
-// Integers wrap around, as their unsigned twins do. T is signed; `flip` is its sign bit where the numbers are not,
-// and with it their order is that of T.
+// Integers wrap around, as unsigned arithmetic does. T is signed; for unsigned elements `flip` is its sign bit,
+// which maps their order to that of T.
 template <class T, class Unsigned>
 DEVICE T flip_of(const ReduceHow& how) {
   return static_cast<T>(Unsigned(how.is_unsigned != 0) << (8 * sizeof(T) - 1));

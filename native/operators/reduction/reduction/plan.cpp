@@ -167,7 +167,7 @@ Plan reduce_plan(const ReduceProblem& p, bool aligned) {
     reduced *= part.size;
     ++steps;
   }
-  if (steps == 0) {  // each number is the reduction of itself alone
+  if (steps == 0) {  // each element is a reduction of one element
     parts.push_back({1, true});
     steps = 1;
   }

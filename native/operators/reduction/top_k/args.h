@@ -7,7 +7,7 @@ namespace graphopt::hip {
 
 constexpr int kTopKChunk = 2048;    // entries that a work-group sorts
 constexpr int kTopKThreads = 256;   // of the largest work-group
-constexpr uint32_t kNoEntry = ~0u;  // the index of what fills a chunk up; it comes last
+constexpr uint32_t kNoEntry = ~0u;  // the index of entries that fill up a chunk; sorted last
 
 // The type of the compared elements.
 enum class Ordered : int32_t {

@@ -278,8 +278,8 @@ DEVICE typename ElementOf<kOrder>::Key arg_key(typename ElementOf<kOrder>::Type 
   }
 }
 
-// The number that comes first of those looked at, in the order of their indices. Among equal numbers the first one
-// stays, or, with args.last, the last.
+// The first entry so far, with elements passed in the order of their indices. Among equal elements the first
+// one is kept, or, with args.last, the last.
 template <Ordered kOrder>
 struct FirstSeen {
   using T = typename ElementOf<kOrder>::Type;

@@ -9,7 +9,7 @@ namespace graphopt::gpu {
 
 using hip::Ordered;
 
-// x [outer, R, inner], y and which [outer, K, inner], sorted; of equal numbers the first comes first, NaN
+// x [outer, R, inner], y and which [outer, K, inner], sorted; of equal elements the first comes first, NaN
 // counts as the largest.
 struct TopKProblem {
   int64_t outer = 1, R = 1, inner = 1, K = 1;
