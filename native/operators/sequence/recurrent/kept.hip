@@ -72,7 +72,7 @@ template <class T, class Weights>
 DEVICE void recurrent_kept(const RecurrentArgs& args) {
   SHARED(lds, typename Weights::Lds);
   constexpr int kGates = Weights::kGates;
-  // What depends on these is kept in vector registers: gfx90a has too few scalar ones.
+  // Values that depend on these are kept in vector registers: gfx90a has too few scalar ones.
   const int direction = opaque(block_y()), H = opaque(args.H);
   const int b = opaque(block_x()), gates = gates_of(args.kind);
   const bool reset = args.kind == RecurrentKind::kGruReset, lstm = args.kind == RecurrentKind::kLstm;

@@ -75,7 +75,7 @@ DEVICE void recurrent_unit(const RecurrentArgs& args, const RecurrentPart& part,
                            int j) {
   constexpr int kSums = kStepCells * kMostGates;
   const bool reset = args.kind == RecurrentKind::kGruReset, second = args.second != 0;
-  // What depends on H is kept in vector registers: gfx90a has too few scalar ones.
+  // Values that depend on H are kept in vector registers: gfx90a has too few scalar ones.
   const int H = opaque(args.H), gates = gates_of(args.kind);
   const int first = opaque(second ? 2 : 0), count = reset ? (second ? 1 : 2) : gates;
   // Work-items that update the unit have a sequence each.

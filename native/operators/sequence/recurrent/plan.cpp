@@ -11,7 +11,7 @@ int64_t parts(RecurrentKind kind) {
   return kind == RecurrentKind::kGruReset ? 4 : kind == RecurrentKind::kLstm ? 3 : 2;
 }
 
-// The kernel of all steps in one launch, where there is one for so many units.
+// The kernel of all steps in one launch; null if none has enough units.
 const char* kept_kernel(const RecurrentProblem& p, bool half) {
   if (p.H <= hip::kKeptUnits) return float_kernel("recurrent_kept_64", half);
   if (p.H > hip::kKeptUnitsOfFew || p.kind == RecurrentKind::kLstm) return nullptr;
