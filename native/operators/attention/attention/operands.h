@@ -57,8 +57,8 @@ struct AttentionExtra {
     return data + head * h + int64_t{query} * row + int64_t{key} * column;
   }
 };
-// Arguments of the scores and of the code after the loop, kept in LDS. They are uniform: the compiler would keep them in
-// scalar registers, and these are too few during the loop.
+// Arguments of the scores and of the code after the loop, kept in LDS. They are uniform: the compiler would keep them
+// in scalar registers, and these are too few during the loop.
 template <class T>
 struct AttentionExtras {
   AttentionExtra<T> bias;

@@ -27,8 +27,8 @@ struct AttentionShape {
   // The bytes of LDS that AttentionExtras takes.
   static constexpr int kExtraBytes = 128;
 
-  // LDS; the kernel checks it. loads_rows: V is in LDS as in memory (instruction.h). ahead: beside Q, K and V have two places
-  // for each team.
+  // The bytes of LDS; the kernel checks them. loads_rows: V has the same layout in LDS as in memory (instruction.h).
+  // ahead: K and V are double-buffered for each team, and Q is stored separately.
   constexpr int lds_bytes(bool matrix, bool loads_rows, bool ahead, int element) const {
     if (!matrix)
       return (head * (block_rows() + 2 * keys + 1) + block_rows() * (keys / parts + 1)) * 4 + kExtraBytes;

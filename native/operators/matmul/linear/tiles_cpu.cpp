@@ -1,5 +1,5 @@
-// X W in AMX tiles: X is rounded to tiles of rows, block by block. The blocks remain in the second-level cache while the
-// panels of W are multiplied. Each packed panel is already a row of tiles of columns.
+// X W in AMX tiles: X is rounded to tiles of rows, block by block. The blocks remain in the second-level cache while
+// the panels of W are multiplied. Each packed panel is already a row of tiles of columns.
 #include "cpu/microkernels/tiles.h"
 #include "cpu/microkernels/workspace.h"
 #include "cpu/parallel_for.h"
